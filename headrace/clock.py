@@ -1,0 +1,61 @@
+"""Time as a dependency: a clock that tests can turn, and deadlines that are handed down."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """Where every decision about time takes it from. All methods are safe on any thread."""
+
+    def monotonic(self) -> float:
+        """Seconds that only rise; for durations and due times."""
+        ...
+
+    def time(self) -> float:
+        """Seconds since the Unix epoch; for stamps that people or other hosts read."""
+        ...
+
+
+class SystemClock:
+    """The clock of the operating system."""
+
+    def monotonic(self) -> float:
+        """Seconds of the monotonic clock."""
+        return time.monotonic()
+
+    def time(self) -> float:
+        """Seconds since the Unix epoch."""
+        return time.time()
+
+
+SYSTEM_CLOCK: Clock = SystemClock()
+
+
+@dataclass(frozen=True, slots=True)
+class Deadline:
+    """A point in monotonic time that nested steps share, so that their waits do not add up."""
+
+    at: float
+    clock: Clock = SYSTEM_CLOCK
+
+    @classmethod
+    def after(cls, seconds: float, clock: Clock = SYSTEM_CLOCK) -> Deadline:
+        """Return the deadline that lies ``seconds`` from now."""
+        return cls(clock.monotonic() + seconds, clock)
+
+    @property
+    def remaining(self) -> float:
+        """Seconds left, never negative: fit for any ``timeout`` argument."""
+        return max(0.0, self.at - self.clock.monotonic())
+
+    @property
+    def expired(self) -> bool:
+        """Whether nothing is left."""
+        return self.clock.monotonic() >= self.at
+
+    def at_most(self, seconds: float) -> float:
+        """Seconds left, but no more than ``seconds``: one step's share of the budget."""
+        return min(seconds, self.remaining)

@@ -1,0 +1,131 @@
+"""Every error Headrace raises on purpose, ordered by what the one who meets it should do."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from headrace.records import TopicPartition
+
+
+class HeadraceError(Exception):
+    """Base of all errors below: the message names the thing, the value and the next step."""
+
+
+# --- mend the configuration or the surroundings, then start again ------------------------------
+
+
+class ConfigError(HeadraceError):
+    """The configuration cannot be used. ``problems`` holds one sentence for each mistake."""
+
+    def __init__(self, problems: list[str]) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = problems
+
+
+class StartError(HeadraceError):
+    """The daemon or a channel cannot start; nothing was claimed, delivered or committed."""
+
+
+class KafkaUnavailableError(StartError):
+    """No broker answered within the time allowed."""
+
+
+class ZooKeeperUnavailableError(StartError):
+    """No ZooKeeper server answered within the time allowed, or it refused the session."""
+
+
+class InstanceInUseError(StartError):
+    """Another live process holds the same ``instance_id``."""
+
+
+class UnknownTopicError(StartError):
+    """A configured topic does not exist on the broker."""
+
+
+class ImportPathError(StartError):
+    """A ``package.module:name`` in the configuration cannot be imported or has a wrong shape."""
+
+
+# --- the process cannot go on; a supervisor should start it afresh ------------------------------
+
+
+class FatalError(HeadraceError):
+    """The process must end, because what it does next could not be trusted."""
+
+
+# --- what ``on_exception`` is told about one partition ------------------------------------------
+
+
+class PartitionError(HeadraceError):
+    """Base of the errors that concern one partition and are handed to ``on_exception``."""
+
+    def __init__(self, partition: TopicPartition, message: str) -> None:
+        super().__init__(message)
+        self.partition = partition
+
+
+class OffsetOutOfRangeError(PartitionError):
+    """The broker no longer has (or never had) the record at the position.
+
+    ``position`` is what was asked for; ``low`` and ``high`` bound what the broker has.
+    """
+
+    def __init__(self, partition: TopicPartition, position: int, low: int, high: int) -> None:
+        super().__init__(
+            partition,
+            f"{partition}: offset {position} is out of range, the broker has {low} to {high}; "
+            "the channel's offset_out_of_range policy decides where reading goes on",
+        )
+        self.position = position
+        self.low = low
+        self.high = high
+
+
+class CoordinationSuspendedError(PartitionError):
+    """ZooKeeper has not confirmed the session for too long; nothing is delivered or committed."""
+
+
+class CommitFailedError(PartitionError):
+    """Offsets could not be committed. ``offset`` is the one that was to be stored."""
+
+    def __init__(self, partition: TopicPartition, offset: int, reason: str) -> None:
+        super().__init__(partition, f"{partition}: commit of offset {offset} failed: {reason}")
+        self.offset = offset
+
+
+class SinkConflictError(PartitionError):
+    """The sink's stored offset is not where the batch begins: another owner wrote there."""
+
+    def __init__(self, partition: TopicPartition, expected: int, stored: int | None) -> None:
+        super().__init__(
+            partition,
+            f"{partition}: the sink holds offset {stored}, but the batch continues from "
+            f"{expected}; the batch is discarded and read again from the sink's offset",
+        )
+        self.expected = expected
+        self.stored = stored
+
+
+class BatchTimeoutError(PartitionError):
+    """A batch was not answered within the channel's ``batch_timeout``."""
+
+
+class InvalidResponseError(PartitionError):
+    """The processor's answer is not a response, or asks for an impossible offset."""
+
+
+class UndecodableRecordError(PartitionError):
+    """A record's value does not fit the configured decoding. ``offset`` names the record."""
+
+    def __init__(self, partition: TopicPartition, offset: int, reason: str) -> None:
+        super().__init__(partition, f"{partition}: record at offset {offset}: {reason}")
+        self.offset = offset
+
+
+class BatchCancelledError(PartitionError):
+    """The batch was withdrawn (seek, revert, loss, stop) before it was answered; not a failure."""
+
+
+class OwnershipLostError(PartitionError):
+    """The claim ended before the work on it could take effect; not a failure of the batch."""

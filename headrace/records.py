@@ -1,0 +1,139 @@
+"""What travels through a channel: records and batches, and the assignment they belong to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class TopicPartition(NamedTuple):
+    """One partition of one topic. Sorts by topic, then by number."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+class Record(Protocol):
+    """One Kafka record as the client delivers it (``confluent_kafka.Message`` fits).
+
+    ``len(record)`` is the size of the value in bytes, 0 for a tombstone.
+    """
+
+    def topic(self) -> str | None:
+        """Return the topic's name."""
+        ...
+
+    def partition(self) -> int | None:
+        """Return the partition's number."""
+        ...
+
+    def offset(self) -> int | None:
+        """Return the record's own offset."""
+        ...
+
+    def key(self) -> bytes | None:
+        """Return the key, None where the producer set none."""
+        ...
+
+    def value(self) -> bytes | None:
+        """Return the value, None for a tombstone."""
+        ...
+
+    def headers(self) -> list[tuple[str, bytes | None]] | None:
+        """Return the headers in order, None where there are none."""
+        ...
+
+    def timestamp(self) -> tuple[int, int]:
+        """Return (timestamp type, milliseconds since the Unix epoch)."""
+        ...
+
+    def __len__(self) -> int: ...
+
+
+class Assignment(Protocol):
+    """One member's hold on one partition, from ``on_assigned`` to its end.
+
+    Every property may be read on any thread and may have moved on when the caller looks again.
+    Offsets always mean the next record to read.
+    """
+
+    @property
+    def partition(self) -> TopicPartition:
+        """The partition held."""
+        ...
+
+    @property
+    def identity(self) -> str:
+        """``cluster id/group/topic id/partition``: the same again only for the same data."""
+        ...
+
+    @property
+    def epoch(self) -> int:
+        """The claim's epoch: it rises with every change of ownership."""
+        ...
+
+    @property
+    def position(self) -> int:
+        """The next offset to deliver."""
+        ...
+
+    @property
+    def committed(self) -> int | None:
+        """The offset a restart would begin at, None before the start position is stored."""
+        ...
+
+    @property
+    def high_watermark(self) -> int | None:
+        """The end of the partition as last seen by the fetcher, None before the first fetch."""
+        ...
+
+    def is_current(self) -> bool:
+        """Whether work for this assignment may still take effect (claim, lease, not abandoned)."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Consecutive records of one partition, delivered once and answered once.
+
+    ``start`` is the position the batch continues from: the previous batch's ``next_offset``. The
+    first record may lie behind it, because compaction, transaction markers and retention leave
+    gaps. ``attempt`` counts deliveries of the same start from 1. ``size`` is in bytes.
+    """
+
+    assignment: Assignment
+    start: int
+    records: Sequence[Record] = field(repr=False)
+    next_offset: int
+    size: int
+    attempt: int = 1
+
+    @property
+    def partition(self) -> TopicPartition:
+        """The partition all records are of."""
+        return self.assignment.partition
+
+    @property
+    def first_offset(self) -> int:
+        """The offset of the first record."""
+        return _offset(self.records[0])
+
+    @property
+    def last_offset(self) -> int:
+        """The offset of the last record."""
+        return _offset(self.records[-1])
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+
+def _offset(record: Record) -> int:
+    offset = record.offset()
+    assert offset is not None, "the client sets an offset on every fetched record"
+    return offset
