@@ -1,0 +1,157 @@
+"""All metrics of a process, declared once: seconds, bytes, records, and labels that stay few."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+#: Seconds. From a commit that costs a millisecond to a job that runs for minutes.
+STAGE_BUCKETS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
+
+_PARTITION = ["channel", "topic", "partition"]
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionReading:
+    """Where one owned partition stands at the moment of a scrape."""
+
+    channel: str
+    topic: str
+    partition: int
+    state: str
+    epoch: int
+    position: int
+    committed: int | None
+    high_watermark: int | None
+
+
+class _PartitionCollector(Collector):
+    """Reads the partitions when Prometheus asks, so that the data path pays nothing for them."""
+
+    def __init__(self) -> None:
+        self.sources: dict[str, Callable[[], Iterable[PartitionReading]]] = {}
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        position = _gauge("position", "Next offset to deliver.")
+        committed = _gauge("committed_offset", "Offset a restart would begin at.")
+        end = _gauge("high_watermark", "End of the partition as last fetched.")
+        lag = _gauge("lag_records", "Records between the committed offset and the end.")
+        epoch = _gauge("owner_epoch", "Epoch of the claim on the partition.")
+        state = GaugeMetricFamily(
+            "headrace_partitions", "Partitions held, by state.", labels=["channel", "state"]
+        )
+        counts: dict[tuple[str, str], int] = {}
+        for source in list(self.sources.values()):
+            for reading in source():
+                labels = [reading.channel, reading.topic, str(reading.partition)]
+                position.add_metric(labels, reading.position)
+                epoch.add_metric(labels, reading.epoch)
+                if reading.committed is not None:
+                    committed.add_metric(labels, reading.committed)
+                if reading.high_watermark is not None:
+                    end.add_metric(labels, reading.high_watermark)
+                    done = reading.position if reading.committed is None else reading.committed
+                    lag.add_metric(labels, max(0, reading.high_watermark - done))
+                key = (reading.channel, reading.state)
+                counts[key] = counts.get(key, 0) + 1
+        for (channel, name), count in sorted(counts.items()):
+            state.add_metric([channel, name], count)
+        return [position, committed, end, lag, epoch, state]
+
+
+def _gauge(name: str, text: str) -> GaugeMetricFamily:
+    return GaugeMetricFamily(f"headrace_{name}", text, labels=_PARTITION)
+
+
+class Metrics:
+    """The metrics of one process. Every method and metric may be used on any thread."""
+
+    def __init__(self, registry: CollectorRegistry | None = None) -> None:
+        self.registry = registry or CollectorRegistry()
+        self._partitions = _PartitionCollector()
+        self.registry.register(self._partitions)
+        self.records = self._counter("records", "Records answered.", "channel", "topic")
+        self.batches = self._counter(
+            "batches", "Batches by how they ended.", "channel", "topic", "outcome"
+        )
+        self.skipped = self._counter(
+            "skipped_records", "Records passed over by policy.", "channel", "topic", "reason"
+        )
+        self.errors = self._counter(
+            "processor_errors", "Errors handed to on_exception.", "channel", "topic", "error"
+        )
+        self.commits = self._counter("commits", "Offset commits stored.", "channel", "topic")
+        self.commit_failures = self._counter(
+            "commit_failures", "Offset commits that failed.", "channel", "topic"
+        )
+        self.fencing_violations = self._counter(
+            "fencing_violations", "Foreign commits over ours, repaired.", "channel", "topic"
+        )
+        self.rebalances = self._counter(
+            "rebalances", "Rounds in which partitions were taken or given.", "channel"
+        )
+        self.abandoned = self._counter(
+            "abandoned_workers", "Worker threads given up as hung.", "channel"
+        )
+        self.stage_seconds = Histogram(
+            "headrace_stage_seconds",
+            "Time spent by stage of the data flow.",
+            ["channel", "stage"],
+            buckets=STAGE_BUCKETS,
+            registry=self.registry,
+        )
+        self.buffer_bytes = Gauge(
+            "headrace_buffer_bytes",
+            "Bytes fetched and not yet answered, object overhead counted.",
+            ["channel"],
+            registry=self.registry,
+        )
+
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(f"headrace_{name}", text, labels, registry=self.registry)
+
+    def watch_partitions(
+        self, channel: str, source: Callable[[], Iterable[PartitionReading]]
+    ) -> None:
+        """Read ``source`` at each scrape for the partition gauges of ``channel``."""
+        self._partitions.sources[channel] = source
+
+    def forget_partitions(self, channel: str) -> None:
+        """Stop reading the partitions of ``channel``."""
+        self._partitions.sources.pop(channel, None)
+
+    @contextmanager
+    def stage(self, channel: str, stage: str) -> Iterator[None]:
+        """Measure the block as one observation of ``stage``."""
+        begin = perf_counter()
+        try:
+            yield
+        finally:
+            self.stage_seconds.labels(channel, stage).observe(perf_counter() - begin)
+
+
+class MetricsServer:
+    """Serves ``/metrics`` in the text format on a thread of its own.
+
+    Raises:
+        OSError: the address cannot be bound.
+    """
+
+    def __init__(self, metrics: Metrics, host: str, port: int) -> None:
+        self._server, self._thread = start_http_server(port, host, metrics.registry)
+        self.port: int = self._server.server_port
+
+    def close(self) -> None:
+        """Stop serving and end the thread."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join(5)

@@ -1,0 +1,8 @@
+"""What happens to a batch: the contract, and the processors that come with Headrace."""
+
+from __future__ import annotations
+
+from headrace.processors.contract import BatchProcessor, ChannelContext
+from headrace.processors.responses import BatchResponse, Request
+
+__all__ = ["BatchProcessor", "BatchResponse", "ChannelContext", "Request"]

@@ -1,0 +1,114 @@
+"""The contract between a channel and the processor that its batches go to."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from headrace.clock import SYSTEM_CLOCK, Clock
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+    from headrace.clock import Deadline
+    from headrace.errors import PartitionError
+    from headrace.metrics import Metrics
+    from headrace.processors.responses import BatchResponse
+    from headrace.records import Assignment, Batch
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelContext:
+    """What a processor may know of the channel it serves."""
+
+    channel: str
+    group: str
+    metrics: Metrics
+    clock: Clock = SYSTEM_CLOCK
+
+
+class BatchProcessor(ABC):
+    """Turns batches into effects.
+
+    One processor object serves all partitions of a channel. The callbacks of one partition never
+    overlap and come in this order::
+
+        on_assigned -> (on_next_batch | on_batch_processed | on_idle | on_exception
+                        | on_pause | on_resume)* -> on_stream_termination or on_partition_lost
+
+    with nothing after the last. Callbacks of different partitions run at the same time on the
+    channel's worker threads, and those of one partition not always on the same thread. A callback
+    may block up to the channel's ``batch_timeout``; a worker stuck for longer is abandoned, and
+    what its processor answers then has no effect.
+
+    Any exception from a callback goes to :meth:`on_exception` of that partition and to nothing
+    else; the other partitions go on.
+    """
+
+    def open(self, context: ChannelContext) -> None:
+        """Get ready, before the channel joins its group. May block.
+
+        Raises:
+            StartError: the channel must not start; nothing has been claimed yet.
+        """
+
+    def stored_offset(self, assignment: Assignment) -> int | None:  # noqa: ARG002
+        """Return the next offset as the processor's own sink has it, None if it keeps none.
+
+        Called on a worker thread before ``on_assigned``, after the previous owner was fenced. It
+        has precedence over the group's commit. May block; an exception is retried with back-off.
+        """
+        return None
+
+    def on_assigned(self, assignment: Assignment) -> None:
+        """Take note of a partition; its position is known and committed."""
+
+    @abstractmethod
+    def on_next_batch(self, batch: Batch) -> BatchResponse | Future[BatchResponse]:
+        """Process a batch; answer now, or with a future to be completed on any thread.
+
+        While the future is open, up to ``max_in_flight`` batches of the partition are handed out.
+        The channel cancels futures that it no longer waits for; setting the result of a cancelled
+        future has no effect. Commits keep the order of the batches, whatever order they are
+        answered in.
+        """
+
+    def on_batch_processed(self, batch: Batch) -> None:
+        """Take note that the commit which covers ``batch`` is stored."""
+
+    def on_idle(self, assignment: Assignment) -> BatchResponse | None:  # noqa: ARG002
+        """Take note that nothing came for ``idle_time``: once, until records come again.
+
+        An answer is taken as if it were for a batch that ends at the position.
+        """
+        return None
+
+    def on_exception(
+        self,
+        assignment: Assignment,  # noqa: ARG002
+        error: PartitionError | BaseException,  # noqa: ARG002
+        batch: Batch | None,  # noqa: ARG002
+    ) -> BatchResponse | None:
+        """Decide what follows an error; None leaves it to the channel's ``on_error`` policy.
+
+        ``batch`` is the one that failed, None where the error belongs to none. With an
+        OffsetOutOfRangeError only the answer's ``offset``, ``wait`` and sizes count.
+        """
+        return None
+
+    def on_pause(self, assignment: Assignment) -> None:
+        """Take note that delivery rests and what was advanced is committed."""
+
+    def on_resume(self, assignment: Assignment) -> None:
+        """Take note that delivery goes on."""
+
+    def on_stream_termination(self, assignment: Assignment) -> BatchResponse | None:  # noqa: ARG002
+        """Finish an orderly release: all batches are answered; the answer may still advance."""
+        return None
+
+    def on_partition_lost(self, assignment: Assignment) -> None:
+        """Drop all state of the partition: nothing done for it can take effect any more."""
+
+    def close(self, deadline: Deadline) -> None:
+        """Release every resource, after the last callback. Blocks until ``deadline`` at most."""
