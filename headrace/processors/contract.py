@@ -53,7 +53,7 @@ class BatchProcessor(ABC):
             StartError: the channel must not start; nothing has been claimed yet.
         """
 
-    def stored_offset(self, assignment: Assignment) -> int | None:  # noqa: ARG002
+    def stored_offset(self, assignment: Assignment) -> int | None:
         """Return the next offset as the processor's own sink has it, None if it keeps none.
 
         Called on a worker thread before ``on_assigned``, after the previous owner was fenced. It
@@ -77,7 +77,7 @@ class BatchProcessor(ABC):
     def on_batch_processed(self, batch: Batch) -> None:
         """Take note that the commit which covers ``batch`` is stored."""
 
-    def on_idle(self, assignment: Assignment) -> BatchResponse | None:  # noqa: ARG002
+    def on_idle(self, assignment: Assignment) -> BatchResponse | None:
         """Take note that nothing came for ``idle_time``: once, until records come again.
 
         An answer is taken as if it were for a batch that ends at the position.
@@ -86,9 +86,9 @@ class BatchProcessor(ABC):
 
     def on_exception(
         self,
-        assignment: Assignment,  # noqa: ARG002
-        error: PartitionError | BaseException,  # noqa: ARG002
-        batch: Batch | None,  # noqa: ARG002
+        assignment: Assignment,
+        error: PartitionError | BaseException,
+        batch: Batch | None,
     ) -> BatchResponse | None:
         """Decide what follows an error; None leaves it to the channel's ``on_error`` policy.
 
@@ -103,7 +103,7 @@ class BatchProcessor(ABC):
     def on_resume(self, assignment: Assignment) -> None:
         """Take note that delivery goes on."""
 
-    def on_stream_termination(self, assignment: Assignment) -> BatchResponse | None:  # noqa: ARG002
+    def on_stream_termination(self, assignment: Assignment) -> BatchResponse | None:
         """Finish an orderly release: all batches are answered; the answer may still advance."""
         return None
 
