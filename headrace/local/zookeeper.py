@@ -1,0 +1,104 @@
+"""A real ZooKeeper server on loopback, from the jars that pyspark brings."""
+
+from __future__ import annotations
+
+import socket
+from typing import TYPE_CHECKING
+
+from headrace.local.jvm import LOGGING_JARS, java_command, log4j_flag, pick_jars
+from headrace.local.ports import LOOPBACK, free_port
+from headrace.local.server import LocalServer
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from headrace.clock import Deadline
+
+_MAIN = "org.apache.zookeeper.server.ZooKeeperServerMain"
+
+#: What the server loads when it keeps to plain TCP and file storage.
+_JARS = (
+    "zookeeper-",
+    "zookeeper-jute-",
+    "metrics-core-",
+    "snappy-java-",
+    "commons-io-",
+    "netty-handler-",
+    "netty-common-",
+    "netty-buffer-",
+    "netty-transport-",
+    "netty-codec-",
+    "netty-resolver-",
+    *LOGGING_JARS,
+)
+
+#: Short ticks, so that a test's session can be as short as a second.
+_SETTINGS = {
+    "tickTime": "500",
+    "minSessionTimeout": "1000",
+    "maxSessionTimeout": "60000",
+    "clientPortAddress": LOOPBACK,
+    "maxClientCnxns": "0",
+    "admin.enableServer": "false",
+    "standaloneEnabled": "true",
+    "4lw.commands.whitelist": "*",
+}
+
+#: Seconds for one question to a server that may not listen yet.
+_PROBE_TIMEOUT_S = 2.0
+
+
+class ZooKeeperServer(LocalServer):
+    """One ZooKeeper server. Data, settings and log live in ``directory`` and survive a restart."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        port: int | None = None,
+        settings: Mapping[str, str] | None = None,
+        server_id: int = 1,
+    ) -> None:
+        super().__init__(f"zookeeper-{server_id}", directory)
+        self.port = free_port() if port is None else port
+        self._settings = dict(settings or {})
+
+    @property
+    def address(self) -> str:
+        """``host:port`` for clients."""
+        return f"{LOOPBACK}:{self.port}"
+
+    def _command(self, deadline: Deadline) -> list[str]:
+        del deadline  # nothing to wait for
+        path = self.directory / "zoo.cfg"
+        settings = {
+            **_SETTINGS,
+            "dataDir": str(self.directory / "data"),
+            "clientPort": str(self.port),
+            **self._settings,
+        }
+        path.write_text("".join(f"{k}={v}\n" for k, v in settings.items()), encoding="utf-8")
+        return java_command(
+            _MAIN,
+            [str(path)],
+            class_path=pick_jars(_JARS),
+            heap="256m",
+            flags=["-XX:TieredStopAtLevel=1", log4j_flag(self.directory)],
+        )
+
+    def _answers(self) -> bool:
+        return b"Mode:" in four_letter_word(self.port, b"srvr")
+
+
+def four_letter_word(port: int, word: bytes) -> bytes:
+    """Send one of ZooKeeper's four-letter words and return the answer; b"" if there is none.
+
+    Always sends: a bare connect and close while the server starts can break it for good.
+    """
+    try:
+        with socket.create_connection((LOOPBACK, port), _PROBE_TIMEOUT_S) as connection:
+            connection.sendall(word)
+            return b"".join(iter(lambda: connection.recv(4096), b""))
+    except OSError:
+        return b""
