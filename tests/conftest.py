@@ -1,0 +1,65 @@
+"""Marks for the rings, and the servers that the upper two of them share."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from headrace.local import LocalStack
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_TESTS = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark each test of the upper rings with its ring's name."""
+    for item in items:
+        ring = item.path.relative_to(_TESTS).parts[0]
+        if ring in {"integration", "chaos"}:
+            item.add_marker(ring)
+
+
+@pytest.fixture(scope="session")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStack]:
+    """One ZooKeeper and one broker for the whole run; a test that harms servers starts its own."""
+    with LocalStack.start(tmp_path_factory.mktemp("stack")) as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
+def bootstrap_servers(request: pytest.FixtureRequest) -> str:
+    """Address of a broker, of the local stack unless containers are asked for."""
+    if docker_wanted():
+        return f"127.0.0.1:{request.getfixturevalue('docker_services').port_for('kafka', 39092)}"
+    return _local(request).bootstrap_servers
+
+
+@pytest.fixture(scope="session")
+def zookeeper_hosts(request: pytest.FixtureRequest) -> str:
+    """Address of a ZooKeeper server, of the local stack unless containers are asked for."""
+    if docker_wanted():
+        return f"127.0.0.1:{request.getfixturevalue('docker_services').port_for('zookeeper', 2181)}"
+    return _local(request).zookeeper_hosts
+
+
+def docker_wanted() -> bool:
+    """Whether containers are asked for and an engine answers."""
+    if os.environ.get("HEADRACE_TEST_DOCKER") != "1":
+        return False
+    try:
+        answer = subprocess.run(["docker", "info"], capture_output=True, check=False, timeout=20)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return answer.returncode == 0
+
+
+def _local(request: pytest.FixtureRequest) -> LocalStack:
+    stack = request.getfixturevalue("stack")
+    assert isinstance(stack, LocalStack)
+    return stack
