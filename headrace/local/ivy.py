@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import threading
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -13,7 +12,7 @@ from headrace.local.errors import JarsError
 from headrace.local.jvm import java_command, pick_jars
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from headrace.clock import Deadline
@@ -23,6 +22,10 @@ _PATTERN = "[organisation]_[artifact]-[revision](-[classifier]).[ext]"
 
 #: Names an Ivy settings file, for machines that reach Maven Central only through a mirror.
 SETTINGS_VARIABLE = "HEADRACE_IVY_SETTINGS"
+
+#: How Ivy's lines about one module or one jar begin, and what is told about them.
+_MARKS = {"\tfound ": "found", "\t[SUCCESSFUL ]": "fetched"}
+_TOLD_EVERY = 5
 
 #: How much of Ivy's talk an error message quotes.
 _QUOTED_LINES = 12
@@ -60,13 +63,14 @@ def fetch(
         flags=["-XX:TieredStopAtLevel=1"],
     )
     said: list[str] = []
-    with _output(command, deadline) as lines:
-        for line in lines:
-            said.append(line.rstrip())
-            if step := progress_of(said):
-                report(step)
-    if not any((folder / "jars").glob("*.jar")) or any("UNRESOLVED" in line for line in said):
-        end = "\n".join(said[-_QUOTED_LINES:])
+
+    def hear(line: str) -> None:
+        said.append(line)
+        if step := progress_of(said):
+            report(step)
+
+    if _run(command, hear, deadline) != 0:
+        end = "\n".join([line for line in said if line.strip()][-_QUOTED_LINES:])
         raise JarsError(
             f"{coordinate} could not be fetched from Maven Central (repo1.maven.org); try again, "
             f"or name an Ivy settings file with a mirror in {SETTINGS_VARIABLE}; Ivy said:\n{end}"
@@ -88,21 +92,16 @@ def ivy_arguments(
 
 
 def progress_of(said: list[str]) -> str | None:
-    """Return what the last line adds to the progress, None for a line that adds nothing."""
-    if said[-1].startswith("\tfound "):
-        return f"{_count(said, chr(9) + 'found ')} modules found"
-    if "[SUCCESSFUL ]" in said[-1]:
-        return f"{_count(said, chr(9) + '[SUCCESSFUL ]')} jars fetched"
+    """Return what to tell after Ivy's last line: every fifth module found, every fifth jar."""
+    for mark, what in _MARKS.items():
+        if mark in said[-1]:
+            count = sum(mark in line for line in said)
+            return None if count % _TOLD_EVERY else f"{what} {count}"
     return None
 
 
-def _count(said: list[str], prefix: str) -> int:
-    return sum(line.startswith(prefix) for line in said)
-
-
-@contextmanager
-def _output(command: list[str], deadline: Deadline) -> Iterator[Iterator[str]]:
-    """Yield the command's lines as they come; kill it at the deadline or on the way out."""
+def _run(command: list[str], hear: Callable[[str], None], deadline: Deadline) -> int:
+    """Run the command, hand over its lines as they come, kill it at the deadline."""
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as process:
@@ -110,7 +109,9 @@ def _output(command: list[str], deadline: Deadline) -> Iterator[Iterator[str]]:
         timer.start()
         try:
             assert process.stdout is not None
-            yield iter(process.stdout)
+            for line in process.stdout:
+                hear(line.rstrip())
+            return process.wait()
         finally:
             timer.cancel()
             process.kill()

@@ -108,7 +108,7 @@ def _fetch_checked(
     fetch(
         KAFKA,
         folder,
-        report=lambda step: report(f"Kafka jars: {step}, {total} in all"),
+        report=lambda step: report(f"Kafka jars: {step} of {total}"),
         deadline=deadline,
     )
     if wrong := damaged(folder / "jars", sums):

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import random
 import socket
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 #: Everything listens here and nowhere else.
 LOOPBACK = "127.0.0.1"
@@ -28,6 +33,40 @@ def free_port() -> int:
         if _is_free(port):
             return port
     raise OSError(f"no free port found on {LOOPBACK} in {_TRIES} tries")
+
+
+class PortBook:
+    """The ports of a folder's servers, kept in a file: the same folder, the same addresses.
+
+    Not thread-safe.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._ports: dict[str, int] = _read(path)
+
+    def port(self, name: str) -> int:
+        """Return the port kept under this name, a free one the first time."""
+        if name not in self._ports:
+            self._ports[name] = free_port()
+        return self._ports[name]
+
+    def forget(self) -> None:
+        """Let all ports go, so that others are chosen."""
+        self._ports.clear()
+
+    def save(self) -> None:
+        """Write the ports down for the next start."""
+        self._path.write_text(json.dumps(self._ports), encoding="utf-8")
+
+
+def _read(path: Path) -> dict[str, int]:
+    """Return the ports in the file; none where it is missing or cannot be read as such."""
+    try:
+        ports = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return {str(name): int(port) for name, port in ports.items()}
 
 
 def _is_free(port: int) -> bool:

@@ -11,10 +11,11 @@ from headrace.clock import Deadline
 from headrace.local.errors import LocalStackError, PortTakenError
 from headrace.local.jars import kafka_jars
 from headrace.local.kafka import KafkaBroker
+from headrace.local.ports import PortBook
 from headrace.local.zookeeper import ZooKeeperServer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
     from types import TracebackType
 
@@ -55,7 +56,9 @@ class LocalStack:
         *,
         broker_properties: Mapping[str, str] | None = None,
     ) -> LocalStack:
-        """Start one ZooKeeper and one broker on free ports, data in ``directory``. Blocks.
+        """Start one ZooKeeper and one broker, data in ``directory``. Blocks.
+
+        The ports are free ones, kept in the folder for the next time it is used.
 
         Kafka's jars are fetched first where they are missing; that does not count towards the
         deadline, which is ``START_TIMEOUT_S`` from then unless given.
@@ -68,28 +71,35 @@ class LocalStack:
         deadline = deadline or Deadline.after(START_TIMEOUT_S)
         directory = directory.absolute()
         lock = _lock(directory)
+        ports = PortBook(directory / "ports.json")
         try:
-            return _with_free_ports(
-                lambda: cls._start_once(directory, lock, deadline, broker_properties or {})
-            )
+            for _ in range(_PORT_ATTEMPTS - 1):
+                with suppress(PortTakenError):
+                    return cls._start_once(directory, ports, lock, deadline, broker_properties)
+                ports.forget()
+            return cls._start_once(directory, ports, lock, deadline, broker_properties)
         except BaseException:
             lock.close()
             raise
 
     @classmethod
     def _start_once(
-        cls, directory: Path, lock: IO[str], deadline: Deadline, properties: Mapping[str, str]
+        cls,
+        directory: Path,
+        ports: PortBook,
+        lock: IO[str],
+        deadline: Deadline,
+        properties: Mapping[str, str] | None,
     ) -> LocalStack:
         stack = cls(
-            directory,
-            [ZooKeeperServer(directory / "zookeeper-1")],
-            [KafkaBroker(directory / "kafka-1", properties=properties)],
+            directory, [_zookeeper(directory, 1, ports)], [_broker(directory, 1, ports, properties)]
         )
         try:
             _start_all(stack.servers, deadline, lock)
         except BaseException:
             stack.stop(Deadline.after(0))
             raise
+        ports.save()
         stack._lock = lock
         return stack
 
@@ -148,11 +158,22 @@ def _start_all(servers: Sequence[LocalServer], deadline: Deadline, lock: IO[str]
         future.result()
 
 
-def _with_free_ports(start: Callable[[], LocalStack]) -> LocalStack:
-    for _ in range(_PORT_ATTEMPTS - 1):
-        with suppress(PortTakenError):
-            return start()
-    return start()
+def _zookeeper(directory: Path, number: int, ports: PortBook) -> ZooKeeperServer:
+    name = f"zookeeper-{number}"
+    return ZooKeeperServer(directory / name, port=ports.port(name), server_id=number)
+
+
+def _broker(
+    directory: Path, number: int, ports: PortBook, properties: Mapping[str, str] | None
+) -> KafkaBroker:
+    name = f"kafka-{number}"
+    return KafkaBroker(
+        directory / name,
+        port=ports.port(name),
+        controller_port=ports.port(f"{name}-controller"),
+        properties=properties,
+        node_id=number,
+    )
 
 
 def _lock(directory: Path) -> IO[str]:

@@ -1,0 +1,105 @@
+"""A stack that stays when the command that started it returns: up, down, and what runs now."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+from headrace.clock import Deadline
+from headrace.local.errors import LocalStackError
+from headrace.local.identity import ProcessState
+from headrace.local.jars import kafka_jars
+from headrace.local.jvm import require_java
+from headrace.local.keeper import READY
+from headrace.local.stack import START_TIMEOUT_S, STOP_TIMEOUT_S
+from headrace.local.state import StackState, read_state, remove_state
+from headrace.local.waiting import wait_for
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+#: The keeper's own deadlines end first; this is for a keeper that hangs.
+_PATIENCE_S = 10
+
+
+def running_state(directory: Path) -> StackState | None:
+    """Return the state of the stack that runs in ``directory``, None if none does."""
+    state = read_state(directory)
+    return state if state is not None and state.kept else None
+
+
+def up(directory: Path) -> StackState:
+    """Start a stack in ``directory`` that stays, unless one runs there already. Blocks.
+
+    Raises:
+        LocalStackError: the stack did not start; nothing is left running.
+    """
+    if state := running_state(directory):
+        return state
+    require_java()
+    kafka_jars()
+    directory.mkdir(parents=True, exist_ok=True)
+    remove_state(directory)
+    said = _start_keeper(directory, Deadline.after(START_TIMEOUT_S + _PATIENCE_S))
+    state = running_state(directory)
+    if said != READY or state is None:
+        raise LocalStackError(said or f"the stack did not start; see {_log(directory)}")
+    return state
+
+
+def down(directory: Path) -> bool:
+    """End the stack in ``directory``; False if none ran there. Blocks.
+
+    Only the very processes that the state file names are signalled, never others that were
+    given their pids since. A file left by a stack that is gone is removed.
+    """
+    state = read_state(directory)
+    if state is None:
+        return False
+    was_kept = state.keeper.send(signal.SIGTERM)
+    if not wait_for(lambda: not state.kept, Deadline.after(STOP_TIMEOUT_S + _PATIENCE_S)):
+        state.keeper.send(signal.SIGKILL)
+    if not wait_for(lambda: not _left(state), Deadline.after(_PATIENCE_S)):
+        raise LocalStackError(f"these processes do not end: {', '.join(_left(state))}")
+    remove_state(directory)
+    return was_kept
+
+
+def _left(state: StackState) -> list[str]:
+    processes = {"keeper": state.keeper, **{entry.name: entry.process for entry in state.servers}}
+    return [
+        f"{name} ({process.pid})"
+        for name, process in processes.items()
+        if process.state is not ProcessState.GONE
+    ]
+
+
+def _start_keeper(directory: Path, deadline: Deadline) -> str:
+    """Start the keeper and return what it says about the start."""
+    command = [sys.executable, "-m", "headrace.local.keeper", str(directory)]
+    with (
+        _log(directory).open("ab") as log,
+        subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log
+        ) as parent,
+    ):
+        assert parent.stdout is not None
+        return _read_all(parent.stdout.fileno(), deadline)
+
+
+def _read_all(pipe: int, deadline: Deadline) -> str:
+    said = b""
+    while select.select([pipe], [], [], deadline.remaining)[0]:
+        part = os.read(pipe, 4096)
+        if not part:
+            return said.decode(errors="replace")
+        said += part
+    return "the stack was not ready in time"
+
+
+def _log(directory: Path) -> Path:
+    return directory / "keeper.log"
