@@ -1,0 +1,7 @@
+"""Spark: one session per process, lanes that submit jobs, the hand-over of records, the sinks."""
+
+from __future__ import annotations
+
+from headrace.spark.micro_batch import MicroBatch, OffsetRange
+
+__all__ = ["MicroBatch", "OffsetRange"]

@@ -1,0 +1,163 @@
+"""One channel's way through Spark: records to a table, the reducer's job, the sink."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
+
+from headrace.spark import arrow
+from headrace.spark.decode import Decode, Decoder, undecodable_in
+from headrace.spark.failures import ReducerError
+from headrace.spark.handover import data_frame
+from headrace.spark.lane import Lane
+from headrace.spark.reducer import load_reducer, send_by_value
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    import pyarrow as pa
+
+    from headrace.clock import Deadline
+    from headrace.records import Batch, TopicPartition
+    from headrace.spark.micro_batch import MicroBatch
+    from headrace.spark.reducer import Reducer
+    from headrace.spark.runtime import SparkRuntime
+    from headrace.spark.sinks.contract import PartitionCommit, Sink
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """A micro-batch that was computed and is not committed yet.
+
+    ``skipped`` has the offsets of undecodable records that were left out, by partition.
+    """
+
+    sink: Any
+    skipped: Mapping[TopicPartition, Sequence[int]]
+
+
+class SparkEngine:
+    """Runs one channel's micro-batches on one lane.
+
+    ``reducer`` is an import path or the function itself. The runtime is shared and outlives the
+    engine; sink and lane are the engine's own.
+    """
+
+    def __init__(
+        self,
+        runtime: SparkRuntime,
+        reducer: Reducer | str,
+        sink: Sink[Any],
+        decode: Decode | None = None,
+    ) -> None:
+        self._runtime = runtime
+        self._reducer = reducer
+        self._sink = sink
+        self._decode = decode or Decode()
+        self._lane: Lane | None = None
+
+    def open(self, channel: str, turn: Callable[[], None]) -> None:
+        """Check everything that can be checked, then have the lane run ``turn``. Blocks.
+
+        Raises:
+            StartError: the reducer, Spark or the sink cannot be used.
+            ConfigError: the decode schema cannot be used.
+        """
+        if isinstance(self._reducer, str):
+            self._function = load_reducer(self._reducer)
+        else:
+            self._function = self._reducer
+        send_by_value(self._function)
+        self._sink.open()
+        self._runtime.start()
+        self._decoder = Decoder(self._decode)
+        self._lane = Lane(f"spark-{channel}", self._runtime, turn)
+        self._lane.start()
+
+    def stored_offset(self, identity: str) -> int | None:
+        """Return the sink's offset for a partition. May block."""
+        return self._sink.stored_offset(identity)
+
+    def prepare(self, batch: Batch) -> pa.Table:
+        """Turn a batch into columns. Any thread; needs no Spark."""
+        return arrow.table_of(batch)
+
+    def stage(
+        self, micro_batch: MicroBatch, tables: Sequence[pa.Table], seconds: float | None
+    ) -> Staged:
+        """Run the micro-batch's jobs up to, not including, the commit. On the lane's thread.
+
+        Raises:
+            UndecodableRecordError: a value does not fit the schema.
+            ReducerError: Spark refused the reducer's plan, or the job failed.
+            JobCancelledError, JobTimeoutError, JvmDiedError: see :meth:`Lane.job`.
+            Exception: what the reducer's own Python code raised.
+        """
+        assert self._lane is not None
+        table = arrow.merge(tables, self._runtime.cores)
+        with self._lane.job(micro_batch.id, seconds) as session:
+            frame = data_frame(session, table)
+            try:
+                return self._reduce(micro_batch, frame)
+            except Exception as error:
+                undecodable = undecodable_in(error)
+                if undecodable is not None:
+                    raise undecodable from None
+                if isinstance(error, (Py4JError, PySparkException)):
+                    raise ReducerError.of(error) from error
+                raise
+
+    def _reduce(self, micro_batch: MicroBatch, frame: DataFrame) -> Staged:
+        result = self._function(self._decoder.apply(frame), micro_batch)
+        if result is not None and not isinstance(result, DataFrame):
+            raise TypeError(
+                f"the reducer returned a {type(result).__name__}; it must return a DataFrame, or "
+                "None to store the offsets only"
+            )
+        staged = self._sink.stage(micro_batch, result)
+        try:
+            skipped = self._decoder.skipped(frame) if self._decoder.counts_skipped else {}
+        except BaseException:
+            self._sink.discard(staged)
+            raise
+        return Staged(staged, skipped)
+
+    def skipped(self, staged: Staged) -> Mapping[TopicPartition, Sequence[int]]:
+        """Return the offsets of undecodable records that the job left out."""
+        return staged.skipped
+
+    def commit(self, staged: Staged, offsets: Sequence[PartitionCommit]) -> None:
+        """Make the result and the offsets visible, both or neither; see :meth:`Sink.commit`."""
+        self._sink.commit(staged.sink, offsets)
+
+    def discard(self, staged: Staged) -> None:
+        """Remove a result that will not be committed."""
+        self._sink.discard(staged.sink)
+
+    def cancel(self, micro_batch_id: str) -> None:
+        """Cancel the micro-batch's jobs, if they run. On a thread of its own: does not block."""
+        if self._lane is not None:
+            name = f"{self._lane.name}-cancel"
+            threading.Thread(
+                target=self._lane.cancel, args=[micro_batch_id], name=name, daemon=True
+            ).start()
+
+    def revive(self) -> None:
+        """Bring Spark back after a JvmDiedError. On the lane's thread; blocks.
+
+        Raises:
+            StartError: it could not be built.
+        """
+        assert self._lane is not None
+        self._lane.revive()
+
+    def close(self, deadline: Deadline) -> bool:
+        """End the lane and the sink; say whether the lane ended in time."""
+        ended = self._lane is None or self._lane.stop(deadline)
+        self._sink.close()
+        return ended

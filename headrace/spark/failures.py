@@ -1,0 +1,30 @@
+"""How a Spark job can end without a result, other than by an error of the reducer or its data."""
+
+from __future__ import annotations
+
+from headrace.errors import HeadraceError
+
+#: Characters kept of Spark's message: a Python traceback fits, a plan of many pages does not.
+_MESSAGE_LENGTH = 4000
+
+
+class JobCancelledError(HeadraceError):
+    """The job's lane cancelled it: a batch in it was withdrawn, or the lane stops."""
+
+
+class JobTimeoutError(HeadraceError):
+    """The job's lane cancelled it because it was past its deadline."""
+
+
+class JvmDiedError(HeadraceError):
+    """Spark ended under the job. What the job had written by then only the sink can tell."""
+
+
+class ReducerError(HeadraceError):
+    """Spark refused the reducer's plan, or one of its jobs failed. The message is Spark's."""
+
+    @classmethod
+    def of(cls, error: Exception) -> ReducerError:
+        """Keep what Spark said, without the JVM's stack, which names no line of the reducer."""
+        text = str(error).partition("JVM stacktrace:")[0].strip()
+        return cls(text[:_MESSAGE_LENGTH] or type(error).__name__)

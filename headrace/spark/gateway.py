@@ -1,0 +1,97 @@
+"""The JVM behind pyspark: its process, started out of reach of our signals, and its output."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import threading
+from contextlib import suppress
+from typing import TYPE_CHECKING, cast
+
+import structlog
+from pyspark import SparkConf, SparkContext
+from pyspark.java_gateway import launch_gateway
+from pyspark.sql import SparkSession
+from pyspark.sql.udf import UserDefinedFunction
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from py4j.clientserver import ClientServer
+
+log = structlog.get_logger(__name__)
+
+#: The JVM says this at every start, because pyspark's launcher asks for the module.
+_NOISE = ("WARNING: Using incubator modules",)
+
+
+class Jvm:
+    """One gateway process. It ends with us: it watches the pipe at its standard input.
+
+    A process group and session of its own keep a group-wide SIGTERM (systemd's default) and a
+    terminal's Ctrl-C from taking it before the micro-batch in it is finished.
+
+    Raises:
+        PySparkRuntimeError: the process ended before it was ready, as without a Java.
+    """
+
+    def __init__(self, properties: Mapping[str, str]) -> None:
+        self.conf = SparkConf(loadDefaults=False)
+        for name, value in properties.items():
+            self.conf.set(name, value)
+        options = {"start_new_session": True, "stderr": subprocess.PIPE, "text": True}
+        launch: Callable[..., ClientServer] = launch_gateway
+        self.gateway = launch(self.conf, popen_kwargs=options)
+        self.process = cast("subprocess.Popen[str]", self.gateway.proc)
+        self._pump = threading.Thread(target=self._forward, name="spark-log", daemon=True)
+        self._pump.start()
+
+    def _forward(self) -> None:
+        """Turn what the JVM and its Python workers print into log events, line by line."""
+        stream = self.process.stderr
+        assert stream is not None
+        with stream:
+            for line in stream:
+                text = line.rstrip()
+                if text and not text.startswith(_NOISE):
+                    log.warning("spark_output", line=text)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the process lives. Does not block."""
+        return self.process.poll() is None
+
+    def close(self, seconds: float) -> None:
+        """End the process: by closing its standard input, by SIGKILL after ``seconds``."""
+        with suppress(Exception):
+            self.gateway.shutdown()
+        if self.process.stdin is not None:
+            with suppress(OSError):
+                self.process.stdin.close()
+        try:
+            self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            log.warning("spark_killed", pid=self.process.pid, after=seconds)
+            self.process.kill()
+            self.process.wait()
+        self._pump.join(1)
+
+
+def forget_session() -> None:
+    """Make pyspark forget a dead JVM, so that the next session can be built in this process.
+
+    pyspark keeps gateway, context and session in class attributes, and every UDF keeps its
+    counterpart in the JVM: those must go too, or a reducer's module would call into the old one.
+    """
+    context = SparkContext._active_spark_context  # noqa: SLF001 -- no public way
+    server = getattr(context, "_accumulatorServer", None)
+    if server is not None:
+        server.shutdown()
+    SparkContext._gateway = None  # noqa: SLF001
+    SparkContext._jvm = None  # noqa: SLF001
+    SparkContext._active_spark_context = None  # noqa: SLF001
+    SparkSession._instantiatedSession = None  # noqa: SLF001
+    SparkSession._activeSession = None  # noqa: SLF001
+    for function in gc.get_objects():
+        if isinstance(function, UserDefinedFunction):
+            function._judf_placeholder = None  # noqa: SLF001

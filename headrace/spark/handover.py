@@ -1,0 +1,36 @@
+"""The hand-over by value: an Arrow table becomes a DataFrame with one partition for each chunk.
+
+This is what ``createDataFrame`` does with an Arrow table, less what is known beforehand: it asks
+the JVM for five settings, compares and casts schemas, and fails on sliced chunks that hold lists.
+The calls below are pyspark's own and private, which is why the pyspark line is pinned.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql.pandas.serializers import ArrowStreamSerializer
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from headrace.spark.arrow import SCHEMA
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+_SCHEMA_JSON = from_arrow_schema(SCHEMA).json()
+
+
+def data_frame(session: SparkSession, table: pa.Table) -> DataFrame:
+    """Return the table as a DataFrame. Blocks while the JVM reads it, some ms for 10 MB."""
+    context: Any = session.sparkContext
+    utils = context._jvm.PythonSQLUtils  # noqa: SLF001
+    batches = context._serialize_to_jvm(  # noqa: SLF001
+        table.to_batches(),
+        ArrowStreamSerializer(),
+        utils.readArrowStreamFromFile,
+        context._jvm.ArrowIteratorServer,  # noqa: SLF001
+    )
+    frame = utils.toDataFrame(batches, _SCHEMA_JSON, session._jsparkSession)  # noqa: SLF001
+    return DataFrame(frame, session)

@@ -1,0 +1,187 @@
+"""The Spark session of the process: built aside, warmed up, built again when its JVM dies."""
+
+from __future__ import annotations
+
+import os
+import threading
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import structlog
+from py4j.protocol import Py4JError
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+
+from headrace.errors import StartError
+from headrace.spark.arrow import SCHEMA, merge
+from headrace.spark.gateway import Jvm, forget_session
+from headrace.spark.handover import data_frame
+from headrace.spark.settings import SparkSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headrace.clock import Deadline
+
+log = structlog.get_logger(__name__)
+
+#: Rows of a dummy micro-batch: few enough to be cheap, many enough for every task to have some.
+_WARM_UP_ROWS = 1000
+
+
+class SparkRuntime:
+    """Spark as a process-wide service, shared by every channel.
+
+    :meth:`start`, :meth:`rebuild` and :meth:`stop` may be called on any thread and block. pyspark
+    replaces the handler of SIGINT when a context is built on the main thread; it is built on a
+    thread of its own, so ours stays. ``generation`` rises with every JVM.
+    """
+
+    def __init__(self, settings: SparkSettings | None = None) -> None:
+        self.settings = settings or SparkSettings()
+        self.generation = 0
+        self._lock = threading.RLock()
+        self._jvm: Jvm | None = None
+        self._session: SparkSession | None = None
+        self._cores = 1
+
+    def start(self) -> None:
+        """Build and warm up the session; does nothing when there is one.
+
+        Raises:
+            StartError: no session within ``start_timeout``, as without Java 17.
+        """
+        with self._lock:
+            if self._session is None:
+                self._build()
+
+    @property
+    def session(self) -> SparkSession:
+        """The root session; lanes take one of their own from :meth:`new_session`."""
+        session = self._session
+        if session is None:
+            raise StartError("the Spark session is not started; call SparkRuntime.start first")
+        return session
+
+    @property
+    def context(self) -> SparkContext:
+        """The context all sessions share."""
+        return self.session.sparkContext
+
+    @property
+    def cores(self) -> int:
+        """How many tasks run at once: into so many chunks a micro-batch is cut."""
+        return self._cores
+
+    @property
+    def pid(self) -> int | None:
+        """The process id of the JVM, None before the start."""
+        return None if self._jvm is None else self._jvm.process.pid
+
+    def new_session(self) -> SparkSession:
+        """Return a session with SQL settings and temporary views of its own."""
+        session = self.session.newSession()
+        if "spark.sql.shuffle.partitions" not in self.settings.effective():
+            session.conf.set("spark.sql.shuffle.partitions", str(self._cores))
+        return session
+
+    def is_usable(self) -> bool:
+        """Whether jobs can run: the JVM lives, answers, and its context was not stopped."""
+        jvm = self._jvm
+        if jvm is None or self._session is None or not jvm.is_running:
+            return False
+        try:
+            return not self.context._jsc.sc().isStopped()  # noqa: SLF001 -- no public way
+        except (Py4JError, OSError):
+            return False
+
+    def rebuild(self, generation: int) -> None:
+        """Replace the JVM of ``generation``; does nothing when another caller already did.
+
+        Raises:
+            StartError: no session could be built; the next call tries again.
+        """
+        with self._lock:
+            if generation != self.generation:
+                return
+            log.warning("spark_rebuild", generation=generation, pid=self.pid)
+            self._discard()
+            self._build()
+
+    def stop(self, deadline: Deadline) -> None:
+        """End session and JVM. Running jobs fail. Kills the JVM when ``deadline`` is over."""
+        with self._lock:
+            session, self._session = self._session, None
+            if session is not None:
+                _aside("spark-stop", session.stop, deadline.remaining)
+            self._discard(deadline.remaining)
+
+    def _discard(self, seconds: float = 0.0) -> None:
+        jvm, self._jvm, self._session = self._jvm, None, None
+        if jvm is not None:
+            jvm.close(seconds)
+        forget_session()
+
+    def _build(self) -> None:
+        begin = perf_counter()
+        try:
+            _aside("spark-start", self._open, self.settings.start_timeout, must=True)
+        except Exception as error:
+            self._discard()
+            raise StartError(
+                f"Spark did not start on {self.settings.master}: {error}; Java 17 or later must "
+                "be on the PATH or in JAVA_HOME, and its output above says what else is wrong"
+            ) from error
+        self.generation += 1
+        log.info(
+            "spark_ready",
+            master=self.settings.master,
+            generation=self.generation,
+            pid=self.pid,
+            seconds=round(perf_counter() - begin, 2),
+        )
+
+    def _open(self) -> None:
+        os.environ.update(self.settings.environment())
+        self._jvm = Jvm(self.settings.effective())
+        context = SparkContext(conf=self._jvm.conf, gateway=self._jvm.gateway)
+        session = SparkSession(context)
+        self._cores = context.defaultParallelism
+        self._warm_up(session)
+        self._session = session
+
+    def _warm_up(self, session: SparkSession) -> None:
+        """Run dummy micro-batches the way the real ones go, until the JVM has compiled it."""
+        rows = [{"key": b"%d" % (n % 100), "value": b"{}"} for n in range(_WARM_UP_ROWS)]
+        table = merge([pa.Table.from_pylist(rows, schema=SCHEMA)], self._cores)
+        for _ in range(self.settings.warm_up):
+            frame = data_frame(session, table).groupBy("key").count()
+            frame.write.format("noop").mode("overwrite").save()
+
+
+def _aside(name: str, call: Callable[[], None], seconds: float, *, must: bool = False) -> None:
+    """Run ``call`` on a thread of its own for ``seconds`` at most; ``must`` passes its error on."""
+    outcome: Future[None] = Future()
+
+    def run() -> None:
+        try:
+            call()
+        except BaseException as error:  # noqa: BLE001 -- handed to the waiting thread
+            outcome.set_exception(error)
+        else:
+            outcome.set_result(None)
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+    try:
+        outcome.result(seconds)
+    except FutureTimeoutError:
+        if must:
+            raise TimeoutError(f"not ready after {seconds:.0f} s") from None
+        log.warning("spark_call_overran", call=name, seconds=seconds)
+    except Exception:
+        if must:
+            raise
+        log.warning("spark_call_failed", call=name, exc_info=True)

@@ -1,0 +1,116 @@
+"""Which Spark to run: the settings that suit small batch jobs, under those of the user.
+
+The reasons and measurements are in docs/spark.md; the times below are of a count by key on two
+cores, as measured before and after the one change.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_LOCAL = re.compile(r"local(?:\[(\*|\d+)(?:,\s*\d+)?\])?$")
+_LOG4J = Path(__file__).with_name("log4j2.properties")
+
+#: Dummy micro-batches before a session counts as ready. The first takes 3 to 6 s, the eleventh
+#: 0.36 s, the fiftieth 0.16 s: the JVM compiles what runs often.
+WARM_UP = 50
+
+#: Seconds to wait for the JVM and the session; a loaded two-core machine took 26 s.
+START_TIMEOUT = 120.0
+
+_BASE = {
+    "spark.app.name": "headrace",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    # Above this size a table is decoded by the executors instead of row by row in the driver,
+    # where the optimizer would also evaluate the reducer's projections: 490 -> 203 ms at 100,000.
+    "spark.sql.execution.arrow.localRelationThreshold": "0",
+    # Bounds the chunks that reach Python UDFs too; 0 is refused by pyarrow.
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
+    # Re-planning between stages costs more than it gains on a micro-batch: 157 -> 126 ms at 1,000.
+    "spark.sql.adaptive.enabled": "false",
+    # Makes the hand-over of timestamps free of conversion, and results alike on every host.
+    "spark.sql.session.timeZone": "UTC",
+    # One long job of one channel must not starve the lanes of the others.
+    "spark.scheduler.mode": "FAIR",
+    "spark.locality.wait": "0s",
+    # Records of finished jobs are kept for a UI that is off; these bound the driver's heap.
+    "spark.sql.ui.retainedExecutions": "20",
+    "spark.ui.retainedJobs": "20",
+    "spark.ui.retainedStages": "20",
+    # Shuffle files of finished plans are deleted when the JVM collects garbage.
+    "spark.cleaner.periodicGC.interval": "5min",
+    # The Delta protocol and every reader know microseconds; INT96 is Spark's own past.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    # Staged files: no marker file to delete again.
+    "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SparkSettings:
+    """How to start Spark.
+
+    ``properties`` are Spark's own and win over the recommended ones. ``warm_up`` counts dummy
+    micro-batches, ``start_timeout`` is in seconds, ``log_level`` is a log4j level for the JVM.
+    """
+
+    master: str = "local[*]"
+    properties: Mapping[str, str] = field(default_factory=dict)
+    warm_up: int = WARM_UP
+    start_timeout: float = START_TIMEOUT
+    log_level: str = "ERROR"
+
+    @property
+    def is_local(self) -> bool:
+        """Whether driver and executors are one JVM on this host."""
+        return _LOCAL.match(self.master) is not None
+
+    def effective(self) -> dict[str, str]:
+        """Return all properties of the session: recommended, derived, then the user's."""
+        options = f"-Dlog4j2.configurationFile={_LOG4J.as_uri()} -Dheadrace.log={self.log_level}"
+        # A JVM out of memory is of no use: it ends, is built again and the batch replayed.
+        options += " -XX:+ExitOnOutOfMemoryError"
+        derived = {"spark.master": self.master, "spark.driver.extraJavaOptions": options}
+        cores = local_cores(self.master)
+        if cores is not None:
+            derived |= {
+                "spark.driver.host": "127.0.0.1",
+                "spark.sql.shuffle.partitions": str(cores),
+            }
+        chosen = dict(self.properties)
+        own = chosen.pop("spark.driver.extraJavaOptions", "")
+        merged = {**_BASE, **derived, **chosen}
+        merged["spark.driver.extraJavaOptions"] = f"{options} {own}".strip()
+        return merged
+
+    def environment(self) -> dict[str, str]:
+        """Return the environment variables Spark reads, where the surroundings set none.
+
+        Without ``PYSPARK_PYTHON`` the workers run the ``python3`` of the path, which lacks
+        pyarrow as a rule; without ``SPARK_LOCAL_IP`` Spark looks the host's name up.
+        """
+        python = self.properties.get("spark.pyspark.python", sys.executable)
+        wanted = {"PYSPARK_PYTHON": python, "PYSPARK_PIN_THREAD": "true"}
+        if self.is_local:
+            wanted["SPARK_LOCAL_IP"] = "127.0.0.1"
+        return {name: value for name, value in wanted.items() if name not in os.environ}
+
+
+def local_cores(master: str) -> int | None:
+    """Return the task slots of a local master, None for a cluster."""
+    match = _LOCAL.match(master)
+    if match is None:
+        return None
+    count = match[1]
+    if count == "*":
+        return len(os.sched_getaffinity(0))
+    return int(count or 1)

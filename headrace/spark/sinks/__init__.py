@@ -1,0 +1,12 @@
+"""Where results go: the protocol of a sink, and those that come with Headrace."""
+
+from __future__ import annotations
+
+from headrace.spark.sinks.contract import (
+    CommitConflictError,
+    Guarantee,
+    PartitionCommit,
+    Sink,
+)
+
+__all__ = ["CommitConflictError", "Guarantee", "PartitionCommit", "Sink"]

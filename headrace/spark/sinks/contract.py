@@ -1,0 +1,106 @@
+"""What a sink promises. docs/sinks.md tells how to write one of your own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from headrace.errors import HeadraceError, SinkConflictError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyspark.sql import DataFrame
+
+    from headrace.records import TopicPartition
+    from headrace.spark.micro_batch import MicroBatch
+
+
+class Guarantee(Enum):
+    """What a restart, a crash or a change of owner can do to the sink's content."""
+
+    EXACTLY_ONCE = "exactly once"
+    """Data and offsets move in one transaction: nothing is lost and nothing is there twice."""
+
+    AT_LEAST_ONCE = "at least once"
+    """Nothing is lost; what was written before a crash may be written again."""
+
+    NOT_KEPT = "not kept"
+    """Results are computed and thrown away."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionCommit:
+    """One partition's share of a commit: the sink goes from ``start`` to ``next_offset``.
+
+    ``identity`` is what the sink stores the offset under: it names the data, not just the topic.
+    """
+
+    identity: str
+    partition: TopicPartition
+    start: int
+    next_offset: int
+
+
+class CommitConflictError(HeadraceError):
+    """Some partitions' stored offsets are not where the micro-batch begins; nothing was stored.
+
+    ``conflicts`` has one error for each of them; the others' offsets were as expected.
+    """
+
+    def __init__(self, conflicts: Sequence[SinkConflictError]) -> None:
+        super().__init__("; ".join(map(str, conflicts)))
+        self.conflicts = tuple(conflicts)
+
+
+S = TypeVar("S")
+
+
+class Sink(Protocol[S]):
+    """Stores the results of micro-batches, and their offsets where it can.
+
+    ``S`` is what :meth:`stage` hands to :meth:`commit`. Between the two the processor makes sure
+    that every partition is still its own. :meth:`stored_offset` is called on any thread; the rest
+    on the lane's thread, and with several lanes on several at the same time.
+    """
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """What the sink promises."""
+        ...
+
+    def open(self) -> None:
+        """Get ready, before anything is claimed. May block.
+
+        Raises:
+            StartError: the sink cannot be used as configured.
+        """
+        ...
+
+    def stored_offset(self, identity: str) -> int | None:
+        """Return the next offset stored for a partition, None if the sink has none. May block."""
+        ...
+
+    def stage(self, micro_batch: MicroBatch, result: DataFrame | None) -> S:
+        """Run the job and keep what it made where no reader sees it. Blocks for the job."""
+        ...
+
+    def commit(self, staged: S, offsets: Sequence[PartitionCommit]) -> None:
+        """Make what was staged visible and move the offsets, both or neither.
+
+        A sink that keeps no offsets makes the data durable and returns.
+
+        Raises:
+            CommitConflictError: a stored offset is neither absent nor the share's ``start``.
+            Exception: nothing was stored, or the sink cannot tell; a replay must be safe.
+        """
+        ...
+
+    def discard(self, staged: S) -> None:
+        """Remove what was staged and will not be committed. Never raises."""
+        ...
+
+    def close(self) -> None:
+        """Release every resource, after the last call."""
+        ...

@@ -1,0 +1,81 @@
+"""Whether a result fits a table, told from the two schemas before anything is committed."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from deltalake import Schema
+
+from headrace.errors import HeadraceError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from deltalake import DeltaTable
+    from pyspark.sql.types import StructType
+
+
+class SchemaMismatchError(HeadraceError):
+    """The result's columns are not those of the table it should go to."""
+
+
+def delta_schema(schema: StructType) -> Schema:
+    """Return the schema of a new table: every column nullable, whatever this result happens to be.
+
+    A count is never null, a maximum may be: with Spark's own flags the first result would decide
+    what later ones may hold.
+    """
+    return Schema.from_json(json.dumps(_nullable(json.loads(schema.json()))))
+
+
+def check_schema(folder: Path, table: DeltaTable, schema: StructType | None) -> None:
+    """Compare names and types; order does not matter, because Parquet is read by name.
+
+    Raises:
+        SchemaMismatchError: a column is missing, new or of another type, or the table has rules
+            that files written aside could break.
+    """
+    if schema is None:
+        return
+    ours = _columns(json.loads(schema.json()))
+    theirs = _columns(json.loads(table.schema().to_json()))
+    problems = [f"column {name!r} is not in the table" for name in ours.keys() - theirs.keys()]
+    problems += [f"column {name!r} is missing" for name in theirs.keys() - ours.keys()]
+    problems += [
+        f"column {name!r} is {_text(ours[name])}, in the table {_text(theirs[name])}"
+        for name in ours.keys() & theirs.keys()
+        if ours[name] != theirs[name]
+    ]
+    problems += _rules(table)
+    if problems:
+        raise SchemaMismatchError(
+            f"{folder}: the result does not fit the table: {'; '.join(sorted(problems))}; "
+            "change the reducer, or write to another table"
+        )
+
+
+def _rules(table: DeltaTable) -> list[str]:
+    settings = table.metadata().configuration
+    rules = [name for name in settings if name.startswith("delta.constraints.")]
+    if settings.get("delta.columnMapping.mode", "none") != "none":
+        rules.append("delta.columnMapping.mode")
+    return [f"the table has {name}, which this sink does not support" for name in rules]
+
+
+def _columns(struct: dict[str, Any]) -> dict[str, Any]:
+    return {column["name"]: _nullable(column["type"]) for column in struct["fields"]}
+
+
+def _nullable(kind: Any) -> Any:
+    """Return a type in Spark's JSON with everything nullable and without metadata."""
+    if isinstance(kind, list):
+        return [_nullable(item) for item in kind]
+    if not isinstance(kind, dict):
+        return kind
+    loose = {"nullable": True, "containsNull": True, "valueContainsNull": True, "metadata": {}}
+    return {key: loose.get(key, _nullable(value)) for key, value in kind.items()}
+
+
+def _text(kind: Any) -> str:
+    return kind if isinstance(kind, str) else json.dumps(kind)

@@ -1,0 +1,199 @@
+"""Files on their way into a table: written aside by Spark, moved into place, or removed."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import socket
+import time
+import uuid
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import unquote
+
+import pyarrow.parquet as pq
+import structlog
+from deltalake.transaction import AddAction
+
+from headrace.errors import ConfigError, StartError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+log = structlog.get_logger(__name__)
+
+#: Inside the table's folder, so that a file moves into place by a rename. Readers and Delta's
+#: vacuum leave names with an underscore alone.
+STAGING = "_headrace_staging"
+
+#: Seconds after which the staging folder of a process on another host counts as left behind.
+_LEFT_BEHIND = 24 * 3600.0
+
+_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+_NULL = "__HIVE_DEFAULT_PARTITION__"
+
+
+def local_folder(path: str | Path) -> Path:
+    """Return the absolute folder.
+
+    Raises:
+        ConfigError: the path is a URI.
+    """
+    if _URI.match(str(path)):
+        raise ConfigError(
+            [f"table path {str(path)!r} is a URI; give a folder of this host, as in /data/table"]
+        )
+    return Path(path).absolute()
+
+
+@dataclass(slots=True)
+class StagedFiles:
+    """One micro-batch's result on its way: where its files are and whether they may be removed.
+
+    ``schema`` is None where the reducer returned no DataFrame.
+    """
+
+    name: str
+    folder: Path | None = None
+    schema: StructType | None = None
+    placed: list[AddAction] = field(default_factory=list)
+    is_placed: bool = False
+    may_be_visible: bool = False
+
+    def keep(self) -> None:
+        """Note that the files are, or may be, part of the table: they must stay."""
+        self.may_be_visible = True
+
+
+class Staging:
+    """This process's corner of the table's staging folder.
+
+    Its name has host and process id, so that another start can tell what a dead process left.
+    """
+
+    def __init__(self, table: Path, *, durable: bool) -> None:
+        self._table = table
+        self._durable = durable
+        owner = f"{socket.gethostname()}.{os.getpid()}.{uuid.uuid4().hex[:8]}"
+        self._own = table / STAGING / owner
+
+    def open(self) -> None:
+        """Make the folder and remove those of dead processes.
+
+        Raises:
+            StartError: the folder cannot be made.
+        """
+        try:
+            self._own.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StartError(f"{self._own} cannot be made: {error}") from error
+        for other in self._own.parent.iterdir():
+            if other != self._own and _is_left_behind(other):
+                log.info("staging_removed", folder=str(other))
+                shutil.rmtree(other, ignore_errors=True)
+
+    def close(self) -> None:
+        """Remove the folder."""
+        shutil.rmtree(self._own, ignore_errors=True)
+
+    def write(self, name: str, result: DataFrame, partition_by: Sequence[str]) -> StagedFiles:
+        """Run the job that writes the result, one file a task. Blocks until it ended."""
+        staged = StagedFiles(name, self._own / name, result.schema)
+        try:
+            writer = result.write.partitionBy(*partition_by) if partition_by else result.write
+            writer.parquet(f"file:{staged.folder}")
+        except BaseException:
+            self.remove(staged)
+            raise
+        return staged
+
+    def place(self, staged: StagedFiles) -> list[AddAction]:
+        """Move the files into the table's folder, once, and describe them for the log.
+
+        They lie flat there: the log alone says which partition a file belongs to, and no value
+        has to be spelt in a path.
+        """
+        if staged.folder is None or staged.is_placed:
+            return staged.placed
+        staged.is_placed = True
+        for number, source in enumerate(sorted(staged.folder.rglob("*.parquet"))):
+            rows = pq.read_metadata(source).num_rows
+            if rows == 0:
+                continue
+            name = f"part-{staged.name}-{number:05}.parquet"
+            if self._durable:
+                _sync(source)
+            source.rename(self._table / name)
+            staged.placed.append(_add_action(self._table / name, source, staged.folder, rows))
+        if self._durable and staged.placed:
+            _sync(self._table)
+        return staged.placed
+
+    def remove(self, staged: StagedFiles, *, placed: bool = False) -> None:
+        """Remove the staged folder and, with ``placed``, the files that were moved out of it."""
+        if staged.folder is not None:
+            shutil.rmtree(staged.folder, ignore_errors=True)
+        if placed and not staged.may_be_visible:
+            for action in staged.placed:
+                with suppress(OSError):
+                    (self._table / action.path).unlink()
+
+
+def sync_folder(folder: Path, name: str) -> None:
+    """Force one file of a folder, and the folder's entry for it, to disk."""
+    _sync(folder / name)
+    _sync(folder)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _add_action(path: Path, source: Path, root: Path, rows: int) -> AddAction:
+    status = path.stat()
+    return AddAction(
+        path=path.name,
+        size=status.st_size,
+        partition_values=_partition_values(source.relative_to(root).parent),
+        modification_time=int(status.st_mtime * 1000),
+        data_change=True,
+        stats=json.dumps({"numRecords": rows}),
+    )
+
+
+def _partition_values(folder: Path) -> dict[str, str | None]:
+    """Read the values from the folders Spark's partitioned writer makes, as ``day=2013-01-01``."""
+    pairs = (part.partition("=") for part in folder.parts)
+    return {unquote(name): None if value == _NULL else unquote(value) for name, _, value in pairs}
+
+
+def _is_left_behind(folder: Path) -> bool:
+    """Whether the process that made the staging folder is gone, as far as can be told."""
+    host, pid, _ = (*folder.name.rsplit(".", 2), "", "")[:3]
+    if host == socket.gethostname() and pid.isdigit():
+        return not _is_alive(int(pid))
+    try:
+        return time.time() - folder.stat().st_mtime > _LEFT_BEHIND
+    except OSError:
+        return False
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
