@@ -64,9 +64,9 @@ def _read(path: Path) -> dict[str, int]:
     """Return the ports in the file; none where it is missing or cannot be read as such."""
     try:
         ports = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        return {str(name): int(port) for name, port in ports.items()}
+    except (OSError, ValueError, AttributeError):
         return {}
-    return {str(name): int(port) for name, port in ports.items()}
 
 
 def _is_free(port: int) -> bool:

@@ -108,7 +108,10 @@ def _read_identity(
     assert supervisor.stdout is not None
     ready, _, _ = select.select([supervisor.stdout], [], [], deadline.remaining)
     line = supervisor.stdout.readline() if ready else b""
-    return ProcessIdentity.of(int(line)) if line else None
+    if not line:
+        return None
+    # A command that has ended already is nobody by now: no process started at "".
+    return ProcessIdentity.of(int(line)) or ProcessIdentity(int(line), started="")
 
 
 def _close(supervisor: subprocess.Popen[bytes]) -> int:
