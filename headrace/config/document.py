@@ -1,0 +1,175 @@
+"""From the file's bytes to plain values and the line each of them stands on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from headrace.config.wording import dotted
+from headrace.config.yaml_errors import describe
+from headrace.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
+
+    from headrace.config.wording import Problem, Steps
+
+_CORE = "tag:yaml.org,2002:"
+_MERGE = _CORE + "merge"
+_TAGS = frozenset(_CORE + name for name in ("null", "bool", "int", "float", "str", "seq", "map"))
+
+#: Far more values than any configuration has, and few enough to stop a chain of aliases early.
+MAX_VALUES = 100_000
+
+
+class _Loader(yaml.SafeLoader):
+    """The safe loader without dates, which no field takes: 2024-01-01 stays text."""
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith(":timestamp")]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """The parsed file: its values, and the lines (from 1) by the steps that lead there."""
+
+    values: Any
+    lines: Mapping[Steps, int]
+
+    def report(self, problems: Iterable[Problem]) -> list[str]:
+        """Return the problems as a reader looks for them, from the top of the file to its end.
+
+        ``kafka.tls.ca_file (line 7): ...``: what is not in the file has the line of the nearest
+        mapping around it.
+        """
+        numbered = [(self._line(steps), steps, sentence) for steps, sentence in problems]
+        numbered.sort(key=itemgetter(0))
+        return [
+            f"{dotted(steps)}{f' (line {line})' if line else ''}: {sentence}"
+            for line, steps, sentence in numbered
+        ]
+
+    def _line(self, steps: Steps) -> int:
+        around = (steps[:n] for n in range(len(steps), 0, -1))
+        return next((self.lines[place] for place in around if place in self.lines), 0)
+
+
+def read(path: Path) -> str:
+    """Return the file's text. Raises ConfigError when there is no such text."""
+    try:
+        content = path.read_bytes()
+    except IsADirectoryError:
+        raise ConfigError([f"{path} is a folder; name the file in it"]) from None
+    except OSError as error:
+        raise ConfigError([f"{path} cannot be read: {error.strerror}"]) from error
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise ConfigError(
+            [f"{path} (line {line}): is not UTF-8 text; save the file as UTF-8"]
+        ) from None
+
+
+def parse(text: str, path: Path) -> Document:
+    """Return the document in ``text``. ``path`` is only named in errors.
+
+    Raises ConfigError with every key that is given twice or is not text, or with the first
+    mistake of the YAML itself. Quotes nothing from the file but keys: values may be secrets.
+    """
+    try:
+        loader = _Loader(text)
+        root = loader.get_single_node()
+        survey = _Survey()
+        if isinstance(root, yaml.MappingNode):
+            survey.visit(root, ())
+        if survey.problems:
+            raise ConfigError(survey.problems)
+        values = None if root is None else loader.construct_document(root)
+    except yaml.YAMLError as error:
+        raise ConfigError([describe(error, path)]) from None
+    except RecursionError:
+        raise ConfigError([f"{path} is nested too deeply"]) from None
+    except (ValueError, LookupError):
+        raise ConfigError([f"{path} has a number or !! tag that YAML cannot read"]) from None
+    if not isinstance(values, dict):
+        raise ConfigError([f"{path} {_not_a_mapping(values)}; begin with 'channels:'"])
+    return Document(values, survey.lines)
+
+
+def _not_a_mapping(values: object) -> str:
+    if values is None:
+        return "is empty"
+    return f"holds {'a list' if isinstance(values, list) else 'one value'} instead of a mapping"
+
+
+@dataclass(slots=True)
+class _Survey:
+    """One walk over the YAML nodes: it notes lines, and what the constructor would hide."""
+
+    lines: dict[Steps, int] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+    _visited: int = 0
+    _open: set[int] = field(default_factory=set)
+
+    def visit(self, node: yaml.Node, at: Steps) -> None:
+        self._visited += 1
+        if self._visited > MAX_VALUES:
+            raise ConfigError([f"the file has more than {MAX_VALUES} values"])
+        if id(node) in self._open:
+            raise ConfigError([f"{_place(at, node)}: an alias stands for what it is part of"])
+        self._open.add(id(node))
+        if isinstance(node, yaml.MappingNode):
+            self._visit_mapping(node, at)
+        elif isinstance(node, yaml.SequenceNode):
+            for index, item in enumerate(node.value):
+                steps = (*at, index)
+                self.lines[steps] = _line(item)
+                self.visit(item, steps)
+        if node.tag not in _TAGS:
+            self.problems.append(f"{_place(at, node)}: has a YAML tag (!); put text in quotes")
+        self._open.remove(id(node))
+
+    def _visit_mapping(self, node: yaml.MappingNode, at: Steps) -> None:
+        merges = [value for key, value in node.value if key.tag == _MERGE]
+        for merged in merges:
+            parts = merged.value if isinstance(merged, yaml.SequenceNode) else [merged]
+            for part in reversed(parts):
+                self.visit(part, at)
+        seen: dict[str, int] = {}
+        for key, value in node.value:
+            if key.tag == _MERGE:
+                continue
+            if key.tag != _CORE + "str":
+                self.problems.append(f"{_place(at, key)}: {_key_text(key)}")
+                continue
+            steps = (*at, key.value)
+            if key.value in seen:
+                first = seen[key.value]
+                self.problems.append(
+                    f"{_place(steps, key)}: is given twice, first on line {first}; keep one"
+                )
+            seen.setdefault(key.value, _line(key))
+            self.lines[steps] = _line(key)
+            self.visit(value, steps)
+
+
+def _key_text(key: yaml.Node) -> str:
+    if isinstance(key, yaml.ScalarNode):
+        return f"the key {key.value} is not text; put it in quotes"
+    return "a key is not text"
+
+
+def _line(node: yaml.Node) -> int:
+    return int(node.start_mark.line) + 1
+
+
+def _place(at: Steps, node: yaml.Node) -> str:
+    return f"{dotted(at)} (line {_line(node)})".lstrip()

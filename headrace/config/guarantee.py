@@ -1,0 +1,86 @@
+"""What each channel promises about delivery, and why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from headrace.config.model.processor import CustomProcessor, SimpleProcessor, SparkProcessor
+from headrace.config.model.sink import DeltaSink
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from headrace.config.model.channel import ChannelConfig
+
+
+class Delivery(Enum):
+    """How often the effect of a record takes place."""
+
+    EXACTLY_ONCE = "exactly-once"
+    """Once, also after a crash or a change of owner."""
+
+    AT_LEAST_ONCE = "at-least-once"
+    """Once; after a crash or a change of owner perhaps again."""
+
+    AT_MOST_ONCE = "at-most-once"
+    """Once; after a crash or a change of owner perhaps not at all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Guarantee:
+    """A channel's delivery guarantee, with the reason in one sentence."""
+
+    delivery: Delivery
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.delivery.value}: {self.reason}"
+
+
+def guarantee(channel: ChannelConfig) -> Guarantee:
+    """Return what the channel promises."""
+    delivery, reason = _base(channel)
+    return Guarantee(delivery, "; ".join([reason, *_exceptions(channel)]))
+
+
+def _base(channel: ChannelConfig) -> tuple[Delivery, str]:
+    processor, sink = channel.processor, channel.sink
+    if isinstance(processor, CustomProcessor):
+        return (
+            Delivery.AT_LEAST_ONCE,
+            "batches are delivered until answered; whether effects repeat is up to the processor",
+        )
+    if isinstance(processor, SimpleProcessor) and processor.no_duplication:
+        return (
+            Delivery.AT_MOST_ONCE,
+            "no_duplication commits before the function runs, so what fails then is not repeated",
+        )
+    if isinstance(processor, SimpleProcessor):
+        return (
+            Delivery.AT_LEAST_ONCE,
+            "offsets are committed after the function returns, so it may see records again",
+        )
+    if isinstance(sink, DeltaSink):
+        return (
+            Delivery.EXACTLY_ONCE,
+            "the Delta table takes rows and offsets in one transaction and refuses repetitions",
+        )
+    name = "" if sink is None else f"{sink.type} "
+    return (
+        Delivery.AT_LEAST_ONCE,
+        f"the {name}sink keeps no offsets, so rows may be written again after a crash",
+    )
+
+
+def _exceptions(channel: ChannelConfig) -> Iterator[str]:
+    processor, on_error = channel.processor, channel.on_error
+    if isinstance(processor, SparkProcessor) and processor.undecodable == "skip":
+        yield "records that cannot be decoded are left out"
+    if on_error.policy == "skip":
+        yield f"a batch that failed {_times(on_error.max_attempts)} is left out"
+
+
+def _times(attempts: int | None) -> str:
+    return "once" if attempts == 1 else f"{attempts} times"

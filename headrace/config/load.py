@@ -1,0 +1,49 @@
+"""From a file to a :class:`Config`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pydantic import ValidationError
+
+from headrace.config.document import parse, read
+from headrace.config.expand import Expansion
+from headrace.config.model.root import Config
+from headrace.config.origin import Origin
+from headrace.config.problems import problems
+from headrace.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from headrace.config.wording import Problem
+
+
+def load(path: Path | str, environ: Mapping[str, str] | None = None) -> Config:
+    """Return the configuration in ``path``, checked as a whole and with all defaults filled in.
+
+    ``environ`` takes the place of the process's environment. Blocks while it reads the file and
+    those that it refers to. Raises ConfigError with every mistake that could be found; nothing
+    outside the files is touched, and no import path is imported.
+    """
+    origin = Origin.of(Path(path), environ)
+    document = parse(read(origin.file), origin.file)
+    expansion = Expansion(origin.environ, origin.folder)
+    values = expansion.expand(document.values)
+    try:
+        config = Config.model_validate(values, context=origin)
+    except ValidationError as error:
+        found = _without_consequences(expansion.failures, problems(error, Config))
+        raise ConfigError(document.report(found)) from None
+    if expansion.failures:
+        raise ConfigError(document.report(expansion.failures))
+    return config
+
+
+def _without_consequences(failures: list[Problem], others: Iterable[Problem]) -> list[Problem]:
+    """Leave out what else is wrong with a value that could not be expanded."""
+    failed = tuple(steps for steps, _ in failures)
+    return failures + [
+        problem for problem in others if not any(problem[0][: len(f)] == f for f in failed)
+    ]

@@ -1,0 +1,1 @@
+"""The models of the configuration, one module for each section of the file."""

@@ -1,0 +1,204 @@
+"""One entry of ``channels``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, ValidationInfo
+
+from headrace.config.contradiction import Contradiction
+from headrace.config.kinds.scalars import Count, Flag, WholeNumber
+from headrace.config.kinds.text import Distinct, Group, Topic
+from headrace.config.kinds.units import (
+    MIB,
+    Pause,
+    Size,
+    Span,
+    format_duration,
+    format_size,
+)
+from headrace.config.model.base import Cold, Hot, Section, derived, unset
+from headrace.config.model.coordinator import (
+    CoordinatorConfig,
+    DynamicCoordinator,
+    StaticCoordinator,
+)
+from headrace.config.model.processor import ProcessorConfig, SparkProcessor
+from headrace.config.model.sink import FITTING, SinkConfig
+from headrace.config.wording import either
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+#: Attempts before a batch is skipped or the channel stops: 15 s of back-off with the defaults.
+_MAX_ATTEMPTS = 5
+
+InFlight = Annotated[int, WholeNumber(1, 16)]
+
+
+def _coordinator_form(value: Any) -> Any:
+    """Let a bare word name the type, and no type mean dynamic."""
+    if isinstance(value, str):
+        return {"type": value}
+    return {"type": "dynamic", **value} if isinstance(value, dict) else value
+
+
+def _sink_form(value: Any) -> Any:
+    """Let bare text name a function, or the type of a sink."""
+    if not isinstance(value, str):
+        return value
+    return {"type": "function", "function": value} if ":" in value else {"type": value}
+
+
+def _default_in_flight(info: ValidationInfo) -> int:
+    """Spark prepares one micro-batch while another runs; others take turns."""
+    return 2 if isinstance(info.data.get("processor"), SparkProcessor) else 1
+
+
+def _default_attempts(info: ValidationInfo) -> int | None:
+    return None if info.data.get("policy") == "retry" else _MAX_ATTEMPTS
+
+
+class BatchConfig(Section):
+    """When a batch is cut: at whichever limit is reached first."""
+
+    max_records: Hot[Count] = 10_000
+    """The most records of a batch."""
+
+    max_bytes: Hot[Annotated[int, Size(1)]] = 16 * MIB
+    """The most bytes of a batch. A larger record makes a batch of its own."""
+
+    linger: Hot[Pause] = 0.1
+    """How long a batch waits for more records."""
+
+
+class BufferConfig(Section):
+    """What a channel may hold in memory."""
+
+    max_bytes: Hot[Annotated[int, Size(1)]] = 128 * MIB
+    """Records fetched and not yet answered, the objects around them counted."""
+
+
+class OnErrorConfig(Section):
+    """What happens when a batch fails."""
+
+    policy: Hot[Literal["retry", "skip", "stop"]] = "retry"
+    """Deliver the batch again for ever; or, after max_attempts, skip it or stop the channel."""
+
+    max_attempts: Hot[Annotated[Count | None, derived(_default_attempts, Count | None)]] = Field(
+        default_factory=unset, validate_default=True
+    )
+    """Deliveries of one batch before it is given up; by default 5, and none with policy: retry."""
+
+    backoff: Hot[Pause] = 0.5
+    """The wait before the second delivery. It doubles with each further one."""
+
+    max_backoff: Hot[Pause] = 30.0
+    """The longest wait between two deliveries."""
+
+    def contradictions(self) -> Iterator[Contradiction]:
+        """Yield a limit that the policy does not have, and waits that shrink."""
+        if self.policy == "retry" and self.max_attempts is not None:
+            yield Contradiction(
+                ("max_attempts",),
+                "has no effect with policy: retry, which never gives up; "
+                "leave it out, or write policy: skip or policy: stop",
+            )
+        if self.backoff > self.max_backoff:
+            yield Contradiction(
+                ("backoff",),
+                f"is {format_duration(self.backoff)}, longer than max_backoff "
+                f"({format_duration(self.max_backoff)}); lower it or raise max_backoff",
+            )
+
+
+class ChannelConfig(Section):
+    """A channel: the topics of a group, one coordinator, one processor and its sink."""
+
+    enabled: Cold[Flag] = True
+    """Whether the channel runs."""
+
+    topics: Cold[Annotated[tuple[Topic, ...], Field(min_length=1), Distinct]]
+    """The topics to read."""
+
+    group: Cold[Group]
+    """The group whose members share the partitions, and under whose name offsets are kept."""
+
+    initial_offset: Hot[Literal["earliest", "latest"]] = "earliest"
+    """Where a partition begins for which the group has no offset."""
+
+    offset_out_of_range: Hot[Literal["earliest", "latest", "stop"]] = "earliest"
+    """Where reading goes on when the broker no longer has the offset, or stop."""
+
+    coordinator: Cold[
+        Annotated[CoordinatorConfig, BeforeValidator(_coordinator_form, str | CoordinatorConfig)]
+    ] = DynamicCoordinator()
+    """Which partitions this member takes. A bare word is a type: coordinator: dynamic."""
+
+    workers: Hot[Count] = 2
+    """The threads that deliver batches, each partition in one of them at a time."""
+
+    batch: Hot[BatchConfig] = BatchConfig()
+    """When a batch is cut."""
+
+    processor: Cold[ProcessorConfig]
+    """What happens to a batch."""
+
+    max_in_flight: Hot[Annotated[InFlight, derived(_default_in_flight, InFlight | None)]] = Field(
+        default_factory=unset, validate_default=True
+    )
+    """The most batches of one partition that are delivered and not answered; by default 2 for
+    the spark processor and 1 for the others."""
+
+    sink: Cold[Annotated[SinkConfig, BeforeValidator(_sink_form, str | SinkConfig)] | None] = None
+    """Where results go. Bare text is a function (package.module:name) or a type (noop)."""
+
+    buffer: Hot[BufferConfig] = BufferConfig()
+    """What the channel may hold in memory."""
+
+    idle_time: Hot[Span] = 60.0
+    """How long a partition has no records before the processor is told."""
+
+    batch_timeout: Hot[Span] = 300.0
+    """How long a batch may stay unanswered."""
+
+    commit_interval: Hot[Pause] = 1.0
+    """How often offsets are committed; 0s: after every answer."""
+
+    on_error: Hot[OnErrorConfig] = OnErrorConfig()
+    """What happens when a batch fails."""
+
+    def contradictions(self) -> Iterator[Contradiction]:
+        """Yield parts of the channel that do not fit one another."""
+        yield from self._sink_contradictions()
+        yield from self._static_contradictions()
+        needed = 2 * self.batch.max_bytes
+        if self.buffer.max_bytes < needed:
+            yield Contradiction(
+                ("buffer", "max_bytes"),
+                f"is {format_size(self.buffer.max_bytes)}, less than twice batch.max_bytes "
+                f"({format_size(self.batch.max_bytes)}); give at least {format_size(needed)}",
+            )
+
+    def _sink_contradictions(self) -> Iterator[Contradiction]:
+        processor, fitting = self.processor.type, FITTING[self.processor.type]
+        if self.sink is None and fitting:
+            yield Contradiction(
+                ("sink",), f"is missing; the {processor} processor takes {either(fitting)}"
+            )
+        if self.sink is not None and self.sink.type not in fitting:
+            yield Contradiction(
+                ("sink",),
+                f"is of type {self.sink.type}, which does not fit the {processor} processor; "
+                + (f"it takes {either(fitting)}" if fitting else "it takes none, so leave it out"),
+            )
+
+    def _static_contradictions(self) -> Iterator[Contradiction]:
+        if not isinstance(self.coordinator, StaticCoordinator):
+            return
+        for topic in self.coordinator.partitions:
+            if topic not in self.topics:
+                yield Contradiction(
+                    ("coordinator", "partitions", topic),
+                    f"is not a topic of the channel, which reads {', '.join(self.topics)}",
+                )

@@ -1,0 +1,115 @@
+"""The ``processor`` of a channel: what happens to a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import Field
+
+from headrace.config.contradiction import Contradiction
+from headrace.config.kinds.properties import Options
+from headrace.config.kinds.scalars import Count, Flag, PositiveNumber
+from headrace.config.kinds.secrets import reveal_all
+from headrace.config.kinds.text import FreeText, ImportPath
+from headrace.config.kinds.units import Pause, Span
+from headrace.config.model.base import Cold, Hot, Section
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_AUTO_ADVANCE_INTERVAL = 30.0
+
+
+class SparkProcessor(Section):
+    """Batches are merged into micro-batches, which a reducer turns into rows for the sink."""
+
+    type: Cold[Literal["spark"]] = "spark"
+    """This processor."""
+
+    reducer: Cold[ImportPath]
+    """The function reduce(df, batch), which returns a DataFrame or None."""
+
+    decode: Cold[Literal["none", "json"]] = "none"
+    """How the reducer sees values: as bytes, or as typed columns decoded from JSON."""
+
+    ddl: Cold[FreeText | None] = Field(default=None, alias="schema")
+    """The columns to decode, in Spark's DDL, such as "carrier STRING, delay DOUBLE"."""
+
+    undecodable: Hot[Literal["fail", "skip"]] = "fail"
+    """What a record that cannot be decoded does: fail its batch, or count and leave it out."""
+
+    max_records: Hot[Count] = 100_000
+    """The most records that one micro-batch is merged of."""
+
+    def contradictions(self) -> Iterator[Contradiction]:
+        """Yield fields of decoding that lack one another."""
+        if self.decode == "json" and self.ddl is None:
+            yield Contradiction(("schema",), "is missing; decode: json needs the columns to decode")
+        if self.decode == "none" and self.ddl is not None:
+            yield Contradiction(("schema",), "has no effect with decode: none; write decode: json")
+        if self.decode == "none" and self.undecodable == "skip":
+            yield Contradiction(
+                ("undecodable",), "is skip, which has no effect with decode: none; leave it out"
+            )
+
+
+class SimpleProcessor(Section):
+    """Batches or single records go to a function."""
+
+    type: Cold[Literal["simple"]] = "simple"
+    """This processor."""
+
+    deliver: Cold[Literal["batch", "record"]] = "batch"
+    """Whether the function gets whole batches or one record at a time."""
+
+    auto_advance: Cold[Literal["every-batch", "periodic"]] = "every-batch"
+    """Whether offsets advance with each batch or by a timer."""
+
+    auto_advance_interval: Hot[Span] = _AUTO_ADVANCE_INTERVAL
+    """The timer's interval, for auto_advance: periodic."""
+
+    no_duplication: Cold[Flag] = False
+    """Whether to commit before processing: a record is then lost rather than delivered again."""
+
+    max_read_rate: Hot[Annotated[float, PositiveNumber()] | None] = None
+    """The most records a second for this member; null: no limit."""
+
+    delay: Hot[Pause] = 0.0
+    """How long after its own timestamp a record is delivered at the earliest."""
+
+    def contradictions(self) -> Iterator[Contradiction]:
+        """Yield options of one way to advance that are given with the other."""
+        periodic = self.auto_advance == "periodic"
+        if periodic and self.no_duplication:
+            yield Contradiction(
+                ("no_duplication",),
+                "is true, which needs a commit before every batch; write auto_advance: every-batch",
+            )
+        if not periodic and self.auto_advance_interval != _AUTO_ADVANCE_INTERVAL:
+            yield Contradiction(
+                ("auto_advance_interval",),
+                "has no effect with auto_advance: every-batch; write auto_advance: periodic",
+            )
+
+
+class CustomProcessor(Section):
+    """Batches go to a processor of one's own."""
+
+    type: Cold[Literal["custom"]] = "custom"
+    """This processor."""
+
+    factory: Cold[ImportPath]
+    """The class or function that returns a BatchProcessor."""
+
+    options: Cold[Annotated[Mapping[str, Any], Options()]] = Field(default={})
+    """What the factory is called with, as keyword arguments."""
+
+    def keyword_arguments(self) -> dict[str, Any]:
+        """Return ``options`` with the secrets in plain text, for the factory only."""
+        return reveal_all(self.options)
+
+
+ProcessorConfig = Annotated[
+    SparkProcessor | SimpleProcessor | CustomProcessor, Field(discriminator="type")
+]

@@ -1,0 +1,103 @@
+"""The whole file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import combinations
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import Field, ValidationInfo
+
+from headrace.config.contradiction import Contradiction
+from headrace.config.kinds.paths import LocalPath
+from headrace.config.kinds.scalars import Port
+from headrace.config.kinds.text import FreeText, Name
+from headrace.config.kinds.units import Pause
+from headrace.config.model.base import Cold, Hot, Section, derived, unset
+from headrace.config.model.channel import ChannelConfig
+from headrace.config.model.kafka import KafkaConfig
+from headrace.config.model.spark import SparkConfig
+from headrace.config.model.zookeeper import ZooKeeperConfig
+from headrace.config.origin import origin_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+def _instance_id(info: ValidationInfo) -> str:
+    return origin_of(info).instance_id
+
+
+def _state_dir(info: ValidationInfo) -> str:
+    return str(origin_of(info).state_dir)
+
+
+class LoggingConfig(Section):
+    """What the process says about itself, on standard error."""
+
+    level: Hot[Literal["debug", "info", "warning", "error"]] = "info"
+    """The least severity that is logged."""
+
+    format: Cold[Literal["auto", "json", "console"]] = "auto"
+    """One JSON object a line, or columns for people; auto: console on a terminal."""
+
+
+class MetricsConfig(Section):
+    """Where Prometheus reads the process's metrics."""
+
+    host: Cold[FreeText] = "127.0.0.1"
+    """The address to listen on."""
+
+    port: Cold[Port | None] = 9464
+    """The port to listen on; 0: any free one; null: no metrics."""
+
+
+class Config(Section):
+    """The configuration of one Headrace process."""
+
+    instance_id: Cold[Annotated[Name, derived(_instance_id, Name | None)]] = Field(
+        default_factory=unset, validate_default=True
+    )
+    """This process's name in its groups, the same across restarts; by default the host's name
+    and 8 digits that stand for the file's absolute path."""
+
+    state_dir: Cold[Annotated[LocalPath, derived(_state_dir, str | None)]] = Field(
+        default_factory=unset, validate_default=True
+    )
+    """A folder of the process's own for what outlives it; by default $STATE_DIRECTORY (systemd
+    sets it), else $XDG_STATE_HOME/headrace, else ~/.local/state/headrace."""
+
+    shutdown_timeout: Hot[Pause] = 30.0
+    """How long a stop may take until what still runs is left unfinished."""
+
+    python_path: Cold[tuple[LocalPath, ...]] = ()
+    """Folders to look in first for processors, reducers and functions."""
+
+    kafka: Cold[KafkaConfig] = KafkaConfig()
+    """The Kafka cluster."""
+
+    zookeeper: Cold[ZooKeeperConfig] = ZooKeeperConfig()
+    """The ZooKeeper ensemble."""
+
+    spark: Cold[SparkConfig] = SparkConfig()
+    """The Spark session."""
+
+    logging: Cold[LoggingConfig] = LoggingConfig()
+    """Logs."""
+
+    metrics: Cold[MetricsConfig] = MetricsConfig()
+    """Metrics."""
+
+    channels: Cold[Annotated[Mapping[Name, ChannelConfig], Field(min_length=1)]]
+    """The channels by their names."""
+
+    def contradictions(self) -> Iterator[Contradiction]:
+        """Yield pairs of channels that would read the same topic for the same group."""
+        for (first, one), (second, other) in combinations(self.channels.items(), 2):
+            shared = [topic for topic in other.topics if topic in one.topics]
+            if one.group == other.group and shared:
+                yield Contradiction(
+                    ("channels", second, "topics"),
+                    f"reads {', '.join(shared)} for group {other.group}, as channel {first} does; "
+                    "give one of them another group or other topics",
+                )

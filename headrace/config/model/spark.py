@@ -1,0 +1,55 @@
+"""The ``spark`` section."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from headrace.config.kinds.properties import Properties, PropertyValue
+from headrace.config.kinds.scalars import WholeNumber
+from headrace.config.kinds.secrets import reveal_all
+from headrace.config.kinds.text import FreeText
+from headrace.config.kinds.units import GIB, MIB, Size
+from headrace.config.model.base import Cold, Section
+
+_FIELDS = {
+    "spark.master": "master",
+    "spark.app.name": "app_name",
+    "spark.driver.memory": "driver_memory",
+}
+
+#: Spark refuses to start below 450 MiB of usable heap, and the collector keeps a part for itself.
+_MIN_DRIVER_MEMORY = 512 * MIB
+
+
+def _refusal(name: str) -> str | None:
+    if name in _FIELDS:
+        return f"is said by spark.{_FIELDS[name]}; use that field"
+    return None if name.startswith("spark.") else "does not begin with 'spark.'"
+
+
+class SparkConfig(Section):
+    """The Spark session that all channels of the process share."""
+
+    master: Cold[FreeText] = "local[*]"
+    """Where Spark runs: local[cores], or the URL of a cluster."""
+
+    app_name: Cold[FreeText] = "headrace"
+    """The application's name in Spark's own pages and logs."""
+
+    driver_memory: Cold[Annotated[int, Size(_MIN_DRIVER_MEMORY)]] = GIB
+    """The heap of the driver's Java process; with a local master all work runs in it."""
+
+    properties: Cold[Annotated[Mapping[str, PropertyValue], Properties(_refusal)]] = Field(
+        default={}
+    )
+    """Any property of Spark, by its full name."""
+
+    warm_up: Cold[Annotated[int, WholeNumber(0, 1000)]] = 20
+    """Small jobs to run before the process is ready: the first ones are several times slower."""
+
+    def session_properties(self) -> dict[str, Any]:
+        """Return ``properties`` with the secrets in plain text, for Spark only."""
+        return reveal_all(self.properties)

@@ -1,0 +1,125 @@
+"""The reference of all fields in docs/configuration.md, written from the models.
+
+``python -m headrace.config.reference docs/configuration.md`` writes it anew between its markers.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+from pydantic_core import PydanticUndefined
+
+from headrace.config.accepted import accepted
+from headrace.config.model.root import Config
+from headrace.config.places import field_shape, fields
+from headrace.config.show import plain
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pydantic.fields import FieldInfo
+
+    from headrace.config.model.base import Section
+
+BEGIN = "<!-- fields: written by python -m headrace.config.reference -->"
+END = "<!-- end of fields -->"
+
+_HEAD = "| field | accepts | default | hot | meaning |\n|---|---|---|---|---|"
+
+
+@dataclass(frozen=True, slots=True)
+class Chapter:
+    """One table of the reference: the section that stands at ``path``."""
+
+    path: str
+    section: type[Section]
+    choice: str = ""
+
+    @property
+    def title(self) -> str:
+        """What the table is headed by."""
+        path = f"`{self.path}`" if self.path else "Top level"
+        return f"{path}, `type: {self.choice}`" if self.choice else path
+
+
+def chapters(
+    section: type[Section] = Config, path: str = "", choice: str = ""
+) -> Iterator[Chapter]:
+    """Yield the section itself and all sections in it, in the order of the fields."""
+    yield Chapter(path, section, choice)
+    for name, field in fields(section):
+        inner, at = field_shape(field), f"{path}.{name}".removeprefix(".")
+        if inner.is_mapping and inner.items().sections:
+            inner, at = inner.items(), f"{at}.<name>"
+        for member in inner.sections:
+            chosen = member.model_fields["type"].default if len(inner.sections) > 1 else ""
+            yield from chapters(member, at, chosen)
+
+
+def render() -> str:
+    """Return the tables of all fields."""
+    return "\n".join(_chapter(chapter) for chapter in chapters())
+
+
+def update(page: str) -> str:
+    """Return the page with the tables between its markers written anew."""
+    before, _, rest = page.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return f"{before}{BEGIN}\n\n{render()}\n{END}{after}"
+
+
+def _chapter(chapter: Chapter) -> str:
+    rows = "\n".join(
+        _row(name, field)
+        for name, field in fields(chapter.section)
+        if not (chapter.choice and name == "type")
+    )
+    about = " ".join((chapter.section.__doc__ or "").split())
+    table = f"\n{_HEAD}\n{rows}\n" if rows else ""
+    return f"### {chapter.title}\n\n{about}\n{table}"
+
+
+def _row(name: str, field: FieldInfo) -> str:
+    hot = "yes" if is_hot(field) else "no"
+    meaning = " ".join((field.description or "").split())
+    cells = (f"`{name}`", accepted(field_shape(field)), _default(field), hot, meaning)
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def is_hot(field: FieldInfo) -> bool:
+    """Return what the field declares about being applied in place."""
+    extra = field.json_schema_extra
+    return isinstance(extra, dict) and extra["hot"] is True
+
+
+def _default(field: FieldInfo) -> str:
+    if field.is_required():
+        return "required"
+    if field.default is PydanticUndefined:
+        return "derived"
+    shape = field_shape(field)
+    value: Any = field.default
+    if shape.sections and value is not None:
+        return f"`{value.type}`" if len(shape.sections) > 1 else "its defaults"
+    return (
+        f"`{_written(value if shape.kind is None or value is None else shape.kind.write(value))}`"
+    )
+
+
+def _written(value: Any) -> str:
+    text = yaml.safe_dump(plain(value), default_flow_style=True, width=1000)
+    return text.removesuffix("...\n").strip()
+
+
+def main() -> None:
+    """Rewrite the page that the command line names."""
+    page = Path(sys.argv[1])
+    page.write_text(update(page.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,34 @@
+"""The configuration as it is in effect, for people: defaults filled in, secrets masked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from headrace.config.kinds.secrets import is_secret
+from headrace.config.wording import MASK
+
+if TYPE_CHECKING:
+    from headrace.config.model.base import Section
+
+
+def show(config: Section) -> str:
+    """Return ``config`` as YAML that loads again, once the masked secrets are filled in."""
+    return yaml.safe_dump(
+        plain(config.model_dump(by_alias=True)), sort_keys=False, allow_unicode=True
+    )
+
+
+def plain(value: Any) -> Any:
+    """Return dumped values as YAML has them, without secrets."""
+    if is_secret(value):
+        return MASK
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    if isinstance(value, (str, Path)):
+        return str(value).replace("${", "$${")
+    return value

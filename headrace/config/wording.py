@@ -1,0 +1,61 @@
+"""How places, values and choices are put into sentences."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from headrace.config.expand import Expanded
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+#: The keys and list indexes that lead from the top of the file to a value.
+Steps = tuple[str | int, ...]
+
+#: A place and what is wrong there: a sentence that goes on from the place's name.
+Problem = tuple[Steps, str]
+
+#: What stands in place of a secret.
+MASK = "***"
+
+#: Longer values are cut: the place says where to find them.
+_MAX_QUOTED = 60
+
+
+def dotted(steps: Steps) -> str:
+    """Return steps as one path: ``channels.flights.topics[0]``."""
+    path = ""
+    for step in steps:
+        path += f"[{step}]" if isinstance(step, int) else f".{step}"
+    return path.removeprefix(".")
+
+
+def subject(value: Any, *, secret: bool = False) -> str:
+    """Return what a sentence about a value begins with.
+
+    Text from references is named as it was written, because what it expands to may be a secret
+    that was put in a wrong place.
+    """
+    if isinstance(value, Expanded):
+        return f"{value.source} expands to something that"
+    return MASK if secret and value is not None else quoted(value)
+
+
+def quoted(value: Any) -> str:
+    """Return a value as YAML would have it, cut where it is long; lists and mappings by name."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (int, float)):
+        return str(value)[:_MAX_QUOTED]
+    if isinstance(value, str):
+        return f"'{value}'" if len(value) <= _MAX_QUOTED else f"'{value[:_MAX_QUOTED]}...'"
+    name = "list" if isinstance(value, (list, tuple)) else "mapping"
+    return f"an empty {name}" if value in ([], (), {}) else f"a {name}"
+
+
+def either(words: Iterable[str]) -> str:
+    """Return ``a``, ``a or b``, ``a, b or c``."""
+    *rest, last = words
+    return f"{', '.join(rest)} or {last}" if rest else last
