@@ -1,0 +1,3 @@
+"""Who owns which partition: allocation, the registry in ZooKeeper, lease and coordinator."""
+
+from __future__ import annotations

@@ -1,0 +1,257 @@
+"""The nodes of claims: an ephemeral owner node, and a persistent epoch node that only rises."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import structlog
+
+from headrace.coordinators.claims import Claim, PreviousOwner, Refusal, Release
+from headrace.coordinators.layout import (
+    BadDocumentError,
+    EpochDocument,
+    ForeignVersionError,
+    GroupPaths,
+    OwnerDocument,
+)
+from headrace.coordinators.registry import Membership, Owner, RegistryUnavailableError
+from headrace.zookeeper.errors import BadVersionError, NodeExistsError, NoNodeError
+from headrace.zookeeper.nodes import Check, Create, Delete, SetData
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping
+
+    from headrace.clock import Clock
+    from headrace.coordinators.lease import Lease
+    from headrace.records import TopicPartition
+    from headrace.zookeeper.nodes import Node, Operation
+    from headrace.zookeeper.protocol import Session
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Claimant:
+    """What our claims say of us."""
+
+    member: str
+    host: str
+    transactional_id: str | None
+
+
+class ClaimNodes:
+    """Taking, raising, releasing and checking claims. Errors are those of the session."""
+
+    def __init__(
+        self, session: Session, paths: GroupPaths, claimant: Claimant, clock: Clock
+    ) -> None:
+        self._session = session
+        self._paths = paths
+        self._claimant = claimant
+        self._clock = clock
+
+    # --- taking -----------------------------------------------------------------------------
+
+    def claim(
+        self, partition: TopicPartition, membership: Membership, lease: Lease
+    ) -> Claim | Refusal:
+        """Raise the epoch node and create the owner node, both or neither."""
+        path = self._paths.epoch(partition)
+        node = self._read(path)
+        try:
+            claim = self._next_claim(partition, membership, lease, node)
+            self._write(claim, fresh=node is None)
+        except ForeignVersionError as error:
+            log.warning("epoch_node_foreign", path=path, reason=str(error))
+            return Refusal.FOREIGN
+        except NodeExistsError as error:
+            return Refusal.RACED if error.path == path else Refusal.OWNED
+        except (BadVersionError, NoNodeError):
+            return Refusal.RACED
+        if self._session.session_id != membership.session_id:
+            raise RegistryUnavailableError(f"the session changed while {partition} was claimed")
+        return claim
+
+    def _next_claim(
+        self,
+        partition: TopicPartition,
+        membership: Membership,
+        lease: Lease,
+        node: Node | None,
+    ) -> Claim:
+        previous = _previous(self._paths.epoch(partition), node)
+        return Claim(
+            partition=partition,
+            epoch=1 if previous is None else previous.epoch + 1,
+            member=self._claimant.member,
+            member_epoch=membership.epoch,
+            node_version=0 if node is None else node.stat.version + 1,
+            lease=lease,
+            previous=previous,
+        )
+
+    def _write(self, claim: Claim, *, fresh: bool) -> None:
+        topic = claim.partition.topic
+        path = self._paths.epoch(claim.partition)
+        data = self._epoch_data(claim, clean_end=False)
+        owner = Create(self._paths.owner(claim.partition), self._owner_data(claim), ephemeral=True)
+        if fresh:
+            self._session.ensure(self._paths.epochs(topic))
+            self._session.ensure(self._paths.owners(topic))
+            self._session.multi([Create(path, data), owner])
+        else:
+            self._session.multi([SetData(path, data, claim.node_version - 1), owner])
+
+    def raise_epoch(self, claim: Claim, at_least: int) -> Claim | None:
+        """Raise the epoch of both nodes to ``at_least``; None when the claim no longer holds."""
+        if claim.epoch >= at_least:
+            return claim
+        raised = replace(claim, epoch=at_least, node_version=claim.node_version + 1)
+        path = self._paths.epoch(claim.partition)
+        data = self._epoch_data(raised, clean_end=False)
+        owner = SetData(self._paths.owner(claim.partition), self._owner_data(raised))
+        try:
+            self._session.multi([SetData(path, data, claim.node_version), owner])
+        except NoNodeError:
+            return None
+        except BadVersionError:
+            # our own earlier try, whose answer was missed, or somebody else's claim
+            return raised if self._holds(path, data) else None
+        return raised
+
+    # --- giving back ------------------------------------------------------------------------
+
+    def release(self, claim: Claim, *, clean: bool) -> Release:
+        """Delete the owner node and note a clean end, provided that nobody claimed after us."""
+        path = self._paths.epoch(claim.partition)
+        ended = self._epoch_data(claim, clean_end=True)
+        mark: Operation = (
+            SetData(path, ended, claim.node_version) if clean else Check(path, claim.node_version)
+        )
+        try:
+            self._session.multi([mark, Delete(self._paths.owner(claim.partition))])
+        except BadVersionError:
+            return Release.RELEASED if clean and self._holds(path, ended) else Release.REFUSED
+        except NoNodeError as error:
+            return Release.REFUSED if error.path == path else self._mark_only(mark)
+        return Release.RELEASED
+
+    def _mark_only(self, mark: Operation) -> Release:
+        """Note the end of a claim whose owner node is already gone."""
+        try:
+            self._session.multi([mark])
+        except (BadVersionError, NoNodeError):
+            return Release.REFUSED
+        return Release.RELEASED
+
+    def discard(self, partition: TopicPartition) -> bool:
+        """Delete the owner node if it is of our session, unless somebody claims meanwhile."""
+        epoch_path, owner_path = self._paths.epoch(partition), self._paths.owner(partition)
+        # in this order: a claim between the two readings or after them changes the epoch node
+        epoch, owner = self._read(epoch_path), self._read(owner_path)
+        if owner is None or not self._in_our_session(owner):
+            return False
+        guard: list[Operation] = [] if epoch is None else [Check(epoch_path, epoch.stat.version)]
+        try:
+            self._session.multi([*guard, Delete(owner_path, owner.stat.version)])
+        except (BadVersionError, NoNodeError):
+            return False
+        return True
+
+    # --- reading ----------------------------------------------------------------------------
+
+    def owners(self, topic: str, changed: Callable[[], None] | None) -> Mapping[int, Owner]:
+        """Read a topic's owner nodes, and have ``changed`` called after the next change."""
+        parent = self._paths.owners(topic)
+        try:
+            names = self._session.children(parent, changed)
+        except NoNodeError:
+            self._session.ensure(parent)
+            names = self._session.children(parent, changed)
+        numbers = [int(name) for name in names if name.isdecimal()]
+        paths = [f"{parent}/{number}" for number in numbers]
+        return {
+            number: self._owner(path, node)
+            for number, path, node in zip(
+                numbers, paths, self._session.get_many(paths), strict=True
+            )
+            if node is not None
+        }
+
+    def _owner(self, path: str, node: Node) -> Owner:
+        try:
+            document = OwnerDocument.decode(path, node.data)
+        except BadDocumentError as error:
+            log.warning("owner_node_unusable", path=path, reason=str(error))
+            return Owner(None, None, ours=False)
+        ours = self._in_our_session(node) and document.member == self._claimant.member
+        return Owner(document.member, document.epoch, ours)
+
+    def broken(self, claims: Collection[Claim]) -> list[Claim]:
+        """Return those claims whose nodes are not as we left them."""
+        held = list(claims)
+        epochs = self._session.get_many([self._paths.epoch(c.partition) for c in held])
+        owners = self._session.get_many([self._paths.owner(c.partition) for c in held])
+        return [
+            claim
+            for claim, epoch, owner in zip(held, epochs, owners, strict=True)
+            if epoch is None
+            or epoch.stat.version != claim.node_version
+            or owner is None
+            or not self._in_our_session(owner)
+        ]
+
+    def _in_our_session(self, node: Node) -> bool:
+        owner = node.stat.owner_session
+        return owner is not None and owner == self._session.session_id
+
+    def _read(self, path: str) -> Node | None:
+        return self._session.get_many([path])[0]
+
+    def _holds(self, path: str, data: bytes) -> bool:
+        node = self._read(path)
+        return node is not None and node.data == data
+
+    # --- documents --------------------------------------------------------------------------
+
+    def _owner_data(self, claim: Claim) -> bytes:
+        return OwnerDocument(
+            member=claim.member,
+            member_epoch=claim.member_epoch,
+            epoch=claim.epoch,
+            host=self._claimant.host,
+            since=self._clock.time(),
+        ).encode()
+
+    def _epoch_data(self, claim: Claim, *, clean_end: bool) -> bytes:
+        return EpochDocument(
+            epoch=claim.epoch,
+            member=claim.member,
+            member_epoch=claim.member_epoch,
+            transactional_id=self._claimant.transactional_id,
+            clean_end=clean_end,
+        ).encode()
+
+
+def _previous(path: str, node: Node | None) -> PreviousOwner | None:
+    """Return who held the partition before; raises ForeignVersionError."""
+    if node is None:
+        return None
+    try:
+        found = EpochDocument.decode(path, node.data)
+    except ForeignVersionError:
+        raise
+    except BadDocumentError as error:
+        # The first claim creates the node, each later one adds at least one to its version, and
+        # so did the edit that broke it: the version is no lower than any epoch before, except
+        # for one that was raised on purpose, and that one the committed offset knows as well.
+        log.warning("epoch_node_unusable", path=path, reason=str(error))
+        return PreviousOwner(node.stat.version, None, None, None, clean_end=False)
+    return PreviousOwner(
+        epoch=found.epoch,
+        member=found.member,
+        member_epoch=found.member_epoch,
+        transactional_id=found.transactional_id,
+        clean_end=found.clean_end,
+    )

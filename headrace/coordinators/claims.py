@@ -1,0 +1,82 @@
+"""Ownership of one partition, and how it begins and ends."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from headrace.coordinators.lease import Lease
+    from headrace.records import TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class PreviousOwner:
+    """Who held a partition before.
+
+    ``clean_end`` says that it committed everything and let go by itself: nothing of it needs to
+    be fenced. ``member`` and ``member_epoch`` are None where the epoch node could not be read.
+    ``transactional_id`` names the producer through which it committed, if it used one.
+    """
+
+    epoch: int
+    member: str | None
+    member_epoch: int | None
+    transactional_id: str | None
+    clean_end: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Ownership of one partition under one epoch.
+
+    ``node_version`` is the epoch node's version since the claim: a write that checks it is
+    refused once anybody has claimed after us. The claim may be acted on while ``lease.valid()``.
+    ``previous`` is None when nobody held the partition before.
+    """
+
+    partition: TopicPartition
+    epoch: int
+    member: str
+    member_epoch: int
+    node_version: int
+    lease: Lease = field(repr=False)
+    previous: PreviousOwner | None = None
+
+
+class Refusal(Enum):
+    """Why a partition could not be claimed."""
+
+    OWNED = "owned"
+    """Somebody holds it: a member, or a late request of our own."""
+    RACED = "raced"
+    """Its epoch node changed between our reading and our writing."""
+    FOREIGN = "foreign"
+    """Its epoch node is of a later format, which we would destroy."""
+
+
+class Release(Enum):
+    """How giving back a claim ended."""
+
+    RELEASED = "released"
+    """The owner node is gone, and the epoch node says how the claim ended."""
+    REFUSED = "refused"
+    """Somebody claimed after us: there was nothing left to give back."""
+
+
+class LossReason(Enum):
+    """Why a claim ended without being given back."""
+
+    LEASE_OVER = "lease_over"
+    """ZooKeeper confirmed the session too late; another member may have claimed."""
+    SESSION_LOST = "session_lost"
+    """The session ended, and all its nodes with it."""
+    MEMBERSHIP_LOST = "membership_lost"
+    """Our node among the members is gone or somebody else's."""
+    NODE_CHANGED = "node_changed"
+    """The owner node is gone or the epoch node moved on, though the session lives."""
+    STOPPED = "stopped"
+    """The coordinator ended before the claim was given back."""
+    FAILED = "failed"
+    """The coordinator itself failed."""

@@ -1,0 +1,221 @@
+"""The thread that keeps one channel's partitions in step with its group."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from functools import partial
+from typing import TYPE_CHECKING
+
+import structlog
+
+from headrace.clock import SYSTEM_CLOCK, Clock
+from headrace.coordinators.member import ENDED, GroupMember, MemberState
+from headrace.coordinators.settings import CoordinatorSettings
+from headrace.errors import FatalError, HeadraceError, StartError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from headrace.clock import Deadline
+    from headrace.coordinators.claims import Claim
+    from headrace.coordinators.listener import Listener
+    from headrace.coordinators.members import MemberInfo
+    from headrace.coordinators.registry import Registry, SessionState
+
+log = structlog.get_logger(__name__)
+
+LEAVE_SHARE = 0.2
+"""Share of a stop's time that is kept for deleting our nodes."""
+
+
+class Coordinator:
+    """One per channel. All methods are safe on any thread.
+
+    The commands only enqueue; what they lead to is told to the listener, on the coordinator's
+    thread. ``start``, ``stop``, ``drain`` and ``wait_joined`` are for the owner; the last three
+    block until their deadline at most.
+    """
+
+    def __init__(
+        self,
+        registry: Registry,
+        listener: Listener,
+        info: MemberInfo,
+        settings: CoordinatorSettings | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self._registry = registry
+        self._member = GroupMember(
+            registry, listener, info, settings or CoordinatorSettings(), clock
+        )
+        self._commands: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
+        self._stop_by: Deadline | None = None
+        self._late: tuple[Claim, ...] = ()
+        self._claims: tuple[Claim, ...] = ()
+        self._turned = threading.Condition()
+        self._thread = threading.Thread(
+            target=self._run, name=f"coordinator-{registry.member}", daemon=True
+        )
+
+    # --- life -------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin to join the group."""
+        self._registry.watch(self._on_change)
+        self._registry.listen(self._on_session)
+        self._thread.start()
+
+    def wait_joined(self, deadline: Deadline) -> None:
+        """Wait until the member is in the group.
+
+        Raises what the coordinator failed with (InstanceInUseError among others), or StartError.
+        """
+        joined = self._wait(deadline, lambda: self._member.state is not MemberState.JOINING)
+        if self._member.failure is not None:
+            raise self._member.failure
+        if not joined:
+            raise StartError(
+                f"member {self._registry.member!r} could not join its group in time; see the log "
+                "for what ZooKeeper answered"
+            )
+
+    def drain(self, deadline: Deadline) -> tuple[Claim, ...]:
+        """Ask the channel for all claims and take no new ones, but stay a member.
+
+        Returns the claims that were not given back by the deadline; their requests stand.
+        """
+        self._send(self._member.drain)
+        drained = threading.Event()
+        self._send(drained.set)
+        self._wait(deadline, lambda: drained.is_set() and not self._claims)
+        return self._claims
+
+    def undrain(self) -> None:
+        """Take part again after ``drain``."""
+        self._send(self._member.undrain)
+
+    def stop(self, deadline: Deadline) -> tuple[Claim, ...]:
+        """Give everything back, leave the group and end the thread.
+
+        Returns the claims that the channel did not give back in time: they are lost without a
+        clean end.
+        """
+        self._send(partial(self._begin_stop, deadline))
+        self._thread.join(deadline.remaining)
+        self._registry.unlisten(self._on_session)
+        if self._thread.is_alive():
+            log.warning("coordinator_stop_overran", member=self._registry.member)
+            return self._claims
+        return self._late
+
+    # --- what it is doing -------------------------------------------------------------------
+
+    @property
+    def state(self) -> MemberState:
+        """Where the member stands with its group."""
+        return self._member.state
+
+    @property
+    def failure(self) -> HeadraceError | None:
+        """What the coordinator ended with, None while it runs and after a stop."""
+        return self._member.failure
+
+    @property
+    def last_turn(self) -> float:
+        """Monotonic time of the last sign of progress; a watchdog compares it with half a session.
+
+        Without events there is one at least every third of a session.
+        """
+        return self._member.last_progress
+
+    @property
+    def claims(self) -> tuple[Claim, ...]:
+        """The claims not given back, as of the last turn."""
+        return self._claims
+
+    # --- commands ---------------------------------------------------------------------------
+
+    def released(self, claim: Claim, clean: bool) -> None:
+        """Give a claim back. ``clean``: everything delivered under it is committed."""
+        self._send(partial(self._member.released, claim, clean=clean))
+
+    def abandon(self, claim: Claim) -> None:
+        """Give a claim back that could not be worked on, and leave its partition for a while."""
+        self._send(partial(self._member.abandoned, claim))
+
+    def raise_epoch(self, claim: Claim, at_least: int) -> None:
+        """Have the claim's epoch raised to ``at_least``: one more than the highest ever seen."""
+        self._send(partial(self._member.raise_epoch, claim, at_least))
+
+    def set_partitions(self, counts: Mapping[str, int]) -> None:
+        """Say how many partitions each topic has, for all topics."""
+        self._send(partial(self._member.set_partitions, dict(counts)))
+
+    def update(self, info: MemberInfo) -> None:
+        """Publish other wishes; ``info.draining`` is not looked at."""
+        self._send(partial(self._member.update, info))
+
+    # --- thread -----------------------------------------------------------------------------
+
+    def _on_change(self) -> None:
+        self._send(self._member.group_changed)
+
+    def _on_session(self, state: SessionState) -> None:
+        self._send(partial(self._member.session_changed, state))
+
+    def _send(self, command: Callable[[], object]) -> None:
+        self._commands.put(command)
+
+    def _begin_stop(self, deadline: Deadline) -> None:
+        self._member.drain()
+        self._stop_by = type(deadline)(
+            deadline.at - LEAVE_SHARE * deadline.remaining, deadline.clock
+        )
+
+    def _run(self) -> None:
+        try:
+            while self._member.state not in ENDED:
+                self._turn()
+        except HeadraceError as error:
+            self._member.fail(error)
+        except Exception as error:
+            log.exception("coordinator_crashed", member=self._registry.member)
+            self._member.fail(
+                FatalError(
+                    f"the coordinator of member {self._registry.member!r} crashed with {error!r}; "
+                    "please report the log"
+                )
+            )
+        finally:
+            self._show()
+
+    def _turn(self) -> None:
+        pause = self._member.turn()
+        if self._stop_by is not None:
+            if not self._member.claims or self._stop_by.expired:
+                self._late = self._member.leave()
+                return
+            pause = self._stop_by.at_most(pause)
+        self._show()
+        self._execute(pause)
+
+    def _execute(self, pause: float) -> None:
+        """Wait for commands and execute all that are there."""
+        try:
+            self._commands.get(timeout=pause)()
+            while True:
+                self._commands.get_nowait()()
+        except queue.Empty:
+            return
+
+    def _show(self) -> None:
+        with self._turned:
+            self._claims = self._member.claims
+            self._turned.notify_all()
+
+    def _wait(self, deadline: Deadline, condition: Callable[[], bool]) -> bool:
+        with self._turned:
+            return self._turned.wait_for(
+                lambda: condition() or self._member.state in ENDED, deadline.remaining
+            )

@@ -1,0 +1,318 @@
+"""Where a group's nodes are in ZooKeeper and what stands in them.
+
+Each node holds one JSON object with ``"version": 1``, the format's version. Within a version keys
+may be added, and unknown keys are skipped; a higher version means that the node may not be
+understood: reading it raises ``ForeignVersionError``, and its writer's possessions are left alone.
+Anything else that does not parse raises ``BadDocumentError``. Times are seconds since the epoch.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import quote, unquote
+
+from headrace.coordinators.members import MemberInfo, Mode
+from headrace.errors import HeadraceError
+
+if TYPE_CHECKING:
+    from headrace.records import TopicPartition
+
+FORMAT_VERSION = 1
+
+V = TypeVar("V")
+
+
+class BadDocumentError(HeadraceError):
+    """A node's content is not what its place promises."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(f"ZooKeeper node {path} cannot be used: {reason}")
+        self.path = path
+
+
+class ForeignVersionError(BadDocumentError):
+    """A node was written by a later version of Headrace. ``found`` is its format version."""
+
+    def __init__(self, path: str, found: int) -> None:
+        super().__init__(
+            path,
+            f"it has format version {found}, this Headrace knows up to {FORMAT_VERSION}; "
+            "upgrade this member",
+        )
+        self.found = found
+
+
+# --- paths ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPaths:
+    """The nodes of one group. Names are percent-encoded where ZooKeeper could not take them."""
+
+    group: str
+
+    @property
+    def root(self) -> str:
+        """Everything of the group."""
+        return f"/consumers/{_encode(self.group)}"
+
+    @property
+    def ids(self) -> str:
+        """Parent of the member nodes. Its own data is empty: writing it tells all members."""
+        return f"{self.root}/ids"
+
+    def member(self, name: str) -> str:
+        """The node of one member."""
+        return f"{self.ids}/{_encode(name)}"
+
+    def owners(self, topic: str) -> str:
+        """Parent of a topic's owner nodes."""
+        return f"{self.root}/owners/{_encode(topic)}"
+
+    def owner(self, partition: TopicPartition) -> str:
+        """The owner node of a partition."""
+        return f"{self.owners(partition.topic)}/{partition.partition}"
+
+    def epochs(self, topic: str) -> str:
+        """Parent of a topic's epoch nodes."""
+        return f"{self.root}/epochs/{_encode(topic)}"
+
+    def epoch(self, partition: TopicPartition) -> str:
+        """The epoch node of a partition."""
+        return f"{self.epochs(partition.topic)}/{partition.partition}"
+
+    def offset(self, partition: TopicPartition) -> str:
+        """The node of a partition's committed offset, where offsets are kept in ZooKeeper."""
+        return f"{self.root}/offsets/{_encode(partition.topic)}/{partition.partition}"
+
+
+def decode_name(node: str) -> str:
+    """Return the name that a node's name stands for."""
+    return unquote(node)
+
+
+def _encode(name: str) -> str:
+    encoded = quote(name, safe="")
+    # ZooKeeper refuses these two as parts of a path, and quote leaves dots as they are
+    return encoded.replace(".", "%2E") if encoded in {".", ".."} else encoded
+
+
+# --- documents -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class MemberDocument:
+    """Content of ``ids/<member>``."""
+
+    info: MemberInfo
+    host: str
+    pid: int
+    since: float
+    software: str
+
+    def encode(self) -> bytes:
+        """Return the node's data."""
+        info = self.info
+        return _encode_fields(
+            mode=info.mode.value,
+            topics=sorted(info.topics),
+            partitions_per_topic=info.partitions_per_topic,
+            lists={topic: list(numbers) for topic, numbers in sorted(info.lists.items())},
+            weight=info.weight,
+            draining=info.draining,
+            host=self.host,
+            pid=self.pid,
+            since=self.since,
+            software=self.software,
+        )
+
+    @classmethod
+    def decode(cls, path: str, data: bytes) -> MemberDocument:
+        """Parse the node's data."""
+        fields = _Fields(path, data)
+        info = MemberInfo(
+            topics=frozenset(fields.list_of("topics", str)),
+            mode=_mode(fields),
+            weight=fields.at_least("weight", 1),
+            partitions_per_topic=fields.at_least("partitions_per_topic", 0),
+            lists=_lists(fields),
+            draining=fields.get("draining", bool),
+        )
+        return cls(
+            info=info,
+            host=fields.get("host", str),
+            pid=fields.get("pid", int),
+            since=fields.number("since"),
+            software=fields.get("software", str),
+        )
+
+
+def _mode(fields: _Fields) -> Mode:
+    value = fields.get("mode", str)
+    try:
+        return Mode(value)
+    except ValueError as error:
+        raise fields.bad(f"mode {value!r} is unknown") from error
+
+
+def _lists(fields: _Fields) -> dict[str, tuple[int, ...]]:
+    lists = fields.get("lists", dict)
+    for topic, numbers in lists.items():
+        if not isinstance(numbers, list) or not all(_is(n, int) and n >= 0 for n in numbers):
+            raise fields.bad(f"lists.{topic} is not a list of partition numbers")
+    return {topic: tuple(numbers) for topic, numbers in lists.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerDocument:
+    """Content of ``owners/<topic>/<partition>``."""
+
+    member: str
+    member_epoch: int
+    epoch: int
+    host: str
+    since: float
+
+    def encode(self) -> bytes:
+        """Return the node's data."""
+        return _encode_fields(
+            member=self.member,
+            member_epoch=self.member_epoch,
+            epoch=self.epoch,
+            host=self.host,
+            since=self.since,
+        )
+
+    @classmethod
+    def decode(cls, path: str, data: bytes) -> OwnerDocument:
+        """Parse the node's data."""
+        fields = _Fields(path, data)
+        return cls(
+            member=fields.get("member", str),
+            member_epoch=fields.get("member_epoch", int),
+            epoch=fields.at_least("epoch", 0),
+            host=fields.get("host", str),
+            since=fields.number("since"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class EpochDocument:
+    """Content of ``epochs/<topic>/<partition>``: the latest claim and whether it ended cleanly."""
+
+    epoch: int
+    member: str
+    member_epoch: int
+    transactional_id: str | None
+    clean_end: bool
+
+    def encode(self) -> bytes:
+        """Return the node's data."""
+        return _encode_fields(
+            epoch=self.epoch,
+            member=self.member,
+            member_epoch=self.member_epoch,
+            transactional_id=self.transactional_id,
+            clean_end=self.clean_end,
+        )
+
+    @classmethod
+    def decode(cls, path: str, data: bytes) -> EpochDocument:
+        """Parse the node's data."""
+        fields = _Fields(path, data)
+        return cls(
+            epoch=fields.at_least("epoch", 0),
+            member=fields.get("member", str),
+            member_epoch=fields.get("member_epoch", int),
+            transactional_id=fields.optional("transactional_id", str),
+            clean_end=fields.get("clean_end", bool),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetDocument:
+    """Content of ``offsets/<topic>/<partition>``: the next offset to read after a restart."""
+
+    offset: int
+    epoch: int
+    member: str
+    since: float
+
+    def encode(self) -> bytes:
+        """Return the node's data."""
+        return _encode_fields(
+            offset=self.offset, epoch=self.epoch, member=self.member, since=self.since
+        )
+
+    @classmethod
+    def decode(cls, path: str, data: bytes) -> OffsetDocument:
+        """Parse the node's data."""
+        fields = _Fields(path, data)
+        return cls(
+            offset=fields.at_least("offset", 0),
+            epoch=fields.at_least("epoch", 0),
+            member=fields.get("member", str),
+            since=fields.number("since"),
+        )
+
+
+# --- JSON ----------------------------------------------------------------------------------------
+
+
+def _encode_fields(**fields: object) -> bytes:
+    return json.dumps({"version": FORMAT_VERSION, **fields}, separators=(",", ":")).encode()
+
+
+def _is(value: object, kind: type) -> bool:
+    """Whether ``value`` is of ``kind``, where a truth value is no number."""
+    return isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
+
+
+class _Fields:
+    """The fields of one document, each taken with the type it must have."""
+
+    def __init__(self, path: str, data: bytes) -> None:
+        self._path = path
+        try:
+            fields = json.loads(data)
+        except (ValueError, RecursionError) as error:
+            raise self.bad("it is not JSON") from error
+        if not isinstance(fields, dict):
+            raise self.bad("it is not a JSON object")
+        self._fields: dict[str, Any] = fields
+        version = self.at_least("version", 1)
+        if version > FORMAT_VERSION:
+            raise ForeignVersionError(path, version)
+
+    def bad(self, reason: str) -> BadDocumentError:
+        return BadDocumentError(self._path, reason)
+
+    def get(self, name: str, kind: type[V]) -> V:
+        if name not in self._fields:
+            raise self.bad(f"{name} is missing")
+        value: V = self._fields[name]
+        if not _is(value, kind):
+            raise self.bad(f"{name} is {value!r}, not of type {kind.__name__}")
+        return value
+
+    def optional(self, name: str, kind: type[V]) -> V | None:
+        return None if self._fields.get(name) is None else self.get(name, kind)
+
+    def at_least(self, name: str, least: int) -> int:
+        value = self.get(name, int)
+        if value < least:
+            raise self.bad(f"{name} is {value}, less than {least}")
+        return value
+
+    def number(self, name: str) -> float:
+        if _is(self._fields.get(name), int):
+            return float(self.get(name, int))
+        return self.get(name, float)
+
+    def list_of(self, name: str, kind: type[V]) -> list[V]:
+        values = self.get(name, list)
+        if not all(_is(value, kind) for value in values):
+            raise self.bad(f"{name} holds something that is not of type {kind.__name__}")
+        return values

@@ -1,0 +1,354 @@
+"""What one member does in its group: join, give signs of life, claim, give back, leave.
+
+A state machine without a thread: events come in as calls, ``turn`` does what is due and says when
+it wants the next. ``headrace.coordinators.coordinator`` drives it; tests drive it with a clock of
+their own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from enum import Enum
+from typing import TYPE_CHECKING
+
+import structlog
+
+from headrace.coordinators.claims import LossReason
+from headrace.coordinators.holdings import WITH_CHANNEL, Holdings, HoldingState
+from headrace.coordinators.lease import Lease
+from headrace.coordinators.rebalance import Rebalance
+from headrace.coordinators.registry import (
+    Holder,
+    MemberExistsError,
+    Membership,
+    MembershipLostError,
+    RegistryUnavailableError,
+    SessionState,
+)
+from headrace.errors import FatalError, InstanceInUseError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from headrace.clock import Clock
+    from headrace.coordinators.claims import Claim
+    from headrace.coordinators.holdings import Holding
+    from headrace.coordinators.listener import Listener
+    from headrace.coordinators.members import MemberInfo
+    from headrace.coordinators.registry import Registry
+    from headrace.coordinators.settings import CoordinatorSettings
+    from headrace.errors import HeadraceError
+
+log = structlog.get_logger(__name__)
+
+LONGEST_PAUSE = 1.0
+"""Seconds between attempts, at most, while ZooKeeper does not answer."""
+
+
+class MemberState(Enum):
+    """Where a member stands with its group."""
+
+    JOINING = "joining"
+    """Not in the group: at the start, and after the session or the member node was lost."""
+    ACTIVE = "active"
+    """In the group, and ZooKeeper answers."""
+    SUSPENDED = "suspended"
+    """In the group as far as is known, but ZooKeeper does not answer."""
+    LEFT = "left"
+    """Left on purpose; nothing comes after it."""
+    FAILED = "failed"
+    """Gave up; ``failure`` says why. Nothing comes after it."""
+
+
+ENDED = frozenset({MemberState.LEFT, MemberState.FAILED})
+
+
+class GroupMember:
+    """One member. All methods are for one thread and block as long as the registry does."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        listener: Listener,
+        info: MemberInfo,
+        settings: CoordinatorSettings,
+        clock: Clock,
+    ) -> None:
+        self._registry = registry
+        self._listener = listener
+        self._info = info
+        self._published: MemberInfo | None = None
+        self._clock = clock
+        self._holdings = Holdings()
+        self._rebalance = Rebalance(registry, listener, self._holdings, settings, clock)
+        self._membership: Membership | None = None
+        self._lease: Lease | None = None
+        self._first_holder: Holder | None = None
+        self._give_up_at = 0.0
+        self._next_try = 0.0
+        self._next_beat = 0.0
+        self.state = MemberState.JOINING
+        self.failure: HeadraceError | None = None
+        self.last_progress = clock.monotonic()
+
+    @property
+    def claims(self) -> tuple[Claim, ...]:
+        """The claims that are not given back yet."""
+        return tuple(self._holdings.claims())
+
+    # --- events -----------------------------------------------------------------------------
+
+    def session_changed(self, state: SessionState) -> None:
+        """Take note of what the client says about the session."""
+        if self.state in ENDED:
+            return
+        if state is SessionState.CLOSED:
+            self.fail(
+                FatalError(
+                    f"member {self._registry.member!r}: the ZooKeeper session is closed for good; "
+                    "the log of kazoo says why. Start the process anew"
+                )
+            )
+        elif state is SessionState.SUSPENDED:
+            self._suspend("connection lost")
+        elif state is SessionState.LOST or not self._same_session():
+            self._rejoin(LossReason.SESSION_LOST)
+        else:
+            self._next_beat = self._clock.monotonic()
+
+    def group_changed(self) -> None:
+        """Look at the group soon: a watch fired."""
+        self._rebalance.look_soon()
+
+    def set_partitions(self, counts: Mapping[str, int]) -> None:
+        """Take note of how many partitions each topic has."""
+        self._rebalance.set_partitions(counts)
+
+    def update(self, info: MemberInfo) -> None:
+        """Publish ``info`` from now on; whether the member drains stays as it is."""
+        self._info = replace(info, draining=self._info.draining)
+
+    def drain(self) -> None:
+        """Ask for everything back and take nothing more."""
+        self._info = replace(self._info, draining=True)
+        for holding in self._holdings.in_state(HoldingState.HELD):
+            self._rebalance.request_release(holding)
+
+    def undrain(self) -> None:
+        """Take part again."""
+        self._info = replace(self._info, draining=False)
+
+    def released(self, claim: Claim, *, clean: bool) -> None:
+        """The channel is done with a claim."""
+        self._end(claim, HoldingState.ENDED_CLEANLY if clean else HoldingState.ABANDONED)
+
+    def abandoned(self, claim: Claim) -> None:
+        """The channel could not begin with a claim: leave the partition alone for a while."""
+        self._rebalance.avoid(claim.partition)
+        self._end(claim, HoldingState.ABANDONED)
+
+    def _end(self, claim: Claim, state: HoldingState) -> None:
+        holding = self._holdings.find(claim)
+        if holding is None or holding.state not in WITH_CHANNEL:
+            log.debug("claim_ended_before", partition=str(claim.partition), epoch=claim.epoch)
+            return
+        holding.state = state
+
+    def raise_epoch(self, claim: Claim, at_least: int) -> None:
+        """Raise a claim's epoch; the listener hears the new claim."""
+        holding = self._holdings.find(claim)
+        if holding is not None and holding.state in WITH_CHANNEL:
+            holding.raise_to = max(at_least, holding.raise_to or 0)
+
+    # --- turning ----------------------------------------------------------------------------
+
+    def turn(self) -> float:
+        """Do what is due. Returns the seconds after which to call again at the latest."""
+        self.last_progress = self._clock.monotonic()
+        try:
+            self._do_what_is_due()
+        except RegistryUnavailableError as error:
+            self._suspend(str(error))
+        except MembershipLostError as error:
+            log.warning("membership_lost", member=self._registry.member, reason=str(error))
+            self._rejoin(LossReason.MEMBERSHIP_LOST)
+        self.last_progress = self._clock.monotonic()
+        return self._pause()
+
+    def _do_what_is_due(self) -> None:
+        if self.state is MemberState.JOINING:
+            self._join_if_due()
+        if self.state in {MemberState.ACTIVE, MemberState.SUSPENDED}:
+            self._keep_alive()
+        if self.state is MemberState.ACTIVE:
+            self._settle_accounts()
+            assert self._lease is not None, "an active member has a lease"
+            self._rebalance.look_if_due(self._lease, self._keep_alive)
+
+    def _pause(self) -> float:
+        now = self._clock.monotonic()
+        if self.state is MemberState.JOINING:
+            return max(0.0, self._next_try - now)
+        due = self._next_beat
+        if self._lease is not None and self._holdings.in_state(*WITH_CHANNEL):
+            due = min(due, now + self._lease.remaining())
+        if self.state is MemberState.ACTIVE:
+            due = min(due, self._rebalance.next_look)
+        return max(0.0, due - now)
+
+    # --- membership -------------------------------------------------------------------------
+
+    def _same_session(self) -> bool:
+        return (
+            self._membership is not None
+            and self._membership.session_id == self._registry.session_id
+        )
+
+    def _join_if_due(self) -> None:
+        now = self._clock.monotonic()
+        if now < self._next_try:
+            return
+        self._next_try = now + min(LONGEST_PAUSE, self._registry.session_timeout / 6)
+        try:
+            membership = self._registry.join(self._info)
+        except MemberExistsError as error:
+            self._wait_for_name(error)
+            return
+        except RegistryUnavailableError as error:
+            log.info("join_put_off", member=self._registry.member, reason=str(error))
+            return
+        self._first_holder = None
+        self._published = self._info
+        self._membership = membership
+        self._lease = Lease(membership.session_timeout, self._clock, now)
+        self._next_beat = now + membership.session_timeout / 3
+        self.state = MemberState.ACTIVE
+        self._rebalance.begin()
+        log.info("member_joined", member=self._registry.member, member_epoch=membership.epoch)
+
+    def _wait_for_name(self, error: MemberExistsError) -> None:
+        """Wait for our own former session to end; a holder that gives signs of life is not it."""
+        now = self._clock.monotonic()
+        if self._first_holder is None:
+            self._first_holder = error.holder
+            # the servers may take up to twice a session's time-out to notice its end
+            self._give_up_at = now + 2 * self._registry.session_timeout
+            log.info("name_still_held", member=self._registry.member, reason=str(error))
+        alive = error.holder.beats > self._first_holder.beats
+        if alive or now >= self._give_up_at:
+            self.fail(InstanceInUseError(str(error)))
+
+    def _keep_alive(self) -> None:
+        """End what the lease no longer covers; renew it when it is time."""
+        self.last_progress = now = self._clock.monotonic()
+        assert self._lease is not None, "a member of the group has a lease"
+        assert self._membership is not None, "and a membership"
+        if not self._lease.valid():
+            self._lose_all(LossReason.LEASE_OVER)
+        if now < self._next_beat:
+            return
+        third = self._membership.session_timeout / 3
+        self._next_beat = now + min(LONGEST_PAUSE, third / 4)
+        self._registry.heartbeat()
+        if not self._lease.confirm(now):
+            self._lose_all(LossReason.LEASE_OVER)
+            self._lease = Lease(self._membership.session_timeout, self._clock, now)
+            self._rebalance.look_soon()
+        self._next_beat = now + third
+        if self.state is MemberState.SUSPENDED:
+            self._resume()
+
+    def _suspend(self, reason: str) -> None:
+        if self.state is not MemberState.ACTIVE:
+            return
+        self.state = MemberState.SUSPENDED
+        log.warning("coordination_suspended", member=self._registry.member, reason=reason)
+        self._listener.suspended()
+
+    def _resume(self) -> None:
+        """Go on with the claims whose nodes are as we left them."""
+        unchanged = [h for h in self._holdings.in_state(*WITH_CHANNEL) if h.raise_to is None]
+        broken = set(self._registry.verify([holding.claim for holding in unchanged]))
+        for holding in unchanged:
+            if holding.claim in broken:
+                self._lose(holding, LossReason.NODE_CHANGED)
+        self.state = MemberState.ACTIVE
+        log.info("coordination_resumed", member=self._registry.member, lost=len(broken))
+        self._listener.resumed()
+        self._rebalance.look_soon()
+
+    def _rejoin(self, reason: LossReason) -> None:
+        """Begin again: nothing of the former membership counts."""
+        self._lose_all(reason)
+        self._membership = None
+        self._lease = None
+        self._next_try = self._clock.monotonic()
+        self.state = MemberState.JOINING
+
+    # --- claims -----------------------------------------------------------------------------
+
+    def _lose_all(self, reason: LossReason) -> None:
+        if self._lease is not None:
+            self._lease.break_()
+        for holding in self._holdings.in_state(*WITH_CHANNEL):
+            self._lose(holding, reason)
+
+    def _lose(self, holding: Holding, reason: LossReason) -> None:
+        self._rebalance.lose(holding, reason)
+
+    def _settle_accounts(self) -> None:
+        """Tell the registry what the channel did and what we publish now."""
+        if self._published != self._info:
+            self._registry.publish(self._info)
+            self._published = self._info
+            self._rebalance.look_soon()
+        for holding in self._holdings:
+            self._keep_alive()
+            if holding.state not in WITH_CHANNEL:
+                self._rebalance.give_back(holding)
+            elif holding.raise_to is not None:
+                self._raise(holding, holding.raise_to)
+
+    def _raise(self, holding: Holding, at_least: int) -> None:
+        old = holding.claim
+        new = self._registry.raise_epoch(old, at_least)
+        if new is None:
+            self._lose(holding, LossReason.NODE_CHANGED)
+            return
+        holding.claim, holding.raise_to = new, None
+        log.info("epoch_raised", partition=str(new.partition), old=old.epoch, new=new.epoch)
+        self._listener.epoch_raised(old, new)
+
+    # --- the end ----------------------------------------------------------------------------
+
+    def leave(self) -> tuple[Claim, ...]:
+        """Leave the group. Returns the claims that were not given back by the channel.
+
+        Those are deleted without a clean end, after their lease: nothing can be done under them.
+        """
+        if self.state in ENDED:
+            return ()
+        late = [holding.claim for holding in self._holdings.in_state(*WITH_CHANNEL)]
+        self._lose_all(LossReason.STOPPED)
+        try:
+            for holding in self._holdings:
+                self._rebalance.give_back(holding)
+            for claim in late:
+                self._registry.release(claim, clean=False)
+            self._registry.leave()
+        except (RegistryUnavailableError, MembershipLostError) as error:
+            # the nodes vanish with the session
+            log.warning("leave_incomplete", member=self._registry.member, reason=str(error))
+        self.state = MemberState.LEFT
+        log.info("member_left", member=self._registry.member, late=len(late))
+        return tuple(late)
+
+    def fail(self, error: HeadraceError) -> None:
+        """End without the registry's help."""
+        if self.state in ENDED:
+            return
+        self._lose_all(LossReason.FAILED)
+        self.failure = error
+        self.state = MemberState.FAILED
+        log.error("coordinator_failed", member=self._registry.member, reason=str(error))
+        self._listener.failed(error)

@@ -1,0 +1,250 @@
+"""Looks at the group, computes the map, and moves this member's own partitions towards it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import structlog
+
+from headrace.coordinators.allocation import allocate
+from headrace.coordinators.claims import Claim, LossReason, Refusal, Release
+from headrace.coordinators.holdings import WITH_CHANNEL, HoldingState
+from headrace.coordinators.listener import RebalanceSummary
+from headrace.coordinators.settling import Settling
+from headrace.records import TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from headrace.clock import Clock
+    from headrace.coordinators.allocation import Allocation
+    from headrace.coordinators.holdings import Holding, Holdings
+    from headrace.coordinators.lease import Lease
+    from headrace.coordinators.listener import Listener
+    from headrace.coordinators.registry import GroupView, Owner, Registry
+    from headrace.coordinators.settings import CoordinatorSettings
+
+log = structlog.get_logger(__name__)
+
+COALESCE = 0.05
+"""Seconds from a watch to the look at the group: partitions given back one by one make one look."""
+
+
+class Rebalance:
+    """The looking and moving part of ``GroupMember``; same thread, same errors."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        listener: Listener,
+        holdings: Holdings,
+        settings: CoordinatorSettings,
+        clock: Clock,
+    ) -> None:
+        self._registry = registry
+        self._listener = listener
+        self._holdings = holdings
+        self._settings = settings
+        self._clock = clock
+        self._settling = Settling(settings.rebalance_delay, clock)
+        self._counts: dict[str, int] = {}
+        self._not_before: dict[TopicPartition, float] = {}
+        self._last_look_took = 0.0
+        self._said: RebalanceSummary | None = None
+        self.next_look = clock.monotonic()
+
+    # --- when -------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Start over after joining: the group is new to us."""
+        self._settling = Settling(self._settings.rebalance_delay, self._clock)
+        self.next_look = self._clock.monotonic()
+
+    def look_soon(self) -> None:
+        """Look when more events had time to come in; less often where reading takes long."""
+        self._look_after(max(COALESCE, self._last_look_took))
+
+    def _look_after(self, seconds: float) -> None:
+        self.next_look = min(self.next_look, self._clock.monotonic() + seconds)
+
+    def set_partitions(self, counts: Mapping[str, int]) -> None:
+        """Take note of how many partitions each topic has."""
+        if dict(counts) != self._counts:
+            self._counts = dict(counts)
+            self.look_soon()
+
+    def avoid(self, partition: TopicPartition) -> None:
+        """Do not claim the partition for a while."""
+        self._not_before[partition] = self._clock.monotonic() + self._settings.retry_delay
+        self._look_after(self._settings.retry_delay)
+
+    # --- looking ----------------------------------------------------------------------------
+
+    def look_if_due(self, lease: Lease, keep_alive: Callable[[], None]) -> None:
+        """Read the group and move what is to move; ``keep_alive`` is called between steps."""
+        started = self._clock.monotonic()
+        if started < self.next_look:
+            return
+        self.next_look = started + self._settings.safety_poll
+        view = self._registry.members()
+        owners = self._owners(keep_alive)
+        self._last_look_took = self._clock.monotonic() - started
+        if self._registry.member not in view.members:
+            # proves our node or raises; what we read was then older than our node
+            self._registry.heartbeat()
+            self.look_soon()
+            return
+        self._reconcile(owners)
+        allocation = allocate(view.members, self._partitions(), self._names(owners))
+        wait = self._settling.observe(view.members)
+        if wait > 0:
+            self._look_after(wait)
+        else:
+            self._release(allocation)
+            self._claim(allocation, owners, lease, keep_alive)
+        self._say(view, allocation, owners)
+
+    def _owners(self, keep_alive: Callable[[], None]) -> dict[TopicPartition, Owner]:
+        owners: dict[TopicPartition, Owner] = {}
+        for topic in sorted(self._counts):
+            keep_alive()
+            for number, owner in self._registry.owners(topic).items():
+                owners[TopicPartition(topic, number)] = owner
+        return owners
+
+    def _partitions(self) -> set[TopicPartition]:
+        return {
+            TopicPartition(topic, number)
+            for topic, count in self._counts.items()
+            for number in range(count)
+        }
+
+    def _names(self, owners: Mapping[TopicPartition, Owner]) -> dict[TopicPartition, str]:
+        """Return owners by name; one that is not to be reckoned with gets a name no member has."""
+        me = self._registry.member
+        return {
+            partition: (owner.member or "") if owner.ours or owner.member != me else ""
+            for partition, owner in owners.items()
+        }
+
+    def _reconcile(self, owners: Mapping[TopicPartition, Owner]) -> None:
+        """Give up claims without an owner node, and delete our owner nodes without a claim."""
+        for holding in self._holdings.in_state(*WITH_CHANNEL):
+            owner = owners.get(holding.claim.partition)
+            if owner is None or not owner.ours:
+                self.lose(holding, LossReason.NODE_CHANGED)
+        for partition, owner in owners.items():
+            if owner.ours and partition not in self._holdings:
+                cleared = self._registry.discard(partition)
+                log.warning("orphan_claim_found", partition=str(partition), cleared=cleared)
+                self.look_soon()
+
+    # --- moving -----------------------------------------------------------------------------
+
+    def _release(self, allocation: Allocation) -> None:
+        mine = allocation.of(self._registry.member)
+        for holding in self._holdings.in_state(HoldingState.HELD):
+            if holding.claim.partition not in mine:
+                self.request_release(holding)
+
+    def request_release(self, holding: Holding) -> None:
+        """Ask the channel to finish with a claim."""
+        holding.state = HoldingState.RELEASING
+        log.info("release_requested", partition=str(holding.claim.partition))
+        self._listener.release_requested(holding.claim)
+
+    def _claim(
+        self,
+        allocation: Allocation,
+        owners: Mapping[TopicPartition, Owner],
+        lease: Lease,
+        keep_alive: Callable[[], None],
+    ) -> None:
+        now = self._clock.monotonic()
+        for partition in sorted(allocation.of(self._registry.member) - owners.keys()):
+            if partition in self._holdings:
+                continue
+            due = self._not_before.get(partition, now)
+            if due > now:
+                self._look_after(due - now)
+                continue
+            keep_alive()
+            if not lease.valid():
+                self.look_soon()
+                return
+            self._take(partition, lease)
+
+    def _take(self, partition: TopicPartition, lease: Lease) -> None:
+        result = self._registry.claim(partition, lease)
+        if isinstance(result, Claim):
+            self._not_before.pop(partition, None)
+            self._holdings.add(result)
+            log.info(
+                "partition_claimed",
+                topic=partition.topic,
+                partition=partition.partition,
+                epoch=result.epoch,
+                clean_end=None if result.previous is None else result.previous.clean_end,
+            )
+            self._listener.claimed(result)
+            return
+        log.info("claim_refused", partition=str(partition), reason=result.value)
+        if result is Refusal.FOREIGN:
+            self.avoid(partition)
+        else:
+            self.look_soon()
+
+    def give_back(self, holding: Holding) -> None:
+        """Tell the registry of a claim that the channel has ended."""
+        clean = holding.state is HoldingState.ENDED_CLEANLY
+        result = self._registry.release(holding.claim, clean=clean)
+        self._holdings.remove(holding)
+        log.info(
+            "partition_released",
+            topic=holding.claim.partition.topic,
+            partition=holding.claim.partition.partition,
+            epoch=holding.claim.epoch,
+            clean_end=clean,
+            refused=result is Release.REFUSED,
+        )
+        self.look_soon()
+
+    def lose(self, holding: Holding, reason: LossReason) -> None:
+        """Tell the channel that a claim is over."""
+        self._holdings.remove(holding)
+        log.warning(
+            "partition_lost",
+            topic=holding.claim.partition.topic,
+            partition=holding.claim.partition.partition,
+            epoch=holding.claim.epoch,
+            reason=reason.value,
+        )
+        self._listener.claim_lost(holding.claim, reason)
+        self.look_soon()
+
+    # --- telling ----------------------------------------------------------------------------
+
+    def _say(
+        self,
+        view: GroupView,
+        allocation: Allocation,
+        owners: Mapping[TopicPartition, Owner],
+    ) -> None:
+        present = {p: owner.member for p, owner in sorted(owners.items())}
+        summary = RebalanceSummary(
+            members=tuple(sorted(view.members)),
+            mine=allocation.of(self._registry.member),
+            owners=present | {c.partition: c.member for c in self._holdings.claims()},
+            unowned=allocation.unowned,
+            pending=frozenset(
+                p for p in allocation.owners if p not in owners and p not in self._holdings
+            ),
+            contended=allocation.contended,
+            missing=allocation.missing,
+            foreign=allocation.foreign,
+            modes=allocation.modes,
+            problems=view.problems,
+        )
+        if summary != self._said:
+            self._said = summary
+            self._listener.rebalanced(summary)

@@ -1,0 +1,180 @@
+"""Who is in a group and who owns what: the seam between a coordinator and its store."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from headrace.errors import HeadraceError
+from headrace.zookeeper.protocol import SessionState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping
+
+    from headrace.coordinators.claims import Claim, Refusal, Release
+    from headrace.coordinators.lease import Lease
+    from headrace.coordinators.members import MemberInfo
+    from headrace.records import TopicPartition
+
+__all__ = [
+    "GroupView",
+    "Holder",
+    "MemberExistsError",
+    "Membership",
+    "MembershipLostError",
+    "Owner",
+    "Registry",
+    "RegistryUnavailableError",
+    "SessionState",
+]
+
+
+class RegistryUnavailableError(HeadraceError):
+    """No answer: what was asked for may have happened, may happen yet, or never will."""
+
+
+class MembershipLostError(HeadraceError):
+    """Our node among the members is gone or belongs to another session: join again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Who has a member's name now. ``beats`` rises while it is alive."""
+
+    host: str
+    pid: int
+    beats: int
+
+
+class MemberExistsError(HeadraceError):
+    """Another session has our name: a former session of ours that is not over, or a live holder."""
+
+    def __init__(self, member: str, holder: Holder) -> None:
+        super().__init__(
+            f"member {member!r} is already in the group, from process {holder.pid} on "
+            f"{holder.host}; stop that process or give this one another instance_id"
+        )
+        self.holder = holder
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """One stay in the group.
+
+    ``epoch`` is the transaction that created our node among the members: higher at each start.
+    ``session_timeout`` is in seconds, as agreed on with the servers.
+    """
+
+    epoch: int
+    session_id: int
+    session_timeout: float
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """What a partition's owner node says.
+
+    ``member`` is None where the node cannot be read. ``ours`` says that it belongs to our present
+    session; with our name but another session it is not ours.
+    """
+
+    member: str | None
+    epoch: int | None
+    ours: bool
+
+
+@dataclass(frozen=True, slots=True)
+class GroupView:
+    """The members that can be understood, and what was found wrong with the others' nodes."""
+
+    members: Mapping[str, MemberInfo]
+    problems: Mapping[str, str]
+
+
+class Registry(Protocol):
+    """One member's access to its group. Used by one thread, the coordinator's.
+
+    Each call blocks for a bounded time: the store's time-out for one operation, once or twice. It
+    raises ``RegistryUnavailableError`` when no answer came, and the store's fatal error when none
+    will ever come. Callbacks run on a thread of the store: they only enqueue.
+    """
+
+    @property
+    def member(self) -> str:
+        """Our name in the group."""
+        ...
+
+    @property
+    def session_id(self) -> int | None:
+        """The present session, None while there is no connection."""
+        ...
+
+    @property
+    def session_timeout(self) -> float:
+        """Seconds agreed on with the servers at the last connect."""
+        ...
+
+    def listen(self, callback: Callable[[SessionState], None]) -> None:
+        """Have ``callback`` told how the session fares."""
+        ...
+
+    def unlisten(self, callback: Callable[[SessionState], None]) -> None:
+        """Tell ``callback`` no more."""
+        ...
+
+    def watch(self, callback: Callable[[], None]) -> None:
+        """Have ``callback`` called after changes to what ``members`` or ``owners`` last read.
+
+        Reading again arms the call again.
+        """
+        ...
+
+    def join(self, info: MemberInfo) -> Membership:
+        """Enter the group; raises MemberExistsError."""
+        ...
+
+    def heartbeat(self) -> None:
+        """Write our node: its success proves the session. Raises MembershipLostError."""
+        ...
+
+    def publish(self, info: MemberInfo) -> None:
+        """Replace what we publish and tell the others. Raises MembershipLostError."""
+        ...
+
+    def leave(self) -> None:
+        """Delete our node, if it is ours."""
+        ...
+
+    def members(self) -> GroupView:
+        """Read who is in the group."""
+        ...
+
+    def owners(self, topic: str) -> Mapping[int, Owner]:
+        """Read who owns the topic's partitions; those without an owner are missing."""
+        ...
+
+    def claim(self, partition: TopicPartition, lease: Lease) -> Claim | Refusal:
+        """Take a partition that nobody owns, with an epoch above all before."""
+        ...
+
+    def raise_epoch(self, claim: Claim, at_least: int) -> Claim | None:
+        """Raise a claim's epoch to ``at_least``; None when somebody claimed after us.
+
+        May be repeated after an unknown outcome. A claim that is high enough is returned as it is.
+        """
+        ...
+
+    def release(self, claim: Claim, *, clean: bool) -> Release:
+        """Give a claim back and say how it ended. May be repeated after an unknown outcome."""
+        ...
+
+    def verify(self, claims: Collection[Claim]) -> list[Claim]:
+        """Return those claims that no longer hold, by their owner and epoch nodes."""
+        ...
+
+    def discard(self, partition: TopicPartition) -> bool:
+        """Delete an owner node of our session that no claim of ours stands for.
+
+        Requests of which we never heard the outcome leave such nodes. Returns whether it was ours.
+        """
+        ...

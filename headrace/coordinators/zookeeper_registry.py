@@ -1,0 +1,144 @@
+"""The registry in ZooKeeper; ``headrace.coordinators.layout`` says what its nodes are."""
+
+from __future__ import annotations
+
+import socket
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from headrace.clock import SYSTEM_CLOCK, Clock
+from headrace.coordinators.claim_nodes import Claimant, ClaimNodes
+from headrace.coordinators.layout import GroupPaths
+from headrace.coordinators.member_nodes import MemberNodes
+from headrace.coordinators.registry import RegistryUnavailableError
+from headrace.zookeeper.errors import ZooKeeperError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Mapping
+
+    from headrace.coordinators.claims import Claim, Refusal, Release
+    from headrace.coordinators.lease import Lease
+    from headrace.coordinators.members import MemberInfo
+    from headrace.coordinators.registry import GroupView, Membership, Owner
+    from headrace.records import TopicPartition
+    from headrace.zookeeper.protocol import Session, SessionState
+
+
+class ZooKeeperRegistry:
+    """See ``headrace.coordinators.registry.Registry``.
+
+    ``transactional_id`` names the producer through which this member commits, if it uses one; it
+    is noted in each claim, for the member that has to fence this one.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        group: str,
+        member: str,
+        *,
+        transactional_id: str | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        paths = GroupPaths(group)
+        host = socket.gethostname()
+        self._session = session
+        self._member = member
+        self._members = MemberNodes(session, paths, member, host, clock)
+        self._claims = ClaimNodes(session, paths, Claimant(member, host, transactional_id), clock)
+        self._changed: Callable[[], None] | None = None
+
+    @property
+    def member(self) -> str:
+        """Our name in the group."""
+        return self._member
+
+    @property
+    def session_id(self) -> int | None:
+        """The present session, None while there is no connection."""
+        return self._session.session_id
+
+    @property
+    def session_timeout(self) -> float:
+        """Seconds agreed on with the servers at the last connect."""
+        return self._session.session_timeout
+
+    def listen(self, callback: Callable[[SessionState], None]) -> None:
+        """Have ``callback`` told how the session fares."""
+        self._session.listen(callback)
+
+    def unlisten(self, callback: Callable[[SessionState], None]) -> None:
+        """Tell ``callback`` no more."""
+        self._session.unlisten(callback)
+
+    def watch(self, callback: Callable[[], None]) -> None:
+        """Have ``callback`` called after changes to what was last read."""
+        self._changed = callback
+
+    def join(self, info: MemberInfo) -> Membership:
+        """Enter the group."""
+        with _no_answer():
+            return self._members.join(info)
+
+    def heartbeat(self) -> None:
+        """Write our node: its success proves the session."""
+        with _no_answer():
+            self._members.heartbeat()
+
+    def publish(self, info: MemberInfo) -> None:
+        """Replace what we publish and tell the others."""
+        with _no_answer():
+            self._members.publish(info)
+
+    def leave(self) -> None:
+        """Delete our node, if it is ours."""
+        with _no_answer():
+            self._members.leave()
+
+    def members(self) -> GroupView:
+        """Read who is in the group."""
+        with _no_answer():
+            return self._members.read(self._changed)
+
+    def owners(self, topic: str) -> Mapping[int, Owner]:
+        """Read who owns the topic's partitions."""
+        with _no_answer():
+            return self._claims.owners(topic, self._changed)
+
+    def claim(self, partition: TopicPartition, lease: Lease) -> Claim | Refusal:
+        """Take a partition that nobody owns, with an epoch above all before."""
+        with _no_answer():
+            return self._claims.claim(partition, self._members.membership, lease)
+
+    def raise_epoch(self, claim: Claim, at_least: int) -> Claim | None:
+        """Raise a claim's epoch to ``at_least``."""
+        with _no_answer():
+            return self._claims.raise_epoch(claim, at_least)
+
+    def release(self, claim: Claim, *, clean: bool) -> Release:
+        """Give a claim back and say how it ended."""
+        with _no_answer():
+            return self._claims.release(claim, clean=clean)
+
+    def verify(self, claims: Collection[Claim]) -> list[Claim]:
+        """Return those claims that no longer hold."""
+        with _no_answer():
+            return self._claims.broken(claims)
+
+    def discard(self, partition: TopicPartition) -> bool:
+        """Delete an owner node of our session that no claim of ours stands for."""
+        with _no_answer():
+            return self._claims.discard(partition)
+
+
+@contextmanager
+def _no_answer() -> Iterator[None]:
+    """Say that no useful answer came in the registry's words.
+
+    Answers that have a meaning were taken before; what is left is a lost connection, a time-out,
+    refused access, or a node that changed twice while we looked.
+    """
+    try:
+        yield
+    except ZooKeeperError as error:
+        raise RegistryUnavailableError(str(error)) from error

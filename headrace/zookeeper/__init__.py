@@ -1,0 +1,3 @@
+"""The ZooKeeper client: the only package that imports kazoo."""
+
+from __future__ import annotations

@@ -1,0 +1,116 @@
+"""Who this process is across restarts: an instance id, locked, with its session's credentials.
+
+In ``<state directory>/<instance id>/`` lie ``lock``, locked while the process lives and naming
+its pid, and ``session.json``, the id and password of its ZooKeeper session, readable by its owner
+alone: whoever has them can take the session over. A clean close removes ``session.json``; when a
+start finds one, its writer crashed, and the session it names is closed before a new one begins.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import re
+import socket
+import tempfile
+from pathlib import Path
+from typing import IO
+
+import structlog
+
+from headrace.errors import ConfigError, InstanceInUseError
+from headrace.zookeeper._client import Credentials
+
+log = structlog.get_logger(__name__)
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
+
+
+def default_instance_id(config_path: Path) -> str:
+    """Return host name and a hash of the configuration's absolute path: stable, and one of each
+    daemon on a host.
+    """
+    digest = hashlib.sha256(str(config_path.absolute()).encode()).hexdigest()
+    host = re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname()).strip("._-") or "host"
+    return f"{host[:180]}-{digest[:8]}"
+
+
+class Identity:
+    """The lock on one instance id and the file with its session; a ``SessionStore``.
+
+    ``acquire`` and ``release`` are for the owner; the rest is called by the session under its own
+    lock. File access blocks; nothing waits for the lock.
+    """
+
+    def __init__(self, state_directory: Path, instance_id: str) -> None:
+        if not _NAME.fullmatch(instance_id):
+            problem = (
+                f"instance_id: {instance_id!r} cannot name a member; letters, digits, '.', '_' and "
+                "'-' are accepted, at most 200, beginning with a letter or digit"
+            )
+            raise ConfigError([problem])
+        self.instance_id = instance_id
+        self.directory = state_directory / instance_id
+        self._lock_path = self.directory / "lock"
+        self._session_path = self.directory / "session.json"
+        self._lock: IO[str] | None = None
+
+    def acquire(self) -> None:
+        """Lock the instance id; raises InstanceInUseError when another process of this host has it.
+
+        The operating system drops the lock with the process, however that ends.
+        """
+        self.directory.mkdir(parents=True, exist_ok=True)
+        lock = self._lock_path.open("a+", encoding="utf-8")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            lock.seek(0)
+            holder = lock.read().strip() or "unknown"
+            lock.close()
+            raise InstanceInUseError(
+                f"instance_id {self.instance_id!r} is in use by process {holder}, which holds "
+                f"{self._lock_path}; stop that process or give this one another instance_id"
+            ) from error
+        lock.truncate(0)
+        lock.write(f"{os.getpid()}\n")
+        lock.flush()
+        self._lock = lock
+
+    def release(self) -> None:
+        """Give the instance id up. Close the session first."""
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def load(self) -> Credentials | None:
+        """Return the credentials that a crashed process left, None when there are none to use."""
+        try:
+            fields = json.loads(self._session_path.read_text(encoding="utf-8"))
+            return Credentials(int(fields["session_id"], 16), bytes.fromhex(fields["password"]))
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            # without them the start only has to wait for the old session's time-out
+            log.warning("session_file_unusable", path=str(self._session_path), reason=repr(error))
+            return None
+
+    def store(self, credentials: Credentials) -> None:
+        """Keep the credentials, so that a reader finds the old ones or the new, never a part."""
+        fields = {
+            "session_id": f"{credentials.session_id:#x}",
+            "password": credentials.password.hex(),
+        }
+        # mkstemp makes the file 0600
+        handle, name = tempfile.mkstemp(dir=self.directory, prefix="session-")
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            json.dump(fields, file)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(name).replace(self._session_path)
+
+    def clear(self) -> None:
+        """Forget the credentials."""
+        self._session_path.unlink(missing_ok=True)

@@ -1,0 +1,103 @@
+"""The seam between coordination and ZooKeeper: what a session can do."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from headrace.zookeeper.nodes import Node, NodeStat, Operation
+
+
+class SessionState(Enum):
+    """What the client knows about its session, which may lag behind the servers' view.
+
+    ``CONNECTED`` proves nothing about the present moment: only an acknowledged write does.
+    """
+
+    CONNECTED = "connected"
+    """Connected, perhaps with another session than before: compare ``session_id``."""
+    SUSPENDED = "suspended"
+    """The connection is gone; the session may live on."""
+    LOST = "lost"
+    """The session is known to be over; the client goes on to open a new one."""
+    CLOSED = "closed"
+    """Closed by us or refused for good by the servers: nothing comes after it."""
+
+
+class Session(Protocol):
+    """One ZooKeeper session and its successors in the same process.
+
+    Every operation blocks for at most the operation time-out, on any thread but the client's own.
+    It raises the errors of ``headrace.zookeeper.errors``: those that say what the servers
+    answered; ``OutcomeUnknownError`` when they did not; ``SessionClosedError`` when nothing will
+    ever be answered again. Paths are absolute, below the chroot.
+
+    Callbacks, of listeners and of watches, run on the client's thread: they only enqueue. A watch
+    is called once, after the next change or when the connection ends; asking again with an equal
+    callback does not add a second call.
+    """
+
+    @property
+    def state(self) -> SessionState:
+        """The state as last heard of."""
+        ...
+
+    @property
+    def session_id(self) -> int | None:
+        """The present session, None while there is no connection."""
+        ...
+
+    @property
+    def session_timeout(self) -> float:
+        """Seconds agreed on with the servers at the last connect."""
+        ...
+
+    def listen(self, callback: Callable[[SessionState], None]) -> None:
+        """Have ``callback`` told of every change of state from now on."""
+        ...
+
+    def unlisten(self, callback: Callable[[SessionState], None]) -> None:
+        """Tell ``callback`` no more."""
+        ...
+
+    def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False) -> NodeStat:
+        """Create a node whose parent exists."""
+        ...
+
+    def ensure(self, path: str) -> None:
+        """Create a persistent node and its parents where they are missing."""
+        ...
+
+    def get(self, path: str, watch: Callable[[], None] | None = None) -> Node:
+        """Read a node; the watch answers to a change of its data and to its end."""
+        ...
+
+    def get_many(self, paths: Sequence[str]) -> list[Node | None]:
+        """Read nodes in one go, None for those that do not exist; not one consistent snapshot."""
+        ...
+
+    def exists(self, path: str) -> NodeStat | None:
+        """Return the node's state, None when it does not exist."""
+        ...
+
+    def children(self, path: str, watch: Callable[[], None] | None = None) -> list[str]:
+        """Return the names of the node's children; the watch answers to coming and going."""
+        ...
+
+    def set(self, path: str, data: bytes, version: int = ...) -> NodeStat:
+        """Replace a node's data, if it still has the version."""
+        ...
+
+    def delete(self, path: str, version: int = ...) -> None:
+        """Delete a node without children, if it still has the version."""
+        ...
+
+    def multi(self, operations: Sequence[Operation]) -> list[NodeStat | None]:
+        """Execute all operations or none; the state of the node where one set data, else None.
+
+        Raises what the first refused operation would have raised alone.
+        """
+        ...

@@ -1,0 +1,336 @@
+"""The ZooKeeper session of the process, through kazoo."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+import structlog
+from kazoo.exceptions import KazooException
+from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.protocol.states import KazooState, KeeperState
+
+from headrace.clock import SYSTEM_CLOCK, Clock, Deadline
+from headrace.errors import HeadraceError, ZooKeeperUnavailableError
+from headrace.zookeeper._client import (
+    Credentials,
+    build_client,
+    node_stat,
+    transaction,
+    transaction_results,
+    translate,
+)
+from headrace.zookeeper.errors import (
+    NodeExistsError,
+    NoNodeError,
+    NotConnectedError,
+    OutcomeUnknownError,
+    SessionClosedError,
+)
+from headrace.zookeeper.nodes import ANY_VERSION, Node, NodeStat
+from headrace.zookeeper.protocol import SessionState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from headrace.zookeeper.nodes import Operation
+    from headrace.zookeeper.settings import ZooKeeperSettings
+
+log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
+
+
+class SessionStore(Protocol):
+    """Where a session's credentials outlive its process."""
+
+    def load(self) -> Credentials | None:
+        """Return the credentials a former process left behind, None when it left cleanly."""
+        ...
+
+    def store(self, credentials: Credentials) -> None:
+        """Keep the credentials of the present session."""
+        ...
+
+    def clear(self) -> None:
+        """Forget them: the session was closed."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Watcher:
+    """A watch as kazoo calls it. Equal callbacks make equal watchers, which kazoo keeps once."""
+
+    callback: Callable[[], None]
+
+    def __call__(self, _event: object) -> None:
+        self.callback()
+
+
+class ZooKeeperSession:
+    """The process's session; see ``headrace.zookeeper.protocol.Session``.
+
+    When the session is lost, kazoo opens a new one by itself; ``session_id`` tells them apart.
+    With a ``store`` the credentials of each new session are kept before the first operation in
+    it, so that a crash leaves no node behind that the next start could not remove at once.
+
+    ``start`` and ``close`` are for the owner; everything else may be called on any thread.
+    """
+
+    def __init__(
+        self,
+        settings: ZooKeeperSettings,
+        store: SessionStore | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self._settings = settings
+        self._store = store
+        self._clock = clock
+        self._client, self._negotiated = build_client(settings)
+        self._stored: Credentials | None = None
+        self._store_lock = threading.Lock()
+        self._listeners: tuple[Callable[[SessionState], None], ...] = ()
+        self._listeners_lock = threading.Lock()
+        self._client.add_listener(self._on_state)
+
+    # --- life -------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Connect, end what a crashed predecessor left, create the chroot.
+
+        Blocks for at most ``connect_timeout`` seconds, then raises ZooKeeperUnavailableError.
+        """
+        deadline = Deadline.after(self._settings.connect_timeout, self._clock)
+        self._retire_predecessor(deadline)
+        try:
+            if not self._client.start_async().wait(deadline.remaining):
+                raise self._unavailable("no server let us in")
+            self._ensure_chroot(deadline)
+        except HeadraceError as error:
+            self._end(self._client, Deadline.after(0, self._clock))
+            if isinstance(error, ZooKeeperUnavailableError):
+                raise
+            raise self._unavailable(str(error)) from error
+        log.info(
+            "zookeeper_session_started",
+            session=f"{self.session_id or 0:#x}",
+            session_timeout=self.session_timeout,
+        )
+
+    def close(self, deadline: Deadline) -> bool:
+        """End the session, which removes its ephemeral nodes; whether that came to an end in time.
+
+        What hangs is left to a daemon thread; the session then ends by its time-out.
+        """
+        if not self._end(self._client, deadline):
+            log.warning("zookeeper_close_overran", hosts=self._settings.hosts)
+            return False
+        with self._store_lock:
+            if self._store is not None and self._stored is not None:
+                self._store.clear()
+                self._stored = None
+        return True
+
+    def _ensure_chroot(self, deadline: Deadline) -> None:
+        """Create the chroot where it is missing, through a client that does not live in it."""
+        root = self._call("/", lambda: self._client.exists_async("/"), deadline.remaining)
+        if root is not None:
+            return
+        settings = replace(self._settings, chroot="", connect_timeout=deadline.remaining)
+        outside = ZooKeeperSession(settings, clock=self._clock)
+        outside.start()
+        try:
+            outside.ensure(self._settings.chroot)
+        finally:
+            outside.close(deadline)
+
+    def _retire_predecessor(self, deadline: Deadline) -> None:
+        """Attach to the session of a crashed process and close it: its nodes vanish at once."""
+        credentials = self._store.load() if self._store else None
+        if credentials is None:
+            return
+        client, _ = build_client(self._settings, credentials)
+        client.start_async().wait(deadline.remaining)
+        found = client.connected and client.client_id[0] == credentials.session_id
+        ended = self._end(client, deadline)
+        if not ended and deadline.expired:
+            raise self._unavailable("the session of the previous process could not be closed")
+        log.info(
+            "zookeeper_predecessor_ended",
+            session=f"{credentials.session_id:#x}",
+            was_alive=found,
+        )
+
+    def _end(self, client: Any, deadline: Deadline) -> bool:
+        """Stop ``client`` on a thread of its own, because kazoo's stop can wait without limit."""
+
+        def stop() -> None:
+            client.stop()
+            client.close()
+
+        thread = threading.Thread(target=stop, name="zookeeper-close", daemon=True)
+        thread.start()
+        thread.join(deadline.remaining)
+        return not thread.is_alive()
+
+    def _unavailable(self, reason: str) -> ZooKeeperUnavailableError:
+        where = self._settings.hosts + self._settings.chroot
+        return ZooKeeperUnavailableError(
+            f"ZooKeeper at {where} gave no session within "
+            f"{self._settings.connect_timeout:g} s: {reason}. Check that the servers run, that "
+            "zookeeper.hosts names them, and that TLS and credentials fit theirs"
+        )
+
+    # --- state ------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> SessionState:
+        """The state as last heard of."""
+        if self._client.client_state in (KeeperState.AUTH_FAILED, KeeperState.CLOSED):
+            return SessionState.CLOSED
+        return _STATES[self._client.state]
+
+    @property
+    def session_id(self) -> int | None:
+        """The present session, None while there is no connection."""
+        credentials = self._client.client_id
+        return None if credentials is None else int(credentials[0])
+
+    @property
+    def session_timeout(self) -> float:
+        """Seconds agreed on with the servers at the last connect."""
+        return self._negotiated()
+
+    @property
+    def operation_timeout(self) -> float:
+        """Seconds that one operation may take."""
+        return self._settings.operation_timeout or self.session_timeout / 4
+
+    def listen(self, callback: Callable[[SessionState], None]) -> None:
+        """Have ``callback`` told of every change of state, on kazoo's thread."""
+        with self._listeners_lock:
+            self._listeners = (*self._listeners, callback)
+
+    def unlisten(self, callback: Callable[[SessionState], None]) -> None:
+        """Tell ``callback`` no more."""
+        with self._listeners_lock:
+            self._listeners = tuple(known for known in self._listeners if known != callback)
+
+    def _on_state(self, _state: str) -> None:
+        state = self.state
+        for listener in self._listeners:
+            listener(state)
+
+    def _keep_credentials(self) -> None:
+        present = self._client.client_id
+        if self._store is None or present is None:
+            return
+        credentials = Credentials(*present)
+        with self._store_lock:
+            if credentials != self._stored:
+                self._store.store(credentials)
+                self._stored = credentials
+
+    # --- operations -------------------------------------------------------------------------
+
+    def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False) -> NodeStat:
+        """Create a node whose parent exists."""
+        _, stat = self._call(
+            path,
+            lambda: self._client.create_async(path, data, ephemeral=ephemeral, include_data=True),
+        )
+        return node_stat(stat)
+
+    def ensure(self, path: str) -> None:
+        """Create a persistent node and its parents where they are missing."""
+        if path in {"", "/"} or self.exists(path) is not None:
+            return
+        self.ensure(path.rpartition("/")[0])
+        with suppress(NodeExistsError):
+            self.create(path)
+
+    def get(self, path: str, watch: Callable[[], None] | None = None) -> Node:
+        """Read a node; the watch answers to a change of its data and to its end."""
+        return _node(self._call(path, lambda: self._client.get_async(path, _watcher(watch))))
+
+    def get_many(self, paths: Sequence[str]) -> list[Node | None]:
+        """Read nodes with one time-out for all: the requests are sent before the first answer."""
+        if not paths:
+            return []
+        self._check_connected(paths[0])
+        deadline = Deadline.after(self.operation_timeout, self._clock)
+        requests = [(path, self._client.get_async(path)) for path in paths]
+        return [self._node_or_none(path, request, deadline) for path, request in requests]
+
+    def _node_or_none(self, path: str, request: Any, deadline: Deadline) -> Node | None:
+        try:
+            return _node(_answer(path, request, deadline.remaining))
+        except NoNodeError:
+            return None
+
+    def exists(self, path: str) -> NodeStat | None:
+        """Return the node's state, None when it does not exist."""
+        stat = self._call(path, lambda: self._client.exists_async(path))
+        return None if stat is None else node_stat(stat)
+
+    def children(self, path: str, watch: Callable[[], None] | None = None) -> list[str]:
+        """Return the names of the node's children; the watch answers to coming and going."""
+        return list(
+            self._call(path, lambda: self._client.get_children_async(path, _watcher(watch)))
+        )
+
+    def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> NodeStat:
+        """Replace a node's data, if it still has the version."""
+        return node_stat(self._call(path, lambda: self._client.set_async(path, data, version)))
+
+    def delete(self, path: str, version: int = ANY_VERSION) -> None:
+        """Delete a node without children, if it still has the version."""
+        self._call(path, lambda: self._client.delete_async(path, version))
+
+    def multi(self, operations: Sequence[Operation]) -> list[NodeStat | None]:
+        """Execute all operations or none."""
+        request = transaction(self._client, operations)
+        results = self._call(operations[0].path, request.commit_async)
+        return transaction_results(operations, results)
+
+    def _call(self, path: str, send: Callable[[], Any], timeout: float | None = None) -> Any:
+        self._check_connected(path)
+        self._keep_credentials()
+        return _answer(path, send(), self.operation_timeout if timeout is None else timeout)
+
+    def _check_connected(self, path: str) -> None:
+        """Refuse what kazoo would queue: it might be executed long after its caller gave up."""
+        if self._client.connected:
+            return
+        if self.state is SessionState.CLOSED:
+            raise SessionClosedError(
+                f"the ZooKeeper session at {self._settings.hosts} is closed; start the process anew"
+            )
+        raise NotConnectedError(path, f"not connected to {self._settings.hosts}")
+
+
+_STATES = {
+    KazooState.CONNECTED: SessionState.CONNECTED,
+    KazooState.SUSPENDED: SessionState.SUSPENDED,
+    KazooState.LOST: SessionState.LOST,
+}
+
+
+def _watcher(callback: Callable[[], None] | None) -> _Watcher | None:
+    return None if callback is None else _Watcher(callback)
+
+
+def _node(answer: Any) -> Node:
+    data, stat = answer
+    return Node(data, node_stat(stat))
+
+
+def _answer(path: str, request: Any, timeout: float) -> Any:
+    try:
+        return request.get(timeout=timeout)
+    except KazooTimeoutError as error:
+        raise OutcomeUnknownError(path, f"no answer within {timeout:.3g} s") from error
+    except KazooException as error:
+        raise translate(path, error) from error

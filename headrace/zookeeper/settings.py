@@ -1,0 +1,73 @@
+"""What a ZooKeeper session is made from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class TlsSettings:
+    """TLS towards the servers; files are PEM. Without ``ca_file`` the system's roots are used."""
+
+    ca_file: str | None = None
+    cert_file: str | None = None
+    key_file: str | None = None
+    key_password: str | None = field(default=None, repr=False)
+    verify: bool = True
+    check_hostname: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class SaslSettings:
+    """SASL towards the servers; needs the package ``pure-sasl``.
+
+    ``options`` are further keyword arguments of its client, such as ``service`` or ``principal``.
+    """
+
+    mechanism: str
+    username: str | None = None
+    password: str | None = field(default=None, repr=False)
+    options: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DigestAuth:
+    """A user of ZooKeeper's own digest scheme; the password travels in clear without TLS."""
+
+    username: str
+    password: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class AclEntry:
+    """One permission set on every node that is created.
+
+    ``scheme`` and ``identity`` as ZooKeeper names them: ``auth`` with an empty identity stands
+    for the session's own credentials, ``world``/``anyone`` for everybody, ``digest`` takes
+    ``user:base64(sha1)``. ``permissions`` is a subset of the letters ``rwcda``.
+    """
+
+    scheme: str
+    identity: str = ""
+    permissions: str = "rwcda"
+
+
+@dataclass(frozen=True, slots=True)
+class ZooKeeperSettings:
+    """Where the servers are and how to speak to them. Times are in seconds.
+
+    ``session_timeout`` is what is asked for; the servers bound it to between 2 and 20 of their
+    ticks, and the session tells what was agreed on. ``operation_timeout`` bounds each call; None
+    means a quarter of the agreed time-out, so that a caller that makes one call at a time still
+    turns twice in half a session, the most that liveness allows.
+    """
+
+    hosts: str
+    chroot: str = ""
+    session_timeout: float = 12.0
+    connect_timeout: float = 15.0
+    operation_timeout: float | None = None
+    tls: TlsSettings | None = None
+    sasl: SaslSettings | None = None
+    digest: DigestAuth | None = None
+    acl: tuple[AclEntry, ...] = ()
