@@ -1,0 +1,3 @@
+"""InboundKafkaChannel and its parts."""
+
+from __future__ import annotations

@@ -1,0 +1,107 @@
+"""Calling the processor: one way in, so that a hung or failing callback is always noticed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+import structlog
+
+from headrace.errors import PartitionError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headrace.channel.partition import OwnedPartition
+    from headrace.clock import Clock
+    from headrace.metrics import Metrics
+    from headrace.processors import BatchProcessor
+    from headrace.records import Batch
+
+log = structlog.get_logger(__name__)
+
+Result = TypeVar("Result")
+
+
+class WorkerAbandoned(BaseException):
+    """Raised in a worker whose partition was taken from it while its callback hung.
+
+    Derives from BaseException, so that no handler on the way out takes it for a failure.
+    """
+
+
+class Callbacks:
+    """The processor's callbacks, as a worker that holds the partition calls them."""
+
+    def __init__(
+        self, processor: BatchProcessor, channel: str, metrics: Metrics, clock: Clock
+    ) -> None:
+        self.processor = processor
+        self._channel = channel
+        self._metrics = metrics
+        self._clock = clock
+
+    def call(self, owned: OwnedPartition, function: Callable[[], Result]) -> Result:
+        """Run one callback.
+
+        Raises:
+            WorkerAbandoned: the callback took so long that the partition was taken away.
+            BaseException: what the callback raised.
+        """
+        holder = owned.holder
+        owned.callback_since = self._clock.monotonic()
+        try:
+            return function()
+        finally:
+            if owned.holder is not holder:
+                raise WorkerAbandoned
+            owned.callback_since = None
+
+    def ask(self, owned: OwnedPartition, function: Callable[[], Result]) -> Result | None:
+        """Run a callback that concerns no batch; what it raises goes to ``on_exception``."""
+        try:
+            return self.call(owned, function)
+        except WorkerAbandoned:
+            raise
+        except BaseException as error:  # noqa: BLE001 - whatever a processor raises stays with its partition
+            self.exception(owned, error, None)
+            return None
+
+    def tell_end(self, owned: OwnedPartition, function: Callable[[], Result]) -> Result | None:
+        """Run a partition's last callback: nothing may follow it, so only the log hears errors."""
+        try:
+            return self.call(owned, function)
+        except WorkerAbandoned:
+            raise
+        except BaseException as error:  # noqa: BLE001 - the partition ends all the same
+            self._report(owned, error, None)
+            return None
+
+    def exception(
+        self, owned: OwnedPartition, error: BaseException, batch: Batch | None
+    ) -> object | None:
+        """Tell the processor of an error and return its answer; None if that failed as well."""
+        self._report(owned, error, batch)
+        try:
+            return self.call(owned, lambda: self.processor.on_exception(owned, error, batch))
+        except WorkerAbandoned:
+            raise
+        except BaseException as failure:  # noqa: BLE001 - the policy stands in for the answer
+            self._report(owned, failure, batch)
+            return None
+
+    def _report(self, owned: OwnedPartition, error: BaseException, batch: Batch | None) -> None:
+        topic, number = owned.partition
+        owned.last_error = f"{type(error).__name__}: {error}"
+        self._metrics.errors.labels(self._channel, topic, type(error).__name__).inc()
+        expected = isinstance(error, PartitionError)
+        log.warning(
+            "processor_error",
+            channel=self._channel,
+            topic=topic,
+            partition=number,
+            epoch=owned.epoch,
+            first_offset=batch.first_offset if batch else None,
+            attempt=batch.attempt if batch else None,
+            error=owned.last_error,
+            exc_info=None if expected else error,
+        )

@@ -1,0 +1,278 @@
+"""InboundKafkaChannel: one member of one group, with its topics, its processor and its threads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from threading import Lock
+from typing import TYPE_CHECKING
+
+import structlog
+
+from headrace.channel.backoff import Backoff
+from headrace.channel.callbacks import Callbacks
+from headrace.channel.committer import Committer
+from headrace.channel.fetcher import Fetcher
+from headrace.channel.gates import Gates
+from headrace.channel.holdings import Holdings
+from headrace.channel.lifecycle import CHANNEL_TRANSITIONS, ChannelState, StopReport
+from headrace.channel.parts import Parts
+from headrace.channel.policy import FailurePolicy
+from headrace.channel.scheduler import Scheduler
+from headrace.channel.topics import TopicWatcher
+from headrace.channel.turns import Turns
+from headrace.channel.watchdog import Watchdog
+from headrace.channel.workers import Workers
+from headrace.clock import SYSTEM_CLOCK, Clock, Deadline
+from headrace.errors import FatalError
+from headrace.processors import ChannelContext
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headrace.channel.partition import OwnedPartition
+    from headrace.config import ChannelConfig
+    from headrace.coordinators.coordinator import Coordinator
+    from headrace.coordinators.listener import Listener
+    from headrace.kafka.ports import OffsetStore, RecordSource, TopicCatalog
+    from headrace.metrics import Metrics, PartitionReading
+    from headrace.processors import BatchProcessor
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelPorts:
+    """What connects a channel to the world. The channel owns all of it and closes it.
+
+    ``prefetch`` is the part of the memory budget, in bytes, that the source fills by itself.
+    ``coordinator`` builds the coordinator for the listener it is to tell.
+    """
+
+    source: RecordSource
+    store: OffsetStore
+    catalog: TopicCatalog
+    coordinator: Callable[[Listener], Coordinator]
+    prefetch: int = 0
+
+
+class InboundKafkaChannel:
+    """One member of one group.
+
+    It owns partitions through its coordinator, cuts their records into batches, hands these to
+    the processor on worker threads, and commits what the processor advances. ``start`` and
+    ``stop`` are called by one thread, its owner's; everything else is safe on any thread.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        config: ChannelConfig,
+        processor: BatchProcessor,
+        ports: ChannelPorts,
+        *,
+        metrics: Metrics,
+        clock: Clock = SYSTEM_CLOCK,
+        on_failure: Callable[[InboundKafkaChannel, BaseException], None] | None = None,
+    ) -> None:
+        self.name = name
+        self.config = config
+        self._processor = processor
+        self._metrics = metrics
+        self._clock = clock
+        self._on_failure = on_failure
+        self._lock = Lock()
+        self._state = ChannelState.NEW
+        self._failure: BaseException | None = None
+        self._catalog = ports.catalog
+        self._gates = Gates()
+        self._scheduler = Scheduler(clock)
+        touch = self._scheduler.touch
+        self._topics = TopicWatcher(
+            ports.catalog,
+            config.topics,
+            changed=self._coordinator.set_partitions,
+            channel=name,
+            clock=clock,
+        )
+        self._holdings = Holdings(
+            name=name,
+            config=config,
+            topics=self._topics,
+            scheduler=self._scheduler,
+            gates=self._gates,
+            metrics=metrics,
+            clock=clock,
+            fail=self.fail,
+        )
+        self._coordinator = ports.coordinator(self._holdings)
+        self._fetcher = Fetcher(
+            ports.source,
+            budget=config.buffer.max_bytes - ports.prefetch,
+            touch=touch,
+            metrics=metrics,
+            channel=name,
+            clock=clock,
+        )
+        self._committer = Committer(
+            ports.store,
+            interval=config.commit_interval,
+            touch=touch,
+            metrics=metrics,
+            channel=name,
+            clock=clock,
+        )
+        self._turns = Turns(self._parts(ports))
+        self._workers = Workers(
+            count=config.workers,
+            scheduler=self._scheduler,
+            turn=self._turn,
+            fail=self.fail,
+            channel=name,
+        )
+        self._watchdog = Watchdog(
+            batch_timeout=config.batch_timeout,
+            partitions=self._holdings.all,
+            scheduler=self._scheduler,
+            workers=self._workers,
+            fail=self.fail,
+            metrics=metrics,
+            channel=name,
+            clock=clock,
+        )
+
+    def _parts(self, ports: ChannelPorts) -> Parts:
+        config, name, metrics = self.config, self.name, self._metrics
+        backoff = Backoff(config.on_error.backoff, config.on_error.max_backoff)
+        return Parts(
+            name=name,
+            config=config,
+            callbacks=Callbacks(self._processor, name, metrics, self._clock),
+            scheduler=self._scheduler,
+            fetcher=self._fetcher,
+            committer=self._committer,
+            coordinator=self._coordinator,
+            store=ports.store,
+            catalog=ports.catalog,
+            topics=self._topics,
+            gates=self._gates,
+            backoff=backoff,
+            policy=FailurePolicy(
+                config.on_error, backoff=backoff, fail=self.fail, metrics=metrics, channel=name
+            ),
+            metrics=metrics,
+            clock=self._clock,
+            fail=self.fail,
+        )
+
+    # --- what it is doing -----------------------------------------------------------------------
+
+    @property
+    def state(self) -> ChannelState:
+        """What the channel is doing."""
+        return self._state
+
+    @property
+    def failure(self) -> BaseException | None:
+        """Why the channel failed, None while it has not."""
+        return self._failure
+
+    def partitions(self) -> list[PartitionReading]:
+        """Return where each held partition stands at this moment."""
+        return self._holdings.readings()
+
+    # --- its life -------------------------------------------------------------------------------
+
+    def start(self, deadline: Deadline) -> None:
+        """Get the processor ready, look up the topics and join the group. Blocks.
+
+        Raises:
+            StartError: nothing was claimed; everything that had started is stopped again.
+        """
+        self._become(ChannelState.STARTING)
+        try:
+            self._processor.open(
+                ChannelContext(self.name, self.config.group, self._metrics, self._clock)
+            )
+            self._topics.start(deadline)
+        except BaseException:
+            self._become(ChannelState.STOPPING)
+            self._close(deadline)
+            self._become(ChannelState.STOPPED)
+            raise
+        self._metrics.watch_partitions(self.name, self._holdings.readings)
+        for part in (self._committer, self._fetcher, self._workers, self._watchdog):
+            part.start()
+        self._coordinator.start()
+        self._become(ChannelState.RUNNING)
+
+    def stop(self, deadline: Deadline) -> StopReport:
+        """Finish what is out, commit it, give every partition back and leave the group. Blocks.
+
+        Ends by ``deadline``, whatever hangs; what was not finished stands in the report and will
+        be delivered again to the next owner.
+        """
+        if self._state is ChannelState.STOPPED:
+            return StopReport(())
+        if self._state is ChannelState.NEW:
+            self._close(deadline)
+            self._become(ChannelState.STOPPED)
+            return StopReport(())
+        self._become(ChannelState.STOPPING)
+        self._holdings.finish_by(deadline)
+        left = [f"claim on {claim.partition}" for claim in self._coordinator.stop(deadline)]
+        left += self._workers.stop(deadline)
+        for name, part in (
+            ("fetcher", self._fetcher),
+            ("committer", self._committer),
+            ("watchdog", self._watchdog),
+        ):
+            if not part.stop(deadline):
+                left.append(name)
+        self._metrics.forget_partitions(self.name)
+        self._close(deadline)
+        self._become(ChannelState.STOPPED)
+        return StopReport(tuple(left))
+
+    def pause(self, reason: str) -> None:
+        """Hold: deliver nothing more, commit what is answered, keep the partitions."""
+        self._gates.pauses.add(reason)
+        self._holdings.touch_all()
+        log.info("channel_paused", channel=self.name, reason=reason)
+
+    def resume(self, reason: str) -> None:
+        """End the pause for ``reason``; delivery rests on while there are other reasons."""
+        self._gates.pauses.remove(reason)
+        self._holdings.touch_all()
+        log.info("channel_resumed", channel=self.name, reason=reason)
+
+    def fail(self, error: BaseException) -> None:
+        """Note that the channel must not go on; its owner hears of the first reason only."""
+        with self._lock:
+            first = self._failure is None
+            self._failure = self._failure or error
+        if not first:
+            return
+        self._gates.pauses.add("failed")
+        if self._state is not ChannelState.STOPPING:
+            self._become(ChannelState.FAILED)
+        log.error("channel_failed", channel=self.name, error=f"{type(error).__name__}: {error}")
+        if self._on_failure is not None:
+            self._on_failure(self, error)
+
+    def _turn(self, owned: OwnedPartition) -> None:
+        self._turns.turn(owned)
+        if owned.final:
+            self._holdings.ended(owned)
+
+    def _close(self, deadline: Deadline) -> None:
+        for part in (self._topics, self._fetcher, self._committer):
+            part.stop(deadline)
+        self._processor.close(deadline)
+        self._catalog.close()
+
+    def _become(self, state: ChannelState) -> None:
+        with self._lock:
+            if state not in CHANNEL_TRANSITIONS[self._state]:
+                raise FatalError(f"channel {self.name} cannot go from {self._state} to {state}")
+            self._state = state
+        log.info("channel_state_changed", channel=self.name, state=state.value)

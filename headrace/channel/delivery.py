@@ -1,0 +1,219 @@
+"""Handing batches to the processor and doing what it answers."""
+
+from __future__ import annotations
+
+from concurrent.futures import CancelledError, Future
+from typing import TYPE_CHECKING
+
+import structlog
+
+from headrace.channel.answers import Effect, Standing, effect_of
+from headrace.channel.callbacks import WorkerAbandoned
+from headrace.channel.partition import Outstanding
+from headrace.errors import (
+    BatchCancelledError,
+    BatchTimeoutError,
+    InvalidResponseError,
+    OwnershipLostError,
+    SinkConflictError,
+)
+from headrace.records import Batch
+
+if TYPE_CHECKING:
+    from headrace.channel.buffer import Cut
+    from headrace.channel.partition import OwnedPartition
+    from headrace.channel.parts import Parts
+    from headrace.processors import BatchResponse
+
+log = structlog.get_logger(__name__)
+
+_NOT_FAILURES = (BatchCancelledError, CancelledError, OwnershipLostError)
+
+
+class Delivery:
+    """What a worker does with an active partition. Called by the thread that holds it."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._callbacks = parts.callbacks
+        self._clock = parts.clock
+
+    def deliver(self, owned: OwnedPartition, cut: Cut) -> None:
+        """Hand one batch out, and settle it at once if the answer is there."""
+        attempt = 1 if owned.outstanding else owned.attempts + 1
+        batch = Batch(owned, cut.start, cut.records, cut.next_offset, cut.size, attempt)
+        owned.idle_at = None
+        deadline = self._clock.monotonic() + self._parts.config.batch_timeout
+        answer = self._ask(owned, batch)
+        owned.outstanding.append(Outstanding(batch, cut, answer, deadline))
+        if answer.done():
+            self.settle(owned)
+        else:
+            answer.add_done_callback(lambda _: self._parts.scheduler.touch(owned))
+
+    def _ask(self, owned: OwnedPartition, batch: Batch) -> Future[BatchResponse]:
+        """Call ``on_next_batch`` and return its answer as a future, whatever form it has."""
+        processor = self._callbacks.processor
+        ready: Future[BatchResponse] = Future()
+        try:
+            with self._parts.metrics.stage(self._parts.name, "on_next_batch"):
+                answer = self._callbacks.call(owned, lambda: processor.on_next_batch(batch))
+        except WorkerAbandoned:
+            raise
+        except BaseException as error:  # noqa: BLE001 - it fails this batch and nothing else
+            ready.set_exception(error)
+            return ready
+        if isinstance(answer, Future):
+            return answer
+        ready.set_result(answer)
+        return ready
+
+    def settle(self, owned: OwnedPartition) -> None:
+        """Do what the answers ask for, in the order of their batches."""
+        while owned.outstanding and owned.outstanding[0].answer.done():
+            item = owned.outstanding.popleft()
+            try:
+                response = item.answer.result()
+                effect = effect_of(response, _standing(owned, item.batch.next_offset))
+            except BaseException as error:  # noqa: BLE001 - it fails this batch and nothing else
+                self.fail(owned, item, error)
+                return
+            self._count(item.batch, "answered")
+            owned.attempts = 0
+            self._apply(owned, effect, item)
+        if not owned.outstanding:
+            owned.idle_at = self._clock.monotonic() + self._parts.config.idle_time
+
+    def expire(self, owned: OwnedPartition) -> None:
+        """Fail the oldest batch if its answer is overdue."""
+        if owned.outstanding and owned.outstanding[0].deadline <= self._clock.monotonic():
+            item = owned.outstanding.popleft()
+            item.answer.cancel()
+            limit = self._parts.config.batch_timeout
+            error = BatchTimeoutError(
+                owned.partition,
+                f"{owned.partition}: batch at offset {item.batch.start} was not answered within "
+                f"batch_timeout ({limit:g} s); it is delivered again",
+            )
+            self.fail(owned, item, error)
+
+    def fail(self, owned: OwnedPartition, item: Outstanding, error: BaseException) -> None:
+        """Withdraw the later batches, ask ``on_exception``, and do as it or the policy says."""
+        retained = [item.cut, *owned.withdraw()]
+        if isinstance(error, _NOT_FAILURES):
+            self._count(item.batch, "withdrawn")
+            effect = self._again(item, self._parts.backoff.seconds(1))
+        else:
+            self._count(item.batch, "failed")
+            owned.attempts += 1
+            effect = self._decide(owned, item, error)
+        self._commit(owned, effect, None)
+        target = effect.seek if effect.seek is not None else item.cut.next_offset
+        self._move(owned, target, retained)
+        self._hold_back(owned, effect)
+
+    def _decide(self, owned: OwnedPartition, item: Outstanding, error: BaseException) -> Effect:
+        response = self._callbacks.exception(owned, error, item.batch)
+        if response is not None:
+            try:
+                return effect_of(response, _standing(owned, item.batch.next_offset))
+            except InvalidResponseError as invalid:
+                log.warning("invalid_response", channel=self._parts.name, error=str(invalid))
+        if isinstance(error, SinkConflictError):
+            return self._resynchronise(owned, item)
+        return self._parts.policy.decide(owned, item, error)
+
+    def _resynchronise(self, owned: OwnedPartition, item: Outstanding) -> Effect:
+        """Go on where the sink stands, because its stored offset is the truth."""
+        wait = self._parts.backoff.seconds(owned.attempts)
+        try:
+            stored = self._callbacks.call(
+                owned, lambda: self._callbacks.processor.stored_offset(owned)
+            )
+        except Exception as error:  # noqa: BLE001 - tried again with the batch
+            log.warning("stored_offset_failed", channel=self._parts.name, error=str(error))
+            stored = None
+        if stored is None:
+            return self._again(item, wait)
+        log.warning(
+            "position_follows_sink",
+            channel=self._parts.name,
+            topic=owned.partition.topic,
+            partition=owned.partition.partition,
+            position=item.batch.start,
+            stored=stored,
+        )
+        return Effect(stored, stored, wait, None, None)
+
+    @staticmethod
+    def _again(item: Outstanding, wait: float) -> Effect:
+        return Effect(None, item.cut.start, wait, None, None)
+
+    def respond(self, owned: OwnedPartition, response: object | None) -> None:
+        """Do what an answer asks for that was given for no batch (idle, exceptions)."""
+        if response is None:
+            return
+        try:
+            effect = effect_of(response, _standing(owned, owned.position))
+        except InvalidResponseError as error:
+            self._callbacks.exception(owned, error, None)
+            return
+        if effect.commit is not None and owned.outstanding:
+            # Commits keep the order of the batches, so one ahead of open answers has to wait.
+            effect = Effect(None, effect.seek, effect.wait, effect.max_records, effect.max_bytes)
+        self._commit(owned, effect, None)
+        if effect.seek is not None:
+            self._move(owned, effect.seek, owned.withdraw())
+        self._hold_back(owned, effect)
+
+    def conclude(self, owned: OwnedPartition, response: object | None) -> None:
+        """Commit what the answer to ``on_stream_termination`` advances to."""
+        if response is None:
+            return
+        try:
+            effect = effect_of(response, _standing(owned, owned.position))
+        except InvalidResponseError as error:
+            log.warning("invalid_response", channel=self._parts.name, error=str(error))
+            return
+        self._commit(owned, effect, None)
+
+    def _apply(self, owned: OwnedPartition, effect: Effect, item: Outstanding) -> None:
+        self._commit(owned, effect, item.batch)
+        if effect.seek is not None:
+            self._move(owned, effect.seek, [item.cut, *owned.withdraw()])
+        self._hold_back(owned, effect)
+
+    def _commit(self, owned: OwnedPartition, effect: Effect, batch: Batch | None) -> None:
+        if effect.commit is None:
+            return
+        if effect.commit < owned.advanced:
+            log.warning(
+                "offset_moved_back",
+                channel=self._parts.name,
+                topic=owned.partition.topic,
+                partition=owned.partition.partition,
+                epoch=owned.epoch,
+                before=owned.advanced,
+                offset=effect.commit,
+            )
+        owned.advanced = effect.commit
+        self._parts.committer.stage(owned, effect.commit, batch)
+
+    def _move(self, owned: OwnedPartition, target: int, retained: list[Cut]) -> None:
+        if not owned.rewind(target, retained):
+            self._parts.fetcher.seek(owned)
+
+    def _hold_back(self, owned: OwnedPartition, effect: Effect) -> None:
+        owned.limit_next(effect.max_records, effect.max_bytes)
+        if effect.wait > 0:
+            owned.not_before = self._clock.monotonic() + effect.wait
+
+    def _count(self, batch: Batch, outcome: str) -> None:
+        metrics, topic = self._parts.metrics, batch.partition.topic
+        metrics.batches.labels(self._parts.name, topic, outcome).inc()
+        if outcome == "answered":
+            metrics.records.labels(self._parts.name, topic).inc(len(batch))
+
+
+def _standing(owned: OwnedPartition, next_offset: int) -> Standing:
+    return Standing(owned.partition, owned.advanced, next_offset)

@@ -1,0 +1,109 @@
+"""The two ways a partition ends: released in order, or lost."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import structlog
+
+from headrace.channel.states import Ending, PartitionState
+
+if TYPE_CHECKING:
+    from headrace.channel.delivery import Delivery
+    from headrace.channel.partition import OwnedPartition
+    from headrace.channel.parts import Parts
+
+log = structlog.get_logger(__name__)
+
+
+class Endings:
+    """What a worker does with a partition that has to end. Called by the thread that holds it."""
+
+    def __init__(self, parts: Parts, delivery: Delivery) -> None:
+        self._parts = parts
+        self._delivery = delivery
+
+    def lose(self, owned: OwnedPartition) -> None:
+        """End it at once: nothing done for it can take effect any more."""
+        started = owned.state is not PartitionState.STARTING and not (
+            owned.state is PartitionState.SUSPENDED and owned.committed is None
+        )
+        self._drop(owned)
+        if started:
+            processor = self._parts.callbacks.processor
+            self._parts.callbacks.tell_end(owned, lambda: processor.on_partition_lost(owned))
+        owned.become(PartitionState.LOST)
+        self._log("partition_lost", owned, reason=owned.ending.name.lower())
+        if owned.ending is Ending.ABANDONED:
+            self._parts.coordinator.abandon(owned.claim)
+
+    def unstarted(self, owned: OwnedPartition) -> None:
+        """Give back a partition that the processor has not heard of yet."""
+        self._drop(owned)
+        owned.become(PartitionState.TERMINATED)
+        self._parts.coordinator.released(owned.claim, clean=True)
+
+    def begin(self, owned: OwnedPartition) -> None:
+        """Stop fetching; what is out may still be answered."""
+        self._parts.fetcher.unassign(owned)
+        owned.discard()
+        owned.become(PartitionState.RELEASING)
+        self._parts.committer.flush()
+
+    def turn(self, owned: OwnedPartition) -> None:
+        """Go on releasing: answers, their commits, the callback, its commit, the claim."""
+        overdue = self._overdue(owned)
+        if owned.state is PartitionState.RELEASING:
+            if (owned.outstanding or owned.owed is not None) and not overdue:
+                return
+            self._terminate(owned)
+        if owned.owed is None:
+            self._finish(owned)
+        elif overdue:
+            self._give_up(owned)
+
+    def _overdue(self, owned: OwnedPartition) -> bool:
+        return owned.release_by is not None and self._parts.clock.monotonic() >= owned.release_by
+
+    def _terminate(self, owned: OwnedPartition) -> None:
+        left = owned.withdraw()
+        if left:
+            self._log("batches_withdrawn", owned, records=sum(len(cut.records) for cut in left))
+        processor = self._parts.callbacks.processor
+        response = self._parts.callbacks.tell_end(
+            owned, lambda: processor.on_stream_termination(owned)
+        )
+        owned.become(PartitionState.TERMINATING)
+        if not left:
+            self._delivery.conclude(owned, response)
+            self._parts.committer.flush()
+
+    def _finish(self, owned: OwnedPartition) -> None:
+        self._drop(owned)
+        owned.become(PartitionState.TERMINATED)
+        self._log("partition_released", owned, committed=owned.committed)
+        self._parts.coordinator.released(owned.claim, clean=True)
+
+    def _give_up(self, owned: OwnedPartition) -> None:
+        """The last commit is not stored in time: the next owner must know that."""
+        self._drop(owned)
+        owned.become(PartitionState.TERMINATED)
+        self._log("release_overdue", owned, committed=owned.committed, advanced=owned.advanced)
+        self._parts.coordinator.released(owned.claim, clean=False)
+
+    def _drop(self, owned: OwnedPartition) -> None:
+        self._parts.fetcher.unassign(owned)
+        self._parts.committer.forget(owned)
+        owned.withdraw()
+        owned.discard()
+
+    def _log(self, event: str, owned: OwnedPartition, **facts: object) -> None:
+        topic, number = owned.partition
+        log.info(
+            event,
+            channel=self._parts.name,
+            topic=topic,
+            partition=number,
+            epoch=owned.epoch,
+            **facts,
+        )

@@ -1,0 +1,231 @@
+"""The thread that reads from Kafka into the buffers of the owned partitions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from threading import Event, Thread
+from typing import TYPE_CHECKING
+
+import structlog
+
+from headrace.channel.buffer import chunk_of
+from headrace.channel.flow import Reading, decide
+from headrace.channel.partition import GapPassed, OutOfRange, OwnedPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headrace.channel.flow import Decision
+    from headrace.clock import Clock, Deadline
+    from headrace.kafka.ports import Fetched, RecordSource
+    from headrace.metrics import Metrics
+    from headrace.records import TopicPartition
+
+log = structlog.get_logger(__name__)
+
+#: Seconds a fetch waits for records. It bounds how late a command is heard.
+FETCH_TIMEOUT = 0.05
+
+#: Seconds between two looks at the watermarks, which the client knows without asking.
+WATERMARK_INTERVAL = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class _Assign:
+    partition: OwnedPartition
+
+
+@dataclass(frozen=True, slots=True)
+class _Unassign:
+    partition: OwnedPartition
+
+
+@dataclass(frozen=True, slots=True)
+class _Seek:
+    partition: OwnedPartition
+
+
+@dataclass(slots=True)
+class _Slot:
+    """A partition as the fetcher has it: the buffer generation that its client fetches for."""
+
+    owned: OwnedPartition
+    generation: int
+    paused: bool = False
+
+
+class Fetcher:
+    """Owns one record source and the loop that reads it.
+
+    ``assign``, ``unassign`` and ``seek`` may be called on any thread and do not block. A partition
+    is fetched from its buffer's ``fetch_from``; what still arrives for an older generation of
+    the buffer is dropped there.
+    """
+
+    def __init__(
+        self,
+        source: RecordSource,
+        *,
+        budget: int,
+        touch: Callable[[OwnedPartition], None],
+        metrics: Metrics,
+        channel: str,
+        clock: Clock,
+    ) -> None:
+        self._source = source
+        self._budget = budget
+        self._touch = touch
+        self._gauge = metrics.buffer_bytes.labels(channel)
+        self._clock = clock
+        self._log = log.bind(channel=channel)
+        self._commands: SimpleQueue[_Assign | _Unassign | _Seek] = SimpleQueue()
+        self._slots: dict[TopicPartition, _Slot] = {}
+        self._watermarks_at = 0.0
+        self._stopping = Event()
+        self._thread = Thread(target=self._run, name=f"{channel}-fetcher", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def assign(self, partition: OwnedPartition) -> None:
+        """Begin to fetch ``partition``."""
+        self._commands.put(_Assign(partition))
+
+    def unassign(self, partition: OwnedPartition) -> None:
+        """Stop fetching ``partition``."""
+        self._commands.put(_Unassign(partition))
+
+    def seek(self, partition: OwnedPartition) -> None:
+        """Fetch ``partition`` from where its restarted buffer wants to go on."""
+        self._commands.put(_Seek(partition))
+
+    def stop(self, deadline: Deadline) -> bool:
+        """End the thread and close the source; False if it overran the deadline."""
+        self._stopping.set()
+        if self._thread.ident is None:
+            self._source.close()
+            return True
+        self._thread.join(deadline.remaining)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping.is_set():
+                self._obey()
+                decision = self._balance()
+                if decision.fetch:
+                    self._distribute(self._source.fetch(FETCH_TIMEOUT))
+                else:
+                    self._stopping.wait(FETCH_TIMEOUT)
+                self._look_at_watermarks()
+        finally:
+            self._source.close()
+
+    # --- commands -------------------------------------------------------------------------------
+
+    def _obey(self) -> None:
+        while True:
+            try:
+                command = self._commands.get_nowait()
+            except Empty:
+                return
+            match command:
+                case _Assign(owned):
+                    self._assign(owned)
+                case _Unassign(owned):
+                    self._unassign(owned)
+                case _Seek(owned):
+                    self._seek(owned)
+
+    def _assign(self, owned: OwnedPartition) -> None:
+        generation, start = owned.buffer.aim()
+        self._slots[owned.partition] = _Slot(owned, generation)
+        self._source.assign({owned.partition: start})
+
+    def _unassign(self, owned: OwnedPartition) -> None:
+        slot = self._slots.get(owned.partition)
+        if slot is not None and slot.owned is owned:
+            del self._slots[owned.partition]
+            self._source.unassign([owned.partition])
+
+    def _seek(self, owned: OwnedPartition) -> None:
+        slot = self._slots.get(owned.partition)
+        if slot is not None and slot.owned is owned:
+            self._aim(slot)
+
+    # --- records --------------------------------------------------------------------------------
+
+    def _distribute(self, fetched: Fetched) -> None:
+        now = self._clock.monotonic()
+        for partition, records in fetched.chunks:
+            slot = self._slots.get(partition)
+            if slot is not None and slot.owned.buffer.append(
+                slot.generation, chunk_of(records), now
+            ):
+                self._touch(slot.owned)
+        for partition, end in fetched.ends:
+            slot = self._slots.get(partition)
+            if slot is not None and slot.owned.buffer.pass_gap(slot.generation, end):
+                self._tell(slot, GapPassed(end))
+        for partition in fetched.out_of_range:
+            slot = self._slots.get(partition)
+            if slot is not None:
+                self._tell(slot, OutOfRange(slot.generation))
+        for error in fetched.errors:
+            self._log.warning("fetch_error", error=error)
+
+    def _tell(self, slot: _Slot, news: GapPassed | OutOfRange) -> None:
+        slot.owned.tell(news)
+        self._touch(slot.owned)
+
+    # --- back-pressure --------------------------------------------------------------------------
+
+    def _balance(self) -> Decision:
+        share = self._budget // max(1, len(self._slots))
+        readings = [self._reading(slot, share) for slot in self._slots.values()]
+        self._gauge.set(sum(reading.held for reading in readings))
+        decision = decide(readings, self._budget)
+        for partition in decision.shed:
+            self._shed(self._slots[partition])
+        self._pause(decision)
+        return decision
+
+    def _reading(self, slot: _Slot, share: int) -> Reading:
+        owned = slot.owned
+        owned.share = share
+        held = owned.held_bytes()
+        end = owned.high_watermark
+        hungry = owned.buffer.size == 0 and end is not None and owned.buffer.expected < end
+        return Reading(owned.partition, held, hungry, slot.paused)
+
+    def _pause(self, decision: Decision) -> None:
+        if decision.pause:
+            self._source.pause(decision.pause)
+        if decision.resume:
+            self._source.resume(decision.resume)
+        for partition in decision.pause | decision.resume:
+            self._slots[partition].paused = partition in decision.pause
+
+    def _shed(self, slot: _Slot) -> None:
+        """Give unread records back: they are fetched again when there is room."""
+        if slot.owned.buffer.shed(slot.generation):
+            self._aim(slot)
+
+    def _aim(self, slot: _Slot) -> None:
+        """Have the client fetch what the buffer wants; a pause outlives that."""
+        slot.generation, start = slot.owned.buffer.aim()
+        self._source.seek(slot.owned.partition, start)
+        if slot.paused:
+            self._source.pause([slot.owned.partition])
+
+    def _look_at_watermarks(self) -> None:
+        now = self._clock.monotonic()
+        if now - self._watermarks_at < WATERMARK_INTERVAL:
+            return
+        self._watermarks_at = now
+        for partition, slot in self._slots.items():
+            end = self._source.high_watermark(partition)
+            if end is not None:
+                slot.owned.high_watermark = end

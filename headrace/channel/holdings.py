@@ -1,0 +1,191 @@
+"""The partitions a channel holds, as its coordinator grants and takes them."""
+
+from __future__ import annotations
+
+from threading import Lock
+from typing import TYPE_CHECKING
+
+import structlog
+
+from headrace.channel.buffer import Limits
+from headrace.channel.committer import COMMIT_TIMEOUT
+from headrace.channel.partition import EpochRaised, OwnedPartition
+from headrace.channel.states import Ending
+from headrace.metrics import PartitionReading
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headrace.channel.gates import Gates
+    from headrace.channel.scheduler import Scheduler
+    from headrace.channel.topics import TopicWatcher
+    from headrace.clock import Clock, Deadline
+    from headrace.config import ChannelConfig
+    from headrace.coordinators.claims import Claim, LossReason
+    from headrace.coordinators.listener import RebalanceSummary
+    from headrace.errors import HeadraceError
+    from headrace.metrics import Metrics
+    from headrace.records import TopicPartition
+
+log = structlog.get_logger(__name__)
+
+#: The part of a stop's deadline in which partitions finish; the rest is for freeing the claims.
+RELEASE_SHARE = 0.8
+
+
+class Holdings:
+    """A coordinator's listener: its methods only note what happened and wake a worker.
+
+    All methods are safe on any thread and do not block.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        config: ChannelConfig,
+        topics: TopicWatcher,
+        scheduler: Scheduler,
+        gates: Gates,
+        metrics: Metrics,
+        clock: Clock,
+        fail: Callable[[BaseException], None],
+    ) -> None:
+        self._name = name
+        self._config = config
+        self._topics = topics
+        self._scheduler = scheduler
+        self._gates = gates
+        self._metrics = metrics
+        self._clock = clock
+        self._lock = Lock()
+        self._owned: dict[TopicPartition, OwnedPartition] = {}
+        self._fail = fail
+        self._mine: frozenset[TopicPartition] = frozenset()
+        self._stop_by: Deadline | None = None
+
+    def all(self) -> list[OwnedPartition]:
+        """Return what is held now, final states left out."""
+        with self._lock:
+            return [owned for owned in self._owned.values() if not owned.final]
+
+    def touch_all(self) -> None:
+        """Look at every partition again, because a gate opened or closed."""
+        for owned in self.all():
+            self._scheduler.touch(owned)
+
+    def readings(self) -> list[PartitionReading]:
+        """Return where each partition stands, for the metrics."""
+        return [
+            PartitionReading(
+                channel=self._name,
+                topic=owned.partition.topic,
+                partition=owned.partition.partition,
+                state=owned.state.value,
+                epoch=owned.epoch,
+                position=owned.position,
+                committed=owned.committed,
+                high_watermark=owned.high_watermark,
+            )
+            for owned in self.all()
+        ]
+
+    def finish_by(self, deadline: Deadline) -> None:
+        """Have releases that are asked for from now on end within ``deadline``."""
+        self._stop_by = deadline
+
+    def ended(self, owned: OwnedPartition) -> None:
+        """Forget a partition in a final state, and let the claim that followed it begin."""
+        with self._lock:
+            successor = self._owned.get(owned.partition)
+            if successor is owned:
+                del self._owned[owned.partition]
+                return
+        if successor is not None:
+            self._scheduler.touch(successor)
+
+    # --- the coordinator's listener -------------------------------------------------------------
+
+    def claimed(self, claim: Claim) -> None:
+        """Begin with a partition, behind what may still be ending of it."""
+        batch = self._config.batch
+        limits = Limits(batch.max_records, batch.max_bytes, batch.linger)
+        identity = self._topics.identity(claim.partition, self._config.group)
+        owned = OwnedPartition(claim, identity, limits, self._config.max_in_flight, self._gates)
+        with self._lock:
+            before = self._owned.get(claim.partition)
+            owned.predecessor = before if before is not None and not before.final else None
+            self._owned[claim.partition] = owned
+        self._scheduler.touch(owned)
+
+    def release_requested(self, claim: Claim) -> None:
+        """Have a partition terminate in order and be given back."""
+        owned = self._find(claim)
+        if owned is not None:
+            owned.release_by = self._release_by()
+            owned.end(Ending.RELEASE)
+            self._scheduler.touch(owned)
+
+    def claim_lost(self, claim: Claim, reason: LossReason) -> None:
+        """Have a partition end at once."""
+        log.warning(
+            "claim_lost",
+            channel=self._name,
+            topic=claim.partition.topic,
+            partition=claim.partition.partition,
+            epoch=claim.epoch,
+            reason=reason.value,
+        )
+        owned = self._find(claim)
+        if owned is not None:
+            owned.end(Ending.LOST)
+            self._scheduler.touch(owned)
+
+    def epoch_raised(self, old: Claim, new: Claim) -> None:
+        """Go on under a higher epoch."""
+        owned = self._find(old)
+        if owned is not None:
+            owned.tell(EpochRaised(new))
+            self._scheduler.touch(owned)
+
+    def suspended(self) -> None:
+        """Deliver and commit nothing until ZooKeeper is heard again."""
+        self._gates.suspended.set()
+        log.warning("coordination_suspended", channel=self._name)
+        self.touch_all()
+
+    def resumed(self) -> None:
+        """Go on."""
+        self._gates.suspended.clear()
+        log.info("coordination_resumed", channel=self._name)
+        self.touch_all()
+
+    def rebalanced(self, summary: RebalanceSummary) -> None:
+        """Count a change of what this member is to have, and log how the group looks."""
+        if summary.mine != self._mine:
+            self._mine = summary.mine
+            self._metrics.rebalances.labels(self._name).inc()
+        log.info(
+            "group_changed",
+            channel=self._name,
+            members=list(summary.members),
+            mine=sorted(map(str, summary.mine)),
+            unowned=sorted(map(str, summary.unowned)),
+            problems=dict(summary.problems),
+        )
+
+    def failed(self, error: HeadraceError) -> None:
+        """Stop the channel, because its coordinator has ended by itself."""
+        self._fail(error)
+
+    def _find(self, claim: Claim) -> OwnedPartition | None:
+        with self._lock:
+            owned = self._owned.get(claim.partition)
+        return owned if owned is not None and owned.claim.epoch == claim.epoch else None
+
+    def _release_by(self) -> float:
+        now = self._clock.monotonic()
+        usual = now + self._config.batch_timeout + COMMIT_TIMEOUT
+        if self._stop_by is None:
+            return usual
+        return min(usual, now + self._stop_by.remaining * RELEASE_SHARE)

@@ -1,0 +1,362 @@
+"""One owned partition: its state, its positions, and the batches that are out."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import deque
+from dataclasses import dataclass
+from threading import Lock
+from typing import TYPE_CHECKING
+
+import structlog
+
+from headrace.channel.buffer import Cut, Limits, PartitionBuffer, divide, split
+from headrace.channel.states import FINAL, TRANSITIONS, Ending, PartitionState
+from headrace.errors import FatalError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from concurrent.futures import Future
+
+    from headrace.channel.gates import Gates
+    from headrace.coordinators.claims import Claim
+    from headrace.errors import PartitionError
+    from headrace.processors import BatchResponse
+    from headrace.records import Batch, Record, TopicPartition
+
+log = structlog.get_logger(__name__)
+
+_ENDING_STATES = (PartitionState.RELEASING, PartitionState.TERMINATING)
+
+
+@dataclass(slots=True)
+class Outstanding:
+    """A batch that was handed out, and where its answer will be. ``deadline`` is monotonic."""
+
+    batch: Batch
+    cut: Cut
+    answer: Future[BatchResponse]
+    deadline: float
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """News for a partition: ``offset`` is stored, which covers ``batches``."""
+
+    offset: int
+    batches: tuple[Batch, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """News for a partition: an error that belongs to no batch."""
+
+    error: PartitionError
+
+
+@dataclass(frozen=True, slots=True)
+class EpochRaised:
+    """News for a partition: the coordinator raised the epoch of its claim."""
+
+    claim: Claim
+
+
+@dataclass(frozen=True, slots=True)
+class OutOfRange:
+    """News for a partition: the broker does not have its position (of that generation)."""
+
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class GapPassed:
+    """News for a partition: nothing readable lies between its position and ``end``."""
+
+    end: int
+
+
+News = Committed | Trouble | EpochRaised | OutOfRange | GapPassed
+
+
+class OwnedPartition:
+    """What one claim on one partition amounts to in this member; an ``Assignment``.
+
+    Exactly one thread at a time holds it, as the scheduler hands it out, and only the holder
+    calls methods that change it. Other threads use what is marked so: ``tell`` and ``end`` leave
+    word, the fetcher fills ``buffer``, and the properties may be read at any time.
+    """
+
+    def __init__(
+        self, claim: Claim, identity: str, limits: Limits, max_in_flight: int, gates: Gates
+    ) -> None:
+        self.claim = claim
+        self.identity = identity
+        self.state = PartitionState.STARTING
+        self.buffer = PartitionBuffer()
+        self.pending: deque[Cut] = deque()
+        self.outstanding: deque[Outstanding] = deque()
+        self.news: deque[News] = deque()
+        self.advanced = 0
+        self.committed: int | None = None
+        self.high_watermark: int | None = None
+        self.attempts = 0
+        self.not_before = 0.0
+        self.idle_at: float | None = None
+        self.release_by: float | None = None
+        self.owed: int | None = None
+        self.gap_end: int | None = None
+        self.holder: object = None
+        self.share = limits.max_bytes * (max_in_flight + 1)
+        self.callback_since: float | None = None
+        self.predecessor: OwnedPartition | None = None
+        self.last_error: str | None = None
+        self._limits = limits
+        self._next_limits: Limits | None = None
+        self._max_in_flight = max_in_flight
+        self._gates = gates
+        self._resting = PartitionState.WAITING
+        self._ending = Ending.NONE
+        self._ending_lock = Lock()
+
+    # --- read on any thread ---------------------------------------------------------------------
+
+    @property
+    def partition(self) -> TopicPartition:
+        """The partition held."""
+        return self.claim.partition
+
+    @property
+    def epoch(self) -> int:
+        """The claim's epoch."""
+        return self.claim.epoch
+
+    @property
+    def position(self) -> int:
+        """The next offset to deliver."""
+        try:
+            return self.pending[0].start
+        except IndexError:
+            return self.buffer.position
+
+    @property
+    def ending(self) -> Ending:
+        """Whether and how the partition has to end."""
+        return self._ending
+
+    @property
+    def final(self) -> bool:
+        """Whether nothing more will happen to it."""
+        return self.state in FINAL
+
+    def is_current(self) -> bool:
+        """Whether work for it may still take effect."""
+        return (
+            self._ending.value < Ending.LOST.value
+            and self.state not in FINAL
+            and self.claim.lease.valid()
+        )
+
+    def may_act(self) -> bool:
+        """Whether new work may begin for it: ZooKeeper is heard, and the lease holds."""
+        return not self._gates.suspended.is_set() and self.claim.lease.valid()
+
+    def may_commit(self) -> bool:
+        """Whether an offset may be stored for it at this moment."""
+        return self.is_current() and self.may_act()
+
+    def held_bytes(self) -> int:
+        """Bytes of records fetched for it and not yet answered for good."""
+        out = sum(item.cut.size for item in tuple(self.outstanding))
+        return self.buffer.size + out + sum(cut.size for cut in tuple(self.pending))
+
+    # --- leave word, on any thread --------------------------------------------------------------
+
+    def tell(self, news: News) -> None:
+        """Leave news for the next holder."""
+        self.news.append(news)
+
+    def end(self, ending: Ending) -> None:
+        """Have it end; a weaker ending than one already asked for changes nothing."""
+        with self._ending_lock:
+            if ending.value > self._ending.value:
+                self._ending = ending
+
+    # --- the holder only ------------------------------------------------------------------------
+
+    def become(self, state: PartitionState) -> None:
+        """Enter ``state``.
+
+        Raises:
+            FatalError: the transition table does not allow it, so the bookkeeping is wrong.
+        """
+        if state is self.state:
+            return
+        if state not in TRANSITIONS[self.state]:
+            raise FatalError(f"{self.partition} cannot go from {self.state} to {state}")
+        before, self.state = self.state, state
+        if PartitionState.RUNNING not in (before, state):
+            log.debug(
+                "partition_state_changed",
+                topic=self.partition.topic,
+                partition=self.partition.partition,
+                epoch=self.epoch,
+                before=before.value,
+                state=state.value,
+            )
+
+    def suspend(self) -> None:
+        """Enter SUSPENDED, to come back to where it was before: starting or delivering."""
+        starting = self.state is PartitionState.STARTING
+        self._resting = PartitionState.STARTING if starting else PartitionState.WAITING
+        self.become(PartitionState.SUSPENDED)
+
+    def unsuspend(self) -> None:
+        """Leave SUSPENDED, because the lease is confirmed again."""
+        self.become(self._resting)
+
+    def rest(self, now: float) -> None:
+        """Leave RUNNING for the state that says what it waits for."""
+        if self.state is PartitionState.RUNNING:
+            held = self.not_before > now
+            self.become(PartitionState.BACKING_OFF if held else PartitionState.WAITING)
+
+    def due(self) -> float | None:
+        """Return when it next needs a worker, in monotonic seconds: 0.0 for at once.
+
+        None means that nothing needs doing until it is touched: by the fetcher, an answer, news
+        or an ending.
+        """
+        if self.final or (self.predecessor is not None and not self.predecessor.final):
+            return None
+        if self._urgent():
+            return 0.0
+        if self.state is PartitionState.SUSPENDED:
+            return self.release_by
+        if self.state in _ENDING_STATES:
+            return earliest(self.release_by, self._timeout_due())
+        if self.state is PartitionState.STARTING:
+            return self.not_before
+        return self._active_due()
+
+    def _urgent(self) -> bool:
+        if self._ending.value >= Ending.LOST.value:
+            return True
+        if self.state is PartitionState.SUSPENDED:
+            return self.may_act()
+        ends = self._ending is Ending.RELEASE and self.state not in _ENDING_STATES
+        return ends or bool(self.news) or self._answered()
+
+    def _active_due(self) -> float | None:
+        paused = self.state is PartitionState.PAUSED
+        if self._gates.pauses.active:
+            still_busy = paused or self.outstanding or self.owed is not None
+            return self._timeout_due() if still_busy else 0.0
+        if paused:
+            return 0.0
+        return earliest(self._delivery_due(), self._timeout_due(), self.idle_at)
+
+    def _delivery_due(self) -> float | None:
+        if len(self.outstanding) >= self._max_in_flight:
+            return None
+        at = 0.0 if self.pending else self.buffer.due(self.limits)
+        return None if at is None else max(at, self.not_before)
+
+    def _timeout_due(self) -> float | None:
+        return self.outstanding[0].deadline if self.outstanding else None
+
+    def _answered(self) -> bool:
+        return bool(self.outstanding) and self.outstanding[0].answer.done()
+
+    @property
+    def limits(self) -> Limits:
+        """The limits of the next batch.
+
+        A batch and those in flight with it fit into the partition's share of the memory budget.
+        """
+        limits = self._next_limits or self._limits
+        most = self.share // (self._max_in_flight + 1)
+        if limits.max_bytes <= most:
+            return limits
+        return Limits(limits.max_records, most, limits.linger)
+
+    def limit_next(self, max_records: int | None, max_bytes: int | None) -> None:
+        """Bound the next batch only, as the processor asked; the channel's limits still hold."""
+        if max_records is None and max_bytes is None:
+            return
+        usual = self._limits
+        self._next_limits = Limits(
+            min(max_records or usual.max_records, usual.max_records),
+            min(max_bytes or usual.max_bytes, usual.max_bytes),
+            usual.linger,
+        )
+
+    def take_batch(self, now: float) -> Cut | None:
+        """Take the next batch to deliver, None if none is due yet."""
+        due = self._delivery_due()
+        if due is None or due > now:
+            return None
+        limits, self._next_limits = self.limits, None
+        if not self.pending:
+            return self.buffer.cut(limits)
+        front, rest = split(self.pending.popleft(), limits)
+        if rest is not None:
+            self.pending.appendleft(rest)
+        return front
+
+    def withdraw(self) -> list[Cut]:
+        """Take back all outstanding batches and cancel their futures; return their records."""
+        cuts = [item.cut for item in self.outstanding]
+        for item in self.outstanding:
+            item.answer.cancel()
+        self.outstanding.clear()
+        return cuts
+
+    def discard(self) -> None:
+        """Drop all records that are not handed out; the position stays where it is."""
+        position = self.position
+        self.pending.clear()
+        self.buffer.restart(position)
+
+    def rewind(self, target: int, retained: Iterable[Cut]) -> bool:
+        """Move the position to ``target``.
+
+        ``retained`` are records just taken back, which the pending ones and the buffer continue.
+
+        Returns:
+            whether the records at hand cover it; if not, the buffer was emptied and the fetcher
+            has to seek.
+        """
+        cuts = [*retained, *self.pending]
+        self.pending.clear()
+        covered = cuts[0].start if cuts else self.buffer.position
+        if not covered <= target <= self.buffer.position:
+            self.buffer.restart(target)
+            return False
+        self.pending.extend(part for cut in cuts if (part := _from(cut, target)) is not None)
+        return True
+
+
+def _from(cut: Cut, target: int) -> Cut | None:
+    """Return what of ``cut`` lies at ``target`` or behind, None if nothing does."""
+    if cut.next_offset <= target:
+        return None
+    if cut.start >= target:
+        return cut
+    count = bisect_left(cut.records, target, key=_offset)
+    if count == len(cut.records):
+        return None
+    if count == 0:
+        return Cut(target, cut.records, cut.next_offset, cut.size)
+    rest = divide(cut, count)[1]
+    return Cut(target, rest.records, rest.next_offset, rest.size)
+
+
+def _offset(record: Record) -> int:
+    offset = record.offset()
+    assert offset is not None
+    return offset
+
+
+def earliest(*times: float | None) -> float | None:
+    """Return the first of the times that are given, None if none is."""
+    return min((at for at in times if at is not None), default=None)

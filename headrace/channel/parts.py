@@ -1,0 +1,45 @@
+"""What the steps of a worker share: the channel's configuration and its other threads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headrace.channel.backoff import Backoff
+    from headrace.channel.callbacks import Callbacks
+    from headrace.channel.committer import Committer
+    from headrace.channel.fetcher import Fetcher
+    from headrace.channel.gates import Gates
+    from headrace.channel.policy import FailurePolicy
+    from headrace.channel.scheduler import Scheduler
+    from headrace.channel.topics import TopicWatcher
+    from headrace.clock import Clock
+    from headrace.config import ChannelConfig
+    from headrace.coordinators.coordinator import Coordinator
+    from headrace.kafka.ports import OffsetStore, TopicCatalog
+    from headrace.metrics import Metrics
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The parts of one channel, as its workers use them. ``fail`` stops the whole channel."""
+
+    name: str
+    config: ChannelConfig
+    callbacks: Callbacks
+    scheduler: Scheduler
+    fetcher: Fetcher
+    committer: Committer
+    coordinator: Coordinator
+    store: OffsetStore
+    catalog: TopicCatalog
+    topics: TopicWatcher
+    gates: Gates
+    backoff: Backoff
+    policy: FailurePolicy
+    metrics: Metrics
+    clock: Clock
+    fail: Callable[[BaseException], None]

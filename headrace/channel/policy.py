@@ -1,0 +1,67 @@
+"""What the channel does with a failed batch when the processor leaves it to the configuration."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import structlog
+
+from headrace.channel.answers import Effect
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headrace.channel.backoff import Backoff
+    from headrace.channel.partition import Outstanding, OwnedPartition
+    from headrace.config import OnErrorConfig
+    from headrace.metrics import Metrics
+
+log = structlog.get_logger(__name__)
+
+
+class FailurePolicy:
+    """The channel's ``on_error`` section. Called by the thread that holds the partition."""
+
+    def __init__(
+        self,
+        config: OnErrorConfig,
+        *,
+        backoff: Backoff,
+        fail: Callable[[BaseException], None],
+        metrics: Metrics,
+        channel: str,
+    ) -> None:
+        self._config = config
+        self._backoff = backoff
+        self._fail = fail
+        self._metrics = metrics
+        self._channel = channel
+
+    def decide(self, owned: OwnedPartition, item: Outstanding, error: BaseException) -> Effect:
+        """Return what follows: the same batch again, the batch behind it, or again and stop."""
+        again = Effect(None, item.cut.start, self._backoff.seconds(owned.attempts), None, None)
+        most = self._config.max_attempts
+        if most is None or owned.attempts < most:
+            return again
+        if self._config.policy == "skip":
+            return self._skip(owned, item, error)
+        if self._config.policy == "stop":
+            self._fail(error)
+        return again
+
+    def _skip(self, owned: OwnedPartition, item: Outstanding, error: BaseException) -> Effect:
+        topic, number = owned.partition
+        self._metrics.skipped.labels(self._channel, topic, "failed").inc(len(item.batch))
+        log.error(
+            "batch_skipped",
+            channel=self._channel,
+            topic=topic,
+            partition=number,
+            first_offset=item.batch.first_offset,
+            next_offset=item.batch.next_offset,
+            records=len(item.batch),
+            attempts=owned.attempts,
+            error=str(error),
+        )
+        owned.attempts = 0
+        return Effect(item.batch.next_offset, None, 0.0, None, None)

@@ -1,0 +1,89 @@
+"""What follows when the broker does not have the position: ask, then the channel's policy."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import structlog
+
+from headrace.clock import Deadline
+from headrace.errors import HeadraceError, OffsetOutOfRangeError
+from headrace.processors import BatchResponse
+
+if TYPE_CHECKING:
+    from headrace.channel.partition import OwnedPartition
+    from headrace.channel.parts import Parts
+
+log = structlog.get_logger(__name__)
+
+#: Seconds to wait for a partition's leader to say what it has.
+WATERMARK_TIMEOUT = 5.0
+
+
+class RangeReset:
+    """Finds a position that the broker has. Called by the thread that holds the partition."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+
+    def reset(self, owned: OwnedPartition) -> None:
+        """Move the position into range, and say which offsets are passed over."""
+        deadline = Deadline.after(WATERMARK_TIMEOUT, self._parts.clock)
+        try:
+            low, high = self._parts.catalog.watermarks(owned.partition, deadline)
+        except HeadraceError as silence:
+            log.warning("watermarks_unknown", channel=self._parts.name, error=str(silence))
+            owned.last_error = str(silence)
+            self._parts.fetcher.seek(owned)
+            return
+        asked = owned.buffer.fetch_from
+        if low <= asked <= high:
+            self._parts.fetcher.seek(owned)
+            return
+        error = OffsetOutOfRangeError(owned.partition, asked, low, high)
+        response = self._parts.callbacks.exception(owned, error, None)
+        target = self._target(response, low, high)
+        if target is None:
+            self._parts.fail(error)
+            return
+        self._move(owned, target, asked)
+        if isinstance(response, BatchResponse):
+            owned.limit_next(response.max_records, response.max_bytes)
+            owned.not_before = self._parts.clock.monotonic() + response.wait
+
+    def _target(self, response: object | None, low: int, high: int) -> int | None:
+        """Return where to go on: the processor's offset if the broker has it, else the policy's."""
+        if (
+            isinstance(response, BatchResponse)
+            and response.offset is not None
+            and low <= response.offset <= high
+        ):
+            return response.offset
+        policy = self._parts.config.offset_out_of_range
+        if policy == "stop":
+            return None
+        return low if policy == "earliest" else high
+
+    def _move(self, owned: OwnedPartition, target: int, asked: int) -> None:
+        lost = max(0, target - asked)
+        topic, number = owned.partition
+        self._parts.metrics.skipped.labels(self._parts.name, topic, "out_of_range").inc(lost)
+        log.error(
+            "offset_out_of_range",
+            channel=self._parts.name,
+            topic=topic,
+            partition=number,
+            position=asked,
+            target=target,
+            lost_records=lost,
+        )
+        position = owned.position
+        owned.withdraw()
+        owned.pending.clear()
+        if target >= position:
+            owned.buffer.restart(position, fetch_from=target)
+        else:
+            owned.buffer.restart(target)
+            owned.advanced = target
+            self._parts.committer.stage(owned, target, None)
+        self._parts.fetcher.seek(owned)

@@ -1,0 +1,117 @@
+"""From a claim to the first delivery: find the start position, store it, begin to fetch."""
+
+from __future__ import annotations
+
+from math import inf
+from typing import TYPE_CHECKING
+
+import structlog
+
+from headrace.channel.partition import Committed, EpochRaised, Trouble
+from headrace.channel.states import PartitionState
+from headrace.clock import Deadline
+
+if TYPE_CHECKING:
+    from headrace.channel.partition import OwnedPartition
+    from headrace.channel.parts import Parts
+    from headrace.kafka.ports import StoredOffset
+
+log = structlog.get_logger(__name__)
+
+#: Seconds to wait for the group's offset or the watermarks of one partition.
+READ_TIMEOUT = 5.0
+
+
+class Starting:
+    """What a worker does with a partition in STARTING. Called by the thread that holds it."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+
+    def turn(self, owned: OwnedPartition) -> None:
+        """Take the next step towards the first delivery; an error is tried again with back-off."""
+        if owned.news:
+            self._hear(owned)
+            return
+        owned.attempts += 1
+        try:
+            self._resolve(owned)
+        except Exception as error:  # noqa: BLE001 - sinks raise what they like; nothing is lost by waiting
+            wait = self._parts.backoff.seconds(owned.attempts)
+            owned.not_before = self._parts.clock.monotonic() + wait
+            owned.last_error = str(error)
+            log.warning(
+                "start_position_unknown",
+                channel=self._parts.name,
+                topic=owned.partition.topic,
+                partition=owned.partition.partition,
+                error=f"{type(error).__name__}: {error}",
+                retry_in=round(wait, 1),
+            )
+
+    def _resolve(self, owned: OwnedPartition) -> None:
+        parts = self._parts
+        deadline = Deadline.after(READ_TIMEOUT, parts.clock)
+        group = parts.store.read(owned.partition, deadline)
+        if group is not None and group.epoch >= owned.epoch:
+            # The epoch node was wiped or is behind: without this our commits would look stale.
+            owned.not_before = inf
+            parts.coordinator.raise_epoch(owned.claim, group.epoch + 1)
+            return
+        processor = parts.callbacks.processor
+        stored = parts.callbacks.call(owned, lambda: processor.stored_offset(owned))
+        start = stored if stored is not None else group.offset if group else None
+        if start is None:
+            start = self._initial(owned, deadline)
+        self._report(owned, start, stored, group)
+        owned.buffer.restart(start)
+        owned.advanced = start
+        owned.attempts = 0
+        owned.not_before = inf
+        parts.committer.stage(owned, start, None)
+        parts.committer.flush()
+
+    def _initial(self, owned: OwnedPartition, deadline: Deadline) -> int:
+        low, high = self._parts.catalog.watermarks(owned.partition, deadline)
+        latest = self._parts.config.initial_offset == "latest"
+        return high if latest and not self._parts.topics.appeared_later(owned.partition) else low
+
+    def _report(
+        self, owned: OwnedPartition, start: int, stored: int | None, group: StoredOffset | None
+    ) -> None:
+        source = "sink" if stored is not None else "group" if group else "initial_offset"
+        log.info(
+            "start_position_found",
+            channel=self._parts.name,
+            topic=owned.partition.topic,
+            partition=owned.partition.partition,
+            epoch=owned.epoch,
+            position=start,
+            source=source,
+            sink_offset=stored,
+            group_offset=group.offset if group else None,
+        )
+
+    def _hear(self, owned: OwnedPartition) -> None:
+        while owned.news:
+            match owned.news.popleft():
+                case EpochRaised(claim):
+                    owned.claim = claim
+                    owned.not_before = 0.0
+                case Committed(offset):
+                    self._begin(owned, offset)
+                    return
+                case Trouble(error):
+                    owned.last_error = str(error)
+
+    def _begin(self, owned: OwnedPartition, offset: int) -> None:
+        """Tell the processor and begin to fetch: the start position is stored."""
+        processor = self._parts.callbacks.processor
+        owned.committed = offset
+        owned.owed = None
+        self._parts.callbacks.ask(owned, lambda: processor.on_assigned(owned))
+        now = self._parts.clock.monotonic()
+        owned.not_before = now
+        owned.idle_at = now + self._parts.config.idle_time
+        owned.become(PartitionState.WAITING)
+        self._parts.fetcher.assign(owned)

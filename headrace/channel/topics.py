@@ -1,0 +1,104 @@
+"""The thread that follows a channel's topics on the broker: their ids and partition counts."""
+
+from __future__ import annotations
+
+from threading import Event, Thread
+from typing import TYPE_CHECKING
+
+import structlog
+
+from headrace.clock import Clock, Deadline
+from headrace.errors import HeadraceError, UnknownTopicError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping
+
+    from headrace.kafka.ports import TopicCatalog, TopicInfo
+    from headrace.records import TopicPartition
+
+log = structlog.get_logger(__name__)
+
+#: Seconds between two looks: what a new partition waits for at most. Short of librdkafka's own
+#: ``topic.metadata.refresh.interval.ms`` (300 s), because a look costs one small request.
+REFRESH_INTERVAL = 30.0
+
+#: Seconds one look may take.
+REFRESH_TIMEOUT = 10.0
+
+
+class TopicWatcher:
+    """Owns the loop that asks the catalog; ``changed`` hears partition counts on its thread."""
+
+    def __init__(
+        self,
+        catalog: TopicCatalog,
+        topics: Collection[str],
+        *,
+        changed: Callable[[Mapping[str, int]], None],
+        channel: str,
+        clock: Clock,
+    ) -> None:
+        self._catalog = catalog
+        self._topics = tuple(topics)
+        self._changed = changed
+        self._channel = channel
+        self._clock = clock
+        self._known: Mapping[str, TopicInfo] = {}
+        self._first: Mapping[str, TopicInfo] = {}
+        self._cluster = ""
+        self._stopping = Event()
+        self._thread = Thread(target=self._run, name=f"{channel}-topics", daemon=True)
+
+    def start(self, deadline: Deadline) -> None:
+        """Look once, so that the channel knows what there is, then start the thread.
+
+        Raises:
+            KafkaUnavailableError: no broker answered by the deadline.
+            UnknownTopicError: a topic does not exist.
+        """
+        self._cluster = self._catalog.cluster_id(deadline)
+        self._known = self._first = self._catalog.describe(self._topics, deadline)
+        missing = sorted(set(self._topics) - set(self._known))
+        if missing:
+            raise UnknownTopicError(
+                f"channel {self._channel}: no topic {', '.join(missing)} on the broker; "
+                "create it, or correct channels."
+                f"{self._channel}.topics"
+            )
+        self._changed(self.counts())
+        self._thread.start()
+
+    def counts(self) -> dict[str, int]:
+        """Return the number of partitions of each topic, as last seen."""
+        return {name: info.partitions for name, info in self._known.items()}
+
+    def identity(self, partition: TopicPartition, group: str) -> str:
+        """Return the name under which a sink keeps the partition's offset."""
+        topic_id = self._known[partition.topic].topic_id
+        return f"{self._cluster}/{group}/{topic_id}/{partition.partition}"
+
+    def appeared_later(self, partition: TopicPartition) -> bool:
+        """Whether the partition was added to its topic after this channel started."""
+        return partition.partition >= self._first[partition.topic].partitions
+
+    def stop(self, deadline: Deadline) -> bool:
+        """End the thread; False if it overran the deadline."""
+        self._stopping.set()
+        if self._thread.ident is not None:
+            self._thread.join(deadline.remaining)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        while not self._stopping.wait(REFRESH_INTERVAL):
+            try:
+                self._refresh()
+            except HeadraceError as error:
+                log.warning("topics_unknown", channel=self._channel, error=str(error))
+
+    def _refresh(self) -> None:
+        deadline = Deadline.after(REFRESH_TIMEOUT, self._clock)
+        before = self.counts()
+        self._known = {**self._known, **self._catalog.describe(self._topics, deadline)}
+        if self.counts() != before:
+            log.info("partitions_changed", channel=self._channel, partitions=self.counts())
+            self._changed(self.counts())

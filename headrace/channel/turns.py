@@ -1,0 +1,153 @@
+"""One turn of a worker with a partition: what is due first, in the order that keeps promises."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from headrace.channel.delivery import Delivery
+from headrace.channel.ending import Endings
+from headrace.channel.partition import (
+    Committed,
+    EpochRaised,
+    GapPassed,
+    OutOfRange,
+    Trouble,
+)
+from headrace.channel.range_reset import RangeReset
+from headrace.channel.starting import Starting
+from headrace.channel.states import Ending, PartitionState
+from headrace.errors import CoordinationSuspendedError
+
+if TYPE_CHECKING:
+    from headrace.channel.partition import News, OwnedPartition
+    from headrace.channel.parts import Parts
+
+_GIVEN_BACK = (PartitionState.RELEASING, PartitionState.TERMINATING)
+
+
+class Turns:
+    """Decides what a partition needs and has it done. Called by the thread that holds it."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._callbacks = parts.callbacks
+        self._delivery = Delivery(parts)
+        self._starting = Starting(parts)
+        self._endings = Endings(parts, self._delivery)
+        self._range_reset = RangeReset(parts)
+
+    def turn(self, owned: OwnedPartition) -> None:
+        """Do one turn: news, answers and time-outs first, then at most one batch."""
+        if owned.ending.value >= Ending.LOST.value:
+            self._endings.lose(owned)
+        elif not owned.may_act() and owned.state not in _GIVEN_BACK:
+            self._suspend(owned)
+        else:
+            if owned.state is PartitionState.SUSPENDED:
+                owned.unsuspend()
+            self._go_on(owned)
+
+    def _suspend(self, owned: OwnedPartition) -> None:
+        if owned.state is PartitionState.SUSPENDED:
+            if owned.release_by is not None:
+                owned.end(Ending.LOST)
+            return
+        starting = owned.state is PartitionState.STARTING
+        owned.suspend()
+        if not starting:
+            error = CoordinationSuspendedError(
+                owned.partition,
+                f"{owned.partition}: the ZooKeeper session is not confirmed; nothing is "
+                "delivered or committed until it is",
+            )
+            self._callbacks.exception(owned, error, None)
+
+    def _go_on(self, owned: OwnedPartition) -> None:
+        if owned.state is PartitionState.STARTING:
+            if owned.ending is Ending.RELEASE:
+                self._endings.unstarted(owned)
+            else:
+                self._starting.turn(owned)
+            return
+        self._catch_up(owned)
+        if owned.ending is Ending.RELEASE and owned.state not in _GIVEN_BACK:
+            self._endings.begin(owned)
+        if owned.state in _GIVEN_BACK:
+            self._endings.turn(owned)
+        else:
+            self._work(owned)
+
+    def _catch_up(self, owned: OwnedPartition) -> None:
+        """Hear the news and settle what was answered or is overdue."""
+        while owned.news:
+            self._hear(owned, owned.news.popleft())
+        self._delivery.settle(owned)
+        self._delivery.expire(owned)
+        self._pass_gap(owned)
+
+    def _work(self, owned: OwnedPartition) -> None:
+        now = self._parts.clock.monotonic()
+        if self._parts.gates.pauses.active:
+            self._pause(owned)
+            return
+        if owned.state is PartitionState.PAUSED:
+            owned.become(PartitionState.WAITING)
+            processor = self._callbacks.processor
+            self._callbacks.ask(owned, lambda: processor.on_resume(owned))
+        owned.become(PartitionState.RUNNING)
+        cut = owned.take_batch(now)
+        if cut is not None:
+            self._delivery.deliver(owned, cut)
+        elif owned.idle_at is not None and owned.idle_at <= now:
+            self._idle(owned)
+        owned.rest(self._parts.clock.monotonic())
+
+    def _pause(self, owned: OwnedPartition) -> None:
+        """Enter PAUSED once what was handed out is answered and committed."""
+        if owned.outstanding or owned.state is PartitionState.PAUSED:
+            return
+        if owned.owed is not None:
+            self._parts.committer.flush()
+            return
+        owned.become(PartitionState.PAUSED)
+        processor = self._callbacks.processor
+        self._callbacks.ask(owned, lambda: processor.on_pause(owned))
+
+    def _idle(self, owned: OwnedPartition) -> None:
+        owned.idle_at = None
+        processor = self._callbacks.processor
+        response = self._callbacks.ask(owned, lambda: processor.on_idle(owned))
+        self._delivery.respond(owned, response)
+
+    def _hear(self, owned: OwnedPartition, news: News) -> None:
+        match news:
+            case Committed():
+                self._committed(owned, news)
+            case Trouble(error):
+                response = self._callbacks.exception(owned, error, None)
+                self._delivery.respond(owned, response)
+            case OutOfRange(generation):
+                if generation == owned.buffer.generation:
+                    self._range_reset.reset(owned)
+            case GapPassed(end):
+                owned.gap_end = end
+            case EpochRaised(claim):
+                owned.claim = claim
+
+    def _committed(self, owned: OwnedPartition, news: Committed) -> None:
+        owned.committed = news.offset
+        if owned.owed == news.offset:
+            owned.owed = None
+        processor = self._callbacks.processor
+        for batch in news.batches:
+            self._callbacks.ask(owned, partial(processor.on_batch_processed, batch))
+
+    def _pass_gap(self, owned: OwnedPartition) -> None:
+        """Commit the end of a gap once everything before it is: or lag would never reach 0."""
+        end = owned.gap_end
+        if end is None or owned.outstanding or owned.pending:
+            return
+        owned.gap_end = None
+        if owned.advanced == owned.buffer.position and (owned.committed or 0) < end:
+            self._parts.committer.stage(owned, end, None)

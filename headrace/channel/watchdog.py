@@ -1,0 +1,98 @@
+"""The thread that gives up on callbacks that hang, so that one partition stops no other."""
+
+from __future__ import annotations
+
+from threading import Event, Thread
+from typing import TYPE_CHECKING
+
+import structlog
+
+from headrace.channel.states import Ending
+from headrace.errors import FatalError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from headrace.channel.partition import OwnedPartition
+    from headrace.channel.scheduler import Scheduler
+    from headrace.channel.workers import Workers
+    from headrace.clock import Clock, Deadline
+    from headrace.metrics import Metrics
+
+log = structlog.get_logger(__name__)
+
+#: Worker threads a channel may lose to hung callbacks before the process has to be restarted:
+#: each one keeps its thread and whatever it holds.
+MAX_ABANDONED = 2
+
+#: The part of ``batch_timeout`` that a callback may run over before it is given up.
+GRACE = 0.1
+
+
+class Watchdog:
+    """Looks at the running callbacks of a channel a few times within each ``batch_timeout``."""
+
+    def __init__(
+        self,
+        *,
+        batch_timeout: float,
+        partitions: Callable[[], Iterable[OwnedPartition]],
+        scheduler: Scheduler,
+        workers: Workers,
+        fail: Callable[[BaseException], None],
+        metrics: Metrics,
+        channel: str,
+        clock: Clock,
+    ) -> None:
+        self._limit = batch_timeout * (1 + GRACE)
+        self._partitions = partitions
+        self._scheduler = scheduler
+        self._workers = workers
+        self._fail = fail
+        self._abandoned_total = metrics.abandoned.labels(channel)
+        self._channel = channel
+        self._clock = clock
+        self._abandoned: list[str] = []
+        self._stopping = Event()
+        self._thread = Thread(target=self._run, name=f"{channel}-watchdog", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self, deadline: Deadline) -> bool:
+        """End the thread; False if it overran the deadline."""
+        self._stopping.set()
+        self._thread.join(deadline.remaining)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        while not self._stopping.wait(min(1.0, self._limit / 4)):
+            before = self._clock.monotonic() - self._limit
+            for owned in self._partitions():
+                since = owned.callback_since
+                if since is not None and since < before:
+                    self._abandon(owned)
+
+    def _abandon(self, owned: OwnedPartition) -> None:
+        """Take the partition from the hung thread, end it, and put a new thread in its place."""
+        owned.callback_since = None
+        owned.end(Ending.ABANDONED)
+        self._scheduler.seize(owned)
+        self._workers.replace()
+        self._abandoned_total.inc()
+        self._abandoned.append(str(owned.partition))
+        log.error(
+            "worker_abandoned",
+            channel=self._channel,
+            topic=owned.partition.topic,
+            partition=owned.partition.partition,
+            seconds=round(self._limit, 1),
+        )
+        if len(self._abandoned) > MAX_ABANDONED:
+            self._fail(
+                FatalError(
+                    f"channel {self._channel}: callbacks hung for longer than batch_timeout on "
+                    f"{', '.join(self._abandoned)}; the process has to be restarted"
+                )
+            )

@@ -1,0 +1,87 @@
+"""The worker threads: each takes the partition that is due and does one turn with it."""
+
+from __future__ import annotations
+
+from threading import Lock, Thread
+from typing import TYPE_CHECKING
+
+import structlog
+
+from headrace.channel.callbacks import WorkerAbandoned
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headrace.channel.partition import OwnedPartition
+    from headrace.channel.scheduler import Scheduler
+    from headrace.clock import Deadline
+
+log = structlog.get_logger(__name__)
+
+#: Seconds a worker waits for a partition before it looks whether there is one, all the same.
+TAKE_TIMEOUT = 5.0
+
+
+class Workers:
+    """A pool of worker threads that take partitions in turn."""
+
+    def __init__(
+        self,
+        *,
+        count: int,
+        scheduler: Scheduler,
+        turn: Callable[[OwnedPartition], None],
+        fail: Callable[[BaseException], None],
+        channel: str,
+    ) -> None:
+        self._count = count
+        self._scheduler = scheduler
+        self._turn = turn
+        self._fail = fail
+        self._channel = channel
+        self._lock = Lock()
+        self._threads: list[Thread] = []
+        self._numbers = 0
+        self._closed = False
+
+    def start(self) -> None:
+        """Start the threads."""
+        for _ in range(self._count):
+            self.replace()
+
+    def replace(self) -> None:
+        """Start one more thread, in place of one that hangs."""
+        with self._lock:
+            self._numbers += 1
+            name = f"{self._channel}-worker-{self._numbers}"
+            thread = Thread(target=self._run, name=name, daemon=True)
+            self._threads.append(thread)
+        thread.start()
+
+    def stop(self, deadline: Deadline) -> list[str]:
+        """End the threads; return the names of those that were still busy at the deadline."""
+        self._closed = True
+        self._scheduler.close()
+        with self._lock:
+            threads = list(self._threads)
+        for thread in threads:
+            thread.join(deadline.remaining)
+        return [thread.name for thread in threads if thread.is_alive()]
+
+    def _run(self) -> None:
+        while not self._closed:
+            owned = self._scheduler.take(TAKE_TIMEOUT)
+            if owned is None:
+                continue
+            holder = owned.holder
+            try:
+                self._turn(owned)
+            except WorkerAbandoned:
+                log.warning("abandoned_worker_returned", channel=self._channel)
+                return
+            except BaseException as error:
+                log.exception(
+                    "worker_failed", channel=self._channel, partition=str(owned.partition)
+                )
+                self._fail(error)
+            self._scheduler.give_back(owned, holder)

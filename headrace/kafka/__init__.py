@@ -1,0 +1,9 @@
+"""The Kafka adapter: the one place that imports the client library."""
+
+from __future__ import annotations
+
+from headrace.kafka.catalog import KafkaTopicCatalog
+from headrace.kafka.offsets import KafkaOffsetStore
+from headrace.kafka.source import KafkaRecordSource
+
+__all__ = ["KafkaOffsetStore", "KafkaRecordSource", "KafkaTopicCatalog"]

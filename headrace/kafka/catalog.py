@@ -1,0 +1,91 @@
+"""What there is on the brokers: topics with their ids, partitions, watermarks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollection
+from confluent_kafka import TopicPartition as ClientPartition
+from confluent_kafka.admin import AdminClient
+
+from headrace.errors import KafkaUnavailableError
+from headrace.kafka import properties
+from headrace.kafka.ports import TopicInfo
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from headrace.clock import Deadline
+    from headrace.records import TopicPartition
+
+_MISSING = (
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError._UNKNOWN_TOPIC,  # noqa: SLF001 - the client's public name for it
+)
+
+
+class KafkaTopicCatalog:
+    """A ``TopicCatalog`` on librdkafka clients."""
+
+    def __init__(self, client_properties: Mapping[str, Any], group: str) -> None:
+        self._servers = str(client_properties.get("bootstrap.servers", ""))
+        self._admin = AdminClient(properties.base(client_properties))
+        self._consumer = Consumer(properties.consumer(client_properties, group))
+
+    def cluster_id(self, deadline: Deadline) -> str:
+        """Return the cluster's id."""
+        try:
+            cluster = self._admin.describe_cluster(request_timeout=_seconds(deadline)).result(
+                _seconds(deadline)
+            )
+        except (KafkaException, TimeoutError) as error:
+            raise self._unavailable(error) from error
+        return str(cluster.cluster_id)
+
+    def describe(self, topics: Collection[str], deadline: Deadline) -> Mapping[str, TopicInfo]:
+        """Return what is known of the topics that exist."""
+        asked = self._admin.describe_topics(
+            TopicCollection(list(topics)), request_timeout=_seconds(deadline)
+        )
+        found = {}
+        for name, future in asked.items():
+            try:
+                topic = future.result(_seconds(deadline))
+            except KafkaException as error:
+                if error.args[0].code() in _MISSING:
+                    continue
+                raise self._unavailable(error) from error
+            except TimeoutError as error:
+                raise self._unavailable(error) from error
+            found[name] = TopicInfo(name, str(topic.topic_id), len(topic.partitions))
+        return found
+
+    def watermarks(self, partition: TopicPartition, deadline: Deadline) -> tuple[int, int]:
+        """Ask the partition's leader for its first offset and its end."""
+        try:
+            answer = self._consumer.get_watermark_offsets(
+                ClientPartition(partition.topic, partition.partition), timeout=_seconds(deadline)
+            )
+        except KafkaException as error:
+            raise self._unavailable(error) from error
+        if answer is None:
+            raise KafkaUnavailableError(
+                f"the leader of {partition} did not answer; look at the broker's log"
+            )
+        low, high = answer
+        return low, high
+
+    def close(self) -> None:
+        """Release the clients."""
+        self._consumer.close()
+
+    def _unavailable(self, error: BaseException) -> KafkaUnavailableError:
+        reason = error.args[0].str() if isinstance(error, KafkaException) else "no answer in time"
+        return KafkaUnavailableError(
+            f"Kafka at {self._servers} does not answer: {reason}; is it running, and are "
+            "kafka.bootstrap_servers and the security settings right?"
+        )
+
+
+def _seconds(deadline: Deadline) -> float:
+    return max(0.001, deadline.remaining)

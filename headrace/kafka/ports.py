@@ -1,0 +1,148 @@
+"""What a channel needs of Kafka; the adapters here and the test doubles provide it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from headrace.errors import HeadraceError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from headrace.clock import Deadline
+    from headrace.records import Record, TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """What one fetch brought, in order.
+
+    ``ends`` says where the fetcher stood when a partition's end was reached; ``out_of_range``
+    names partitions whose position the broker does not have; ``errors`` are other complaints of
+    the client, for the log.
+    """
+
+    chunks: list[tuple[TopicPartition, list[Record]]] = field(default_factory=list)
+    ends: list[tuple[TopicPartition, int]] = field(default_factory=list)
+    out_of_range: list[TopicPartition] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+
+
+class OffsetStoreError(HeadraceError):
+    """Offsets could not be read: no answer in time, or an error of the coordinator."""
+
+
+class RecordSource(Protocol):
+    """One consumer that only assigns. Used by one thread, its fetcher, which also closes it."""
+
+    def assign(self, starts: Mapping[TopicPartition, int]) -> None:
+        """Begin to fetch partitions at the offsets given; others keep what was prefetched."""
+        ...
+
+    def unassign(self, partitions: Collection[TopicPartition]) -> None:
+        """Stop fetching partitions and drop what was prefetched of them."""
+        ...
+
+    def seek(self, partition: TopicPartition, offset: int) -> None:
+        """Fetch an assigned partition from ``offset``; nothing older comes after this returns."""
+        ...
+
+    def pause(self, partitions: Collection[TopicPartition]) -> None:
+        """Stop fetching assigned partitions for a while; their prefetched records are dropped."""
+        ...
+
+    def resume(self, partitions: Collection[TopicPartition]) -> None:
+        """Go on fetching paused partitions from where their last record ended."""
+        ...
+
+    def fetch(self, timeout: float) -> Fetched:
+        """Return what has come, waiting ``timeout`` seconds for it at most."""
+        ...
+
+    def high_watermark(self, partition: TopicPartition) -> int | None:
+        """Return the end of an assigned partition as last seen, without asking the broker."""
+        ...
+
+    def close(self) -> None:
+        """Release the client."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class StoredOffset:
+    """A group's offset for one partition, and the epoch of the claim that stored it (0: none)."""
+
+    offset: int
+    epoch: int
+
+
+class OffsetStore(Protocol):
+    """Where the group's offsets live."""
+
+    def read(self, partition: TopicPartition, deadline: Deadline) -> StoredOffset | None:
+        """Return what is stored, None if nothing is. Any thread; blocks.
+
+        Raises:
+            OffsetStoreError: no answer by the deadline, or an error.
+        """
+        ...
+
+    def commit(
+        self, offsets: Mapping[TopicPartition, StoredOffset], deadline: Deadline
+    ) -> Mapping[TopicPartition, str]:
+        """Store offsets; return the reason for each partition that failed. The committer's thread.
+
+        A partition that is not in the result is stored. When the deadline passes first, every
+        partition is in the result, and whether it is stored is not known.
+        """
+        ...
+
+    def serve(self) -> None:
+        """Let the client run its callbacks. The committer's thread; does not block."""
+        ...
+
+    def close(self) -> None:
+        """Release the client."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class TopicInfo:
+    """A topic as the brokers describe it. ``topic_id`` changes when it is created again."""
+
+    name: str
+    topic_id: str
+    partitions: int
+
+
+class TopicCatalog(Protocol):
+    """What there is to read. Any thread; every call blocks until its deadline at most."""
+
+    def cluster_id(self, deadline: Deadline) -> str:
+        """Return the id of the Kafka cluster.
+
+        Raises:
+            KafkaUnavailableError: no broker answered by the deadline.
+        """
+        ...
+
+    def describe(self, topics: Collection[str], deadline: Deadline) -> Mapping[str, TopicInfo]:
+        """Return those of ``topics`` that exist.
+
+        Raises:
+            KafkaUnavailableError: no broker answered by the deadline.
+        """
+        ...
+
+    def watermarks(self, partition: TopicPartition, deadline: Deadline) -> tuple[int, int]:
+        """Return the first offset and the end of a partition, asked from its leader.
+
+        Raises:
+            KafkaUnavailableError: no answer by the deadline.
+        """
+        ...
+
+    def close(self) -> None:
+        """Release the client."""
+        ...

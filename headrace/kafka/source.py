@@ -1,0 +1,140 @@
+"""Fetching records: a consumer that is assigned its partitions and never joins a group."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, cast
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message
+from confluent_kafka import TopicPartition as ClientPartition
+
+from headrace.kafka import properties
+from headrace.kafka.ports import Fetched
+from headrace.records import TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from headrace.records import Record
+
+#: Records taken from the client in one call: enough to make the call's cost disappear.
+MAX_RECORDS = 1000
+
+#: Seconds the client may take to answer what it knows without asking a broker.
+LOCAL_TIMEOUT = 1.0
+
+
+class KafkaRecordSource:
+    """A ``RecordSource`` on one librdkafka consumer.
+
+    Drains what has come without waiting and waits only when there is nothing: a single waiting
+    call for a thousand records would wait for the whole thousand.
+    """
+
+    def __init__(self, client_properties: Mapping[str, Any], group: str, prefetch: int) -> None:
+        self._consumer = Consumer(properties.source(client_properties, group, prefetch))
+        self._topics: list[str] = []
+
+    def assign(self, starts: Mapping[TopicPartition, int]) -> None:
+        """Begin to fetch; other partitions keep what was prefetched."""
+        self._consumer.incremental_assign(
+            [ClientPartition(p.topic, p.partition, offset) for p, offset in starts.items()]
+        )
+        self._topics = sorted({p.topic for p in self._consumer.assignment()})
+
+    def unassign(self, partitions: Collection[TopicPartition]) -> None:
+        """Stop fetching."""
+        self._consumer.incremental_unassign(_client(partitions))
+        self._topics = sorted({p.topic for p in self._consumer.assignment()})
+
+    def seek(self, partition: TopicPartition, offset: int) -> None:
+        """Fetch from ``offset``.
+
+        Assigning afresh is used instead of the client's seek, which fails for a partition that
+        is not being fetched yet.
+        """
+        self.unassign([partition])
+        self.assign({partition: offset})
+
+    def pause(self, partitions: Collection[TopicPartition]) -> None:
+        """Stop fetching for a while."""
+        self._consumer.pause(_client(partitions))
+
+    def resume(self, partitions: Collection[TopicPartition]) -> None:
+        """Go on fetching."""
+        self._consumer.resume(_client(partitions))
+
+    def fetch(self, timeout: float) -> Fetched:
+        """Return what has come, in order."""
+        messages = self._consumer.consume(MAX_RECORDS, 0)
+        if not messages:
+            message = self._consumer.poll(timeout)
+            if message is None:
+                return Fetched()
+            messages = [message]
+        if any(map(Message.error, messages)):
+            return self._with_events(messages)
+        return Fetched(self._chunks(messages))
+
+    def _with_events(self, messages: list[Message]) -> Fetched:
+        """Separate records from what the client reports in their place."""
+        fetched = Fetched(self._chunks([m for m in messages if m.error() is None]))
+        for message in messages:
+            error = message.error()
+            if error is None:
+                continue
+            topic, number = message.topic(), message.partition()
+            if topic is None or number is None or number < 0:
+                fetched.errors.append(error.str())
+            elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - the client's public name for it
+                fetched.ends.append((TopicPartition(topic, number), message.offset() or 0))
+            elif error.code() in _OUT_OF_RANGE:
+                fetched.out_of_range.append(TopicPartition(topic, number))
+            else:
+                fetched.errors.append(f"{topic}-{number}: {error.str()}")
+        return fetched
+
+    def _chunks(self, messages: list[Message]) -> list[tuple[TopicPartition, list[Record]]]:
+        """Split by partition; order within a partition stays."""
+        if not messages:
+            return []
+        numbers = list(map(Message.partition, messages))
+        if len(self._topics) == 1:
+            keys: list[Any] = numbers
+        else:
+            keys = list(zip(map(Message.topic, messages), numbers, strict=True))
+        if keys.count(keys[0]) == len(keys):
+            return [(self._partition(messages[0]), cast("list[Record]", messages))]
+        chunks: dict[Any, list[Any]] = {}
+        for key, group in groupby(zip(keys, messages, strict=True), itemgetter(0)):
+            chunks.setdefault(key, []).extend(message for _, message in group)
+        return [(self._partition(chunk[0]), chunk) for chunk in chunks.values()]
+
+    @staticmethod
+    def _partition(message: Message) -> TopicPartition:
+        return TopicPartition(cast("str", message.topic()), cast("int", message.partition()))
+
+    def high_watermark(self, partition: TopicPartition) -> int | None:
+        """Return the end as last seen."""
+        try:
+            _, high = self._consumer.get_watermark_offsets(
+                _client([partition])[0], timeout=LOCAL_TIMEOUT, cached=True
+            )
+        except KafkaException:
+            return None
+        return high if high >= 0 else None
+
+    def close(self) -> None:
+        """Release the client."""
+        self._consumer.close()
+
+
+_OUT_OF_RANGE = (
+    KafkaError._AUTO_OFFSET_RESET,  # noqa: SLF001 - the client's public name for it
+    KafkaError.OFFSET_OUT_OF_RANGE,
+)
+
+
+def _client(partitions: Collection[TopicPartition]) -> list[ClientPartition]:
+    return [ClientPartition(p.topic, p.partition) for p in partitions]

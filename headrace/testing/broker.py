@@ -1,0 +1,263 @@
+"""A broker in memory: topics, group offsets, and what a channel needs of both."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass, field
+from threading import Condition
+from typing import TYPE_CHECKING
+
+from headrace.errors import KafkaUnavailableError
+from headrace.kafka.ports import Fetched, OffsetStoreError, StoredOffset, TopicInfo
+from headrace.records import TopicPartition
+from headrace.testing.records import FakeRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from headrace.clock import Deadline
+    from headrace.records import Record
+
+#: Records that one fetch of the double brings at most.
+MAX_RECORDS = 1000
+
+
+@dataclass(slots=True)
+class _Log:
+    """The records of one partition in order of offset; offsets may have gaps."""
+
+    records: list[FakeRecord] = field(default_factory=list)
+    low: int = 0
+    end: int = 0
+
+    def read(self, offset: int, most: int) -> list[Record]:
+        first = bisect_left(self.records, offset, key=FakeRecord.offset)
+        return list(self.records[first : first + most])
+
+
+class InMemoryBroker:
+    """Topics and group offsets without a server. Safe on any thread.
+
+    ``down`` makes every request fail, as when no broker can be reached.
+    """
+
+    def __init__(self) -> None:
+        self._changed = Condition()
+        self._logs: dict[TopicPartition, _Log] = {}
+        self._topics: dict[str, TopicInfo] = {}
+        self._offsets: dict[tuple[str, TopicPartition], StoredOffset] = {}
+        self.commits: list[tuple[TopicPartition, StoredOffset]] = []
+        self.down = False
+
+    def create_topic(self, name: str, partitions: int = 1) -> None:
+        """Create a topic, or add partitions to it."""
+        with self._changed:
+            self._topics[name] = TopicInfo(name, f"id-of-{name}", partitions)
+            for number in range(partitions):
+                self._logs.setdefault(TopicPartition(name, number), _Log())
+
+    def produce(self, partition: TopicPartition, *values: bytes | None) -> int:
+        """Append records and return the offset behind them."""
+        with self._changed:
+            log = self._logs[partition]
+            for value in values:
+                log.records.append(FakeRecord(*partition, log.end, value_=value))
+                log.end += 1
+            self._changed.notify_all()
+            return log.end
+
+    def skip(self, partition: TopicPartition, count: int) -> int:
+        """Use up offsets that no reader sees, as transaction markers do; return the end."""
+        with self._changed:
+            self._logs[partition].end += count
+            self._changed.notify_all()
+            return self._logs[partition].end
+
+    def expire(self, partition: TopicPartition, low: int) -> None:
+        """Drop records before ``low``, as retention does."""
+        with self._changed:
+            log = self._logs[partition]
+            log.low = low
+            log.records = [record for record in log.records if record.offset_ >= low]
+
+    def committed(self, group: str, partition: TopicPartition) -> StoredOffset | None:
+        """Return a group's offset."""
+        return self._offsets.get((group, partition))
+
+    def wait_committed(
+        self, group: str, partition: TopicPartition, offset: int, deadline: Deadline
+    ) -> bool:
+        """Wait until a group's offset is ``offset``; False when the deadline passes first."""
+        with self._changed:
+            return self._changed.wait_for(
+                lambda: self._offsets.get((group, partition), _NOTHING).offset == offset,
+                deadline.remaining,
+            )
+
+    def source(self) -> InMemorySource:
+        """Return a record source."""
+        return InMemorySource(self)
+
+    def store(self, group: str) -> InMemoryOffsets:
+        """Return an offset store."""
+        return InMemoryOffsets(self, group)
+
+    def catalog(self) -> InMemoryCatalog:
+        """Return a topic catalog."""
+        return InMemoryCatalog(self)
+
+
+_NOTHING = StoredOffset(-1, 0)
+
+
+class InMemorySource:
+    """A ``RecordSource`` on an :class:`InMemoryBroker`."""
+
+    def __init__(self, broker: InMemoryBroker) -> None:
+        self._broker = broker
+        self._positions: dict[TopicPartition, int] = {}
+        self._paused: set[TopicPartition] = set()
+        self._at_end: set[TopicPartition] = set()
+        self._out: set[TopicPartition] = set()
+        self.closed = False
+
+    def assign(self, starts: Mapping[TopicPartition, int]) -> None:
+        """Begin to fetch."""
+        for partition, offset in starts.items():
+            self.seek(partition, offset)
+
+    def unassign(self, partitions: Collection[TopicPartition]) -> None:
+        """Stop fetching."""
+        for partition in partitions:
+            self._positions.pop(partition, None)
+            self._paused.discard(partition)
+
+    def seek(self, partition: TopicPartition, offset: int) -> None:
+        """Fetch from ``offset``."""
+        self._positions[partition] = offset
+        self._paused.discard(partition)
+        self._at_end.discard(partition)
+        self._out.discard(partition)
+
+    def pause(self, partitions: Collection[TopicPartition]) -> None:
+        """Stop fetching for a while."""
+        self._paused.update(partitions)
+
+    def resume(self, partitions: Collection[TopicPartition]) -> None:
+        """Go on fetching."""
+        self._paused.difference_update(partitions)
+
+    def fetch(self, timeout: float) -> Fetched:
+        """Return what there is, waiting for it."""
+        changed = self._broker._changed  # noqa: SLF001 - one double in two classes
+        with changed:
+            fetched = self._collect()
+            if not (fetched.chunks or fetched.ends or fetched.out_of_range):
+                changed.wait(timeout)
+                fetched = self._collect()
+            return fetched
+
+    def _collect(self) -> Fetched:
+        fetched = Fetched()
+        if self._broker.down:
+            return fetched
+        for partition, position in self._positions.items():
+            if partition not in self._paused and partition not in self._out:
+                self._read(partition, position, fetched)
+        return fetched
+
+    def _read(self, partition: TopicPartition, position: int, into: Fetched) -> None:
+        log = self._broker._logs[partition]  # noqa: SLF001 - one double in two classes
+        if not log.low <= position <= log.end:
+            into.out_of_range.append(partition)
+            self._out.add(partition)
+            return
+        records = log.read(position, MAX_RECORDS)
+        if records:
+            last = records[-1].offset()
+            assert last is not None
+            self._positions[partition] = last + 1
+            self._at_end.discard(partition)
+            into.chunks.append((partition, records))
+        elif partition not in self._at_end or position < log.end:
+            self._positions[partition] = log.end
+            self._at_end.add(partition)
+            into.ends.append((partition, log.end))
+
+    def high_watermark(self, partition: TopicPartition) -> int | None:
+        """Return the end of a partition."""
+        return self._broker._logs[partition].end  # noqa: SLF001 - one double in two classes
+
+    def close(self) -> None:
+        """Note that it was closed."""
+        self.closed = True
+
+
+class InMemoryOffsets:
+    """An ``OffsetStore`` on an :class:`InMemoryBroker`. ``refuse`` makes commits fail."""
+
+    def __init__(self, broker: InMemoryBroker, group: str) -> None:
+        self._broker = broker
+        self._group = group
+        self.refuse: str | None = None
+        self.closed = False
+
+    def read(self, partition: TopicPartition, deadline: Deadline) -> StoredOffset | None:
+        """Return what is stored."""
+        if self._broker.down or deadline.expired:
+            raise OffsetStoreError(f"the offset of {partition} cannot be read: broker is down")
+        return self._broker.committed(self._group, partition)
+
+    def commit(
+        self, offsets: Mapping[TopicPartition, StoredOffset], deadline: Deadline
+    ) -> Mapping[TopicPartition, str]:
+        """Store offsets."""
+        reason = "broker is down" if self._broker.down or deadline.expired else self.refuse
+        if reason is not None:
+            return dict.fromkeys(offsets, reason)
+        with self._broker._changed:  # noqa: SLF001 - one double in two classes
+            for partition, stored in offsets.items():
+                self._broker._offsets[self._group, partition] = stored  # noqa: SLF001 - as above
+                self._broker.commits.append((partition, stored))
+            self._broker._changed.notify_all()  # noqa: SLF001 - as above
+        return {}
+
+    def serve(self) -> None:
+        """Do nothing: there are no callbacks."""
+
+    def close(self) -> None:
+        """Note that it was closed."""
+        self.closed = True
+
+
+class InMemoryCatalog:
+    """A ``TopicCatalog`` on an :class:`InMemoryBroker`."""
+
+    def __init__(self, broker: InMemoryBroker) -> None:
+        self._broker = broker
+        self.closed = False
+
+    def cluster_id(self, deadline: Deadline) -> str:
+        """Return the cluster's id."""
+        self._reach(deadline)
+        return "in-memory"
+
+    def describe(self, topics: Collection[str], deadline: Deadline) -> Mapping[str, TopicInfo]:
+        """Return those topics that exist."""
+        self._reach(deadline)
+        known = self._broker._topics  # noqa: SLF001 - one double in two classes
+        return {name: known[name] for name in topics if name in known}
+
+    def watermarks(self, partition: TopicPartition, deadline: Deadline) -> tuple[int, int]:
+        """Return the first offset and the end."""
+        self._reach(deadline)
+        log = self._broker._logs[partition]  # noqa: SLF001 - one double in two classes
+        return log.low, log.end
+
+    def _reach(self, deadline: Deadline) -> None:
+        if self._broker.down or deadline.expired:
+            raise KafkaUnavailableError("the broker in memory is down")
+
+    def close(self) -> None:
+        """Note that it was closed."""
+        self.closed = True

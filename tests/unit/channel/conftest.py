@@ -1,0 +1,43 @@
+"""A partition without a channel."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from headrace.channel.buffer import Limits
+from headrace.channel.gates import Gates
+from headrace.channel.partition import OwnedPartition
+from headrace.coordinators.claims import Claim
+from headrace.coordinators.lease import Lease
+from headrace.records import TopicPartition
+from headrace.testing.clock import FakeClock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    """A clock that stands still."""
+    return FakeClock()
+
+
+@pytest.fixture
+def gates() -> Gates:
+    """Gates that are open."""
+    return Gates()
+
+
+@pytest.fixture
+def own(clock: FakeClock, gates: Gates) -> Callable[..., OwnedPartition]:
+    """Make an owned partition by number, with two batches in flight."""
+
+    def make(number: int = 0, session_timeout: float = 10.0) -> OwnedPartition:
+        partition = TopicPartition("events", number)
+        lease = Lease(session_timeout, clock, clock.monotonic())
+        claim = Claim(partition, 1, "me", 7, 1, lease)
+        return OwnedPartition(claim, f"c/g/t/{number}", Limits(10, 10_000, 1.0), 2, gates)
+
+    return make

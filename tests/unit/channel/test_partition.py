@@ -1,0 +1,229 @@
+"""One owned partition: transitions, due times, and moving its position."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from itertools import product
+from typing import TYPE_CHECKING
+
+import pytest
+
+from headrace.channel.buffer import Cut, chunk_of
+from headrace.channel.partition import Committed, Outstanding
+from headrace.channel.states import FINAL, TRANSITIONS, Ending, PartitionState
+from headrace.errors import FatalError
+from headrace.processors import BatchResponse
+from headrace.records import Batch
+from headrace.testing.records import FakeRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headrace.channel.gates import Gates
+    from headrace.channel.partition import OwnedPartition
+    from headrace.records import Record
+    from headrace.testing.clock import FakeClock
+
+S = PartitionState
+
+
+def records(first: int, count: int) -> list[Record]:
+    """Return consecutive records."""
+    return [FakeRecord(offset_=first + index, value_=b"x") for index in range(count)]
+
+
+def waiting(owned: OwnedPartition, fetched: int = 0) -> OwnedPartition:
+    """Bring a partition to WAITING with records from 0 on in its buffer."""
+    owned.become(S.WAITING)
+    owned.buffer.restart(0)
+    if fetched:
+        owned.buffer.append(owned.buffer.generation, chunk_of(records(0, fetched)), 1000.0)
+    return owned
+
+
+def hand_out(owned: OwnedPartition, deadline: float = 1e9) -> Outstanding:
+    """Take the next batch as a delivery does."""
+    cut = owned.take_batch(2000.0)
+    assert cut is not None
+    batch = Batch(owned, cut.start, cut.records, cut.next_offset, cut.size)
+    item = Outstanding(batch, cut, Future(), deadline)
+    owned.outstanding.append(item)
+    return item
+
+
+@pytest.mark.parametrize(("before", "after"), list(product(S, S)))
+def test_only_the_table_s_transitions_are_possible(
+    own: Callable[..., OwnedPartition], before: PartitionState, after: PartitionState
+) -> None:
+    """Every pair of states is allowed or refused exactly as the table says."""
+    owned = own()
+    owned.state = before
+    if before is after or after in TRANSITIONS[before]:
+        owned.become(after)
+        assert owned.state is after
+    else:
+        with pytest.raises(FatalError, match="cannot go from"):
+            owned.become(after)
+
+
+def test_every_state_can_be_reached_and_every_other_left() -> None:
+    """The table has no island, and only the final states have no way out."""
+    reached = set[PartitionState]().union(*TRANSITIONS.values())
+    assert reached == set(S)
+    assert {state for state in S if not TRANSITIONS[state]} == FINAL
+
+
+def test_an_ending_only_grows_stronger(own: Callable[..., OwnedPartition]) -> None:
+    """A release asked for after a loss does not undo the loss."""
+    owned = own()
+    owned.end(Ending.LOST)
+    owned.end(Ending.RELEASE)
+    assert owned.ending is Ending.LOST
+
+
+def test_a_partition_with_its_batches_out_waits_for_answers(
+    own: Callable[..., OwnedPartition],
+) -> None:
+    """With max_in_flight batches out only the oldest one's deadline makes it due."""
+    owned = waiting(own(), fetched=40)
+    assert owned.due() == 0.0
+    hand_out(owned, deadline=5000.0)
+    hand_out(owned, deadline=6000.0)
+    assert owned.due() == 5000.0
+    owned.outstanding[0].answer.set_result(BatchResponse.advance())
+    assert owned.due() == 0.0
+
+
+def test_an_answer_out_of_turn_does_not_make_it_due(own: Callable[..., OwnedPartition]) -> None:
+    """The second batch's answer waits for the first one's."""
+    owned = waiting(own(), fetched=40)
+    hand_out(owned, deadline=5000.0)
+    hand_out(owned).answer.set_result(BatchResponse.advance())
+    assert owned.due() == 5000.0
+
+
+def test_a_pause_leaves_it_due_until_it_has_paused(
+    own: Callable[..., OwnedPartition], gates: Gates
+) -> None:
+    """Paused: due once to enter PAUSED, then not, and due again to leave it."""
+    owned = waiting(own(), fetched=40)
+    gates.pauses.add("operator")
+    assert owned.due() == 0.0
+    owned.become(S.PAUSED)
+    assert owned.due() is None
+    gates.pauses.remove("operator")
+    assert owned.due() == 0.0
+
+
+def test_a_pause_waits_for_answers_and_commits(
+    own: Callable[..., OwnedPartition], gates: Gates
+) -> None:
+    """While a batch is out or a commit is owed, the pause has nothing to do yet."""
+    owned = waiting(own(), fetched=40)
+    item = hand_out(owned, deadline=5000.0)
+    gates.pauses.add("operator")
+    assert owned.due() == 5000.0
+    owned.outstanding.clear()
+    owned.owed = item.batch.next_offset
+    assert owned.due() is None
+    owned.tell(Committed(item.batch.next_offset, ()))
+    assert owned.due() == 0.0
+
+
+def test_suspended_it_waits_for_zookeeper_and_nothing_else(
+    own: Callable[..., OwnedPartition], gates: Gates
+) -> None:
+    """While ZooKeeper is silent a partition with records is not due; afterwards it is."""
+    owned = waiting(own(), fetched=40)
+    gates.suspended.set()
+    owned.suspend()
+    assert owned.due() is None
+    gates.suspended.clear()
+    assert owned.due() == 0.0
+
+
+def test_work_is_current_until_the_lease_is_over(
+    own: Callable[..., OwnedPartition], clock: FakeClock
+) -> None:
+    """A sink may commit while the lease lasts, by this member's own clock."""
+    owned = waiting(own(session_timeout=10.0))
+    assert owned.is_current()
+    clock.advance(10)
+    assert not owned.is_current()
+
+
+def test_a_revert_delivers_the_same_batches_again_from_memory(
+    own: Callable[..., OwnedPartition],
+) -> None:
+    """Going back to an outstanding batch needs no fetch and keeps the batches as they were."""
+    owned = waiting(own(), fetched=40)
+    first, second = hand_out(owned), hand_out(owned)
+    assert owned.rewind(first.cut.start, owned.withdraw())
+    assert first.answer.cancelled()
+    assert second.answer.cancelled()
+    assert owned.position == 0
+    assert hand_out(owned).cut == first.cut
+    assert hand_out(owned).cut == second.cut
+    owned.outstanding.clear()
+    assert hand_out(owned).cut.start == second.cut.next_offset
+
+
+def test_a_seek_into_a_batch_delivers_the_rest_of_it(own: Callable[..., OwnedPartition]) -> None:
+    """Resuming at record i of a batch begins exactly there."""
+    owned = waiting(own(), fetched=40)
+    item = hand_out(owned)
+    owned.outstanding.clear()
+    assert owned.rewind(4, [item.cut])
+    again = hand_out(owned).cut
+    assert (again.start, again.records[0].offset(), again.next_offset) == (4, 4, 10)
+
+
+@pytest.mark.parametrize("target", [60, 5])
+def test_a_seek_beyond_what_is_at_hand_needs_a_fetch(
+    own: Callable[..., OwnedPartition], target: int
+) -> None:
+    """Backwards past the retained records, or ahead of the buffer: everything is dropped."""
+    owned = waiting(own(), fetched=40)
+    hand_out(owned)
+    owned.outstanding.clear()
+    item = hand_out(owned)
+    owned.outstanding.clear()
+    assert not owned.rewind(target, [item.cut])
+    assert (owned.position, owned.buffer.records) == (target, 0)
+
+
+def test_a_seek_into_a_gap_starts_there(own: Callable[..., OwnedPartition]) -> None:
+    """An offset without a record is a position like any other."""
+    owned = waiting(own())
+    cut = Cut(0, [FakeRecord(offset_=0), FakeRecord(offset_=9)], 10, 100)
+    owned.buffer.restart(10)
+    assert owned.rewind(5, [cut])
+    again = hand_out(owned).cut
+    assert (again.start, [record.offset() for record in again.records]) == (5, [9])
+
+
+def test_a_smaller_next_size_bounds_one_batch_only(own: Callable[..., OwnedPartition]) -> None:
+    """The size a processor asks for holds for the next batch, then the channel's again."""
+    owned = waiting(own(), fetched=40)
+    owned.limit_next(3, None)
+    assert [len(hand_out(owned).cut.records) for _ in range(2)] == [3, 10]
+
+
+def test_a_larger_next_size_does_not_exceed_the_channel_s(
+    own: Callable[..., OwnedPartition],
+) -> None:
+    """A processor cannot break the memory budget."""
+    owned = waiting(own(), fetched=40)
+    owned.limit_next(1000, 1_000_000)
+    assert len(hand_out(owned).cut.records) == 10
+
+
+def test_a_batch_and_those_in_flight_fit_into_the_share(
+    own: Callable[..., OwnedPartition],
+) -> None:
+    """With a small share of the budget batches are cut smaller than configured."""
+    owned = waiting(own(), fetched=40)
+    whole = hand_out(owned).cut
+    owned.outstanding.clear()
+    owned.share = whole.size * 3 // 2
+    assert len(hand_out(owned).cut.records) == 5

@@ -1,0 +1,119 @@
+"""The ready queue and the due-time heap."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace.channel.scheduler import Scheduler
+from headrace.channel.states import Ending, PartitionState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headrace.channel.partition import OwnedPartition
+    from headrace.testing.clock import FakeClock
+
+
+def test_partitions_come_in_the_order_in_which_they_became_ready(
+    clock: FakeClock, own: Callable[..., OwnedPartition]
+) -> None:
+    """One that is given back goes behind the others: round robin."""
+    scheduler = Scheduler(clock)
+    first, second, third = own(0), own(1), own(2)
+    for owned in (first, second, third):
+        scheduler.touch(owned)
+    taken = scheduler.take(0)
+    assert taken is first
+    scheduler.give_back(first, first.holder)
+    assert [scheduler.take(0) for _ in range(4)] == [second, third, first, None]
+
+
+def test_a_partition_is_never_handed_to_two_workers(
+    clock: FakeClock, own: Callable[..., OwnedPartition]
+) -> None:
+    """Touching a held partition does not queue it; it is looked at again when given back."""
+    scheduler = Scheduler(clock)
+    owned = own()
+    scheduler.touch(owned)
+    assert scheduler.take(0) is owned
+    scheduler.touch(owned)
+    assert scheduler.take(0) is None
+    scheduler.give_back(owned, owned.holder)
+    assert scheduler.take(0) is owned
+
+
+def test_a_partition_due_later_comes_when_its_time_has_come(
+    clock: FakeClock, own: Callable[..., OwnedPartition]
+) -> None:
+    """Back-off and linger hold a partition back until the clock says so."""
+    scheduler = Scheduler(clock)
+    owned = own()
+    owned.not_before = clock.monotonic() + 5
+    scheduler.touch(owned)
+    assert scheduler.take(0) is None
+    clock.advance(5)
+    assert scheduler.take(0) is owned
+
+
+def test_an_earlier_due_time_replaces_a_later_one(
+    clock: FakeClock, own: Callable[..., OwnedPartition]
+) -> None:
+    """A touch that finds the partition due sooner does not wait for the old time."""
+    scheduler = Scheduler(clock)
+    owned = own()
+    owned.not_before = clock.monotonic() + 60
+    scheduler.touch(owned)
+    owned.end(Ending.LOST)
+    scheduler.touch(owned)
+    assert scheduler.take(0) is owned
+
+
+def test_a_final_partition_is_forgotten(
+    clock: FakeClock, own: Callable[..., OwnedPartition]
+) -> None:
+    """After its end nothing hands it out again."""
+    scheduler = Scheduler(clock)
+    owned = own()
+    scheduler.touch(owned)
+    assert scheduler.take(0) is owned
+    owned.become(PartitionState.LOST)
+    scheduler.give_back(owned, owned.holder)
+    scheduler.touch(owned)
+    assert scheduler.take(0) is None
+
+
+def test_a_seized_partition_goes_to_another_worker(
+    clock: FakeClock, own: Callable[..., OwnedPartition]
+) -> None:
+    """The hung holder's late give_back changes nothing for the new one."""
+    scheduler = Scheduler(clock)
+    owned = own()
+    scheduler.touch(owned)
+    scheduler.take(0)
+    hung = owned.holder
+    owned.end(Ending.ABANDONED)
+    scheduler.seize(owned)
+    assert scheduler.take(0) is owned
+    scheduler.give_back(owned, hung)
+    assert scheduler.take(0) is None
+
+
+def test_a_claim_waits_for_the_end_of_the_one_before_it(
+    clock: FakeClock, own: Callable[..., OwnedPartition]
+) -> None:
+    """Callbacks of two claims on one partition never overlap."""
+    scheduler = Scheduler(clock)
+    before, after = own(), own()
+    after.predecessor = before
+    scheduler.touch(after)
+    assert scheduler.take(0) is None
+    before.become(PartitionState.LOST)
+    scheduler.touch(after)
+    assert scheduler.take(0) is after
+
+
+def test_a_closed_scheduler_lets_its_workers_go(clock: FakeClock) -> None:
+    """Take returns None at once after close."""
+    scheduler = Scheduler(clock)
+    scheduler.close()
+    assert scheduler.take(60) is None
