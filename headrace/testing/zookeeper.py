@@ -1,0 +1,378 @@
+"""A ZooKeeper in memory, whose sessions a test can suspend, expire and make lose answers."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import count
+from typing import TYPE_CHECKING, TypeVar
+
+from headrace.zookeeper.errors import (
+    BadVersionError,
+    NodeExistsError,
+    NoNodeError,
+    NotConnectedError,
+    NotEmptyError,
+    OutcomeUnknownError,
+    SessionClosedError,
+    ZooKeeperError,
+)
+from headrace.zookeeper.nodes import (
+    ANY_VERSION,
+    Check,
+    Create,
+    Delete,
+    Node,
+    NodeStat,
+    Operation,
+    SetData,
+)
+from headrace.zookeeper.protocol import SessionState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+T = TypeVar("T")
+Watch = tuple[int, "Callable[[], None]"]
+
+
+@dataclass
+class _Tree:
+    """All nodes, and who waits for their changes. Callers hold the lock."""
+
+    nodes: dict[str, Node] = field(default_factory=dict)
+    data_watches: dict[str, list[Watch]] = field(default_factory=dict)
+    child_watches: dict[str, list[Watch]] = field(default_factory=dict)
+
+
+class InMemoryZooKeeper:
+    """The servers' side: one tree of nodes, shared by the sessions opened on it.
+
+    Watches are called on the thread that made the change, after it and without a lock held.
+    """
+
+    def __init__(self, session_timeout: float = 6.0) -> None:
+        self.session_timeout = session_timeout
+        self._lock = threading.RLock()
+        self._tree = _Tree()
+        self._transactions = count(1)
+        self._session_ids = count(1)
+        self._alive: set[int] = set()
+
+    def session(self) -> InMemorySession:
+        """Open a session."""
+        return InMemorySession(self)
+
+    def put(self, path: str, data: bytes) -> None:
+        """Write a node as somebody would by hand, with its parents."""
+        with suppress(NodeExistsError):
+            self.make_path(path)
+        self.execute(None, [SetData(path, data)])
+
+    def remove(self, path: str) -> None:
+        """Delete a node as somebody would by hand."""
+        self.execute(None, [Delete(path)])
+
+    def paths(self) -> list[str]:
+        """Return the paths of all nodes."""
+        with self._lock:
+            return sorted(self._tree.nodes)
+
+    # --- for sessions -----------------------------------------------------------------------
+
+    def open(self) -> int:
+        """Begin a session; returns its id."""
+        with self._lock:
+            session = next(self._session_ids)
+            self._alive.add(session)
+            return session
+
+    def end(self, session: int) -> None:
+        """End a session and delete its ephemeral nodes."""
+        with self._lock:
+            if session not in self._alive:
+                return
+            self._alive.remove(session)
+            self.drop_watches(session)
+            mine = [p for p, n in self._tree.nodes.items() if n.stat.owner_session == session]
+        self.execute(None, [Delete(path) for path in mine])
+
+    def is_alive(self, session: int) -> bool:
+        """Whether the session has not ended."""
+        with self._lock:
+            return session in self._alive
+
+    def node(self, path: str) -> Node | None:
+        """Read a node."""
+        with self._lock:
+            return self._tree.nodes.get(path)
+
+    def children(self, path: str) -> list[str]:
+        """Return the names of a node's children."""
+        with self._lock:
+            if path not in self._tree.nodes:
+                raise NoNodeError(path, "it does not exist")
+            return [p.rpartition("/")[2] for p in self._tree.nodes if _parent(p) == path]
+
+    def make_path(self, path: str) -> None:
+        """Create a persistent node and its parents."""
+        with self._lock:
+            parts = path.strip("/").split("/")
+            for depth in range(1, len(parts) + 1):
+                step = "/" + "/".join(parts[:depth])
+                if step not in self._tree.nodes:
+                    self.execute(None, [Create(step)])
+
+    def watch(self, kind: str, path: str, session: int, callback: Callable[[], None]) -> None:
+        """Call ``callback`` after the next change of the ``data`` or the ``child`` nodes."""
+        with self._lock:
+            watches = self._watches(kind).setdefault(path, [])
+            if (session, callback) not in watches:
+                watches.append((session, callback))
+
+    def drop_watches(self, session: int) -> list[Callable[[], None]]:
+        """Forget and return what a session waits for."""
+        with self._lock:
+            dropped = []
+            for watches in (self._tree.data_watches, self._tree.child_watches):
+                for path, waiting in watches.items():
+                    dropped += [callback for owner, callback in waiting if owner == session]
+                    watches[path] = [entry for entry in waiting if entry[0] != session]
+            return dropped
+
+    def execute(
+        self, session: int | None, operations: Sequence[Operation]
+    ) -> list[NodeStat | None]:
+        """Execute all operations or none, on behalf of ``session``."""
+        called: list[Callable[[], None]] = []
+        with self._lock:
+            if session is not None and session not in self._alive:
+                raise OutcomeUnknownError(operations[0].path, "the session is over")
+            before = dict(self._tree.nodes)
+            transaction = next(self._transactions)
+            try:
+                results = [self._apply(session, transaction, o) for o in operations]
+            except ZooKeeperError:
+                self._tree.nodes = before
+                raise
+            for operation in operations:
+                called += self._take_watches(operation)
+        for callback in called:
+            callback()
+        return results
+
+    # --- one operation ----------------------------------------------------------------------
+
+    def _apply(
+        self, session: int | None, transaction: int, operation: Operation
+    ) -> NodeStat | None:
+        if isinstance(operation, Create):
+            return self._create(session, transaction, operation)
+        node = self._tree.nodes.get(operation.path)
+        if node is None:
+            raise NoNodeError(operation.path, "it does not exist")
+        if operation.version not in {ANY_VERSION, node.stat.version}:
+            raise BadVersionError(operation.path, "it was changed by somebody else")
+        if isinstance(operation, SetData):
+            stat = NodeStat(node.stat.version + 1, node.stat.czxid, node.stat.owner_session)
+            self._tree.nodes[operation.path] = Node(operation.data, stat)
+            return stat
+        if isinstance(operation, Delete):
+            if any(_parent(path) == operation.path for path in self._tree.nodes):
+                raise NotEmptyError(operation.path, "it has children")
+            del self._tree.nodes[operation.path]
+        return None
+
+    def _create(self, session: int | None, transaction: int, operation: Create) -> NodeStat:
+        if operation.path in self._tree.nodes:
+            raise NodeExistsError(operation.path, "it exists already")
+        if _parent(operation.path) not in {*self._tree.nodes, ""}:
+            raise NoNodeError(operation.path, "its parent does not exist")
+        stat = NodeStat(0, transaction, session if operation.ephemeral else None)
+        self._tree.nodes[operation.path] = Node(operation.data, stat)
+        return stat
+
+    def _take_watches(self, operation: Operation) -> list[Callable[[], None]]:
+        if isinstance(operation, Check):
+            return []
+        watches = self._tree.data_watches.pop(operation.path, [])
+        if isinstance(operation, (Create, Delete)):
+            watches += self._tree.child_watches.pop(_parent(operation.path), [])
+        if isinstance(operation, Delete):
+            watches += self._tree.child_watches.pop(operation.path, [])
+        return [callback for _, callback in watches]
+
+    def _watches(self, kind: str) -> dict[str, list[Watch]]:
+        return self._tree.data_watches if kind == "data" else self._tree.child_watches
+
+
+class InMemorySession:
+    """A ``Session`` on an ``InMemoryZooKeeper``; the methods up to ``close`` are for the test."""
+
+    def __init__(self, zookeeper: InMemoryZooKeeper) -> None:
+        self._zookeeper = zookeeper
+        self._id = zookeeper.open()
+        self._state = SessionState.CONNECTED
+        self._listeners: list[Callable[[SessionState], None]] = []
+        self._answers_to_lose = 0
+        self._late: deque[Callable[[], object]] = deque()
+        self._delay = False
+
+    # --- what a test does to it -------------------------------------------------------------
+
+    def suspend(self) -> None:
+        """Cut the connection: operations fail at once, the session lives on."""
+        self._enter(SessionState.SUSPENDED)
+
+    def resume(self) -> None:
+        """Connect again, with the same session where it has not ended meanwhile."""
+        if not self._zookeeper.is_alive(self._id):
+            self._enter(SessionState.LOST)
+            self._id = self._zookeeper.open()
+        self._enter(SessionState.CONNECTED)
+
+    def expire(self) -> None:
+        """End the session on the servers; a connected client hears of it and opens a new one."""
+        self._zookeeper.end(self._id)
+        if self._state is SessionState.CONNECTED:
+            self.resume()
+
+    def lose_answers(self, number: int, *, delay: bool = False) -> None:
+        """Let the next ``number`` changes happen unheard of: at once, or at ``deliver_late``."""
+        self._answers_to_lose = number
+        self._delay = delay
+
+    def deliver_late(self) -> None:
+        """Execute what was delayed, as far as the session it was sent in lives."""
+        while self._late:
+            with suppress(ZooKeeperError):
+                self._late.popleft()()
+
+    def close(self) -> None:
+        """End the session for good."""
+        self._zookeeper.end(self._id)
+        self._enter(SessionState.CLOSED)
+
+    def _enter(self, state: SessionState) -> None:
+        if self._state is state:
+            return
+        self._state = state
+        if state is not SessionState.CONNECTED:
+            for callback in self._zookeeper.drop_watches(self._id):
+                callback()
+        for listener in list(self._listeners):
+            listener(state)
+
+    # --- Session ----------------------------------------------------------------------------
+
+    @property
+    def state(self) -> SessionState:
+        """The state as last set by the test."""
+        return self._state
+
+    @property
+    def session_id(self) -> int | None:
+        """The present session, None while there is no connection."""
+        return self._id if self._state is SessionState.CONNECTED else None
+
+    @property
+    def session_timeout(self) -> float:
+        """Seconds, as the test asked for."""
+        return self._zookeeper.session_timeout
+
+    def listen(self, callback: Callable[[SessionState], None]) -> None:
+        """Have ``callback`` told of every change of state."""
+        self._listeners.append(callback)
+
+    def unlisten(self, callback: Callable[[SessionState], None]) -> None:
+        """Tell ``callback`` no more."""
+        self._listeners = [known for known in self._listeners if known != callback]
+
+    def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False) -> NodeStat:
+        """Create a node whose parent exists."""
+        return self._stat([Create(path, data, ephemeral=ephemeral)])
+
+    def ensure(self, path: str) -> None:
+        """Create a persistent node and its parents where they are missing."""
+        self._check(path)
+        self._zookeeper.make_path(path)
+
+    def get(self, path: str, watch: Callable[[], None] | None = None) -> Node:
+        """Read a node."""
+        self._check(path)
+        node = self._zookeeper.node(path)
+        if node is None:
+            raise NoNodeError(path, "it does not exist")
+        self._watch("data", path, watch)
+        return node
+
+    def get_many(self, paths: Sequence[str]) -> list[Node | None]:
+        """Read nodes, None for those that do not exist."""
+        for path in paths:
+            self._check(path)
+        return [self._zookeeper.node(path) for path in paths]
+
+    def exists(self, path: str) -> NodeStat | None:
+        """Return the node's state, None when it does not exist."""
+        self._check(path)
+        node = self._zookeeper.node(path)
+        return None if node is None else node.stat
+
+    def children(self, path: str, watch: Callable[[], None] | None = None) -> list[str]:
+        """Return the names of the node's children."""
+        self._check(path)
+        names = self._zookeeper.children(path)
+        self._watch("child", path, watch)
+        return names
+
+    def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> NodeStat:
+        """Replace a node's data, if it still has the version."""
+        return self._stat([SetData(path, data, version)])
+
+    def delete(self, path: str, version: int = ANY_VERSION) -> None:
+        """Delete a node without children, if it still has the version."""
+        self._change([Delete(path, version)])
+
+    def multi(self, operations: Sequence[Operation]) -> list[NodeStat | None]:
+        """Execute all operations or none."""
+        results = self._change(operations)
+        return [
+            stat if isinstance(operation, SetData) else None
+            for operation, stat in zip(operations, results, strict=True)
+        ]
+
+    def _stat(self, operations: Sequence[Operation]) -> NodeStat:
+        stat = self._change(operations)[0]
+        assert stat is not None, "creating and setting answer with the node's state"
+        return stat
+
+    def _watch(self, kind: str, path: str, callback: Callable[[], None] | None) -> None:
+        if callback is not None:
+            self._zookeeper.watch(kind, path, self._id, callback)
+
+    def _change(self, operations: Sequence[Operation]) -> list[NodeStat | None]:
+        path = operations[0].path
+        self._check(path)
+        change = partial(self._zookeeper.execute, self._id, list(operations))
+        if self._answers_to_lose == 0:
+            return change()
+        self._answers_to_lose -= 1
+        if self._delay:
+            self._late.append(change)
+        else:
+            with suppress(ZooKeeperError):
+                change()
+        raise OutcomeUnknownError(path, "no answer, as the test wants it")
+
+    def _check(self, path: str) -> None:
+        if self._state is SessionState.CLOSED:
+            raise SessionClosedError("the session is closed")
+        if self._state is not SessionState.CONNECTED:
+            raise NotConnectedError(path, "not connected")
+
+
+def _parent(path: str) -> str:
+    return path.rpartition("/")[0]
