@@ -111,7 +111,7 @@ class GroupMember:
             )
         elif state is SessionState.SUSPENDED:
             self._suspend("connection lost")
-        elif state is SessionState.LOST or not self._same_session():
+        elif state is SessionState.LOST or self._other_session():
             self._rejoin(LossReason.SESSION_LOST)
         else:
             self._next_beat = self._clock.monotonic()
@@ -198,11 +198,10 @@ class GroupMember:
 
     # --- membership -------------------------------------------------------------------------
 
-    def _same_session(self) -> bool:
-        return (
-            self._membership is not None
-            and self._membership.session_id == self._registry.session_id
-        )
+    def _other_session(self) -> bool:
+        """Whether we are connected, and not with the session that we joined in."""
+        joined_in = None if self._membership is None else self._membership.session_id
+        return self._registry.session_id not in {None, joined_in}
 
     def _join_if_due(self) -> None:
         now = self._clock.monotonic()

@@ -94,7 +94,7 @@ class MemberNodes:
         self._write(document, [SetData(self._paths.ids, b"")])
 
     def _present_document(self) -> MemberDocument:
-        if self.membership.session_id != self._session.session_id:
+        if self._session.session_id not in {None, self.membership.session_id}:
             raise MembershipLostError(f"{self._path} was of a session that is over")
         assert self._document is not None, "there is a document wherever there is a membership"
         return self._document

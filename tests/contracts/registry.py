@@ -1,0 +1,327 @@
+"""What every registry does, whatever keeps its nodes."""
+
+from __future__ import annotations
+
+import json
+import threading
+from typing import TYPE_CHECKING, Protocol
+
+import pytest
+
+from headrace.clock import SYSTEM_CLOCK
+from headrace.coordinators.claims import Claim, Refusal, Release
+from headrace.coordinators.layout import GroupPaths
+from headrace.coordinators.lease import Lease
+from headrace.coordinators.members import MemberInfo, Mode
+from headrace.coordinators.registry import (
+    MemberExistsError,
+    MembershipLostError,
+    RegistryUnavailableError,
+)
+from headrace.records import TopicPartition
+
+if TYPE_CHECKING:
+    from headrace.coordinators.registry import Registry
+    from headrace.zookeeper.protocol import Session
+
+GROUP = "orders"
+PATHS = GroupPaths(GROUP)
+INFO = MemberInfo(topics=frozenset({"t.with.dots"}))
+P0 = TopicPartition("t.with.dots", 0)
+P1 = TopicPartition("t.with.dots", 1)
+
+
+class World(Protocol):
+    """A store with members, and a hand that reaches into it."""
+
+    @property
+    def hand(self) -> Session:
+        """A session beside the members'."""
+        ...
+
+    def member(self, name: str, *, transactional_id: str | None = None) -> Registry:
+        """Return the access of a member that has a session of its own, in ``GROUP``."""
+        ...
+
+    def end_session(self, registry: Registry) -> None:
+        """End the session of a member as its process's end would."""
+        ...
+
+
+class RegistryContract:
+    """Subclasses provide the fixture ``world``."""
+
+    @pytest.fixture
+    def world(self) -> World:
+        """Return a store without members."""
+        raise NotImplementedError
+
+    def test_a_joined_member_is_seen_by_all_with_what_it_published(self, world: World) -> None:
+        """Members read each other's published wishes."""
+        lists = {"t.with.dots": (3, 1)}
+        info = MemberInfo(frozenset({"t.with.dots"}), Mode.STATIC, 2, 4, lists)
+        world.member("a").join(info)
+        b = world.member("b")
+        b.join(INFO)
+        assert b.members().members == {"a": info, "b": INFO}
+
+    def test_each_stay_in_the_group_has_a_higher_member_epoch(self, world: World) -> None:
+        """Joining again gives a member epoch above the one before."""
+        a = world.member("a")
+        first = a.join(INFO)
+        a.leave()
+        assert a.members().members == {}
+        assert a.join(INFO).epoch > first.epoch
+
+    def test_a_name_in_use_is_refused_with_its_holder(self, world: World) -> None:
+        """A second session with the same name is told host and process, and beats that rise."""
+        holder = world.member("a")
+        holder.join(INFO)
+        with pytest.raises(MemberExistsError, match="is already in the group, from process") as one:
+            world.member("a").join(INFO)
+        holder.heartbeat()
+        with pytest.raises(MemberExistsError) as two:
+            world.member("a").join(INFO)
+        assert two.value.holder.beats > one.value.holder.beats
+
+    def test_the_name_is_free_when_the_holders_session_ended(self, world: World) -> None:
+        """A name outlives no session."""
+        holder = world.member("a")
+        holder.join(INFO)
+        world.end_session(holder)
+        assert world.member("a").join(INFO).epoch > 0
+
+    def test_a_heartbeat_without_a_node_says_that_the_membership_is_lost(
+        self, world: World
+    ) -> None:
+        """When somebody deletes a member's node, its heartbeat notices."""
+        a = world.member("a")
+        a.join(INFO)
+        world.hand.delete(PATHS.member("a"))
+        with pytest.raises(MembershipLostError):
+            a.heartbeat()
+
+    def test_a_heartbeat_survives_an_edit_by_hand(self, world: World) -> None:
+        """A rewritten member node is written over with what the member publishes."""
+        a = world.member("a")
+        a.join(INFO)
+        world.hand.set(PATHS.member("a"), b"scribble")
+        assert a.members().problems.keys() == {"a"}
+        a.heartbeat()
+        assert a.members().members == {"a": INFO}
+
+    def test_the_others_are_called_when_a_member_comes_publishes_or_goes(
+        self, world: World
+    ) -> None:
+        """Each change of the members calls those who read them before, once per reading."""
+        called = threading.Event()
+        a, b = world.member("a"), world.member("b")
+        a.join(INFO)
+        a.watch(called.set)
+        for change in (
+            lambda: b.join(INFO),
+            lambda: b.publish(MemberInfo(frozenset(), draining=True)),
+            b.leave,
+        ):
+            a.members()
+            called.clear()
+            change()
+            assert called.wait(5)
+
+    def test_a_claim_is_seen_by_all_and_ours_to_one(self, world: World) -> None:
+        """A claimed partition has an owner, which is ours to the claimer only."""
+        a, b = joined(world, "a"), joined(world, "b")
+        claim = claimed(a, P0)
+        assert (claim.epoch, claim.member, claim.previous) == (1, "a", None)
+        assert [(o.member, o.epoch, o.ours) for o in a.owners(P0.topic).values()] == [
+            ("a", 1, True)
+        ]
+        assert [(o.member, o.epoch, o.ours) for o in b.owners(P0.topic).values()] == [
+            ("a", 1, False)
+        ]
+
+    def test_an_owned_partition_cannot_be_claimed(self, world: World) -> None:
+        """The second claim is refused, and the epoch stays as it is."""
+        a, b = joined(world, "a"), joined(world, "b")
+        claim = claimed(a, P0)
+        assert b.claim(P0, lease()) is Refusal.OWNED
+        assert a.verify([claim]) == []
+
+    def test_the_next_owner_learns_of_a_clean_end(self, world: World) -> None:
+        """After a clean release the next claim has a higher epoch and knows the end was clean."""
+        a, b = joined(world, "a", transactional_id="tx-a"), joined(world, "b")
+        first = claimed(a, P0)
+        assert a.release(first, clean=True) is Release.RELEASED
+        second = claimed(b, P0)
+        assert second.epoch == 2
+        assert second.previous is not None
+        assert second.previous.clean_end
+        assert second.previous.member == "a"
+        assert second.previous.member_epoch == first.member_epoch
+        assert second.previous.transactional_id == "tx-a"
+
+    def test_the_next_owner_learns_of_an_abandoned_claim(self, world: World) -> None:
+        """After a release without a clean end the next owner knows that it has to fence."""
+        a, b = joined(world, "a"), joined(world, "b")
+        assert a.release(claimed(a, P0), clean=False) is Release.RELEASED
+        previous = claimed(b, P0).previous
+        assert previous is not None
+        assert not previous.clean_end
+
+    def test_a_session_takes_its_claims_along(self, world: World) -> None:
+        """When a session ends, its partitions are free, and the end was not clean."""
+        a, b = joined(world, "a"), joined(world, "b")
+        claimed(a, P0)
+        world.end_session(a)
+        again = claimed(b, P0)
+        assert again.epoch == 2
+        assert again.previous is not None
+        assert not again.previous.clean_end
+
+    def test_a_zombie_is_refused(self, world: World) -> None:
+        """Whoever was claimed after can neither release nor raise nor keep its claim."""
+        a, b = joined(world, "a"), joined(world, "b")
+        old = claimed(a, P0)
+        world.hand.delete(PATHS.owner(P0))
+        new = claimed(b, P0)
+        assert a.release(old, clean=True) is Release.REFUSED
+        assert a.release(old, clean=False) is Release.REFUSED
+        assert a.raise_epoch(old, 9) is None
+        assert a.verify([old]) == [old]
+        assert b.verify([new]) == []
+        assert b.owners(P0.topic)[0].ours
+
+    def test_a_release_may_be_repeated(self, world: World) -> None:
+        """A release whose answer was missed is not taken for somebody else's claim."""
+        a = joined(world, "a")
+        claim = claimed(a, P0)
+        assert a.release(claim, clean=True) is Release.RELEASED
+        assert a.release(claim, clean=True) is Release.RELEASED
+
+    def test_the_end_is_noted_though_the_owner_node_is_gone(self, world: World) -> None:
+        """A clean end counts also when somebody deleted the owner node."""
+        a = joined(world, "a")
+        claim = claimed(a, P0)
+        world.hand.delete(PATHS.owner(P0))
+        assert a.release(claim, clean=True) is Release.RELEASED
+        previous = claimed(a, P0).previous
+        assert previous is not None
+        assert previous.clean_end
+
+    def test_a_raised_epoch_holds_and_is_the_base_of_the_next(self, world: World) -> None:
+        """Raising makes the claim's epoch what was asked for, for the owner node as well."""
+        a, b = joined(world, "a"), joined(world, "b")
+        claim = claimed(a, P0)
+        raised = a.raise_epoch(claim, 41)
+        assert raised is not None
+        assert raised.epoch == 41
+        assert a.owners(P0.topic)[0].epoch == 41
+        assert a.verify([raised]) == []
+        assert a.raise_epoch(claim, 41) == raised, "a missed answer may be asked for again"
+        assert a.raise_epoch(raised, 7) == raised, "a higher epoch is left as it is"
+        a.release(raised, clean=True)
+        assert claimed(b, P0).epoch == 42
+
+    def test_a_missing_or_rewritten_epoch_node_ends_a_claim(self, world: World) -> None:
+        """Verification finds claims whose epoch node is gone or changed, and only those."""
+        a = joined(world, "a")
+        first, second = claimed(a, P0), claimed(a, P1)
+        world.hand.set(PATHS.epoch(P0), b"{}")
+        assert a.verify([first, second]) == [first]
+        world.hand.delete(PATHS.epoch(P1))
+        assert a.verify([first, second]) == [first, second]
+
+    def test_an_unreadable_epoch_node_is_claimed_above_all_it_can_have_been(
+        self, world: World
+    ) -> None:
+        """Scribbling in an epoch node does not bring an old epoch back."""
+        a = joined(world, "a")
+        for _ in range(3):
+            a.release(claimed(a, P0), clean=True)
+        world.hand.set(PATHS.epoch(P0), b"\xff not ours")
+        claim = claimed(a, P0)
+        assert claim.epoch > 3
+        assert claim.previous is not None
+        assert claim.previous.member is None
+        assert not claim.previous.clean_end
+
+    def test_an_epoch_node_of_a_later_version_is_left_alone(self, world: World) -> None:
+        """What we would destroy by rewriting is not claimed."""
+        a = joined(world, "a")
+        a.release(claimed(a, P0), clean=True)
+        later = json.dumps({"version": 2, "era": 5}).encode()
+        world.hand.set(PATHS.epoch(P0), later)
+        assert a.claim(P0, lease()) is Refusal.FOREIGN
+        assert world.hand.get(PATHS.epoch(P0)).data == later
+
+    def test_unreadable_members_and_owners_are_reported_not_understood(self, world: World) -> None:
+        """Bad documents are named and belong to nobody we know."""
+        a = joined(world, "a")
+        world.hand.create(PATHS.member("later"), b'{"version":2}', ephemeral=True)
+        world.hand.create(PATHS.member("broken"), b"[]", ephemeral=True)
+        assert a.owners(P0.topic) == {}
+        world.hand.create(PATHS.owner(P0), b"", ephemeral=True)
+        view = a.members()
+        assert view.members == {"a": INFO}
+        assert "format version 2" in view.problems["later"]
+        assert "not a JSON object" in view.problems["broken"]
+        owner = a.owners(P0.topic)[0]
+        assert (owner.member, owner.ours) == (None, False)
+
+    def test_our_name_with_another_session_is_not_ours(self, world: World) -> None:
+        """An owner node counts as ours by its session, not by what stands in it."""
+        a = joined(world, "a")
+        a.release(claimed(a, P0), clean=True)
+        document = b'{"version":1,"member":"a","member_epoch":1,"epoch":1,"host":"h","since":0}'
+        world.hand.create(PATHS.owner(P0), document)
+        assert not a.owners(P0.topic)[0].ours
+        assert not a.discard(P0)
+
+    def test_a_stray_owner_node_of_ours_can_be_discarded(self, world: World) -> None:
+        """Discarding frees a partition that our session owns without knowing it."""
+        a, b = joined(world, "a"), joined(world, "b")
+        claimed(a, P0)
+        assert not b.discard(P0)
+        assert a.discard(P0)
+        assert not a.discard(P0)
+        assert claimed(b, P0).epoch == 2
+
+    def test_the_others_are_called_when_an_owner_comes_or_goes(self, world: World) -> None:
+        """Each change of a topic's owners calls those who read them before."""
+        called = threading.Event()
+        a, b = joined(world, "a"), joined(world, "b")
+        a.watch(called.set)
+        a.owners(P0.topic)
+        claim = claimed(b, P0)
+        assert called.wait(5)
+        a.owners(P0.topic)
+        called.clear()
+        b.release(claim, clean=True)
+        assert called.wait(5)
+
+    def test_what_is_done_in_a_session_that_ended_is_not_done(self, world: World) -> None:
+        """A member whose session ended claims nothing."""
+        a, b = joined(world, "a"), joined(world, "b")
+        world.end_session(a)
+        with pytest.raises((RegistryUnavailableError, MembershipLostError)):
+            a.heartbeat()
+        assert b.owners(P0.topic) == {}
+
+
+def joined(world: World, name: str, *, transactional_id: str | None = None) -> Registry:
+    """Return the access of a member that is in the group."""
+    registry = world.member(name, transactional_id=transactional_id)
+    registry.join(INFO)
+    return registry
+
+
+def lease() -> Lease:
+    """Return a lease that holds throughout a test."""
+    return Lease(600, SYSTEM_CLOCK, SYSTEM_CLOCK.monotonic())
+
+
+def claimed(registry: Registry, partition: TopicPartition) -> Claim:
+    """Claim a partition that is expected to be free."""
+    result = registry.claim(partition, lease())
+    assert isinstance(result, Claim), result
+    return result

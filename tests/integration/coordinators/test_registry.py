@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+import pytest
+
+from headrace.clock import Deadline
+from headrace.coordinators.zookeeper_registry import ZooKeeperRegistry
+from headrace.zookeeper.session import ZooKeeperSession
+from headrace.zookeeper.settings import ZooKeeperSettings
+from tests.contracts.registry import GROUP, RegistryContract, World
+from tests.sessions import expire
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from headrace.coordinators.registry import Registry
+
+
+class ZooKeeperWorld:
+    """A group below a chroot of its own."""
+
+    def __init__(self, hosts: str) -> None:
+        self._settings = ZooKeeperSettings(hosts, chroot=f"/{uuid4().hex}", session_timeout=6)
+        self._sessions: dict[int, ZooKeeperSession] = {}
+        self.hand = self._open()
+
+    def _open(self) -> ZooKeeperSession:
+        session = ZooKeeperSession(self._settings)
+        session.start()
+        self._sessions[id(session)] = session
+        return session
+
+    def member(self, name: str, *, transactional_id: str | None = None) -> ZooKeeperRegistry:
+        """Return the access of a member."""
+        return ZooKeeperRegistry(self._open(), GROUP, name, transactional_id=transactional_id)
+
+    def end_session(self, registry: Registry) -> None:
+        """Expire a member's session."""
+        assert isinstance(registry, ZooKeeperRegistry)
+        session = registry._session
+        assert isinstance(session, ZooKeeperSession)
+        expire(session)
+
+    def close(self) -> None:
+        """Close all sessions."""
+        for session in self._sessions.values():
+            assert session.close(Deadline.after(5))
+
+
+class TestZooKeeperRegistry(RegistryContract):
+    """The contract on a real ZooKeeper."""
+
+    @pytest.fixture
+    def world(self, zookeeper_hosts: str) -> Iterator[World]:
+        """Return a group on the local ZooKeeper."""
+        world = ZooKeeperWorld(zookeeper_hosts)
+        yield world
+        world.close()

@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import pytest
+
+from headrace.coordinators.claims import Release
+from headrace.coordinators.registry import MembershipLostError, RegistryUnavailableError
+from headrace.testing import InMemoryRegistry, InMemoryZooKeeper
+from tests.contracts.registry import (
+    GROUP,
+    INFO,
+    P0,
+    PATHS,
+    RegistryContract,
+    World,
+    claimed,
+    lease,
+)
+
+
+class InMemoryWorld:
+    """A group in memory."""
+
+    def __init__(self) -> None:
+        self.zookeeper = InMemoryZooKeeper()
+        self.hand = self.zookeeper.session()
+
+    def member(self, name: str, *, transactional_id: str | None = None) -> InMemoryRegistry:
+        """Return the access of a member."""
+        return InMemoryRegistry(self.zookeeper, GROUP, name, transactional_id=transactional_id)
+
+    def end_session(self, registry: object) -> None:
+        """End a member's session; its client opens a new one, as kazoo does."""
+        assert isinstance(registry, InMemoryRegistry)
+        registry.session.expire()
+
+
+class TestInMemoryRegistry(RegistryContract):
+    """The contract in memory."""
+
+    @pytest.fixture
+    def world(self) -> World:
+        """Return a group in memory."""
+        return InMemoryWorld()
+
+
+@pytest.fixture
+def world() -> InMemoryWorld:
+    """Return a group in memory."""
+    return InMemoryWorld()
+
+
+def test_a_suspended_session_is_unavailable(world: InMemoryWorld) -> None:
+    """Without a connection every call says that there is no answer."""
+    a = world.member("a")
+    a.join(INFO)
+    a.session.suspend()
+    for call in (a.heartbeat, a.members, a.leave, lambda: a.claim(P0, lease())):
+        with pytest.raises(RegistryUnavailableError):
+            call()
+
+
+def test_a_heartbeat_goes_on_after_a_lost_answer(world: InMemoryWorld) -> None:
+    """A heartbeat that was executed unheard of does not look like somebody else's write."""
+    a = world.member("a")
+    a.join(INFO)
+    a.session.lose_answers(1)
+    with pytest.raises(RegistryUnavailableError):
+        a.heartbeat()
+    a.heartbeat()
+
+
+def test_joining_goes_on_after_a_lost_answer(world: InMemoryWorld) -> None:
+    """A member node that our own lost request created is not taken for another holder's."""
+    a = world.member("a")
+    world.hand.ensure(PATHS.ids)
+    a.session.lose_answers(1)
+    with pytest.raises(RegistryUnavailableError):
+        a.join(INFO)
+    assert world.hand.exists(PATHS.member("a")) is not None
+    assert a.join(INFO).session_id == a.session_id
+
+
+def test_raising_and_releasing_go_on_after_lost_answers(world: InMemoryWorld) -> None:
+    """The second try recognises the first one's work."""
+    a = world.member("a")
+    a.join(INFO)
+    claim = claimed(a, P0)
+    a.session.lose_answers(1)
+    with pytest.raises(RegistryUnavailableError):
+        a.raise_epoch(claim, 5)
+    raised = a.raise_epoch(claim, 5)
+    assert raised is not None
+    a.session.lose_answers(1)
+    with pytest.raises(RegistryUnavailableError):
+        a.release(raised, clean=True)
+    assert a.release(raised, clean=True) is Release.RELEASED
+
+
+def test_a_new_session_is_not_the_old_membership(world: InMemoryWorld) -> None:
+    """After an expiry the member has to join again, though the client is connected."""
+    a = world.member("a")
+    a.join(INFO)
+    a.session.expire()
+    with pytest.raises(MembershipLostError):
+        a.heartbeat()
