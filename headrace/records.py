@@ -122,18 +122,19 @@ class Batch:
     @property
     def first_offset(self) -> int:
         """The offset of the first record."""
-        return _offset(self.records[0])
+        return offset_of(self.records[0])
 
     @property
     def last_offset(self) -> int:
         """The offset of the last record."""
-        return _offset(self.records[-1])
+        return offset_of(self.records[-1])
 
     def __len__(self) -> int:
         return len(self.records)
 
 
-def _offset(record: Record) -> int:
+def offset_of(record: Record) -> int:
+    """Return the offset of a fetched record."""
     offset = record.offset()
     assert offset is not None, "the client sets an offset on every fetched record"
     return offset

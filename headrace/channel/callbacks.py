@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 import structlog
 
 from headrace.errors import PartitionError
+from headrace.processors import BatchProcessor
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
     from headrace.channel.partition import OwnedPartition
     from headrace.clock import Clock
     from headrace.metrics import Metrics
-    from headrace.processors import BatchProcessor
     from headrace.records import Batch
 
 log = structlog.get_logger(__name__)
@@ -39,6 +39,10 @@ class Callbacks:
         self._channel = channel
         self._metrics = metrics
         self._clock = clock
+        #: Whether anybody wants to hear of stored batches: only then are they kept that long.
+        self.wants_processed = (
+            type(processor).on_batch_processed is not BatchProcessor.on_batch_processed
+        )
 
     def call(self, owned: OwnedPartition, function: Callable[[], Result]) -> Result:
         """Run one callback.

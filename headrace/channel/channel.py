@@ -45,7 +45,8 @@ class ChannelPorts:
     """What connects a channel to the world. The channel owns all of it and closes it.
 
     ``prefetch`` is the part of the memory budget, in bytes, that the source fills by itself.
-    ``coordinator`` builds the coordinator for the listener it is to tell.
+    ``coordinator`` builds the coordinator for the listener it is to tell. ``commit_interval``, in
+    seconds, replaces the configured one.
     """
 
     source: RecordSource
@@ -53,6 +54,7 @@ class ChannelPorts:
     catalog: TopicCatalog
     coordinator: Callable[[Listener], Coordinator]
     prefetch: int = 0
+    commit_interval: float | None = None
 
 
 class InboundKafkaChannel:
@@ -104,7 +106,7 @@ class InboundKafkaChannel:
             clock=clock,
             fail=self.fail,
         )
-        self._coordinator = ports.coordinator(self._holdings)
+        self._coordinator: Coordinator = ports.coordinator(self._holdings)
         self._fetcher = Fetcher(
             ports.source,
             budget=config.buffer.max_bytes - ports.prefetch,
@@ -115,7 +117,7 @@ class InboundKafkaChannel:
         )
         self._committer = Committer(
             ports.store,
-            interval=config.commit_interval,
+            interval=_either(ports.commit_interval, config.commit_interval),
             touch=touch,
             metrics=metrics,
             channel=name,
@@ -276,3 +278,7 @@ class InboundKafkaChannel:
                 raise FatalError(f"channel {self.name} cannot go from {self._state} to {state}")
             self._state = state
         log.info("channel_state_changed", channel=self.name, state=state.value)
+
+
+def _either(chosen: float | None, usual: float) -> float:
+    return usual if chosen is None else chosen

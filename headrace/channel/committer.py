@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from headrace.kafka.ports import OffsetStore
     from headrace.metrics import Metrics
-    from headrace.records import Batch
 
 log = structlog.get_logger(__name__)
 
@@ -32,12 +31,12 @@ COMMIT_TIMEOUT = 10.0
 REFRESH_INTERVAL = 3600.0
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Staged:
-    """What one partition wants stored: the newest offset, and the batches that it covers."""
+    """What one partition wants stored: its newest offset, numbered by the partition."""
 
     offset: int
-    batches: list[Batch]
+    sequence: int
 
 
 class Committer:
@@ -73,14 +72,10 @@ class Committer:
         """Start the thread."""
         self._thread.start()
 
-    def stage(self, partition: OwnedPartition, offset: int, batch: Batch | None) -> None:
-        """Have ``offset`` stored with the next commit; ``batch`` is told of when it is."""
-        partition.owed = offset
+    def stage(self, partition: OwnedPartition, offset: int, sequence: int) -> None:
+        """Have ``offset`` stored with the next commit, in place of what was staged before it."""
         with self._lock:
-            staged = self._staged.setdefault(partition, _Staged(offset, []))
-            staged.offset = offset
-            if batch is not None:
-                staged.batches.append(batch)
+            self._staged[partition] = _Staged(offset, sequence)
         if self._interval == 0:
             self._wake.set()
 
@@ -125,7 +120,7 @@ class Committer:
                     and partition not in self._staged
                     and partition.committed is not None
                 ):
-                    self._staged[partition] = _Staged(partition.committed, [])
+                    self._staged[partition] = _Staged(partition.committed, partition.staged)
 
     def _commit(self) -> None:
         """Store the offsets of every partition whose claim holds at this moment."""
@@ -152,10 +147,10 @@ class Committer:
         self._metrics.commits.labels(self._channel, partition.partition.topic).inc()
         with self._lock:
             self._stored_at[partition] = self._clock.monotonic()
-        partition.tell(Committed(staged.offset, tuple(staged.batches)))
+        partition.tell(Committed(staged.offset, staged.sequence))
 
     def _failed(self, partition: OwnedPartition, staged: _Staged, reason: str) -> None:
-        """Keep it staged for the next interval, under what was staged meanwhile."""
+        """Keep it staged for the next interval, unless a newer offset was staged meanwhile."""
         self._metrics.commit_failures.labels(self._channel, partition.partition.topic).inc()
         log.warning(
             "commit_failed",
@@ -166,7 +161,5 @@ class Committer:
             reason=reason,
         )
         with self._lock:
-            newer = self._staged.setdefault(partition, staged)
-            if newer is not staged:
-                newer.batches[:0] = staged.batches
+            self._staged.setdefault(partition, staged)
         partition.tell(Trouble(CommitFailedError(partition.partition, staged.offset, reason)))

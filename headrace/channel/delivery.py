@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from concurrent.futures import CancelledError, Future
 from typing import TYPE_CHECKING
 
@@ -17,13 +18,16 @@ from headrace.errors import (
     OwnershipLostError,
     SinkConflictError,
 )
-from headrace.records import Batch
+from headrace.records import Batch, offset_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from headrace.channel.buffer import Cut
     from headrace.channel.partition import OwnedPartition
     from headrace.channel.parts import Parts
     from headrace.processors import BatchResponse
+    from headrace.records import Record
 
 log = structlog.get_logger(__name__)
 
@@ -79,6 +83,7 @@ class Delivery:
                 self.fail(owned, item, error)
                 return
             self._count(item.batch, "answered")
+            self._count_records(item.batch, effect)
             owned.attempts = 0
             self._apply(owned, effect, item)
         if not owned.outstanding:
@@ -197,7 +202,10 @@ class Delivery:
                 offset=effect.commit,
             )
         owned.advanced = effect.commit
-        self._parts.committer.stage(owned, effect.commit, batch)
+        kept = batch if self._callbacks.wants_processed else None
+        self._parts.committer.stage(owned, effect.commit, owned.stage(kept))
+        if kept is not None and owned.held_bytes() >= owned.share:
+            self._parts.committer.flush()
 
     def _move(self, owned: OwnedPartition, target: int, retained: list[Cut]) -> None:
         if not owned.rewind(target, retained):
@@ -209,10 +217,17 @@ class Delivery:
             owned.not_before = self._clock.monotonic() + effect.wait
 
     def _count(self, batch: Batch, outcome: str) -> None:
-        metrics, topic = self._parts.metrics, batch.partition.topic
-        metrics.batches.labels(self._parts.name, topic, outcome).inc()
-        if outcome == "answered":
-            metrics.records.labels(self._parts.name, topic).inc(len(batch))
+        topic = batch.partition.topic
+        self._parts.metrics.batches.labels(self._parts.name, topic, outcome).inc()
+
+    def _count_records(self, batch: Batch, effect: Effect) -> None:
+        """Count records that are done with: those before the position that reading goes on at."""
+        records: Sequence[Record] = batch.records
+        done = len(records)
+        if effect.seek is not None and effect.seek < batch.next_offset:
+            done = bisect_left(records, effect.seek, key=offset_of)
+        topic = batch.partition.topic
+        self._parts.metrics.records.labels(self._parts.name, topic).inc(done)
 
 
 def _standing(owned: OwnedPartition, next_offset: int) -> Standing:

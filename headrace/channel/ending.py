@@ -54,10 +54,10 @@ class Endings:
         """Go on releasing: answers, their commits, the callback, its commit, the claim."""
         overdue = self._overdue(owned)
         if owned.state is PartitionState.RELEASING:
-            if (owned.outstanding or owned.owed is not None) and not overdue:
+            if (owned.outstanding or owned.owes_commit) and not overdue:
                 return
             self._terminate(owned)
-        if owned.owed is None:
+        if not owned.owes_commit:
             self._finish(owned)
         elif overdue:
             self._give_up(owned)

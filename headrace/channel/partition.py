@@ -13,6 +13,7 @@ import structlog
 from headrace.channel.buffer import Cut, Limits, PartitionBuffer, divide, split
 from headrace.channel.states import FINAL, TRANSITIONS, Ending, PartitionState
 from headrace.errors import FatalError
+from headrace.records import offset_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from headrace.coordinators.claims import Claim
     from headrace.errors import PartitionError
     from headrace.processors import BatchResponse
-    from headrace.records import Batch, Record, TopicPartition
+    from headrace.records import Batch, TopicPartition
 
 log = structlog.get_logger(__name__)
 
@@ -41,10 +42,10 @@ class Outstanding:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """News for a partition: ``offset`` is stored, which covers ``batches``."""
+    """News for a partition: ``offset`` is stored, and with it all that was staged before it."""
 
     offset: int
-    batches: tuple[Batch, ...]
+    sequence: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +104,9 @@ class OwnedPartition:
         self.not_before = 0.0
         self.idle_at: float | None = None
         self.release_by: float | None = None
-        self.owed: int | None = None
+        self.staged = 0
+        self.stored = 0
+        self.unconfirmed: deque[tuple[int, Batch]] = deque()
         self.gap_end: int | None = None
         self.holder: object = None
         self.share = limits.max_bytes * (max_in_flight + 1)
@@ -164,10 +167,16 @@ class OwnedPartition:
         """Whether an offset may be stored for it at this moment."""
         return self.is_current() and self.may_act()
 
+    @property
+    def owes_commit(self) -> bool:
+        """Whether an offset was staged that is not known to be stored."""
+        return self.stored < self.staged
+
     def held_bytes(self) -> int:
-        """Bytes of records fetched for it and not yet answered for good."""
+        """Bytes of records fetched for it that something here still holds on to."""
         out = sum(item.cut.size for item in tuple(self.outstanding))
-        return self.buffer.size + out + sum(cut.size for cut in tuple(self.pending))
+        kept = sum(batch.size for _, batch in tuple(self.unconfirmed))
+        return self.buffer.size + out + kept + sum(cut.size for cut in tuple(self.pending))
 
     # --- leave word, on any thread --------------------------------------------------------------
 
@@ -249,7 +258,7 @@ class OwnedPartition:
     def _active_due(self) -> float | None:
         paused = self.state is PartitionState.PAUSED
         if self._gates.pauses.active:
-            still_busy = paused or self.outstanding or self.owed is not None
+            still_busy = paused or self.outstanding or self.owes_commit
             return self._timeout_due() if still_busy else 0.0
         if paused:
             return 0.0
@@ -303,6 +312,22 @@ class OwnedPartition:
             self.pending.appendleft(rest)
         return front
 
+    def stage(self, batch: Batch | None) -> int:
+        """Number the next offset to be stored; ``batch`` is kept until that is confirmed."""
+        self.staged += 1
+        if batch is not None:
+            self.unconfirmed.append((self.staged, batch))
+        return self.staged
+
+    def confirm(self, news: Committed) -> list[Batch]:
+        """Take note of a stored offset; return the batches that it covers."""
+        self.committed = news.offset
+        self.stored = max(self.stored, news.sequence)
+        covered = []
+        while self.unconfirmed and self.unconfirmed[0][0] <= self.stored:
+            covered.append(self.unconfirmed.popleft()[1])
+        return covered
+
     def withdraw(self) -> list[Cut]:
         """Take back all outstanding batches and cancel their futures; return their records."""
         cuts = [item.cut for item in self.outstanding]
@@ -342,19 +367,13 @@ def _from(cut: Cut, target: int) -> Cut | None:
         return None
     if cut.start >= target:
         return cut
-    count = bisect_left(cut.records, target, key=_offset)
+    count = bisect_left(cut.records, target, key=offset_of)
     if count == len(cut.records):
         return None
     if count == 0:
         return Cut(target, cut.records, cut.next_offset, cut.size)
     rest = divide(cut, count)[1]
     return Cut(target, rest.records, rest.next_offset, rest.size)
-
-
-def _offset(record: Record) -> int:
-    offset = record.offset()
-    assert offset is not None
-    return offset
 
 
 def earliest(*times: float | None) -> float | None:

@@ -85,5 +85,5 @@ class RangeReset:
         else:
             owned.buffer.restart(target)
             owned.advanced = target
-            self._parts.committer.stage(owned, target, None)
+            self._parts.committer.stage(owned, target, owned.stage(None))
         self._parts.fetcher.seek(owned)

@@ -68,7 +68,7 @@ class Starting:
         owned.advanced = start
         owned.attempts = 0
         owned.not_before = inf
-        parts.committer.stage(owned, start, None)
+        parts.committer.stage(owned, start, owned.stage(None))
         parts.committer.flush()
 
     def _initial(self, owned: OwnedPartition, deadline: Deadline) -> int:
@@ -98,17 +98,16 @@ class Starting:
                 case EpochRaised(claim):
                     owned.claim = claim
                     owned.not_before = 0.0
-                case Committed(offset):
-                    self._begin(owned, offset)
+                case Committed() as news:
+                    owned.confirm(news)
+                    self._begin(owned)
                     return
                 case Trouble(error):
                     owned.last_error = str(error)
 
-    def _begin(self, owned: OwnedPartition, offset: int) -> None:
+    def _begin(self, owned: OwnedPartition) -> None:
         """Tell the processor and begin to fetch: the start position is stored."""
         processor = self._parts.callbacks.processor
-        owned.committed = offset
-        owned.owed = None
         self._parts.callbacks.ask(owned, lambda: processor.on_assigned(owned))
         now = self._parts.clock.monotonic()
         owned.not_before = now

@@ -107,7 +107,7 @@ class Turns:
         """Enter PAUSED once what was handed out is answered and committed."""
         if owned.outstanding or owned.state is PartitionState.PAUSED:
             return
-        if owned.owed is not None:
+        if owned.owes_commit:
             self._parts.committer.flush()
             return
         owned.become(PartitionState.PAUSED)
@@ -136,11 +136,8 @@ class Turns:
                 owned.claim = claim
 
     def _committed(self, owned: OwnedPartition, news: Committed) -> None:
-        owned.committed = news.offset
-        if owned.owed == news.offset:
-            owned.owed = None
         processor = self._callbacks.processor
-        for batch in news.batches:
+        for batch in owned.confirm(news):
             self._callbacks.ask(owned, partial(processor.on_batch_processed, batch))
 
     def _pass_gap(self, owned: OwnedPartition) -> None:
@@ -150,4 +147,4 @@ class Turns:
             return
         owned.gap_end = None
         if owned.advanced == owned.buffer.position and (owned.committed or 0) < end:
-            self._parts.committer.stage(owned, end, None)
+            self._parts.committer.stage(owned, end, owned.stage(None))

@@ -124,9 +124,9 @@ def test_a_pause_waits_for_answers_and_commits(
     gates.pauses.add("operator")
     assert owned.due() == 5000.0
     owned.outstanding.clear()
-    owned.owed = item.batch.next_offset
+    sequence = owned.stage(None)
     assert owned.due() is None
-    owned.tell(Committed(item.batch.next_offset, ()))
+    owned.tell(Committed(item.batch.next_offset, sequence))
     assert owned.due() == 0.0
 
 

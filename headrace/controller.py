@@ -1,0 +1,152 @@
+"""KafkaController: the ZooKeeper session, the Spark session and all channels of one process."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING
+
+import structlog
+
+from headrace.channel.channel import ChannelPorts, InboundKafkaChannel
+from headrace.channel.lifecycle import StopReport
+from headrace.clock import SYSTEM_CLOCK, Clock, Deadline
+from headrace.coordinators.factory import build_coordinator
+from headrace.coordinators.zookeeper_registry import ZooKeeperRegistry
+from headrace.kafka import KafkaOffsetStore, KafkaRecordSource, KafkaTopicCatalog
+from headrace.kafka.clients import client_properties
+from headrace.kafka.properties import PREFETCH_SHARE
+from headrace.metrics import Metrics
+from headrace.processors.factory import build_processor, commit_interval
+from headrace.spark.factory import spark_settings
+from headrace.spark.runtime import SparkRuntime
+from headrace.zookeeper.factory import session_settings
+from headrace.zookeeper.identity import Identity
+from headrace.zookeeper.session import ZooKeeperSession
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from headrace.config import ChannelConfig, Config
+    from headrace.coordinators.coordinator import Coordinator
+    from headrace.coordinators.listener import Listener
+    from headrace.processors import BatchProcessor
+
+log = structlog.get_logger(__name__)
+
+#: Seconds that ZooKeeper's session and Spark have at the end of a stop, out of its deadline.
+CLOSE_SHARE = 0.2
+
+
+class KafkaController:
+    """Owns what the channels of a process share, and the channels.
+
+    ``processors`` replaces, by channel name, the processor that the configuration names: the way
+    to run processors that exist as objects. ``start``, ``stop`` and ``wait`` are for one thread.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        processors: Mapping[str, BatchProcessor] | None = None,
+        metrics: Metrics | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self.config = config
+        self.metrics = metrics or Metrics()
+        self.channels: dict[str, InboundKafkaChannel] = {}
+        self._processors = dict(processors or {})
+        self._clock = clock
+        self._identity = Identity(Path(config.state_dir), config.instance_id)
+        self._session = ZooKeeperSession(session_settings(config.zookeeper), self._identity)
+        self._spark: SparkRuntime | None = None
+        self._failures: SimpleQueue[BaseException] = SimpleQueue()
+
+    def start(self, deadline: Deadline) -> None:
+        """Load the processors, connect, and start every enabled channel. Blocks.
+
+        Raises:
+            ConfigError: something named in the configuration cannot be used.
+            StartError: something cannot be reached or imported. Whatever had started is stopped.
+        """
+        sys.path[:0] = [f for f in map(str, self.config.python_path) if f not in sys.path]
+        enabled = {name: c for name, c in self.config.channels.items() if c.enabled}
+        processors = {
+            name: self._processors.get(name) or build_processor(channel, self._spark_runtime)
+            for name, channel in enabled.items()
+        }
+        self._identity.acquire()
+        try:
+            self._session.start()
+            for name, channel in enabled.items():
+                self._open(name, channel, processors[name]).start(deadline)
+        except BaseException:
+            self.stop(Deadline.after(self.config.shutdown_timeout, self._clock))
+            raise
+        log.info("controller_started", channels=sorted(enabled), member=self.config.instance_id)
+
+    def wait(self, timeout: float) -> BaseException | None:
+        """Return why a channel failed; None if none does within ``timeout`` seconds."""
+        try:
+            return self._failures.get(timeout=timeout)
+        except Empty:
+            return None
+
+    def stop(self, deadline: Deadline) -> StopReport:
+        """Stop every channel, end the ZooKeeper session and Spark. Blocks until the deadline.
+
+        The report names what was not finished.
+        """
+        channels_by = Deadline(deadline.at - deadline.remaining * CLOSE_SHARE, self._clock)
+        left: list[str] = []
+        for channel in self.channels.values():
+            report = channel.stop(channels_by)
+            left += [f"{channel.name}: {thing}" for thing in report.left]
+        if self._spark is not None:
+            self._spark.stop(deadline)
+        if not self._session.close(deadline):
+            left.append("the ZooKeeper session")
+        self._identity.release()
+        log.info("controller_stopped", unfinished=left)
+        return StopReport(tuple(left))
+
+    def _spark_runtime(self) -> SparkRuntime:
+        if self._spark is None:
+            self._spark = SparkRuntime(spark_settings(self.config.spark))
+        return self._spark
+
+    def _open(
+        self, name: str, channel: ChannelConfig, processor: BatchProcessor
+    ) -> InboundKafkaChannel:
+        opened = InboundKafkaChannel(
+            name,
+            channel,
+            processor,
+            self._ports(channel),
+            metrics=self.metrics,
+            clock=self._clock,
+            on_failure=lambda _, error: self._failures.put(error),
+        )
+        self.channels[name] = opened
+        return opened
+
+    def _ports(self, channel: ChannelConfig) -> ChannelPorts:
+        kafka = client_properties(self.config.kafka)
+        prefetch = int(channel.buffer.max_bytes * PREFETCH_SHARE)
+        registry = ZooKeeperRegistry(
+            self._session, channel.group, self.config.instance_id, clock=self._clock
+        )
+
+        def coordinator(listener: Listener) -> Coordinator:
+            return build_coordinator(channel, registry, listener, self._clock)
+
+        return ChannelPorts(
+            source=KafkaRecordSource(kafka, channel.group, prefetch),
+            store=KafkaOffsetStore(kafka, channel.group),
+            catalog=KafkaTopicCatalog(kafka, channel.group),
+            coordinator=coordinator,
+            prefetch=prefetch,
+            commit_interval=commit_interval(channel),
+        )

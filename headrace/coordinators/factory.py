@@ -1,0 +1,39 @@
+"""From a channel's configuration to its coordinator."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace import config
+from headrace.coordinators.coordinator import Coordinator
+from headrace.coordinators.members import MemberInfo, Mode
+from headrace.coordinators.settings import CoordinatorSettings
+
+if TYPE_CHECKING:
+    from headrace.clock import Clock
+    from headrace.coordinators.listener import Listener
+    from headrace.coordinators.registry import Registry
+
+
+def build_coordinator(
+    channel: config.ChannelConfig, registry: Registry, listener: Listener, clock: Clock
+) -> Coordinator:
+    """Build what ``channel.coordinator`` describes."""
+    settings = CoordinatorSettings(
+        rebalance_delay=channel.coordinator.rebalance_delay,
+        safety_poll=channel.coordinator.safety_poll,
+    )
+    return Coordinator(registry, listener, member_info(channel), settings, clock)
+
+
+def member_info(channel: config.ChannelConfig) -> MemberInfo:
+    """Return what the member publishes for allocation."""
+    topics = frozenset(channel.topics)
+    match channel.coordinator:
+        case config.DynamicCoordinatorConfig(weight=weight):
+            return MemberInfo(topics, Mode.DYNAMIC, weight=int(weight))
+        case config.FixedCountCoordinatorConfig(partitions_per_topic=count):
+            return MemberInfo(topics, Mode.FIXED_COUNT, partitions_per_topic=count)
+        case config.StaticCoordinatorConfig(partitions=lists):
+            chosen = {topic: tuple(sorted(numbers)) for topic, numbers in lists.items()}
+            return MemberInfo(topics, Mode.STATIC, lists=chosen)

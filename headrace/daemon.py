@@ -1,0 +1,151 @@
+"""The process: from a configuration file to an exit code."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+import structlog
+
+from headrace import logs
+from headrace.clock import Deadline
+from headrace.config import load
+from headrace.controller import KafkaController
+from headrace.errors import ConfigError, FatalError, StartError
+from headrace.metrics import Metrics, MetricsServer
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from types import FrameType
+
+    from headrace.config import Config
+
+log = structlog.get_logger(__name__)
+
+#: Seconds in which brokers, ZooKeeper and Spark have to answer at the start.
+START_TIMEOUT = 180.0
+
+#: Seconds after which the main thread looks around, all the same.
+_TURN = 0.5
+
+
+class ExitCode(IntEnum):
+    """What the process ends with."""
+
+    STOPPED = 0
+    """Stopped in order: everything answered is committed, every claim given back."""
+
+    BUG = 1
+    """An error that Headrace did not foresee; the log has the traceback."""
+
+    CONFIG = 2
+    """The configuration cannot be used; standard error names each mistake."""
+
+    NOT_STARTED = 3
+    """Kafka, ZooKeeper, Java or the user's code could not be reached; nothing was claimed."""
+
+    CHANNEL_FAILED = 4
+    """A channel stopped because its policy says so, or its processor failed for good."""
+
+    OVERRAN = 5
+    """A stop did not end in time; the log names what was not finished."""
+
+    RESTART = 70
+    """The process could not be trusted any more and has to be started afresh."""
+
+
+def run(path: Path) -> ExitCode:
+    """Run until a signal or a failure. Called on the main thread, which takes the signals."""
+    try:
+        config = load(path)
+    except ConfigError as error:
+        for problem in error.problems:
+            sys.stderr.write(f"{problem}\n")
+        return ExitCode.CONFIG
+    logs.configure(config.logging)
+    try:
+        return _serve(config)
+    except ConfigError as error:
+        log.error("configuration_unusable", problems=error.problems)  # noqa: TRY400 - no traceback for a user's mistake
+        return ExitCode.CONFIG
+    except StartError as error:
+        log.error("not_started", error=str(error), kind=type(error).__name__)  # noqa: TRY400 - as above
+        return ExitCode.NOT_STARTED
+    except Exception:
+        log.exception("unexpected_error")
+        return ExitCode.BUG
+
+
+class Signals:
+    """SIGTERM and SIGINT: the first asks for a graceful stop, the second ends the process.
+
+    The handlers are installed on construction and stay until the process ends, so that a signal
+    during the start or the stop is heard too.
+    """
+
+    def __init__(self) -> None:
+        self.asked: str | None = None
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._handle)
+
+    def _handle(self, number: int, _frame: FrameType | None) -> None:
+        if self.asked is not None:
+            os._exit(128 + number)
+        self.asked = signal.Signals(number).name
+
+
+class _StoppedEarlyError(Exception):
+    """A signal came before the start was finished."""
+
+
+def _serve(config: Config) -> ExitCode:
+    signals = Signals()
+    metrics = Metrics()
+    server = _metrics_server(config, metrics)
+    controller = KafkaController(config, metrics=metrics)
+    try:
+        controller.start(Deadline.after(START_TIMEOUT))
+        failure = _wait(controller, signals)
+        return _stop(controller, config, failure)
+    finally:
+        if server is not None:
+            server.close()
+
+
+def _metrics_server(config: Config, metrics: Metrics) -> MetricsServer | None:
+    if config.metrics.port is None:
+        return None
+    try:
+        server = MetricsServer(metrics, config.metrics.host, config.metrics.port)
+    except OSError as error:
+        raise StartError(
+            f"metrics cannot be served on {config.metrics.host}:{config.metrics.port}: "
+            f"{error.strerror}; choose another metrics.port, 0 for a free one, or null for none"
+        ) from error
+    log.info("metrics_served", host=config.metrics.host, port=server.port)
+    return server
+
+
+def _wait(controller: KafkaController, signals: Signals) -> BaseException | None:
+    """Wait for a signal or for the failure of a channel; return the failure."""
+    while signals.asked is None:
+        failure = controller.wait(_TURN)
+        if failure is not None:
+            return failure
+    log.info("stopping", signal=signals.asked)
+    return None
+
+
+def _stop(controller: KafkaController, config: Config, failure: BaseException | None) -> ExitCode:
+    report = controller.stop(Deadline.after(config.shutdown_timeout))
+    if isinstance(failure, FatalError):
+        return ExitCode.RESTART
+    if failure is not None:
+        return ExitCode.CHANNEL_FAILED
+    if not report.clean:
+        log.error("stop_overran", unfinished=list(report.left))
+        return ExitCode.OVERRAN
+    return ExitCode.STOPPED

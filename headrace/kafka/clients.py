@@ -1,0 +1,52 @@
+"""From the ``kafka`` section to the properties that every client starts from."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from headrace.config import KafkaConfig
+
+_PROTOCOLS = {
+    (False, False): "PLAINTEXT",
+    (True, False): "SSL",
+    (False, True): "SASL_PLAINTEXT",
+    (True, True): "SASL_SSL",
+}
+
+
+def client_properties(config: KafkaConfig) -> dict[str, Any]:
+    """Return librdkafka properties, secrets in plain text: for the clients only."""
+    properties = config.client_properties()
+    if config.tls is not None or config.sasl is not None:
+        properties["security.protocol"] = _PROTOCOLS[
+            config.tls is not None, config.sasl is not None
+        ]
+    properties |= _tls(config) | _sasl(config)
+    properties["bootstrap.servers"] = ",".join(config.bootstrap_servers)
+    return properties
+
+
+def _tls(config: KafkaConfig) -> dict[str, Any]:
+    tls = config.tls
+    if tls is None:
+        return {}
+    found = {
+        "ssl.ca.location": tls.ca_file,
+        "ssl.certificate.location": tls.certificate_file,
+        "ssl.key.location": tls.key_file,
+        "ssl.key.password": tls.key_password and tls.key_password.get_secret_value(),
+        "ssl.endpoint.identification.algorithm": "https" if tls.verify_hostname else "none",
+    }
+    return {name: str(value) for name, value in found.items() if value is not None}
+
+
+def _sasl(config: KafkaConfig) -> dict[str, Any]:
+    sasl = config.sasl
+    if sasl is None:
+        return {}
+    return {
+        "sasl.mechanism": sasl.mechanism,
+        "sasl.username": sasl.username,
+        "sasl.password": sasl.password.get_secret_value(),
+    }

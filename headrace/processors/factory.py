@@ -1,0 +1,93 @@
+"""From a channel's configuration to its processor."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from headrace import config
+from headrace.errors import ImportPathError
+from headrace.importing import load_callable
+from headrace.processors.contract import BatchProcessor
+from headrace.processors.pending import MergeLimits
+from headrace.processors.simple import (
+    CommitFirstProcessor,
+    Deliver,
+    SimpleKafkaProcessor,
+    SimpleOptions,
+)
+from headrace.processors.spark import SparkProcessor
+from headrace.spark.decode import Decode, Decoding, OnUndecodable
+from headrace.spark.engine import SparkEngine
+from headrace.spark.factory import build_sink
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headrace.spark.runtime import SparkRuntime
+
+
+def build_processor(
+    channel: config.ChannelConfig, spark: Callable[[], SparkRuntime]
+) -> BatchProcessor:
+    """Build what ``channel.processor`` describes; ``spark`` is called only where it is needed.
+
+    Raises:
+        StartError: code that it names cannot be imported or has a wrong shape.
+        ConfigError: the sink's path cannot be used.
+    """
+    match channel.processor:
+        case config.SparkProcessorConfig() as chosen:
+            return _spark(channel, chosen, spark())
+        case config.SimpleProcessorConfig() as chosen:
+            return _simple(channel, chosen)
+        case config.CustomProcessorConfig() as chosen:
+            return _custom(chosen)
+
+
+def commit_interval(channel: config.ChannelConfig) -> float:
+    """Return the seconds between two commits: the periodic auto-advance is one, by a timer."""
+    processor = channel.processor
+    if isinstance(processor, config.SimpleProcessorConfig) and processor.auto_advance == "periodic":
+        return processor.auto_advance_interval
+    return channel.commit_interval
+
+
+def _spark(
+    channel: config.ChannelConfig, chosen: config.SparkProcessorConfig, runtime: SparkRuntime
+) -> BatchProcessor:
+    assert channel.sink is not None, "the configuration demands a sink"
+    decode = Decode(Decoding(chosen.decode), chosen.ddl, OnUndecodable(chosen.undecodable))
+    engine = SparkEngine(runtime, chosen.reducer, build_sink(channel.sink), decode)
+    return SparkProcessor(
+        engine,
+        limits=MergeLimits(max_records=chosen.max_records),
+        job_timeout=channel.batch_timeout,
+    )
+
+
+def _simple(channel: config.ChannelConfig, chosen: config.SimpleProcessorConfig) -> BatchProcessor:
+    assert isinstance(channel.sink, config.FunctionSinkConfig), (
+        "the configuration demands a function"
+    )
+    function = load_callable(channel.sink.function, chosen.deliver)
+    options = SimpleOptions(Deliver(chosen.deliver), chosen.max_read_rate, chosen.delay)
+    if chosen.no_duplication:
+        return CommitFirstProcessor(function, options)
+    return SimpleKafkaProcessor(function, options)
+
+
+def _custom(chosen: config.CustomProcessorConfig) -> BatchProcessor:
+    factory = load_callable(chosen.factory)
+    try:
+        processor: Any = factory(**chosen.keyword_arguments())
+    except Exception as error:
+        raise ImportPathError(
+            f"{chosen.factory!r} with options {sorted(chosen.options)} failed: "
+            f"{type(error).__name__}: {error}"
+        ) from error
+    if not isinstance(processor, BatchProcessor):
+        raise ImportPathError(
+            f"{chosen.factory!r} returned a {type(processor).__name__}; it must return a "
+            "headrace.BatchProcessor"
+        )
+    return processor

@@ -1,0 +1,47 @@
+"""From the configuration to Spark's settings and to a channel's sink."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from headrace import config
+from headrace.spark.settings import SparkSettings
+from headrace.spark.sinks.console import ConsoleSink
+from headrace.spark.sinks.delta import DeltaSink
+from headrace.spark.sinks.jsonl import JsonLinesSink
+from headrace.spark.sinks.noop import NoopSink
+
+if TYPE_CHECKING:
+    from headrace.spark.sinks.contract import Sink
+
+
+def spark_settings(section: config.SparkConfig) -> SparkSettings:
+    """Return the settings of the session that all channels share."""
+    properties = {name: _text(value) for name, value in section.session_properties().items()}
+    properties["spark.app.name"] = section.app_name
+    properties["spark.driver.memory"] = f"{section.driver_memory}b"
+    return SparkSettings(section.master, properties, section.warm_up)
+
+
+def build_sink(section: config.SinkConfig) -> Sink[Any]:
+    """Build what a Spark channel's ``sink`` describes.
+
+    Raises:
+        ConfigError: the path cannot be used.
+    """
+    match section:
+        case config.DeltaSinkConfig(path=path, partition_by=columns):
+            return DeltaSink(path, partition_by=columns)
+        case config.JsonLinesSinkConfig(path=path):
+            return JsonLinesSink(path)
+        case config.ConsoleSinkConfig(rows=rows):
+            return ConsoleSink(rows=rows)
+        case config.NoopSinkConfig():
+            return NoopSink()
+        case config.FunctionSinkConfig():
+            raise AssertionError("the configuration refuses a function for a Spark processor")
+
+
+def _text(value: object) -> str:
+    """Return a property as Spark writes it: booleans in lower case."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
