@@ -1,0 +1,49 @@
+# Every target sets up what it needs first: the virtual environment, the locked packages, Kafka's
+# jars. make PYTHON=... names another Python than python3.
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-all check fix bench lock clean
+PYTHON ?= python3
+SET_UP := @$(PYTHON) scripts/bootstrap.py
+BIN := .venv/bin
+BENCHMARKS ?= passthrough spark
+UPGRADE ?=
+
+help: ## show these targets
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
+
+demo: ## run the main job on real data: Kafka, Spark, Delta, with a daemon killed in between
+	$(SET_UP) run
+	@$(BIN)/headrace demo
+
+test: ## run the tests: without servers, against real servers, and with faults
+	$(SET_UP) test
+	@$(BIN)/python -m pytest -m "not slow"
+
+test-all: ## run the tests that take long as well
+	$(SET_UP) test
+	@$(BIN)/python -m pytest
+
+check: ## check style, types and layers
+	$(SET_UP) check
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+fix: ## mend what the checkers can mend
+	$(SET_UP) check
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+bench: ## run the benchmarks named in BENCHMARKS, one after the other
+	$(SET_UP) run
+	@for name in $(BENCHMARKS); do $(BIN)/python -m benchmarks $$name --json || exit 1; done
+
+lock: ## write the lock files anew after a change in pyproject.toml (UPGRADE=--upgrade: newest)
+	$(SET_UP) check
+	$(BIN)/python scripts/lock.py $(UPGRADE)
+
+clean: ## remove the environment and everything that tools left; the cache of jars stays
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .headrace
+	rm -rf dist spark-warehouse metastore_db derby.log
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

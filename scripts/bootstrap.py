@@ -1,0 +1,242 @@
+"""Set up this checkout: Java, the virtual environment, the locked packages, Kafka's jars.
+
+    python3 scripts/bootstrap.py run|test|check
+
+"run" is what the demo needs, "test" adds what the tests need, "check" what the checkers need. Once
+done it returns at once, until a lock file changes. The stamp in the environment is taken away
+first and written last, so that an interrupted set-up begins again from nothing.
+
+Only the standard library: this runs before anything is installed.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+ROOT = Path(__file__).resolve().parent.parent
+LOCKS = ROOT / "requirements"
+VENV = ROOT / ".venv"
+PYTHON = VENV / "bin" / "python"
+STAMP = VENV / "set-up.json"
+
+MINIMUM_PYTHON = (3, 10)
+
+#: The steps for each purpose, in order. "build" holds what makes packages of the others.
+STEPS = {
+    "run": ("build", "run", "project", "kafka"),
+    "test": ("build", "run", "test", "project", "kafka"),
+    "check": ("build", "run", "test", "check", "project"),
+}
+
+#: What each step depends on: its lock file, or these.
+SOURCES = {
+    "project": ROOT / "pyproject.toml",
+    "kafka": next((ROOT / "headrace" / "local").glob("kafka-*.sha256")),
+}
+
+#: Java runtimes under Debian's and Ubuntu's names; releases differ in which of them they have.
+JAVA_PACKAGES = ("openjdk-17-jre-headless", "openjdk-21-jre-headless", "default-jre-headless")
+
+
+class SetUpError(Exception):
+    """The set-up cannot go on; the message says what to do."""
+
+
+def main(arguments: list[str]) -> int:
+    """Set up for the purpose in ``arguments`` and return the exit code."""
+    if len(arguments) != 1 or arguments[0] not in STEPS:
+        print(__doc__)
+        return 2
+    try:
+        require_python()
+        with one_at_a_time():
+            set_up(arguments[0])
+    except SetUpError as error:
+        say(str(error))
+        return 1
+    except subprocess.CalledProcessError as error:
+        say(f"this failed: {' '.join(map(str, error.cmd))}")
+        return 1
+    return 0
+
+
+def set_up(purpose: str) -> None:
+    """Do the steps that are not done, or all of them anew where an older lock was installed."""
+    wanted = {step: digest(step) for step in STEPS[purpose]}
+    done = read_stamp()
+    todo = [step for step in wanted if done.get(step) != wanted[step]]
+    if not todo:
+        return
+    if "kafka" in todo:
+        require_java()
+    if not done or any(step in done and step not in SOURCES for step in todo):
+        require_venv()
+        say(f"making {VENV.name} with Python {python_version()}")
+        run(sys.executable, "-m", "venv", "--clear", VENV)
+        done, todo = {}, list(wanted)
+    STAMP.unlink(missing_ok=True)
+    for step in todo:
+        do(step)
+        done[step] = wanted[step]
+    STAMP.write_text(json.dumps({**place(), "done": done}, indent=2), encoding="utf-8")
+    say("done")
+
+
+def do(step: str) -> None:
+    """Do one step."""
+    if step == "project":
+        say("installing headrace itself")
+        pip("--no-deps", "--editable", ROOT)
+    elif step == "kafka":
+        say("looking for Kafka's jars in the cache")
+        fetch = "from headrace.local.jars import kafka_jars; kafka_jars()"
+        run(PYTHON, "-c", fetch)
+    else:
+        say(f"installing the packages of {lock(step).relative_to(ROOT)}")
+        pip("--no-deps", "--require-hashes", "--requirement", lock(step))
+
+
+def pip(*arguments: str | Path) -> None:
+    """Install with the environment's pip; what is built is built with locked packages only."""
+    quiet = () if sys.stdout.isatty() else ("--quiet",)
+    options = ("--disable-pip-version-check", "--no-build-isolation", *quiet)
+    run(PYTHON, "-m", "pip", "install", *options, *arguments)
+
+
+def run(*command: str | Path) -> None:
+    """Run a command and raise CalledProcessError if it fails."""
+    subprocess.run(command, check=True, cwd=ROOT)
+
+
+def say(text: str) -> None:
+    """Tell what happens; on standard error, which leaves the output to the commands that follow."""
+    print(f"set-up: {text}", file=sys.stderr, flush=True)
+
+
+def lock(group: str) -> Path:
+    """Return a group's lock file."""
+    return LOCKS / f"{group}.lock"
+
+
+def digest(step: str) -> str:
+    """Return what tells whether a step done earlier is still good."""
+    return hashlib.sha256(SOURCES.get(step, lock(step)).read_bytes()).hexdigest()
+
+
+def python_version() -> str:
+    """Return major and minor version: an environment does not survive a change of these."""
+    return "{}.{}".format(*sys.version_info)
+
+
+def place() -> dict[str, str]:
+    """Return what an environment is bound to: its scripts name its folder."""
+    return {"python": python_version(), "root": str(ROOT)}
+
+
+def read_stamp() -> dict[str, str]:
+    """Return the digests of the steps done here; nothing if it is not known for certain."""
+    try:
+        stamp: dict[str, Any] = json.loads(STAMP.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    done: dict[str, str] = stamp.pop("done")
+    return done if stamp == place() and PYTHON.exists() else {}
+
+
+@contextmanager
+def one_at_a_time() -> Iterator[None]:
+    """Hold a lock on the folder of lock files, which needs no file of its own."""
+    descriptor = os.open(LOCKS, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+# --- what only the system can provide -----------------------------------------------------------
+
+
+def require_python() -> None:
+    """Refuse a Python that is too old."""
+    if sys.version_info < MINIMUM_PYTHON:
+        raise SetUpError(
+            f"{sys.executable} is Python {python_version()}, but 3.10 or later is needed; "
+            "name another one, such as: make PYTHON=python3.12 demo"
+        )
+
+
+def require_venv() -> None:
+    """Make sure that environments can be made: Debian keeps a part of that in a package."""
+    if importlib.util.find_spec("ensurepip") is None:
+        package = f"python{python_version()}-venv"
+        install([package], f"Python's ensurepip is missing; install {package}")
+
+
+def require_java() -> None:
+    """Make sure that there is a Java that Spark and Kafka can run on."""
+    java = load(ROOT / "headrace" / "local" / "java.py")
+    if java.find_java() is None:
+        problem = (
+            f"no Java {java.MINIMUM_JAVA} or later was found; install one (Debian, Ubuntu: "
+            f"apt-get install {JAVA_PACKAGES[0]} or {JAVA_PACKAGES[1]}) or set JAVA_HOME"
+        )
+        install(JAVA_PACKAGES, problem, agreed=os.environ.get("HEADRACE_INSTALL_JRE") == "1")
+        if java.find_java() is None:
+            raise SetUpError(problem)
+
+
+def install(packages: Sequence[str], problem: str, *, agreed: bool = False) -> None:
+    """Install the first of the Debian packages that this release has, if that is agreed to."""
+    if os.geteuid() != 0 or shutil.which("apt-get") is None:
+        raise SetUpError(problem)
+    if not (agreed or os.environ.get("CI") == "true" or asked(packages[0], problem)):
+        raise SetUpError(problem)
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    apt = ["apt-get", "--quiet", "--yes", "--no-install-recommends"]
+    subprocess.run([*apt, "update"], check=False, env=environment, stdin=subprocess.DEVNULL)
+    for package in packages:
+        say(f"installing {package}")
+        command = [*apt, "install", package]
+        if subprocess.run(
+            command, check=False, env=environment, stdin=subprocess.DEVNULL
+        ).returncode:
+            continue
+        return
+    raise SetUpError(problem)
+
+
+def asked(package: str, problem: str) -> bool:
+    """Ask on the terminal whether to install; without a terminal the answer is no."""
+    if not sys.stdin.isatty():
+        return False
+    answer = input(f"set-up: {problem}.\nInstall {package} (or what this release has) now? [y/N] ")
+    return answer.strip().lower() in {"y", "yes"}
+
+
+def load(path: Path) -> Any:
+    """Return a module of the package that needs only the standard library, without the package."""
+    spec = importlib.util.spec_from_file_location(f"bootstrap_{path.stem}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

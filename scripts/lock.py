@@ -1,0 +1,50 @@
+"""Write the lock files in requirements/: exact versions with their hashes, for every platform.
+
+    .venv/bin/python scripts/lock.py [--upgrade]
+
+Without ``--upgrade`` what is locked stays as it is, as far as pyproject.toml allows. The files name
+no index, so that any one can serve them, and the versions suit each supported Python.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+#: File to what goes into it. Later files agree with the earlier ones on what they share.
+GROUPS = {
+    "run": ["pyproject.toml", "--extra", "demo"],
+    "build": ["--group", "build"],
+    "test": ["--group", "test"],
+    "check": ["--group", "check"],
+}
+
+OPTIONS = [
+    "--universal",
+    "--python-version=3.10",
+    "--generate-hashes",
+    "--no-emit-index-url",
+    "--no-emit-find-links",
+    "--no-annotate",
+    "--custom-compile-command=make lock",
+    "--quiet",
+]
+
+
+def main(arguments: list[str]) -> None:
+    """Write all lock files."""
+    uv = Path(sys.executable).parent / "uv"
+    earlier: list[str] = []
+    for name, sources in GROUPS.items():
+        target = f"requirements/{name}.lock"
+        command = [str(uv), "pip", "compile", *sources, *OPTIONS, *earlier, *arguments]
+        subprocess.run([*command, "--output-file", target], check=True, cwd=ROOT)
+        print(target)
+        earlier += ["--constraint", target]
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
