@@ -6,8 +6,12 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from headrace.config.model.processor import CustomProcessor, SimpleProcessor, SparkProcessor
-from headrace.config.model.sink import DeltaSink
+from headrace.config.model.processor import (
+    CustomProcessorConfig,
+    SimpleProcessorConfig,
+    SparkProcessorConfig,
+)
+from headrace.config.model.sink import DeltaSinkConfig
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,22 +51,22 @@ def guarantee(channel: ChannelConfig) -> Guarantee:
 
 def _base(channel: ChannelConfig) -> tuple[Delivery, str]:
     processor, sink = channel.processor, channel.sink
-    if isinstance(processor, CustomProcessor):
+    if isinstance(processor, CustomProcessorConfig):
         return (
             Delivery.AT_LEAST_ONCE,
             "batches are delivered until answered; whether effects repeat is up to the processor",
         )
-    if isinstance(processor, SimpleProcessor) and processor.no_duplication:
+    if isinstance(processor, SimpleProcessorConfig) and processor.no_duplication:
         return (
             Delivery.AT_MOST_ONCE,
             "no_duplication commits before the function runs, so what fails then is not repeated",
         )
-    if isinstance(processor, SimpleProcessor):
+    if isinstance(processor, SimpleProcessorConfig):
         return (
             Delivery.AT_LEAST_ONCE,
             "offsets are committed after the function returns, so it may see records again",
         )
-    if isinstance(sink, DeltaSink):
+    if isinstance(sink, DeltaSinkConfig):
         return (
             Delivery.EXACTLY_ONCE,
             "the Delta table takes rows and offsets in one transaction and refuses repetitions",
@@ -76,7 +80,7 @@ def _base(channel: ChannelConfig) -> tuple[Delivery, str]:
 
 def _exceptions(channel: ChannelConfig) -> Iterator[str]:
     processor, on_error = channel.processor, channel.on_error
-    if isinstance(processor, SparkProcessor) and processor.undecodable == "skip":
+    if isinstance(processor, SparkProcessorConfig) and processor.undecodable == "skip":
         yield "records that cannot be decoded are left out"
     if on_error.policy == "skip":
         yield f"a batch that failed {_times(on_error.max_attempts)} is left out"

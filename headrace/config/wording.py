@@ -38,7 +38,8 @@ def subject(value: Any, *, secret: bool = False) -> str:
     """
     if isinstance(value, Expanded):
         return f"{value.source} expands to something that"
-    return MASK if secret and value is not None else quoted(value)
+    tells = isinstance(value, (str, int, float)) and not isinstance(value, bool)
+    return MASK if secret and tells else quoted(value)
 
 
 def quoted(value: Any) -> str:

@@ -10,7 +10,7 @@ import yaml
 if TYPE_CHECKING:
     from pathlib import Path
 
-#: PyYAML's words, and ours where its own would quote the file or say too little.
+#: Words of the parser, and our sentence where its own would quote the file or say too little.
 _SENTENCES = (
     ("undefined alias", "a value that begins with * is an alias; put text in quotes"),
     ("duplicate anchor", "a value that begins with & is an anchor; put text in quotes"),
@@ -23,9 +23,12 @@ _SENTENCES = (
     ("mapping values are not allowed", "there is a colon too many, or the indentation is wrong"),
     ("could not find expected ':'", "a key has no colon, or the indentation is wrong"),
     ("expected <block end>", "the indentation is wrong, or something is not closed"),
+    ("or ']'", "a list in [] is not closed, or lacks a comma"),
+    ("or '}'", "a mapping in {} is not closed, or lacks a comma"),
     ("merging", "<< takes a mapping or a list of mappings"),
 )
-_QUOTED = re.compile(r"'(?!<[a-z ]+>')[^']{2,}'")
+#: What the parser quotes from the file; its own words for parts of YAML begin with <.
+_QUOTED = re.compile(r"'[^<'][^']*'")
 
 
 def describe(error: yaml.YAMLError, path: Path) -> str:

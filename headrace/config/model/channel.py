@@ -20,10 +20,10 @@ from headrace.config.kinds.units import (
 from headrace.config.model.base import Cold, Hot, Section, derived, unset
 from headrace.config.model.coordinator import (
     CoordinatorConfig,
-    DynamicCoordinator,
-    StaticCoordinator,
+    DynamicCoordinatorConfig,
+    StaticCoordinatorConfig,
 )
-from headrace.config.model.processor import ProcessorConfig, SparkProcessor
+from headrace.config.model.processor import ProcessorConfig, SparkProcessorConfig
 from headrace.config.model.sink import FITTING, SinkConfig
 from headrace.config.wording import either
 
@@ -52,7 +52,7 @@ def _sink_form(value: Any) -> Any:
 
 def _default_in_flight(info: ValidationInfo) -> int:
     """Spark prepares one micro-batch while another runs; others take turns."""
-    return 2 if isinstance(info.data.get("processor"), SparkProcessor) else 1
+    return 2 if isinstance(info.data.get("processor"), SparkProcessorConfig) else 1
 
 
 def _default_attempts(info: ValidationInfo) -> int | None:
@@ -80,7 +80,7 @@ class BufferConfig(Section):
 
 
 class OnErrorConfig(Section):
-    """What happens when a batch fails."""
+    """How often a failed batch is delivered again, and what comes after that."""
 
     policy: Hot[Literal["retry", "skip", "stop"]] = "retry"
     """Deliver the batch again for ever; or, after max_attempts, skip it or stop the channel."""
@@ -132,7 +132,7 @@ class ChannelConfig(Section):
 
     coordinator: Cold[
         Annotated[CoordinatorConfig, BeforeValidator(_coordinator_form, str | CoordinatorConfig)]
-    ] = DynamicCoordinator()
+    ] = DynamicCoordinatorConfig()
     """Which partitions this member takes. A bare word is a type: coordinator: dynamic."""
 
     workers: Hot[Count] = 2
@@ -151,7 +151,8 @@ class ChannelConfig(Section):
     the spark processor and 1 for the others."""
 
     sink: Cold[Annotated[SinkConfig, BeforeValidator(_sink_form, str | SinkConfig)] | None] = None
-    """Where results go. Bare text is a function (package.module:name) or a type (noop)."""
+    """Where results go; a custom processor has none. Bare text is a function
+    (package.module:name) or a type (noop)."""
 
     buffer: Hot[BufferConfig] = BufferConfig()
     """What the channel may hold in memory."""
@@ -194,7 +195,7 @@ class ChannelConfig(Section):
             )
 
     def _static_contradictions(self) -> Iterator[Contradiction]:
-        if not isinstance(self.coordinator, StaticCoordinator):
+        if not isinstance(self.coordinator, StaticCoordinatorConfig):
             return
         for topic in self.coordinator.partitions:
             if topic not in self.topics:

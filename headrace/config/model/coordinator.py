@@ -27,7 +27,7 @@ class CoordinatorBase(Section):
     """How often the group is looked at although no change was reported."""
 
 
-class DynamicCoordinator(CoordinatorBase):
+class DynamicCoordinatorConfig(CoordinatorBase):
     """The members of a group share the partitions of its topics evenly."""
 
     type: Cold[Literal["dynamic"]] = "dynamic"
@@ -37,7 +37,7 @@ class DynamicCoordinator(CoordinatorBase):
     """This member's share against the other members'."""
 
 
-class FixedCountCoordinator(CoordinatorBase):
+class FixedCountCoordinatorConfig(CoordinatorBase):
     """The member takes a fixed number of partitions of each topic."""
 
     type: Cold[Literal["fixed_count"]] = "fixed_count"
@@ -47,7 +47,7 @@ class FixedCountCoordinator(CoordinatorBase):
     """How many partitions of each topic to own."""
 
 
-class StaticCoordinator(CoordinatorBase):
+class StaticCoordinatorConfig(CoordinatorBase):
     """The member takes the partitions that are listed."""
 
     type: Cold[Literal["static"]] = "static"
@@ -58,5 +58,6 @@ class StaticCoordinator(CoordinatorBase):
 
 
 CoordinatorConfig = Annotated[
-    DynamicCoordinator | FixedCountCoordinator | StaticCoordinator, Field(discriminator="type")
+    DynamicCoordinatorConfig | FixedCountCoordinatorConfig | StaticCoordinatorConfig,
+    Field(discriminator="type"),
 ]

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _AUTO_ADVANCE_INTERVAL = 30.0
 
 
-class SparkProcessor(Section):
+class SparkProcessorConfig(Section):
     """Batches are merged into micro-batches, which a reducer turns into rows for the sink."""
 
     type: Cold[Literal["spark"]] = "spark"
@@ -54,7 +54,7 @@ class SparkProcessor(Section):
             )
 
 
-class SimpleProcessor(Section):
+class SimpleProcessorConfig(Section):
     """Batches or single records go to a function."""
 
     type: Cold[Literal["simple"]] = "simple"
@@ -93,7 +93,7 @@ class SimpleProcessor(Section):
             )
 
 
-class CustomProcessor(Section):
+class CustomProcessorConfig(Section):
     """Batches go to a processor of one's own."""
 
     type: Cold[Literal["custom"]] = "custom"
@@ -111,5 +111,6 @@ class CustomProcessor(Section):
 
 
 ProcessorConfig = Annotated[
-    SparkProcessor | SimpleProcessor | CustomProcessor, Field(discriminator="type")
+    SparkProcessorConfig | SimpleProcessorConfig | CustomProcessorConfig,
+    Field(discriminator="type"),
 ]

@@ -33,7 +33,7 @@ def _state_dir(info: ValidationInfo) -> str:
 
 
 class LoggingConfig(Section):
-    """What the process says about itself, on standard error."""
+    """What the process says about itself."""
 
     level: Hot[Literal["debug", "info", "warning", "error"]] = "info"
     """The least severity that is logged."""

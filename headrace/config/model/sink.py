@@ -12,7 +12,7 @@ from headrace.config.kinds.text import Distinct, FreeText, ImportPath
 from headrace.config.model.base import Cold, Section
 
 
-class DeltaSink(Section):
+class DeltaSinkConfig(Section):
     """A Delta table: rows and offsets are committed together, so each record counts once."""
 
     type: Cold[Literal["delta"]] = "delta"
@@ -25,17 +25,17 @@ class DeltaSink(Section):
     """The columns that a new table is partitioned by."""
 
 
-class JsonLinesSink(Section):
-    """JSON lines in files."""
+class JsonLinesSinkConfig(Section):
+    """JSON lines in a file."""
 
     type: Cold[Literal["jsonl"]] = "jsonl"
     """This sink."""
 
     path: Cold[LocalPath]
-    """Where the lines are written."""
+    """The file that rows are appended to; several processes may share it."""
 
 
-class ConsoleSink(Section):
+class ConsoleSinkConfig(Section):
     """A few rows of each micro-batch on standard output, for a look."""
 
     type: Cold[Literal["console"]] = "console"
@@ -45,14 +45,14 @@ class ConsoleSink(Section):
     """How many rows to print of each micro-batch."""
 
 
-class NoopSink(Section):
+class NoopSinkConfig(Section):
     """Results are computed and dropped, for measurements."""
 
     type: Cold[Literal["noop"]] = "noop"
     """This sink."""
 
 
-class FunctionSink(Section):
+class FunctionSinkConfig(Section):
     """A function of one's own, for the simple processor."""
 
     type: Cold[Literal["function"]] = "function"
@@ -63,7 +63,7 @@ class FunctionSink(Section):
 
 
 SinkConfig = Annotated[
-    DeltaSink | JsonLinesSink | ConsoleSink | NoopSink | FunctionSink,
+    DeltaSinkConfig | JsonLinesSinkConfig | ConsoleSinkConfig | NoopSinkConfig | FunctionSinkConfig,
     Field(discriminator="type"),
 ]
 

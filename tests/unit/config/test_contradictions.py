@@ -1,0 +1,319 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pydantic import ValidationError
+
+from headrace.config import ChannelConfig, KafkaConfig, SparkProcessorConfig, ZooKeeperConfig
+from tests.unit.config.support import CHANNELS, channel, loaded, refused
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+COMMITS = (
+    "is Headrace's own: only what a processor answered is committed; "
+    "use commit_interval of the channel"
+)
+MEMBERSHIP = (
+    "is Headrace's own: partitions are assigned through ZooKeeper; use coordinator of the channel"
+)
+CALLBACK = "is a callback, which a file cannot hold; leave it out"
+LOGIN = "{mechanism: PLAIN, username: a, password: b}"
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("bootstrap.servers", "is Headrace's own; use kafka.bootstrap_servers"),
+        ("metadata.broker.list", "is Headrace's own; use kafka.bootstrap_servers"),
+        ("group.id", "is Headrace's own, one for each channel; use group of the channel"),
+        ("group.instance.id", MEMBERSHIP),
+        ("group.protocol", MEMBERSHIP),
+        ("group.remote.assignor", MEMBERSHIP),
+        ("partition.assignment.strategy", MEMBERSHIP),
+        ("enable.auto.commit", COMMITS),
+        ("auto.commit.enable", COMMITS),
+        ("auto.commit.interval.ms", COMMITS),
+        ("enable.auto.offset.store", COMMITS),
+        (
+            "auto.offset.reset",
+            "is Headrace's own; use initial_offset and offset_out_of_range of the channel",
+        ),
+        (
+            "enable.partition.eof",
+            (
+                "is Headrace's own: it shows where a partition ends behind transaction markers; "
+                "leave it out"
+            ),
+        ),
+        ("transactional.id", "is Headrace's own: it names its transactions itself; leave it out"),
+        ("default.topic.config", "is obsolete; set the topic's properties here directly"),
+        ("on_commit", CALLBACK),
+        ("error_cb", CALLBACK),
+        ("stats_cb", CALLBACK),
+        ("logger", CALLBACK),
+    ],
+)
+def test_properties_that_headrace_owns_are_refused(
+    tmp_path: Path, name: str, sentence: str
+) -> None:
+    """A librdkafka property that Headrace sets itself is refused with reason and right field."""
+    text = f"kafka:\n  properties:\n    {name}: 1{CHANNELS}"
+    assert refused(tmp_path, text) == [f"kafka.properties.{name} (line 3): {sentence}"]
+
+
+@pytest.mark.parametrize(
+    ("sections", "name", "sentence"),
+    [
+        (
+            "tls: {}",
+            "security.protocol",
+            "contradicts kafka.tls and kafka.sasl, which say it; leave it out",
+        ),
+        (
+            f"sasl: {LOGIN}",
+            "security.protocol",
+            "contradicts kafka.tls and kafka.sasl, which say it; leave it out",
+        ),
+        ("tls: {}", "ssl.ca.location", "is said by kafka.tls; use kafka.tls.ca_file"),
+        ("tls: {}", "ssl.key.password", "is said by kafka.tls; use kafka.tls.key_password"),
+        (
+            "tls: {}",
+            "ssl.endpoint.identification.algorithm",
+            "is said by kafka.tls; use kafka.tls.verify_hostname",
+        ),
+        (
+            "tls: {}",
+            "sasl.mechanism",
+            (
+                "has no effect, because kafka.tls is given without kafka.sasl; add kafka.sasl, or "
+                "leave kafka.tls out and say all with properties"
+            ),
+        ),
+        (f"sasl: {LOGIN}", "sasl.mechanisms", "is said by kafka.sasl; use kafka.sasl.mechanism"),
+        (f"sasl: {LOGIN}", "sasl.password", "is said by kafka.sasl; use kafka.sasl.password"),
+        (
+            f"sasl: {LOGIN}",
+            "ssl.cipher.suites",
+            "has no effect, because kafka.sasl is given without kafka.tls; add kafka.tls",
+        ),
+    ],
+)
+def test_security_is_said_once(tmp_path: Path, sections: str, name: str, sentence: str) -> None:
+    """A property that says again, or otherwise, what tls and sasl say is refused."""
+    text = f"kafka:\n  {sections}\n  properties:\n    {name}: x{CHANNELS}"
+    assert refused(tmp_path, text) == [f"kafka.properties.{name} (line 4): {sentence}"]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"properties": {"security.protocol": "SASL_SSL", "sasl.mechanism": "GSSAPI"}},
+        {"properties": {"ssl.ca.location": "ca.pem"}},
+        {"tls": {}, "properties": {"ssl.cipher.suites": "x", "fetch.min.bytes": 1}},
+        {
+            "sasl": {"mechanism": "PLAIN", "username": "a", "password": "b"},
+            "properties": {"sasl.login.retry": 1},
+        },
+    ],
+)
+def test_other_properties_are_free(values: dict[str, Any]) -> None:
+    """Any property is taken as long as tls and sasl do not say it."""
+    assert KafkaConfig.model_validate(values).properties == values["properties"]
+
+
+@pytest.mark.parametrize(
+    ("tls", "problem"),
+    [
+        ("certificate_file: a", "certificate_file (line 3): needs key_file, its private key"),
+        ("key_file: a", "key_file (line 3): needs certificate_file, which it is the key of"),
+        ("key_password: a", "key_password (line 3): needs key_file, which it is the password of"),
+    ],
+)
+@pytest.mark.parametrize("section", ["kafka", "zookeeper"])
+def test_halves_of_a_certificate_are_refused(
+    tmp_path: Path, section: str, tls: str, problem: str
+) -> None:
+    """A certificate needs its key, and a password its key file, for Kafka and ZooKeeper alike."""
+    text = f"{section}:\n  tls:\n    {tls}{CHANNELS}"
+    assert refused(tmp_path, text) == [f"{section}.tls.{problem}"]
+
+
+def test_acls_need_an_identity(tmp_path: Path) -> None:
+    """Nodes cannot belong to their creator when the servers do not learn who that is."""
+    assert refused(tmp_path, f"zookeeper: {{acl: creator}}{CHANNELS}") == [
+        (
+            "zookeeper.acl (line 1): is creator, which needs an identity; "
+            "add zookeeper.sasl, zookeeper.digest or a certificate in zookeeper.tls"
+        )
+    ]
+
+
+@pytest.mark.parametrize(
+    "identity",
+    [
+        {"digest": {"username": "a", "password": "b"}},
+        {"sasl": {"username": "a", "password": "b"}},
+        {"tls": {"certificate_file": "a", "key_file": "b"}},
+    ],
+)
+@pytest.mark.parametrize("acl", ["creator", "creator-read-world"])
+def test_each_identity_will_do(identity: dict[str, Any], acl: str) -> None:
+    """A digest, SASL or a certificate is identity enough for either ACL."""
+    assert ZooKeeperConfig.model_validate(identity | {"acl": acl}).has_identity
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("spark.master", "is said by spark.master; use that field"),
+        ("spark.app.name", "is said by spark.app_name; use that field"),
+        ("spark.driver.memory", "is said by spark.driver_memory; use that field"),
+        ("master", "does not begin with 'spark.'"),
+    ],
+)
+def test_spark_properties_do_not_repeat_fields(tmp_path: Path, name: str, sentence: str) -> None:
+    """A Spark property that has a field of its own, or another name space, is refused."""
+    text = f"spark:\n  properties:\n    {name}: x{CHANNELS}"
+    assert refused(tmp_path, text) == [f"spark.properties.{name} (line 3): {sentence}"]
+
+
+_SPARK = {"type": "spark", "reducer": "a:b"}
+_SIMPLE = {"type": "simple"}
+_CUSTOM = {"type": "custom", "factory": "a:b"}
+_FITS_SPARK = "does not fit the spark processor; it takes delta, jsonl, console or noop"
+_FITS_SIMPLE = "does not fit the simple processor; it takes function"
+_FITS_NONE = "does not fit the custom processor; it takes none, so leave it out"
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        (
+            {"sink": None},
+            ("sink is missing; the spark processor takes delta, jsonl, console or noop"),
+        ),
+        ({"sink": "a:b"}, f"sink is of type function, which {_FITS_SPARK}"),
+        (
+            {"processor": _SIMPLE, "sink": None},
+            ("sink is missing; the simple processor takes function"),
+        ),
+        ({"processor": _SIMPLE, "sink": "noop"}, f"sink is of type noop, which {_FITS_SIMPLE}"),
+        ({"processor": _CUSTOM, "sink": "a:b"}, f"sink is of type function, which {_FITS_NONE}"),
+        (
+            {"processor": _CUSTOM, "sink": {"type": "delta", "path": "x"}},
+            f"sink is of type delta, which {_FITS_NONE}",
+        ),
+        (
+            {"buffer": {"max_bytes": "31MiB"}},
+            (
+                "buffer.max_bytes is 31MiB, less than twice "
+                "batch.max_bytes (16MiB); give at least 32MiB"
+            ),
+        ),
+        (
+            {"batch": {"max_bytes": "65MiB"}},
+            (
+                "buffer.max_bytes is 128MiB, less than twice "
+                "batch.max_bytes (65MiB); give at least 130MiB"
+            ),
+        ),
+        (
+            {"coordinator": {"type": "static", "partitions": {"other": [0], "flights": [0]}}},
+            "coordinator.partitions.other is not a topic of the channel, which reads flights",
+        ),
+        (
+            {"processor": _SPARK | {"decode": "json"}},
+            "schema is missing; decode: json needs the columns to decode",
+        ),
+        (
+            {"processor": _SPARK | {"schema": "a INT"}},
+            "schema has no effect with decode: none; write decode: json",
+        ),
+        (
+            {"processor": _SPARK | {"undecodable": "skip"}},
+            "undecodable is skip, which has no effect with decode: none; leave it out",
+        ),
+        (
+            {
+                "processor": _SIMPLE | {"auto_advance": "periodic", "no_duplication": True},
+                "sink": "a:b",
+            },
+            (
+                "no_duplication is true, which needs a commit before every batch; "
+                "write auto_advance: every-batch"
+            ),
+        ),
+        (
+            {"processor": _SIMPLE | {"auto_advance_interval": "5s"}, "sink": "a:b"},
+            (
+                "auto_advance_interval has no effect with auto_advance: every-batch; "
+                "write auto_advance: periodic"
+            ),
+        ),
+        (
+            {"on_error": {"max_attempts": 3}},
+            (
+                "max_attempts has no effect with policy: retry, "
+                "which never gives up; leave it out, or write policy: skip or policy: stop"
+            ),
+        ),
+        (
+            {"on_error": {"backoff": "31s"}},
+            ("backoff is 31s, longer than max_backoff (30s); lower it or raise max_backoff"),
+        ),
+    ],
+)
+def test_parts_of_a_channel_fit_one_another(fields: dict[str, Any], problem: str) -> None:
+    """What is right by itself and wrong together is refused, also in models built in code."""
+    with pytest.raises(ValidationError) as caught:
+        channel(**fields)
+    assert [detail["msg"] for detail in caught.value.errors()] == [problem]
+
+
+def test_contradictions_have_their_full_path_and_line(tmp_path: Path) -> None:
+    """All contradictions of a channel are reported, each with the path and line of its field."""
+    text = CHANNELS.replace("noop", "a:b") + "    buffer:\n      max_bytes: 1MiB\n"
+    assert refused(tmp_path, text) == [
+        f"channels.flights.sink (line 7): is of type function, which {_FITS_SPARK}",
+        (
+            "channels.flights.buffer.max_bytes (line 9): is 1MiB, less than twice batch.max_bytes "
+            "(16MiB); give at least 32MiB"
+        ),
+    ]
+
+
+def test_two_channels_do_not_read_one_topic_for_one_group(tmp_path: Path) -> None:
+    """Channels of one group that share topics are refused by name, and others are not."""
+    text = "channels:\n" + "".join(
+        f"  {name}: {{topics: {topics}, group: {group}, sink: noop, "
+        'processor: {type: spark, reducer: "a:b"}}\n'
+        for name, topics, group in [
+            ("one", "[a, b, c]", "g"),
+            ("two", "[c, d, a]", "g"),
+            ("three", "[e]", "g"),
+            ("four", "[a]", "h"),
+        ]
+    )
+    assert refused(tmp_path, text) == [
+        (
+            "channels.two.topics (line 3): reads c, a for group g, as channel one does; "
+            "give one of them another group or other topics"
+        )
+    ]
+
+
+def test_channels_may_share_a_table(tmp_path: Path) -> None:
+    """Two channels may write to the same Delta table."""
+    text = CHANNELS.replace("noop", "{type: delta, path: t}")
+    again = text.replace("channels:\n", "").replace("flights", "again")
+    channels = loaded(tmp_path, text + again).channels
+    assert channels["flights"].sink == channels["again"].sink
+
+
+def test_defaults_contradict_nothing() -> None:
+    """Each processor with the least it needs makes a channel."""
+    assert isinstance(channel().processor, SparkProcessorConfig)
+    assert isinstance(channel(processor=_SIMPLE, sink="a:b"), ChannelConfig)
+    assert isinstance(channel(processor=_CUSTOM, sink=None), ChannelConfig)

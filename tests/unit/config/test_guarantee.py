@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from headrace.config import guarantee
+from tests.unit.config.support import channel
+
+SPARK = {"type": "spark", "reducer": "a:b"}
+JSON = SPARK | {"decode": "json", "schema": "a INT"}
+DELTA = {"type": "delta", "path": "t"}
+DELTA_REASON = "the Delta table takes rows and offsets in one transaction and refuses repetitions"
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"processor": SPARK, "sink": DELTA}, f"exactly-once: {DELTA_REASON}"),
+        (
+            {
+                "processor": JSON | {"undecodable": "skip"},
+                "sink": DELTA,
+                "on_error": {"policy": "skip", "max_attempts": 3},
+            },
+            (
+                f"exactly-once: {DELTA_REASON}; records that cannot be decoded are left out; "
+                "a batch that failed 3 times is left out"
+            ),
+        ),
+        *(
+            (
+                {"processor": SPARK, "sink": sink},
+                (
+                    f"at-least-once: the {name} sink keeps no offsets, "
+                    "so rows may be written again after a crash"
+                ),
+            )
+            for name, sink in [
+                ("noop", "noop"),
+                ("console", "console"),
+                ("jsonl", {"type": "jsonl", "path": "t"}),
+            ]
+        ),
+        (
+            {"processor": {"type": "simple"}, "sink": "a:b"},
+            (
+                "at-least-once: offsets are committed after the function returns, "
+                "so it may see records again"
+            ),
+        ),
+        (
+            {"processor": {"type": "simple", "auto_advance": "periodic"}, "sink": "a:b"},
+            (
+                "at-least-once: offsets are committed after the function returns, "
+                "so it may see records again"
+            ),
+        ),
+        (
+            {"processor": {"type": "simple", "no_duplication": True}, "sink": "a:b"},
+            (
+                "at-most-once: no_duplication commits before the function runs, "
+                "so what fails then is not repeated"
+            ),
+        ),
+        (
+            {
+                "processor": {"type": "custom", "factory": "a:b"},
+                "sink": None,
+                "on_error": {"policy": "skip", "max_attempts": 1},
+            },
+            (
+                "at-least-once: batches are delivered until answered; "
+                "whether effects repeat is up to the processor; "
+                "a batch that failed once is left out"
+            ),
+        ),
+    ],
+)
+def test_each_channel_promises_what_its_parts_can_keep(
+    fields: dict[str, Any], expected: str
+) -> None:
+    """Processor, sink and policies decide what is promised, with the reason in a sentence."""
+    assert str(guarantee(channel(**fields))) == expected

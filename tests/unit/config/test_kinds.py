@@ -1,0 +1,152 @@
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import TypeAdapter, ValidationError
+
+from headrace.config.expand import Expanded
+from headrace.config.kinds.hosts import KafkaServers, ZooKeeperServers
+from headrace.config.kinds.partitions import MAX_PARTITION, PartitionNumbers, Partitions
+from headrace.config.kinds.scalars import Count, Flag, Port, PositiveNumber
+from headrace.config.kinds.text import FreeText, Group, ImportPath, Topic
+from headrace.config.model.zookeeper import Chroot
+
+Positive = Annotated[float, PositiveNumber()]
+
+
+def _read(annotation: Any, value: object) -> Any:
+    return TypeAdapter(annotation).validate_python(value)
+
+
+def _from_reference(text: str) -> Expanded:
+    return Expanded.of(text, "${X}", from_file=False)
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value", "expected"),
+    [
+        (Count, 1, 1),
+        (Count, _from_reference("12"), 12),
+        (Count, _from_reference(" 12\n"), 12),
+        (Port, 0, 0),
+        (Positive, 2, 2.0),
+        (Positive, 0.5, 0.5),
+        (Positive, _from_reference("1e3"), 1000.0),
+        (Flag, True, True),
+        (Flag, _from_reference("TRUE"), True),
+        (Flag, _from_reference("off"), False),
+        (FreeText, "8", "8"),
+        (FreeText, _from_reference("8"), "8"),
+        (Topic, "orders.v1_eu-2", "orders.v1_eu-2"),
+        (Topic, "..." + "a" * 246, "..." + "a" * 246),
+        (Group, "a group.of:mine", "a group.of:mine"),
+        (ImportPath, "package.module:name", "package.module:name"),
+        (ImportPath, "module:Class.create", "module:Class.create"),
+        (Chroot, "", ""),
+        (Chroot, "/headrace/eu", "/headrace/eu"),
+        (KafkaServers, "a", ("a:9092",)),
+        (KafkaServers, "a:1, b", ("a:1", "b:9092")),
+        (KafkaServers, ["a:1", "10.0.0.1"], ("a:1", "10.0.0.1:9092")),
+        (KafkaServers, _from_reference("a,b"), ("a:9092", "b:9092")),
+        (ZooKeeperServers, "[::1]:2182", ("[::1]:2182",)),
+        (ZooKeeperServers, "[fe80::1%eth0]", ("[fe80::1%eth0]:2181",)),
+        (Partitions, [0], {0}),
+        (Partitions, [7, "3-5"], {3, 4, 5, 7}),
+        (Partitions, ["2-2", _from_reference("4")], {2, 4}),
+        (Partitions, [MAX_PARTITION], {MAX_PARTITION}),
+    ],
+)
+def test_values_are_read(annotation: Any, value: object, expected: object) -> None:
+    """A value that fits its kind is read as what the model holds, in a plain type."""
+    result = _read(annotation, value)
+    assert result == expected
+    assert not isinstance(result, Expanded)
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value", "sentence"),
+    [
+        (Count, 0, "is not a whole number of at least 1"),
+        (Count, "1", "is not a whole number of at least 1"),
+        (Count, 1.0, "is not a whole number of at least 1"),
+        (Count, True, "is not a whole number of at least 1"),
+        (Count, None, "is not a whole number of at least 1"),
+        (Count, _from_reference("1.5"), "is not a whole number of at least 1"),
+        (Count, _from_reference("9" * 5000), "is not a whole number of at least 1"),
+        (Port, 65536, "is not a whole number from 0 to 65535"),
+        (Positive, 0, "is not a number greater than 0"),
+        (Positive, True, "is not a number greater than 0"),
+        (Positive, "1", "is not a number greater than 0"),
+        (Positive, float("inf"), "is not a number greater than 0"),
+        (Positive, float("nan"), "is not a number greater than 0"),
+        (Positive, _from_reference("much"), "is not a number greater than 0"),
+        (Flag, "true", "is not true or false"),
+        (Flag, 1, "is not true or false"),
+        (Flag, _from_reference("1"), "is not true or false"),
+        (FreeText, 8, "is not text; put it in quotes"),
+        (FreeText, True, "is not text; put it in quotes"),
+        (FreeText, " ", "is not text"),
+        (FreeText, None, "is not text"),
+        (Topic, ".", "is not a topic name"),
+        (Topic, "..", "is not a topic name"),
+        (Topic, "", "is not a topic name"),
+        (Topic, "a" * 250, "is not a topic name"),
+        (Topic, "^orders.*", "is not a topic name"),
+        (Topic, "topic\n", "is not a topic name"),
+        (Group, "a/b", "is not a group name"),
+        (Group, " a", "is not a group name"),
+        (Group, "a\n", "is not a group name"),
+        (Group, "a\x00b", "is not a group name"),
+        (Group, "..", "is not a group name"),
+        (ImportPath, "package.module", "is not an import path such as package.module:name"),
+        (ImportPath, "package.module:", "is not an import path such as package.module:name"),
+        (ImportPath, "package/module.py:f", "is not an import path such as package.module:name"),
+        (ImportPath, "a:b:c", "is not an import path such as package.module:name"),
+        (ImportPath, "1a:b", "is not an import path such as package.module:name"),
+        (Chroot, "headrace", 'is not a path such as /headrace, or "" for the root'),
+        (Chroot, "/", 'is not a path such as /headrace, or "" for the root'),
+        (Chroot, "/a/", 'is not a path such as /headrace, or "" for the root'),
+        (Chroot, "/a//b", 'is not a path such as /headrace, or "" for the root'),
+        (Chroot, "/a/../b", 'is not a path such as /headrace, or "" for the root'),
+        (KafkaServers, "a:0", "has a port that is not from 1 to 65535"),
+        (KafkaServers, "a:65536", "has a port that is not from 1 to 65535"),
+        (KafkaServers, "SSL://a:9092", "has a protocol; name host and port only"),
+        (KafkaServers, "a:9092:1", "is not a server as host:port"),
+        (KafkaServers, "a,,b", "is not a server as host:port"),
+        (KafkaServers, "", "is not a server as host:port"),
+        (KafkaServers, [9092], "is not a server as host:port"),
+        (ZooKeeperServers, "::1", "is not a server as host:port"),
+        (ZooKeeperServers, "a:2181/chroot", "(ZooKeeper's path goes into chroot)"),
+        (Partitions, [], "is not a list of partition numbers and ranges"),
+        (Partitions, 3, "is not a list of partition numbers and ranges"),
+        (Partitions, "0-3", "is not a list of partition numbers and ranges"),
+        (Partitions, [0, "0"], "[1] '0' is not a partition number or a range"),
+        (Partitions, [True], "[0] true is not a partition number or a range"),
+        (Partitions, ["a"], "[0] 'a' is not a partition number or a range"),
+        (Partitions, [-1], "[0] -1 is not within partitions 0 to 99999"),
+        (Partitions, ["0-100000"], "[0] '0-100000' is not within partitions 0 to 99999"),
+        (Partitions, ["5-3"], "[0] '5-3' runs backwards"),
+        (Partitions, ["1-3", "3-5", 3], "[1] '3-5' names partition 3 again"),
+        (Partitions, [_from_reference("x")], "[0] ${X} expands to something that is not a"),
+    ],
+)
+def test_values_that_do_not_fit_are_refused(annotation: Any, value: object, sentence: str) -> None:
+    """A value that does not fit its kind is refused, and nothing is converted silently."""
+    with pytest.raises(ValidationError) as caught:
+        _read(annotation, value)
+    assert any(sentence in detail["msg"] for detail in caught.value.errors())
+
+
+@given(st.frozensets(st.integers(min_value=0, max_value=MAX_PARTITION), min_size=1, max_size=50))
+def test_partitions_survive_writing_and_reading(numbers: frozenset[int]) -> None:
+    """What is written for a set of partitions is read as the same set."""
+    kind = PartitionNumbers()
+    assert kind.read(kind.write(numbers)) == numbers
+
+
+def test_partitions_are_written_as_ranges() -> None:
+    """Neighbouring partitions are written as one range."""
+    assert PartitionNumbers().write(frozenset({0, 3, 4, 5, 9})) == [0, "3-5", 9]
