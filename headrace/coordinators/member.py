@@ -266,13 +266,9 @@ class GroupMember:
 
     def _resume(self) -> None:
         """Go on with the claims whose nodes are as we left them."""
-        unchanged = [h for h in self._holdings.in_state(*WITH_CHANNEL) if h.raise_to is None]
-        broken = set(self._registry.verify([holding.claim for holding in unchanged]))
-        for holding in unchanged:
-            if holding.claim in broken:
-                self._lose(holding, LossReason.NODE_CHANGED)
+        self._rebalance.verify()
         self.state = MemberState.ACTIVE
-        log.info("coordination_resumed", member=self._registry.member, lost=len(broken))
+        log.info("coordination_resumed", member=self._registry.member)
         self._listener.resumed()
         self._rebalance.look_soon()
 

@@ -51,6 +51,7 @@ class Rebalance:
         self._not_before: dict[TopicPartition, float] = {}
         self._last_look_took = 0.0
         self._said: RebalanceSummary | None = None
+        self._next_verification = clock.monotonic() + settings.safety_poll
         self.next_look = clock.monotonic()
 
     # --- when -------------------------------------------------------------------------------
@@ -86,6 +87,8 @@ class Rebalance:
         if started < self.next_look:
             return
         self.next_look = started + self._settings.safety_poll
+        if started >= self._next_verification:
+            self.verify()
         view = self._registry.members()
         owners = self._owners(keep_alive)
         self._last_look_took = self._clock.monotonic() - started
@@ -103,6 +106,20 @@ class Rebalance:
             self._release(allocation)
             self._claim(allocation, owners, lease, keep_alive)
         self._say(view, allocation, owners)
+
+    def verify(self) -> None:
+        """Give up claims whose nodes are not as we left them: no write under them would count.
+
+        A claim that is just being raised is left out, because its epoch node may have changed.
+        """
+        self._next_verification = self._clock.monotonic() + self._settings.safety_poll
+        holdings = {
+            holding.claim: holding
+            for holding in self._holdings.in_state(*WITH_CHANNEL)
+            if holding.raise_to is None
+        }
+        for claim in self._registry.verify(holdings):
+            self.lose(holdings[claim], LossReason.NODE_CHANGED)
 
     def _owners(self, keep_alive: Callable[[], None]) -> dict[TopicPartition, Owner]:
         owners: dict[TopicPartition, Owner] = {}

@@ -1,0 +1,194 @@
+"""A group in memory whose members take turns on one thread, by a clock that the test turns."""
+
+from __future__ import annotations
+
+from collections import deque
+from functools import partial
+from typing import TYPE_CHECKING
+
+from headrace.coordinators.layout import GroupPaths
+from headrace.coordinators.member import GroupMember, MemberState
+from headrace.coordinators.members import MemberInfo
+from headrace.coordinators.settings import CoordinatorSettings
+from headrace.records import TopicPartition
+from headrace.testing import InMemoryRegistry, InMemoryZooKeeper
+from headrace.testing.clock import FakeClock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from headrace.coordinators.claims import Claim, LossReason
+    from headrace.coordinators.listener import RebalanceSummary
+    from headrace.errors import HeadraceError
+
+TOPIC = "orders"
+INFO = MemberInfo(frozenset({TOPIC}))
+PATHS = GroupPaths("group")
+SETTINGS = CoordinatorSettings(rebalance_delay=0.5, safety_poll=30, retry_delay=10)
+
+
+class Channel:
+    """A listener that remembers, and gives back what it is asked for unless it is told not to."""
+
+    def __init__(self) -> None:
+        self.member: GroupMember | None = None
+        self.gives_back = True
+        self.held: dict[TopicPartition, Claim] = {}
+        self.asked: list[Claim] = []
+        self.lost: list[tuple[Claim, LossReason]] = []
+        self.raised: list[tuple[Claim, Claim]] = []
+        self.calls: list[str] = []
+        self.summary: RebalanceSummary | None = None
+        self.error: HeadraceError | None = None
+        self.late: deque[Callable[[], None]] = deque()
+
+    def claimed(self, claim: Claim) -> None:
+        """Hold it."""
+        assert claim.partition not in self.held
+        self.held[claim.partition] = claim
+        self.calls.append("claimed")
+
+    def release_requested(self, claim: Claim) -> None:
+        """Give it back at the next occasion."""
+        assert self.held[claim.partition] == claim
+        self.asked.append(claim)
+        self.calls.append("release_requested")
+        if self.gives_back:
+            self.late.append(partial(self.release, claim))
+
+    def release(self, claim: Claim, *, clean: bool = True) -> None:
+        """Give a claim back."""
+        assert self.member is not None
+        if self.held.pop(claim.partition, None) is not None:
+            self.member.released(claim, clean=clean)
+
+    def claim_lost(self, claim: Claim, reason: LossReason) -> None:
+        """Forget it."""
+        assert not claim.lease.valid() or reason.value == "node_changed"
+        del self.held[claim.partition]
+        self.lost.append((claim, reason))
+        self.calls.append("claim_lost")
+
+    def epoch_raised(self, old: Claim, new: Claim) -> None:
+        """Go on with the new one."""
+        assert self.held[old.partition] == old
+        self.held[old.partition] = new
+        self.raised.append((old, new))
+
+    def suspended(self) -> None:
+        """Remember it."""
+        self.calls.append("suspended")
+
+    def resumed(self) -> None:
+        """Remember it."""
+        self.calls.append("resumed")
+
+    def rebalanced(self, summary: RebalanceSummary) -> None:
+        """Remember it."""
+        self.summary = summary
+
+    def failed(self, error: HeadraceError) -> None:
+        """Remember it."""
+        self.error = error
+
+
+class Participant:
+    """One member with its channel and its own view of the store."""
+
+    def __init__(self, group: Group, name: str, info: MemberInfo) -> None:
+        self.registry = InMemoryRegistry(group.zookeeper, "group", name, clock=group.clock)
+        self.session = self.registry.session
+        self.channel = Channel()
+        self.member = GroupMember(self.registry, self.channel, info, SETTINGS, group.clock)
+        self.channel.member = self.member
+        self.stopped = False
+        self._events: deque[Callable[[], None]] = deque()
+        self.registry.watch(lambda: self._events.append(self.member.group_changed))
+        self.registry.listen(
+            lambda state: self._events.append(partial(self.member.session_changed, state))
+        )
+
+    def turn(self) -> None:
+        """Take one turn, unless the process is stopped."""
+        if self.stopped:
+            return
+        while self._events:
+            self._events.popleft()()
+        while self.channel.late:
+            self.channel.late.popleft()()
+        self.member.turn()
+
+    @property
+    def held(self) -> list[int]:
+        """The numbers of the partitions the channel works on."""
+        return sorted(partition.partition for partition in self.channel.held)
+
+
+class Group:
+    """Members by name, one store and one clock."""
+
+    def __init__(self, partitions: int = 8, session_timeout: float = 6.0) -> None:
+        self.clock = FakeClock()
+        self.zookeeper = InMemoryZooKeeper(session_timeout)
+        self.counts: Mapping[str, int] = {TOPIC: partitions}
+        self.participants: list[Participant] = []
+
+    def join(self, name: str, info: MemberInfo = INFO) -> Participant:
+        """Add a member; it acts from the next ``run`` on."""
+        participant = Participant(self, name, info)
+        participant.member.set_partitions(self.counts)
+        self.participants.append(participant)
+        return participant
+
+    def grow(self, partitions: int) -> None:
+        """Let everybody know of more partitions."""
+        self.counts = {TOPIC: partitions}
+        for participant in self.participants:
+            participant.member.set_partitions(self.counts)
+
+    def run(self, seconds: float = 3.0, step: float = 0.05) -> None:
+        """Let time pass while everybody takes turns. No partition ever has two valid claims."""
+        for _ in range(round(seconds / step)):
+            for participant in self.participants:
+                participant.turn()
+            self.check_exclusive()
+            self.clock.advance(step)
+
+    def check_exclusive(self) -> None:
+        """Assert that of the claims anybody may act on no two are for the same partition."""
+        effective = [
+            claim.partition
+            for participant in self.participants
+            for claim in participant.channel.held.values()
+            if claim.lease.valid() and not self._superseded(claim)
+        ]
+        assert len(effective) == len(set(effective))
+
+    def _superseded(self, claim: Claim) -> bool:
+        """Whether a checked write under the claim would be refused."""
+        node = self.zookeeper.node(PATHS.epoch(claim.partition))
+        return node is None or node.stat.version != claim.node_version
+
+    def crash(self, participant: Participant) -> None:
+        """Let a process die: its session ends, and it takes no more turns."""
+        participant.stopped = True
+        participant.channel.held.clear()
+        participant.session.close()
+
+    def epochs(self) -> dict[int, int]:
+        """Return the epoch of each partition that somebody holds."""
+        return {
+            partition.partition: claim.epoch
+            for participant in self.participants
+            for partition, claim in participant.channel.held.items()
+        }
+
+
+def partition(number: int) -> TopicPartition:
+    """Return a partition of the topic."""
+    return TopicPartition(TOPIC, number)
+
+
+def state_of(participant: Participant) -> MemberState:
+    """Return where a member stands; a call, so that the checker does not remember the answer."""
+    return participant.member.state

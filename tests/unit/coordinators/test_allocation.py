@@ -1,0 +1,365 @@
+from __future__ import annotations
+
+from collections import Counter
+from itertools import combinations
+from typing import TYPE_CHECKING
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.coordinators.allocation import Allocation, allocate
+from headrace.coordinators.members import MemberInfo, Mode
+from headrace.records import TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+    from random import Random
+
+Owners = dict[TopicPartition, str]
+
+TOPICS = ("orders", "returns", "clicks.raw", "z")
+
+
+def dynamic(topics: Collection[str], weight: int = 1) -> MemberInfo:
+    """A member in dynamic mode."""
+    return MemberInfo(frozenset(topics), weight=weight)
+
+
+def partitions_of(counts: Mapping[str, int]) -> list[TopicPartition]:
+    """All partitions of topics with these counts."""
+    return [TopicPartition(topic, number) for topic in counts for number in range(counts[topic])]
+
+
+@st.composite
+def groups(
+    draw: st.DrawFn, members: int = 6, topics: int = 4, partitions: int = 12, weight: int = 1
+) -> tuple[dict[str, MemberInfo], dict[str, int], Owners]:
+    """Members that all subscribe to the same topics, and any distribution of the partitions."""
+    counts = {
+        topic: draw(st.integers(0, partitions)) for topic in TOPICS[: draw(st.integers(1, topics))]
+    }
+    names = [f"m{n}" for n in range(draw(st.integers(1, members)))]
+    infos = {name: dynamic(counts, draw(st.integers(1, weight))) for name in names}
+    holders = st.sampled_from([*names, None])
+    drawn = {partition: draw(holders) for partition in partitions_of(counts)}
+    return infos, counts, {p: holder for p, holder in drawn.items() if holder is not None}
+
+
+def moves(owners: Mapping[TopicPartition, str], allocation: Allocation) -> int:
+    """Count the partitions that somebody has to give back."""
+    return sum(allocation.owners.get(partition) != owner for partition, owner in owners.items())
+
+
+def totals(allocation: Allocation, members: Collection[str]) -> list[int]:
+    """How many partitions each member is to have."""
+    return [len(allocation.of(member)) for member in members]
+
+
+def of_topic(allocation: Allocation, members: Collection[str], topic: str) -> list[int]:
+    """How many partitions of one topic each member is to have."""
+    counted = Counter(owner for p, owner in allocation.owners.items() if p.topic == topic)
+    return [counted[member] for member in members]
+
+
+def fewest_moves(members: Collection[str], counts: Mapping[str, int], owners: Owners) -> int:
+    """Try out all even spreads and return the fewest partitions that one of them takes away."""
+    names = sorted(members)
+    owned = Counter((p.topic, owner) for p, owner in owners.items())
+    best = {tuple([0] * len(names)): 0}
+    for topic, count in counts.items():
+        floor, extras = divmod(count, len(names))
+        reached: dict[tuple[int, ...], int] = {}
+        for chosen in combinations(range(len(names)), extras):
+            gets = [floor + (n in chosen) for n in range(len(names))]
+            taken = sum(
+                max(0, owned[topic, name] - get) for name, get in zip(names, gets, strict=True)
+            )
+            for loads, before in best.items():
+                sums = tuple(load + get for load, get in zip(loads, gets, strict=True))
+                reached[sums] = min(reached.get(sums, before + taken), before + taken)
+        best = reached
+    return min(cost for loads, cost in best.items() if max(loads) - min(loads) <= 1)
+
+
+@given(groups())
+def test_an_even_spread_is_even_in_total_and_of_each_topic(
+    group: tuple[dict[str, MemberInfo], dict[str, int], Owners],
+) -> None:
+    """Every partition has one owner, and no two members differ by more than one partition."""
+    members, counts, owners = group
+    allocation = allocate(members, partitions_of(counts), owners)
+    assert set(allocation.owners) == set(partitions_of(counts))
+    assert not allocation.unowned
+    assert max(totals(allocation, members)) - min(totals(allocation, members)) <= 1
+    for topic in counts:
+        numbers = of_topic(allocation, members, topic)
+        assert max(numbers) - min(numbers) <= 1
+
+
+@given(groups(members=4, topics=3, partitions=9))
+def test_an_even_spread_moves_no_more_than_it_must(
+    group: tuple[dict[str, MemberInfo], dict[str, int], Owners],
+) -> None:
+    """The number of moves is the least of all even spreads."""
+    members, counts, owners = group
+    allocation = allocate(members, partitions_of(counts), owners)
+    assert moves(owners, allocation) == fewest_moves(members, counts, owners)
+
+
+@given(groups(members=5, topics=4, partitions=4))
+@settings(max_examples=60)
+def test_many_small_topics_are_moved_no_more_than_they_must(
+    group: tuple[dict[str, MemberInfo], dict[str, int], Owners],
+) -> None:
+    """The number of moves is the least also where the totals decide who gets an extra."""
+    members, counts, owners = group
+    allocation = allocate(members, partitions_of(counts), owners)
+    assert moves(owners, allocation) == fewest_moves(members, counts, owners)
+
+
+@given(groups(weight=5), st.randoms(use_true_random=False))
+def test_the_order_of_the_arguments_does_not_matter(
+    group: tuple[dict[str, MemberInfo], dict[str, int], Owners], random: Random
+) -> None:
+    """All members come to the same result, in whatever order they read the group."""
+    members, counts, owners = group
+    partitions = partitions_of(counts)
+    expected = allocate(members, partitions, owners)
+    shuffled_members = list(members.items())
+    shuffled_owners = list(owners.items())
+    random.shuffle(shuffled_members)
+    random.shuffle(shuffled_owners)
+    random.shuffle(partitions)
+    again = allocate(dict(shuffled_members), partitions, dict(shuffled_owners))
+    assert again == expected
+
+
+@given(groups(weight=5))
+def test_weights_are_met_to_the_nearest_partition(
+    group: tuple[dict[str, MemberInfo], dict[str, int], Owners],
+) -> None:
+    """Each member's part of a topic and of the whole is its weighted share, rounded."""
+    members, counts, owners = group
+    allocation = allocate(members, partitions_of(counts), owners)
+    whole = sum(info.weight for info in members.values())
+    for name, info in members.items():
+        share = sum(counts.values()) * info.weight / whole
+        assert abs(len(allocation.of(name)) - share) < 1
+        for topic, count in counts.items():
+            assert abs(of_topic(allocation, [name], topic)[0] - count * info.weight / whole) < 1
+
+
+@given(groups(weight=3), st.randoms(use_true_random=False))
+def test_members_that_act_one_after_the_other_come_to_rest(
+    group: tuple[dict[str, MemberInfo], dict[str, int], Owners], random: Random
+) -> None:
+    """From any state, in any order of steps, each partition moves at most once, and then none."""
+    members, counts, owners = group
+    partitions = partitions_of(counts)
+    steps = moves(owners, allocate(members, partitions, owners)) + len(partitions)
+    for _ in range(2 * steps + 1):
+        allocation = allocate(members, partitions, owners)
+        surplus = [p for p, owner in owners.items() if allocation.owners[p] != owner]
+        free = [p for p in partitions if p not in owners]
+        if not surplus and not free:
+            break
+        partition = random.choice(sorted(surplus + free))
+        if partition in owners:
+            del owners[partition]
+        else:
+            owners[partition] = allocation.owners[partition]
+    assert allocate(members, partitions, owners).owners == owners
+
+
+@given(groups(weight=3))
+def test_members_that_act_at_once_come_to_rest(
+    group: tuple[dict[str, MemberInfo], dict[str, int], Owners],
+) -> None:
+    """When all see the same state and act together, one round gives back and the next claims."""
+    members, counts, owners = group
+    partitions = partitions_of(counts)
+    for _ in range(2):
+        allocation = allocate(members, partitions, owners)
+        kept = {p: owner for p, owner in owners.items() if allocation.owners[p] == owner}
+        owners = kept | {p: allocation.owners[p] for p in partitions if p not in owners}
+    assert allocate(members, partitions, owners).owners == owners
+
+
+@given(groups(members=6, topics=1, partitions=40))
+def test_of_one_topic_a_joining_member_takes_its_share_and_nothing_else_moves(
+    group: tuple[dict[str, MemberInfo], dict[str, int], Owners],
+) -> None:
+    """Everything that moves on a join moves to the one who joins, at most a rounded-up share.
+
+    With several topics, being even in each and in total may force further exchanges.
+    """
+    members, counts, _ = group
+    partitions = partitions_of(counts)
+    owners = dict(allocate(members, partitions, {}).owners)
+    grown = {**members, "new": dynamic(counts)}
+    allocation = allocate(grown, partitions, owners)
+    assert moves(owners, allocation) <= -(-len(partitions) // len(grown))
+    assert moves(owners, allocation) == len(allocation.of("new"))
+
+
+@given(groups(members=6, topics=1, partitions=40), st.data())
+def test_of_one_topic_only_the_leavers_partitions_move(
+    group: tuple[dict[str, MemberInfo], dict[str, int], Owners], data: st.DataObject
+) -> None:
+    """When a member drains, nothing but what it had changes hands."""
+    members, counts, _ = group
+    partitions = partitions_of(counts)
+    owners = dict(allocate(members, partitions, {}).owners)
+    leaver = data.draw(st.sampled_from(sorted(members)))
+    members[leaver] = MemberInfo(frozenset(counts), draining=True)
+    allocation = allocate(members, partitions, owners)
+    assert allocation.of(leaver) == frozenset()
+    moved = {p for p, owner in owners.items() if allocation.owners.get(p) != owner}
+    assert moved == {p for p, owner in owners.items() if owner == leaver}
+
+
+def test_the_remainders_of_many_topics_do_not_pile_up() -> None:
+    """Ten topics of one partition are spread over both members."""
+    topics = [f"t{n}" for n in range(10)]
+    members = {"a": dynamic(topics), "b": dynamic(topics)}
+    allocation = allocate(members, [TopicPartition(t, 0) for t in topics], {})
+    assert totals(allocation, members) == [5, 5]
+
+
+def test_members_see_the_same_map_whatever_else_they_subscribe_to() -> None:
+    """A member that does not know another's topics agrees about the common ones."""
+    members = {"a": dynamic(["x", "y"]), "b": dynamic(["x"]), "c": dynamic(["x", "z"])}
+    seen = [
+        allocate(members, partitions_of({"x": 7, **more}), {}).owners
+        for more in ({"y": 5}, {}, {"z": 1})
+    ]
+    of_x = [{p: o for p, o in owners.items() if p.topic == "x"} for owners in seen]
+    assert of_x[0] == of_x[1] == of_x[2]
+    assert {o for p, o in seen[0].items() if p.topic == "y"} == {"a"}
+
+
+def test_partitions_of_somebody_unknown_are_left_alone() -> None:
+    """What a stranger owns is reported, and the rest is spread as if it were not there."""
+    partitions = partitions_of({"orders": 8})
+    owners = dict.fromkeys(partitions[:4], "stranger")
+    members = {"a": dynamic(["orders"]), "b": dynamic(["orders"])}
+    allocation = allocate(members, partitions, owners)
+    assert allocation.foreign == owners
+    assert totals(allocation, members) == [2, 2]
+    assert not allocation.unowned
+
+
+def test_without_members_nothing_is_owned() -> None:
+    """All partitions are reported when nobody is there to have them."""
+    partitions = partitions_of({"orders": 2})
+    assert allocate({}, partitions, {}).unowned == set(partitions)
+
+
+def fixed(number: int) -> MemberInfo:
+    """A member that wants a number of each topic's partitions."""
+    return MemberInfo(frozenset({"orders", "returns"}), Mode.FIXED_COUNT, 1, number)
+
+
+def test_fixed_count_gives_each_member_its_number_of_each_topic() -> None:
+    """Each member has N of each topic, and the rest is reported as unowned."""
+    members = {"a": fixed(2), "b": fixed(3)}
+    partitions = partitions_of({"orders": 8, "returns": 5})
+    allocation = allocate(members, partitions, {})
+    assert of_topic(allocation, members, "orders") == [2, 3]
+    assert of_topic(allocation, members, "returns") == [2, 3]
+    assert len(allocation.unowned) == 3
+
+
+def test_fixed_count_takes_nothing_from_those_who_have() -> None:
+    """With too few partitions those who came first keep theirs; the last goes short."""
+    members = {"a": fixed(3), "b": fixed(3), "c": fixed(3)}
+    partitions = partitions_of({"orders": 7})
+    owners = dict(zip(partitions, "cccbbb", strict=False))
+    allocation = allocate(members, partitions, owners)
+    assert of_topic(allocation, members, "orders") == [1, 3, 3]
+    assert moves(owners, allocation) == 0
+
+
+def test_fixed_count_shares_what_is_free_evenly() -> None:
+    """With too few partitions for members that have none, nobody is served before the others."""
+    members = {"a": fixed(4), "b": fixed(4)}
+    assert totals(allocate(members, partitions_of({"orders": 4}), {}), members) == [2, 2]
+
+
+@given(groups(), st.integers(0, 5))
+def test_fixed_count_is_stable(
+    group: tuple[dict[str, MemberInfo], dict[str, int], Owners], number: int
+) -> None:
+    """Only what is above a member's number moves, and nobody gets more than its number."""
+    _, counts, owners = group
+    members = {
+        name: MemberInfo(frozenset(counts), Mode.FIXED_COUNT, 1, number) for name in group[0]
+    }
+    allocation = allocate(members, partitions_of(counts), owners)
+    owned = Counter((p.topic, owner) for p, owner in owners.items())
+    assert moves(owners, allocation) == sum(max(0, n - number) for n in owned.values())
+    given_out = Counter((p.topic, owner) for p, owner in allocation.owners.items())
+    assert all(n <= number for n in given_out.values())
+    assert dict(allocate(members, partitions_of(counts), allocation.owners).owners) == dict(
+        allocation.owners
+    )
+
+
+def static(**lists: tuple[int, ...]) -> MemberInfo:
+    """A member that lists its partitions."""
+    return MemberInfo(frozenset(lists), Mode.STATIC, lists=lists)
+
+
+def test_static_lists_are_followed_topic_by_topic() -> None:
+    """Each member has what it lists and nothing else; the rest is reported."""
+    members = {"a": static(orders=(0, 1), returns=(2,)), "b": static(orders=(2,))}
+    allocation = allocate(members, partitions_of({"orders": 4, "returns": 3}), {})
+    assert allocation.of("a") == {
+        TopicPartition("orders", 0),
+        TopicPartition("orders", 1),
+        TopicPartition("returns", 2),
+    }
+    assert allocation.of("b") == {TopicPartition("orders", 2)}
+    assert len(allocation.unowned) == 3
+
+
+def test_a_conflict_of_lists_blocks_nothing_else() -> None:
+    """A partition in two lists stays with its owner and is reported; the others are given out."""
+    members = {"a": static(orders=(0, 1, 2)), "b": static(orders=(1, 2, 3))}
+    one = TopicPartition("orders", 1)
+    two = TopicPartition("orders", 2)
+    allocation = allocate(members, partitions_of({"orders": 4}), {one: "b"})
+    assert allocation.contended == {one: ("a", "b"), two: ("a", "b")}
+    assert allocation.owners[one] == "b"
+    assert allocation.owners[two] == "a"
+    assert len(allocation.owners) == 4
+
+
+def test_listed_partitions_that_do_not_exist_are_reported() -> None:
+    """A number beyond the topic is named; a topic nobody can see yet is not judged."""
+    members = {"a": static(orders=(0, 9), unseen=(1,))}
+    allocation = allocate(members, partitions_of({"orders": 2}), {})
+    assert allocation.missing == {"a": (TopicPartition("orders", 9),)}
+    assert allocation.of("a") == {TopicPartition("orders", 0)}
+
+
+def test_an_unlisted_partition_is_given_back() -> None:
+    """What a static member owns beside its list it is not to have."""
+    owners = {TopicPartition("orders", 3): "a"}
+    allocation = allocate({"a": static(orders=(0,))}, partitions_of({"orders": 4}), owners)
+    assert TopicPartition("orders", 3) in allocation.unowned
+
+
+def test_in_a_group_of_mixed_modes_each_members_mode_holds_for_it() -> None:
+    """Lists go first, then fixed numbers, then the even spread; the mixture is reported."""
+    members = {
+        "d1": dynamic(["orders"]),
+        "d2": dynamic(["orders"]),
+        "f": fixed(2),
+        "s": static(orders=(0, 5)),
+    }
+    allocation = allocate(members, partitions_of({"orders": 10}), {})
+    assert allocation.modes == {Mode.DYNAMIC, Mode.FIXED_COUNT, Mode.STATIC}
+    assert allocation.of("s") == {TopicPartition("orders", 0), TopicPartition("orders", 5)}
+    assert totals(allocation, ["f", "d1", "d2"]) == [2, 3, 3]
+    assert not allocation.unowned

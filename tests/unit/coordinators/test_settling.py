@@ -1,0 +1,30 @@
+from __future__ import annotations
+
+from headrace.coordinators.members import MemberInfo
+from headrace.coordinators.settling import LONGEST_WAIT, Settling
+from headrace.testing.clock import FakeClock
+
+INFO = MemberInfo(frozenset({"t"}))
+
+
+def test_members_must_have_been_the_same_for_the_delay() -> None:
+    """The wait begins with the first look, and begins again with each change."""
+    clock = FakeClock()
+    settling = Settling(2, clock)
+    assert settling.observe({"a": INFO}) == 2
+    clock.advance(1.5)
+    assert settling.observe({"a": INFO}) == 0.5
+    assert settling.observe({"a": INFO, "b": INFO}) == 2
+    clock.advance(2)
+    assert settling.observe({"a": INFO, "b": INFO}) == 0
+    assert settling.observe({"a": INFO, "b": INFO}) == 0
+
+
+def test_a_group_that_never_rests_is_rebalanced_all_the_same() -> None:
+    """Changes put a rebalance off for ten delays at most."""
+    clock = FakeClock()
+    settling = Settling(2, clock)
+    for number in range(LONGEST_WAIT):
+        assert settling.observe({str(number): INFO}) > 0
+        clock.advance(2)
+    assert settling.observe({"last": INFO}) == 0
