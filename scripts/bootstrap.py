@@ -3,8 +3,8 @@
     python3 scripts/bootstrap.py run|test|check
 
 "run" is what the demo needs, "test" adds what the tests need, "check" what the checkers need. Once
-done it returns at once, until a lock file changes. The stamp in the environment is taken away
-first and written last, so that an interrupted set-up begins again from nothing.
+done it returns at once, until a lock file changes. While packages are being installed the
+environment bears no stamp: a set-up interrupted there makes the environment anew.
 
 Only the standard library: this runs before anything is installed.
 """
@@ -87,11 +87,10 @@ def set_up(purpose: str) -> None:
         say(f"making {VENV.name} with Python {python_version()}")
         run(sys.executable, "-m", "venv", "--clear", VENV)
         done, todo = {}, list(wanted)
-    STAMP.unlink(missing_ok=True)
     for step in todo:
         do(step)
         done[step] = wanted[step]
-    STAMP.write_text(json.dumps({**place(), "done": done}, indent=2), encoding="utf-8")
+        STAMP.write_text(json.dumps({**place(), "done": done}, indent=2), encoding="utf-8")
     say("done")
 
 
@@ -106,13 +105,18 @@ def do(step: str) -> None:
         run(PYTHON, "-c", fetch)
     else:
         say(f"installing the packages of {lock(step).relative_to(ROOT)}")
+        STAMP.unlink(missing_ok=True)
         pip("--no-deps", "--require-hashes", "--requirement", lock(step))
 
 
 def pip(*arguments: str | Path) -> None:
-    """Install with the environment's pip; what is built is built with locked packages only."""
+    """Install with the environment's pip, which follows the machine's settings for mirrors.
+
+    What is built is built with locked packages only. Bytecode comes with the first import: most
+    modules of the large packages are never imported.
+    """
     quiet = () if sys.stdout.isatty() else ("--quiet",)
-    options = ("--disable-pip-version-check", "--no-build-isolation", *quiet)
+    options = ("--disable-pip-version-check", "--no-build-isolation", "--no-compile", *quiet)
     run(PYTHON, "-m", "pip", "install", *options, *arguments)
 
 
