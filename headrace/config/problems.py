@@ -61,7 +61,9 @@ def _problems(detail: ErrorDetails, root: type[Section]) -> Iterator[Problem]:
 def _is_not(place: Place, value: Any) -> str:
     if value is None and place.shape is not None and place.shape.sections:
         return "is not a mapping; fill it in, or leave the key out"
-    return f"is not {_accepted(place, value)}{_near(value, _choices(place))}"
+    sections = place.shape is not None and place.shape.sections
+    near = "" if sections else _near(value, _choices(place))
+    return f"is not {_accepted(place, value)}{near}"
 
 
 def _accepted(place: Place, value: Any) -> str:

@@ -21,12 +21,15 @@ MASK = "***"
 #: Longer values are cut: the place says where to find them.
 _MAX_QUOTED = 60
 
+#: Python refuses to write numbers of thousands of digits, which YAML reads in base 16.
+_MAX_BITS = 128
+
 
 def dotted(steps: Steps) -> str:
     """Return steps as one path: ``channels.flights.topics[0]``."""
     path = ""
     for step in steps:
-        path += f"[{step}]" if isinstance(step, int) else f".{step}"
+        path += f"[{step}]" if isinstance(step, int) else f".{_printable(step)}"
     return path.removeprefix(".")
 
 
@@ -48,12 +51,20 @@ def quoted(value: Any) -> str:
         return "null"
     if isinstance(value, bool):
         return "true" if value else "false"
+    if isinstance(value, int) and value.bit_length() > _MAX_BITS:
+        return "a very large number"
     if isinstance(value, (int, float)):
-        return str(value)[:_MAX_QUOTED]
+        return str(value)
     if isinstance(value, str):
-        return f"'{value}'" if len(value) <= _MAX_QUOTED else f"'{value[:_MAX_QUOTED]}...'"
+        rest = "..." if len(value) > _MAX_QUOTED else ""
+        return f"'{_printable(value[:_MAX_QUOTED])}{rest}'"
     name = "list" if isinstance(value, (list, tuple)) else "mapping"
     return f"an empty {name}" if value in ([], (), {}) else f"a {name}"
+
+
+def _printable(text: str) -> str:
+    """Return text that stays on one line and fits any terminal."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def either(words: Iterable[str]) -> str:

@@ -57,14 +57,15 @@ class PositiveNumber(Kind):
 
     def read(self, value: Any) -> float:
         """Return the number."""
-        if isinstance(value, Expanded):
-            try:
-                value = float(value)
-            except ValueError:
-                raise self.not_accepted() from None
-        if type(value) not in (int, float) or not math.isfinite(value) or value <= 0:
+        if type(value) not in (int, float) and not isinstance(value, Expanded):
             raise self.not_accepted()
-        return float(value)
+        try:
+            number = float(value)
+        except (ValueError, OverflowError):
+            raise self.not_accepted() from None
+        if not math.isfinite(number) or number <= 0:
+            raise self.not_accepted()
+        return number
 
     def json_schema(self) -> dict[str, Any]:
         """Return the JSON schema."""
@@ -93,6 +94,6 @@ class TrueOrFalse(Kind):
         return {"type": "boolean"}
 
 
-Count = Annotated[int, WholeNumber(1)]
+Count = Annotated[int, WholeNumber(1, 1_000_000_000)]
 Flag = Annotated[bool, TrueOrFalse()]
 Port = Annotated[int, WholeNumber(0, 65535)]

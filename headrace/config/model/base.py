@@ -47,7 +47,6 @@ class Section(BaseModel):
         extra="forbid",
         hide_input_in_errors=True,
         use_attribute_docstrings=True,
-        validate_by_name=False,
     )
 
     def contradictions(self) -> Iterator[Contradiction]:

@@ -135,7 +135,7 @@ class ChannelConfig(Section):
     ] = DynamicCoordinatorConfig()
     """Which partitions this member takes. A bare word is a type: coordinator: dynamic."""
 
-    workers: Hot[Count] = 2
+    workers: Hot[Annotated[int, WholeNumber(1, 256)]] = 2
     """The threads that deliver batches, each partition in one of them at a time."""
 
     batch: Hot[BatchConfig] = BatchConfig()

@@ -171,7 +171,7 @@ def test_a_merged_mistake_has_the_line_it_stands_on(tmp_path: Path) -> None:
     text = CHANNELS.replace("flights:\n", "flights: &flights\n    workers: 0\n", 1) + (
         "  again:\n    <<: *flights\n    group: other\n"
     )
-    sentence = "0 is not a whole number of at least 1"
+    sentence = "0 is not a whole number from 1 to 256"
     assert refused(tmp_path, text) == [
         f"channels.flights.workers (line 4): {sentence}",
         f"channels.again.workers (line 4): {sentence}",

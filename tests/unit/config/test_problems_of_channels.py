@@ -1,0 +1,196 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.unit.config.support import CHANNELS, refused
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+DURATION = "a duration such as 250ms, 10s or 5m"
+SIZE = "a size such as 512KiB, 16MiB or 1GiB"
+TOPIC = "a topic name (letters, digits, '.', '_' and '-', 249 at most)"
+COUNT = "a whole number from 1 to 1000000000"
+WORKERS = "a whole number from 1 to 256"
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ("enabled: 1", "enabled: 1 is not true or false"),
+        (
+            "topics: flights",
+            (f"topics: 'flights' is not a list with at least one entry, each item {TOPIC}"),
+        ),
+        (
+            "topics: []",
+            (f"topics: an empty list is not a list with at least one entry, each item {TOPIC}"),
+        ),
+        ("topics: [a, b/c]", f"topics[1]: 'b/c' is not {TOPIC}"),
+        ('topics: ["a\\n\\e"]', rf"topics[0]: 'a\n\x1b' is not {TOPIC}"),
+        ('"wor\\nkers": 1', r"wor\nkers: is not a known key; did you mean workers?"),
+        ("topics: [2024]", "topics[0]: 2024 is not text; put it in quotes"),
+        ("topics: [a, b, a]", "topics: a list names a twice; name each once"),
+        (
+            "group: ''",
+            (
+                "group: '' is not a group name (printable text without '/' and without "
+                "spaces at its ends)"
+            ),
+        ),
+        ("gruop: g", "gruop: is not a known key; did you mean group?"),
+        ("initial_offset: newest", "initial_offset: 'newest' is not earliest or latest"),
+        (
+            "initial_offset: earlist",
+            ("initial_offset: 'earlist' is not earliest or latest; did you mean earliest?"),
+        ),
+        ("offset_out_of_range: 0", "offset_out_of_range: 0 is not earliest, latest or stop"),
+        (
+            "coordinator: 3",
+            ("coordinator: 3 is not a mapping with type: dynamic, fixed_count or static"),
+        ),
+        (
+            "coordinator: dinamic",
+            (
+                "coordinator.type: 'dinamic' is not dynamic, fixed_count or "
+                "static; did you mean dynamic?"
+            ),
+        ),
+        (
+            "coordinator: ${TYPE}",
+            (
+                "coordinator.type: ${TYPE} expands to something that is not "
+                "dynamic, fixed_count or static"
+            ),
+        ),
+        ("coordinator: {weight: 0}", "coordinator.weight: 0 is not a number greater than 0"),
+        (
+            "coordinator: {type: dynamic, partitions: {}}",
+            (
+                "coordinator.partitions: is not a known "
+                "key; known here: type, rebalance_delay, safety_poll, weight"
+            ),
+        ),
+        (
+            "coordinator: fixed_count",
+            (f"coordinator.partitions_per_topic: is missing; give {COUNT}"),
+        ),
+        (
+            "coordinator: {type: static, partitions: {}}",
+            ("coordinator.partitions: an empty mapping is not a mapping with at least one entry"),
+        ),
+        (
+            "coordinator: {type: static, partitions: {flights: [0, 5-3]}}",
+            "coordinator.partitions.flights[1]: '5-3' runs backwards; write the lower number first",
+        ),
+        (
+            "coordinator: {type: static, partitions: {a/b: [0]}}",
+            f"coordinator.partitions.a/b: the key 'a/b' is not {TOPIC}",
+        ),
+        ("workers: 2.0", f"workers: 2.0 is not {WORKERS}"),
+        ("workers: '2'", f"workers: '2' is not {WORKERS}"),
+        (f"workers: 0x{'f' * 5000}", f"workers: a very large number is not {WORKERS}"),
+        ("workers: yes", f"workers: true is not {WORKERS}"),
+        ("batch: {max_records: many}", f"batch.max_records: 'many' is not {COUNT}"),
+        ("batch: {max_bytes: 16mb}", f"batch.max_bytes: '16mb' is not {SIZE}, of at least 1B"),
+        ("batch: {linger: -1s}", f"batch.linger: '-1s' is not {DURATION}"),
+        ("processor: 5", "processor: *** is not a mapping with type: spark, simple or custom"),
+        (
+            "processor: spark",
+            "processor: *** is not a mapping with type: spark, simple or custom",
+        ),
+        ("processor: null", "processor: null is not a mapping; fill it in, or leave the key out"),
+        ("processor: {}", "processor.type: is missing; give spark, simple or custom"),
+        ("processor: {type: [a]}", "processor.type: a list is not spark, simple or custom"),
+        (
+            "processor: {type: sparc}",
+            ("processor.type: 'sparc' is not spark, simple or custom; did you mean spark?"),
+        ),
+        (
+            "processor: {type: spark}",
+            ("processor.reducer: is missing; give an import path such as package.module:name"),
+        ),
+        (
+            "processor: {type: spark, reducer: 'a.b'}",
+            ("processor.reducer: 'a.b' is not an import path such as package.module:name"),
+        ),
+        (
+            "processor: {type: spark, reducer: 'a:b', retries: 3}",
+            (
+                "processor.retries: is not a "
+                "known key; known here: type, reducer, decode, schema, undecodable, max_records"
+            ),
+        ),
+        (
+            "processor: {type: spark, reducer: 'a:b', ddl: a INT}",
+            (
+                "processor.ddl: is not a "
+                "known key; known here: type, reducer, decode, schema, undecodable, max_records"
+            ),
+        ),
+        (
+            "processor: {type: simple, max_read_rate: 0}",
+            ("processor.max_read_rate: 0 is not a number greater than 0 or null"),
+        ),
+        (
+            "processor: {type: custom, factory: 'a:b', options: [1]}",
+            ("processor.options: a list is not a mapping of argument names to values"),
+        ),
+        (
+            "processor: {type: custom, factory: 'a:b', options: {a-b: 1}}",
+            "processor.options.a-b: is not the name of an argument in Python",
+        ),
+        ("max_in_flight: 17", "max_in_flight: 17 is not a whole number from 1 to 16"),
+        (
+            "sink: 5",
+            ("sink: 5 is not a mapping with type: delta, jsonl, console, noop or function or null"),
+        ),
+        (
+            "sink: consol",
+            (
+                "sink.type: 'consol' is not delta, jsonl, console, noop or function; "
+                "did you mean console?"
+            ),
+        ),
+        ("sink: delta", "sink.path: is missing; give a path, or a URL such as s3://bucket/table"),
+        (
+            "sink: {type: delta, delta: x, path: y}",
+            ("sink.delta: is not a known key; known here: type, path, partition_by"),
+        ),
+        (
+            "sink: {path: x}",
+            ("sink.type: is missing; give delta, jsonl, console, noop or function"),
+        ),
+        (
+            "sink: {type: delta, path: x, partition_by: [a, a]}",
+            "sink.partition_by: a list names a twice; name each once",
+        ),
+        (
+            "sink: 'a/b:c'",
+            ("sink.function: 'a/b:c' is not an import path such as package.module:name"),
+        ),
+        ("buffer: 1GiB", "buffer: '1GiB' is not a mapping"),
+        ("idle_time: 1ms", f"idle_time: '1ms' is not {DURATION}, of at least 10ms"),
+        ("commit_interval: often", f"commit_interval: 'often' is not {DURATION}"),
+        ("on_error: {policy: ignore}", "on_error.policy: 'ignore' is not retry, skip or stop"),
+        (
+            "on_error: {policy: skip, max_attempts: 0}",
+            (f"on_error.max_attempts: 0 is not {COUNT} or null"),
+        ),
+        (
+            f"idle_time: {'x' * 100}",
+            (f"idle_time: '{'x' * 60}...' is not {DURATION}, of at least 10ms"),
+        ),
+    ],
+)
+def test_mistakes_in_a_channel_are_named(tmp_path: Path, fields: str, problem: str) -> None:
+    """A mistake in a channel gives one sentence, in which pydantic's tags have no place."""
+    name, _, _ = fields.partition(":")
+    kept = "\n".join(line for line in CHANNELS.split("\n") if f"    {name}:" not in line)
+    place, _, sentence = problem.partition(": ")
+    line = kept.count("\n") + 1
+    assert refused(tmp_path, f"{kept}    {fields}", {"TYPE": "x"}) == [
+        f"channels.flights.{place} (line {line}): {sentence}"
+    ]
