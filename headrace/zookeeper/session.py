@@ -69,6 +69,35 @@ class _Watcher:
         self.callback()
 
 
+class _Ending:
+    """The end of a client, on a thread of its own: kazoo's stop can wait without limit."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+        self._thread = threading.Thread(target=self._run, name="zookeeper-close", daemon=True)
+        self._lock = threading.Lock()
+        self.told_servers = False
+
+    def wait(self, timeout: float) -> bool:
+        """Begin to end, and wait for it; whether it came to an end."""
+        with self._lock:
+            if self._thread.ident is None:
+                self._thread.start()
+        self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        connected = self._client.connected
+        try:
+            self._client.stop()
+            self._client.close()
+        except Exception:
+            # the servers end what we cannot, after the session's time-out
+            log.exception("zookeeper_close_failed")
+        else:
+            self.told_servers = connected
+
+
 class ZooKeeperSession:
     """The process's session; see ``headrace.zookeeper.protocol.Session``.
 
@@ -89,6 +118,7 @@ class ZooKeeperSession:
         self._store = store
         self._clock = clock
         self._client, self._negotiated = build_client(settings)
+        self._ending = _Ending(self._client)
         self._stored: Credentials | None = None
         self._store_lock = threading.Lock()
         self._listeners: tuple[Callable[[SessionState], None], ...] = ()
@@ -109,7 +139,7 @@ class ZooKeeperSession:
                 raise self._unavailable("no server let us in")
             self._ensure_chroot(deadline)
         except HeadraceError as error:
-            self._end(self._client, Deadline.after(0, self._clock))
+            self._ending.wait(0)
             if isinstance(error, ZooKeeperUnavailableError):
                 raise
             raise self._unavailable(str(error)) from error
@@ -120,15 +150,16 @@ class ZooKeeperSession:
         )
 
     def close(self, deadline: Deadline) -> bool:
-        """End the session, which removes its ephemeral nodes; whether that came to an end in time.
+        """End the session, which removes its ephemeral nodes; whether the client ended in time.
 
-        What hangs is left to a daemon thread; the session then ends by its time-out.
+        What hangs is left to a daemon thread. Without a connection the session ends by its
+        time-out, and its credentials are kept for the next start.
         """
-        if not self._end(self._client, deadline):
+        if not self._ending.wait(deadline.remaining):
             log.warning("zookeeper_close_overran", hosts=self._settings.hosts)
             return False
         with self._store_lock:
-            if self._store is not None and self._stored is not None:
+            if self._ending.told_servers and self._store is not None and self._stored is not None:
                 self._store.clear()
                 self._stored = None
         return True
@@ -152,28 +183,19 @@ class ZooKeeperSession:
         if credentials is None:
             return
         client, _ = build_client(self._settings, credentials)
-        client.start_async().wait(deadline.remaining)
-        found = client.connected and client.client_id[0] == credentials.session_id
-        ended = self._end(client, deadline)
-        if not ended and deadline.expired:
-            raise self._unavailable("the session of the previous process could not be closed")
+        connected = client.start_async().wait(deadline.remaining)
+        found = connected and client.client_id == tuple(credentials)
+        if not _Ending(client).wait(deadline.remaining):
+            raise self._unavailable(
+                "the session of the previous process could not be closed"
+                if connected
+                else "no server let us in"
+            )
         log.info(
             "zookeeper_predecessor_ended",
             session=f"{credentials.session_id:#x}",
             was_alive=found,
         )
-
-    def _end(self, client: Any, deadline: Deadline) -> bool:
-        """Stop ``client`` on a thread of its own, because kazoo's stop can wait without limit."""
-
-        def stop() -> None:
-            client.stop()
-            client.close()
-
-        thread = threading.Thread(target=stop, name="zookeeper-close", daemon=True)
-        thread.start()
-        thread.join(deadline.remaining)
-        return not thread.is_alive()
 
     def _unavailable(self, reason: str) -> ZooKeeperUnavailableError:
         where = self._settings.hosts + self._settings.chroot

@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import queue
+from typing import TYPE_CHECKING
+
+import pytest
+
+from headrace.clock import Deadline
+from headrace.local.zookeeper import ZooKeeperServer
+from headrace.zookeeper.errors import OutcomeUnknownError
+from headrace.zookeeper.protocol import SessionState
+from headrace.zookeeper.session import ZooKeeperSession
+from headrace.zookeeper.settings import ZooKeeperSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+WAIT = 60.0
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[ZooKeeperServer]:
+    """Return a server that the test may stop and kill."""
+    server = ZooKeeperServer(tmp_path)
+    server.start(Deadline.after(WAIT))
+    yield server
+    server.stop(Deadline.after(WAIT))
+
+
+@pytest.fixture
+def session(server: ZooKeeperServer) -> Iterator[ZooKeeperSession]:
+    """Return a session of four seconds."""
+    session = ZooKeeperSession(ZooKeeperSettings(server.address, session_timeout=4))
+    session.start()
+    yield session
+    session.close(Deadline.after(WAIT))
+
+
+def test_a_paused_server_makes_outcomes_unknown_and_costs_no_session(
+    server: ZooKeeperServer, session: ZooKeeperSession
+) -> None:
+    """Calls end by their time-out; the session goes on when the server does."""
+    before = session.session_id
+    server.pause(Deadline.after(WAIT))
+    with pytest.raises(OutcomeUnknownError, match="no answer within 1 s"):
+        session.ensure("/a")
+    server.resume()
+    deadline = Deadline.after(WAIT)
+    while not _answers(session):
+        assert not deadline.expired
+    assert session.session_id == before
+
+
+def test_a_killed_server_suspends_and_the_same_session_comes_back(
+    server: ZooKeeperServer, session: ZooKeeperSession
+) -> None:
+    """Without a server calls fail at once; after a restart the session and its nodes are there."""
+    states: queue.Queue[SessionState] = queue.Queue()
+    session.listen(states.put)
+    before = session.session_id
+    session.create("/mine", ephemeral=True)
+    server.kill()
+    assert states.get(timeout=WAIT) is SessionState.SUSPENDED
+    with pytest.raises(OutcomeUnknownError):
+        session.exists("/mine")
+    server.start(Deadline.after(WAIT))
+    assert states.get(timeout=WAIT) is SessionState.CONNECTED
+    assert session.session_id == before
+    assert session.exists("/mine") is not None
+
+
+def _answers(session: ZooKeeperSession) -> bool:
+    try:
+        session.ensure("/a")
+    except OutcomeUnknownError:
+        return False
+    return True

@@ -1,0 +1,255 @@
+from __future__ import annotations
+
+import json
+import queue
+import stat
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+import pytest
+
+from headrace.clock import Deadline
+from headrace.zookeeper.errors import (
+    AccessDeniedError,
+    BadVersionError,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+    SessionClosedError,
+)
+from headrace.zookeeper.identity import Identity
+from headrace.zookeeper.nodes import Check, Create, Delete, SetData
+from headrace.zookeeper.protocol import SessionState
+from headrace.zookeeper.session import SessionStore, ZooKeeperSession
+from headrace.zookeeper.settings import AclEntry, DigestAuth, ZooKeeperSettings
+from tests.sessions import expire
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+WAIT = 20.0
+
+Open = Callable[..., ZooKeeperSession]
+
+
+@pytest.fixture
+def settings(zookeeper_hosts: str) -> ZooKeeperSettings:
+    """Return settings with a chroot of two parts that does not exist yet."""
+    return ZooKeeperSettings(zookeeper_hosts, chroot=f"/test/{uuid4().hex}", session_timeout=6)
+
+
+@pytest.fixture
+def start(settings: ZooKeeperSettings) -> Iterator[Open]:
+    """Return a function that starts sessions, which end with the test."""
+    sessions = []
+
+    def started(
+        settings: ZooKeeperSettings = settings, store: SessionStore | None = None
+    ) -> ZooKeeperSession:
+        session = ZooKeeperSession(settings, store)
+        session.start()
+        sessions.append(session)
+        return session
+
+    yield started
+    for session in sessions:
+        assert session.close(Deadline.after(WAIT))
+
+
+def test_nodes_are_created_read_changed_and_deleted(start: Open) -> None:
+    """Every operation does what it says, below a chroot that is made on the way."""
+    session = start()
+    session.ensure("/a/b")
+    session.ensure("/a/b")
+    created = session.create("/a/b/c", b"1", ephemeral=True)
+    assert created.owner_session == session.session_id
+    assert session.get("/a/b/c").data == b"1"
+    assert session.set("/a/b/c", b"2", 0).version == 1
+    assert session.exists("/a/b/c") == session.get("/a/b/c").stat
+    assert session.exists("/a/b/x") is None
+    assert session.children("/a/b") == ["c"]
+    assert [node and node.data for node in session.get_many(["/a/b/c", "/x"])] == [b"2", None]
+    assert session.get_many([]) == []
+    session.delete("/a/b/c", 1)
+    assert session.children("/a/b") == []
+
+
+def test_refusals_have_names(start: Open) -> None:
+    """Each kind of refusal is an error of its own."""
+    session = start()
+    session.ensure("/a/b")
+    with pytest.raises(NodeExistsError):
+        session.create("/a")
+    with pytest.raises(NoNodeError):
+        session.create("/x/y")
+    with pytest.raises(NoNodeError):
+        session.get("/x")
+    with pytest.raises(BadVersionError):
+        session.set("/a", b"", 7)
+    with pytest.raises(NotEmptyError):
+        session.delete("/a")
+
+
+def test_transactions_are_all_or_nothing(start: Open) -> None:
+    """A refused operation undoes the others, and its error names its own node."""
+    session = start()
+    session.ensure("/a")
+    results = session.multi([SetData("/a", b"1", 0), Create("/b", ephemeral=True), Check("/a", 1)])
+    assert [r.version if r else None for r in results] == [1, None, None]
+    with pytest.raises(BadVersionError, match="/a"):
+        session.multi([Delete("/b"), SetData("/a", b"2", 0), Create("/c")])
+    with pytest.raises(NodeExistsError, match="/b"):
+        session.multi([SetData("/a", b"2", 1), Create("/b")])
+    assert session.get("/a").data == b"1"
+    assert session.exists("/b") is not None
+
+
+def test_watches_call_once_after_the_next_change(start: Open) -> None:
+    """A watch on data or children is called on the next change, however often it was asked for."""
+    session, other = start(), start()
+    session.ensure("/a")
+    calls: queue.Queue[str] = queue.Queue()
+
+    def data_changed() -> None:
+        calls.put("data")
+
+    def children_changed() -> None:
+        calls.put("children")
+
+    for _ in range(3):
+        session.get("/a", data_changed)
+        session.children("/a", children_changed)
+    other.create("/a/b")
+    assert calls.get(timeout=WAIT) == "children"
+    other.set("/a", b"x")
+    assert calls.get(timeout=WAIT) == "data"
+    other.set("/a", b"y")
+    session.get("/a")
+    assert calls.empty()
+
+
+def test_the_agreed_time_out_is_told(start: Open, settings: ZooKeeperSettings) -> None:
+    """The servers' bounds on the session time-out show in what the session reports."""
+    assert start().session_timeout == 6
+    short = start(replace(settings, session_timeout=0.2))
+    assert short.session_timeout > 0.2
+    assert short.operation_timeout == short.session_timeout / 4
+
+
+def test_nodes_are_created_with_the_configured_acl(
+    start: Open, settings: ZooKeeperSettings
+) -> None:
+    """With digest credentials and their ACL, nobody without them can read."""
+    owner = start(
+        replace(settings, digest=DigestAuth("headrace", "secret"), acl=(AclEntry("auth"),))
+    )
+    owner.ensure("/mine")
+    assert owner.get("/mine").data == b""
+    stranger = start(replace(settings, chroot=""))
+    with pytest.raises(AccessDeniedError, match="credentials"):
+        stranger.get(f"{settings.chroot}/mine")
+    with pytest.raises(AccessDeniedError):
+        stranger.create(f"{settings.chroot}/theirs")
+
+
+def test_an_expired_session_is_replaced_and_told(start: Open) -> None:
+    """Listeners hear of the loss and of the new session, in which no old node is left."""
+    session = start()
+    states: queue.Queue[SessionState] = queue.Queue()
+    session.listen(states.put)
+    before = session.session_id
+    session.create("/mine", ephemeral=True)
+    expire(session)
+    heard: list[SessionState] = []
+    while SessionState.LOST not in heard or heard[-1] is not SessionState.CONNECTED:
+        heard.append(states.get(timeout=WAIT))
+    assert session.session_id not in {None, before}
+    assert session.exists("/mine") is None
+    session.unlisten(states.put)
+
+
+def test_close_is_final(start: Open) -> None:
+    """A closed session says so, at once and in every operation."""
+    session = start()
+    states: queue.Queue[SessionState] = queue.Queue()
+    session.listen(states.put)
+    assert session.close(Deadline.after(WAIT))
+    assert states.get(timeout=WAIT) is SessionState.CLOSED
+    assert session.state is SessionState.CLOSED
+    with pytest.raises(SessionClosedError):
+        session.get("/")
+
+
+def test_credentials_are_kept_while_the_session_lives(
+    start: Open, settings: ZooKeeperSettings, tmp_path: Path
+) -> None:
+    """Each new session's credentials are stored; a clean close forgets them."""
+    identity = Identity(tmp_path, "a")
+    identity.acquire()
+    session = start(settings, identity)
+    session.exists("/")
+    first = identity.load()
+    assert first is not None
+    assert first.session_id == session.session_id
+    lost = threading.Event()
+    session.listen(lambda state: lost.set() if state is SessionState.LOST else None)
+    expire(session)
+    assert lost.wait(WAIT)
+    back = threading.Event()
+    session.listen(lambda state: back.set() if state is SessionState.CONNECTED else None)
+    if session.state is not SessionState.CONNECTED:
+        assert back.wait(WAIT)
+    session.ensure("/a")
+    second = identity.load()
+    assert second is not None
+    assert second.session_id == session.session_id != first.session_id
+    assert session.close(Deadline.after(WAIT))
+    assert identity.load() is None
+    identity.release()
+
+
+def test_the_session_of_a_killed_process_is_ended_at_the_next_start(
+    start: Open, settings: ZooKeeperSettings, tmp_path: Path
+) -> None:
+    """After a SIGKILL a restart frees what the old session held long before its time-out."""
+    long = replace(settings, session_timeout=60)
+    code = (
+        "import json, sys, pathlib\n"
+        "from headrace.zookeeper.identity import Identity\n"
+        "from headrace.zookeeper.session import ZooKeeperSession\n"
+        "from headrace.zookeeper.settings import ZooKeeperSettings\n"
+        "hosts, chroot, state = sys.argv[1:]\n"
+        "identity = Identity(pathlib.Path(state), 'a'); identity.acquire()\n"
+        "session = ZooKeeperSession(ZooKeeperSettings(hosts, chroot, 60), identity)\n"
+        "session.start()\n"
+        "session.create('/claim', ephemeral=True)\n"
+        "print(json.dumps(session.session_timeout), file=sys.stderr, flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    start(long)
+    arguments = [settings.hosts, settings.chroot, str(tmp_path)]
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdin is not None
+    assert process.stderr is not None
+    with process, process.stdin, process.stderr:
+        assert json.loads(process.stderr.readline()) > 2 * WAIT
+        process.kill()
+        process.wait(WAIT)
+    left = tmp_path / "a" / "session.json"
+    assert stat.S_IMODE(left.stat().st_mode) == 0o600
+    identity = Identity(tmp_path, "a")
+    identity.acquire()
+    with_identity = start(long, identity)
+    assert with_identity.exists("/claim") is None
+    identity.release()

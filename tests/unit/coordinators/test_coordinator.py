@@ -1,0 +1,229 @@
+from __future__ import annotations
+
+import queue
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from headrace.clock import SYSTEM_CLOCK, Deadline
+from headrace.coordinators.claims import LossReason
+from headrace.coordinators.coordinator import Coordinator
+from headrace.coordinators.member import MemberState
+from headrace.coordinators.members import MemberInfo
+from headrace.coordinators.settings import CoordinatorSettings
+from headrace.errors import FatalError, HeadraceError, InstanceInUseError, StartError
+from headrace.records import TopicPartition
+from headrace.testing import InMemoryRegistry, InMemoryZooKeeper
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from headrace.coordinators.claims import Claim
+    from headrace.coordinators.listener import RebalanceSummary
+
+INFO = MemberInfo(frozenset({"orders"}))
+SETTINGS = CoordinatorSettings(rebalance_delay=0.02, safety_poll=30, retry_delay=0.05)
+WAIT = 10.0
+
+
+class Inbox:
+    """A listener that enqueues, as a channel does."""
+
+    def __init__(self) -> None:
+        self.claims: queue.Queue[Claim] = queue.Queue()
+        self.requests: queue.Queue[Claim] = queue.Queue()
+        self.losses: queue.Queue[tuple[Claim, LossReason]] = queue.Queue()
+        self.raises: queue.Queue[tuple[Claim, Claim]] = queue.Queue()
+        self.states: queue.Queue[str] = queue.Queue()
+        self.errors: queue.Queue[HeadraceError] = queue.Queue()
+
+    def claimed(self, claim: Claim) -> None:
+        """Enqueue."""
+        self.claims.put(claim)
+
+    def release_requested(self, claim: Claim) -> None:
+        """Enqueue."""
+        self.requests.put(claim)
+
+    def claim_lost(self, claim: Claim, reason: LossReason) -> None:
+        """Enqueue."""
+        self.losses.put((claim, reason))
+
+    def epoch_raised(self, old: Claim, new: Claim) -> None:
+        """Enqueue."""
+        self.raises.put((old, new))
+
+    def suspended(self) -> None:
+        """Enqueue."""
+        self.states.put("suspended")
+
+    def resumed(self) -> None:
+        """Enqueue."""
+        self.states.put("resumed")
+
+    def rebalanced(self, summary: RebalanceSummary) -> None:
+        """Nothing here depends on it."""
+
+    def failed(self, error: HeadraceError) -> None:
+        """Enqueue."""
+        self.errors.put(error)
+
+
+class Running:
+    """A coordinator on its thread, with its registry and its inbox."""
+
+    def __init__(self, zookeeper: InMemoryZooKeeper, name: str = "a", partitions: int = 2) -> None:
+        self.registry = InMemoryRegistry(zookeeper, member=name)
+        self.inbox = Inbox()
+        self.coordinator = Coordinator(self.registry, self.inbox, INFO, SETTINGS)
+        self.coordinator.set_partitions({"orders": partitions})
+        self.coordinator.start()
+
+    def take(self, number: int) -> list[Claim]:
+        """Wait for so many claims."""
+        return [self.inbox.claims.get(timeout=WAIT) for _ in range(number)]
+
+
+@pytest.fixture
+def zookeeper() -> InMemoryZooKeeper:
+    """Return a store in memory."""
+    return InMemoryZooKeeper()
+
+
+@pytest.fixture
+def running(zookeeper: InMemoryZooKeeper) -> Iterator[Running]:
+    """Return a coordinator that is stopped after the test."""
+    running = Running(zookeeper)
+    yield running
+    running.coordinator.stop(Deadline.after(0.2))
+
+
+def test_stop_waits_for_what_the_channel_gives_back(running: Running) -> None:
+    """A stop asks for every claim, waits for the answers, leaves, and ends the thread."""
+    claims = running.take(2)
+    stopped: queue.Queue[tuple[Claim, ...]] = queue.Queue()
+    stopper = threading.Thread(
+        target=lambda: stopped.put(running.coordinator.stop(Deadline.after(WAIT)))
+    )
+    stopper.start()
+    asked = [running.inbox.requests.get(timeout=WAIT) for _ in claims]
+    assert asked == claims
+    for claim in asked:
+        running.coordinator.released(claim, clean=True)
+    assert stopped.get(timeout=WAIT) == ()
+    stopper.join(WAIT)
+    assert running.coordinator.state is MemberState.LEFT
+    assert running.registry.members().members == {}
+    assert running.registry.owners("orders") == {}
+
+
+def test_stop_ends_by_its_deadline_and_names_what_was_left(running: Running) -> None:
+    """Claims that the channel keeps are lost and freed, and the stop returns them."""
+    claims = running.take(2)
+    assert set(running.coordinator.stop(Deadline.after(0.3))) == set(claims)
+    assert {running.inbox.losses.get(timeout=WAIT)[1] for _ in claims} == {LossReason.STOPPED}
+    assert running.registry.owners("orders") == {}
+
+
+def test_a_drained_member_stays_and_can_take_part_again(running: Running) -> None:
+    """A drain returns what is not given back in time, and takes nothing new until it ends."""
+    claims = running.take(2)
+    assert set(running.coordinator.drain(Deadline.after(0.05))) == set(claims)
+    for claim in claims:
+        running.coordinator.released(claim, clean=True)
+    assert running.coordinator.drain(Deadline.after(WAIT)) == ()
+    assert running.coordinator.state is MemberState.ACTIVE
+    running.coordinator.undrain()
+    assert {claim.epoch for claim in running.take(2)} == {2}
+
+
+def test_an_abandoned_claim_comes_again_after_the_delay(running: Running) -> None:
+    """Abandoning frees the partition, and it is claimed again with a new epoch."""
+    first = running.take(2)[0]
+    running.coordinator.abandon(first)
+    again = running.take(1)[0]
+    assert (again.partition, again.epoch) == (first.partition, 2)
+
+
+def test_a_raised_epoch_is_answered(running: Running) -> None:
+    """The answer to a raise names the old claim and the new one."""
+    first = running.take(2)[0]
+    running.coordinator.raise_epoch(first, 10)
+    old, new = running.inbox.raises.get(timeout=WAIT)
+    assert (old, new.epoch) == (first, 10)
+
+
+def test_session_events_reach_the_channel(running: Running) -> None:
+    """Suspension, resumption and loss arrive in order, and work goes on in the new session."""
+    claims = running.take(2)
+    running.registry.session.suspend()
+    assert running.inbox.states.get(timeout=WAIT) == "suspended"
+    running.registry.session.resume()
+    assert running.inbox.states.get(timeout=WAIT) == "resumed"
+    running.registry.session.expire()
+    assert {running.inbox.losses.get(timeout=WAIT)[0] for _ in claims} == set(claims)
+    assert {claim.epoch for claim in running.take(2)} == {2}
+
+
+def test_added_partitions_and_other_wishes_are_commands(running: Running) -> None:
+    """Partition counts and what is published can change at any time."""
+    running.take(2)
+    running.coordinator.set_partitions({"orders": 3})
+    assert running.take(1)[0].partition == TopicPartition("orders", 2)
+    running.coordinator.update(MemberInfo(frozenset()))
+    assert [running.inbox.requests.get(timeout=WAIT) for _ in range(3)]
+
+
+def test_waiting_for_the_join_raises_what_went_wrong(running: Running) -> None:
+    """A name in use is raised to the starter and told to the channel."""
+    running.coordinator.wait_joined(Deadline.after(WAIT))
+    zookeeper = running.registry.session._zookeeper
+    zookeeper.session_timeout = 0.3
+    second = Running(zookeeper, "a")
+    with pytest.raises(InstanceInUseError):
+        second.coordinator.wait_joined(Deadline.after(WAIT))
+    assert isinstance(second.inbox.errors.get(timeout=WAIT), InstanceInUseError)
+    assert second.coordinator.stop(Deadline.after(WAIT)) == ()
+
+
+def test_waiting_for_the_join_ends_by_its_deadline(zookeeper: InMemoryZooKeeper) -> None:
+    """Without a connection the wait ends in an error, and the coordinator can be stopped."""
+    registry = InMemoryRegistry(zookeeper)
+    registry.session.suspend()
+    coordinator = Coordinator(registry, Inbox(), INFO, SETTINGS)
+    coordinator.start()
+    with pytest.raises(StartError, match="could not join"):
+        coordinator.wait_joined(Deadline.after(0.05))
+    assert coordinator.stop(Deadline.after(WAIT)) == ()
+
+
+def test_a_crash_of_the_coordinator_is_told(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An unforeseen error ends the coordinator: claims are lost, and the channel hears why."""
+    claims = running.take(2)
+
+    def broken(_topic: str) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(running.registry, "owners", broken)
+    running.coordinator.set_partitions({"orders": 3})
+    assert isinstance(running.inbox.errors.get(timeout=WAIT), FatalError)
+    assert running.inbox.losses.qsize() == len(claims)
+    assert isinstance(running.coordinator.failure, FatalError)
+    assert not claims[0].lease.valid()
+
+
+def test_turns_are_seen_by_a_watchdog(zookeeper: InMemoryZooKeeper) -> None:
+    """The time of the last turn moves on though nothing happens."""
+    zookeeper.session_timeout = 0.3
+    running = Running(zookeeper)
+    running.take(2)
+    seen = running.coordinator.last_turn
+    deadline = Deadline.after(WAIT)
+    moved = threading.Event()
+    while running.coordinator.last_turn == seen and not deadline.expired:
+        moved.wait(0.01)
+    assert seen < running.coordinator.last_turn <= SYSTEM_CLOCK.monotonic()
+    running.coordinator.stop(Deadline.after(0.2))

@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from headrace.errors import ConfigError, InstanceInUseError
+from headrace.zookeeper._client import Credentials
+from headrace.zookeeper.identity import Identity, default_instance_id
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CREDENTIALS = Credentials(0x1000072F8D20001, b"\x00\xffsixteen bytes!")
+
+
+def test_a_second_holder_is_refused_by_pid_and_file(tmp_path: Path) -> None:
+    """While one holds the instance id, another is told which process has it, and by which file."""
+    first, second = Identity(tmp_path, "a"), Identity(tmp_path, "a")
+    first.acquire()
+    with pytest.raises(InstanceInUseError, match=rf"process {os.getpid()}, .*a/lock"):
+        second.acquire()
+    first.release()
+    second.acquire()
+    second.release()
+
+
+def test_different_instance_ids_do_not_meet(tmp_path: Path) -> None:
+    """Two daemons of one host may share the state directory."""
+    a, b = Identity(tmp_path, "a"), Identity(tmp_path, "b")
+    a.acquire()
+    b.acquire()
+    a.release()
+    b.release()
+
+
+def test_the_lock_goes_with_its_process(tmp_path: Path) -> None:
+    """A killed holder leaves no lock behind, though its file stays."""
+    code = (
+        "import sys, pathlib\n"
+        "from headrace.zookeeper.identity import Identity\n"
+        "identity = Identity(pathlib.Path(sys.argv[1]), 'a'); identity.acquire()\n"
+        "print('locked', flush=True); sys.stdin.read()\n"
+    )
+    holder = subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert holder.stdin is not None
+    assert holder.stdout is not None
+    with holder, holder.stdin, holder.stdout:
+        assert holder.stdout.readline() == b"locked\n"
+        identity = Identity(tmp_path, "a")
+        with pytest.raises(InstanceInUseError, match=f"process {holder.pid}"):
+            identity.acquire()
+        holder.kill()
+        holder.wait(10)
+    identity.acquire()
+    identity.release()
+
+
+def test_credentials_come_back_and_are_nobody_elses_to_read(tmp_path: Path) -> None:
+    """What is stored is loaded again by the next process, from a file of mode 0600."""
+    identity = Identity(tmp_path, "a")
+    identity.acquire()
+    assert identity.load() is None
+    identity.store(Credentials(1, b"old"))
+    identity.store(CREDENTIALS)
+    assert Identity(tmp_path, "a").load() == CREDENTIALS
+    assert stat.S_IMODE((tmp_path / "a" / "session.json").stat().st_mode) == 0o600
+    assert sorted(p.name for p in (tmp_path / "a").iterdir()) == ["lock", "session.json"]
+    identity.clear()
+    identity.clear()
+    assert identity.load() is None
+    identity.release()
+
+
+@pytest.mark.parametrize("content", ["", "{}", "[]", '{"session_id":"x","password":"00"}'])
+def test_an_unusable_session_file_is_no_obstacle(tmp_path: Path, content: str) -> None:
+    """A start without the old credentials is possible; it only waits longer."""
+    identity = Identity(tmp_path, "a")
+    identity.acquire()
+    (tmp_path / "a" / "session.json").write_text(content)
+    assert identity.load() is None
+    identity.release()
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "-a", "a b", "ä", "x" * 201])
+def test_names_that_cannot_be_nodes_or_folders_are_refused(tmp_path: Path, name: str) -> None:
+    """A wrong instance_id says what would be accepted."""
+    with pytest.raises(ConfigError, match="instance_id"):
+        Identity(tmp_path, name)
+
+
+def test_the_default_name_is_stable_and_told_apart_by_the_config(tmp_path: Path) -> None:
+    """The same config path gives the same name, another path another one, both usable."""
+    one = default_instance_id(tmp_path / "one.yaml")
+    assert one == default_instance_id(tmp_path / "one.yaml")
+    assert one != default_instance_id(tmp_path / "two.yaml")
+    assert Identity(tmp_path, one).instance_id == one
