@@ -70,6 +70,10 @@ class Engine(Protocol):
         """Remove a result that will not be committed."""
         ...
 
+    def move(self, offsets: Sequence[PartitionCommit]) -> None:
+        """Move the sink's offsets without data."""
+        ...
+
     def cancel(self, micro_batch_id: str) -> None:
         """Cancel a running job; does not block, and does nothing when it is over."""
         ...
@@ -111,6 +115,7 @@ class SparkProcessor(BatchProcessor):
         self._pending = PendingBatches(limits or MergeLimits())
         self._job_timeout = job_timeout
         self._guard = threading.Lock()
+        self._in_hand: list[PendingBatch] = []
         self._running: dict[str, list[PendingBatch]] = {}
         self._failed: dict[TopicPartition, Batch] = {}
         self._closing = False
@@ -145,6 +150,7 @@ class SparkProcessor(BatchProcessor):
         with self._guard:
             refused = self._closing or self._follows_failed(batch)
             if not refused:
+                self._failed.pop(batch.partition, None)
                 self._pending.put(pending)
         if refused:
             _fail(pending, _cancelled(batch, "an earlier batch failed, or the channel stops"))
@@ -153,7 +159,7 @@ class SparkProcessor(BatchProcessor):
     def on_exception(
         self,
         assignment: Assignment,
-        error: PartitionError | BaseException,  # noqa: ARG002 -- the channel's policy decides
+        error: PartitionError | BaseException,  # noqa: ARG002 - the channel's policy decides
         batch: Batch | None,  # noqa: ARG002
     ) -> BatchResponse | None:
         """Take batches of the partition again: what was under way with the failed one is over."""
@@ -169,6 +175,18 @@ class SparkProcessor(BatchProcessor):
         """Drop the partition's batches, and cancel a job that has some of them."""
         self._withdraw(assignment, "the partition was lost")
 
+    def pass_over(self, batch: Batch) -> None:
+        """Move the sink's offset behind a batch that will not be processed. Blocks.
+
+        Where the sink keeps the offsets, a skipped batch would otherwise be found missing there,
+        and be read again. Not a callback: for the channel's policy, while nothing of the partition
+        is outstanding.
+
+        Raises:
+            CommitConflictError: the sink does not stand where the batch begins.
+        """
+        self._engine.move(_commits([PendingBatch(batch, None)]))
+
     def close(self, deadline: Deadline) -> None:
         """Cancel what runs, end the lane and close the sink."""
         with self._guard:
@@ -180,17 +198,15 @@ class SparkProcessor(BatchProcessor):
 
     def _withdraw(self, assignment: Assignment, reason: str) -> None:
         self._unblock(assignment)
-        for pending in self._pending.remove(assignment):
-            _fail(pending, _cancelled(pending.batch, reason))
         with self._guard:
-            running = [
-                pending
-                for batches in self._running.values()
-                for pending in batches
-                if pending.batch.assignment is assignment
-            ]
-        for pending in running:
+            withdrawn = self._open_batches(assignment)
+        for pending in withdrawn:
             _fail(pending, _cancelled(pending.batch, reason))
+
+    def _open_batches(self, assignment: Assignment) -> list[PendingBatch]:
+        """Return what of an assignment the lane has in hand, and take what still waits."""
+        in_hand = [each for each in self._in_hand if each.batch.assignment is assignment]
+        return in_hand + self._pending.remove(assignment)
 
     def _on_done(self, pending: PendingBatch) -> None:
         """Cancel the job that a withdrawn batch is part of: its result could not be committed."""
@@ -215,6 +231,8 @@ class SparkProcessor(BatchProcessor):
     def turn(self) -> None:
         """Process one micro-batch, or wait a little for one. On the lane's thread."""
         batches = self._pending.take(_IDLE_TURN)
+        with self._guard:
+            self._in_hand = batches
         try:
             self._process(batches)
         except Exception as error:
@@ -226,28 +244,28 @@ class SparkProcessor(BatchProcessor):
         """Bring every batch to its answer."""
         deaths = 0
         while batches := _wanted(batches):
-            try:
-                self._run(batches)
-            except (JobCancelledError, _WithdrawnError) as error:
-                if self._closing or len(_wanted(batches)) == len(batches):
-                    failure: Exception = error
-                    break
-            except CommitConflictError as error:
-                self._reject_conflicts(batches, error)
-            except JvmDiedError as error:
-                self._engine.revive()
-                deaths += 1
-                if deaths == _MAX_DEATHS:
-                    failure = error
-                    break
-            except Exception as error:  # noqa: BLE001 -- goes to the future of a batch alone
-                failure = error
-                break
-            else:
+            failure = self._attempt(batches)
+            deaths += isinstance(failure, JvmDiedError)
+            replay = isinstance(failure, JvmDiedError) and deaths < _MAX_DEATHS
+            if failure is not None and not replay:
+                self._split(batches, failure)
                 return
-        else:
-            return
-        self._split(batches, failure)
+
+    def _attempt(self, batches: list[PendingBatch]) -> Exception | None:
+        """Run the batches once. Return why they failed, None if it was not for what they hold."""
+        try:
+            self._run(batches)
+        except (JobCancelledError, _WithdrawnError, CommitConflictError) as error:
+            if isinstance(error, CommitConflictError):
+                self._reject_conflicts(batches, error)
+            others_are_left = len(_wanted(batches)) < len(batches)
+            return None if others_are_left and not self._closing else error
+        except JvmDiedError as error:
+            self._engine.revive()
+            return error
+        except Exception as error:  # noqa: BLE001 - goes to the future of a batch alone
+            return error
+        return None
 
     def _split(self, batches: list[PendingBatch], failure: Exception) -> None:
         """Run each batch of a failed micro-batch alone; one that was alone has failed."""
@@ -336,15 +354,9 @@ class SparkProcessor(BatchProcessor):
             if pending.future.done():
                 return
             self._failed[batch.partition] = batch
-            later = self._pending.remove(batch.assignment)
-            later += [
-                other
-                for batches in self._running.values()
-                for other in batches
-                if other.batch.assignment is batch.assignment and other is not pending
-            ]
+            others = self._open_batches(batch.assignment)
         _fail(pending, _failure(batch, error))
-        for other in later:
+        for other in others:
             _fail(other, _cancelled(other.batch, f"the batch at {batch.start} failed"))
 
 

@@ -127,9 +127,9 @@ def _parse_expression(ddl: str | None) -> str:
     return f"from_json(cast(value as string), '{literal}', {options})"
 
 
-def undecodable_in(error: BaseException) -> UndecodableRecordError | None:
-    """Return the record that an error from Spark names as undecodable, None if it names none."""
-    match = _SIGNED.search(str(error))
+def undecodable_in(text: str) -> UndecodableRecordError | None:
+    """Return the record that a message of Spark's names as undecodable, None if it names none."""
+    match = _SIGNED.search(text)
     if match is None:
         return None
     return UndecodableRecordError(

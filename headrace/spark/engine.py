@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,9 +13,9 @@ from pyspark.sql import DataFrame
 
 from headrace.spark import arrow
 from headrace.spark.decode import Decode, Decoder, undecodable_in
-from headrace.spark.failures import ReducerError
-from headrace.spark.handover import data_frame
+from headrace.spark.failures import ReducerError, text_of
 from headrace.spark.lane import Lane
+from headrace.spark.micro_batch import MicroBatch
 from headrace.spark.reducer import load_reducer, send_by_value
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
     from headrace.clock import Deadline
     from headrace.records import Batch, TopicPartition
-    from headrace.spark.micro_batch import MicroBatch
     from headrace.spark.reducer import Reducer
     from headrace.spark.runtime import SparkRuntime
     from headrace.spark.sinks.contract import PartitionCommit, Sink
@@ -100,17 +100,13 @@ class SparkEngine:
         """
         assert self._lane is not None
         table = arrow.merge(tables, self._runtime.cores)
-        with self._lane.job(micro_batch.id, seconds) as session:
-            frame = data_frame(session, table)
+        with self._lane.job(micro_batch.id, seconds) as hand_over:
+            frame = hand_over.data_frame(table)
             try:
                 return self._reduce(micro_batch, frame)
-            except Exception as error:
-                undecodable = undecodable_in(error)
-                if undecodable is not None:
-                    raise undecodable from None
-                if isinstance(error, (Py4JError, PySparkException)):
-                    raise ReducerError.of(error) from error
-                raise
+            except (Py4JError, PySparkException) as error:
+                text = text_of(error)
+                raise (undecodable_in(text) or ReducerError(text)) from error
 
     def _reduce(self, micro_batch: MicroBatch, frame: DataFrame) -> Staged:
         result = self._function(self._decoder.apply(frame), micro_batch)
@@ -138,6 +134,11 @@ class SparkEngine:
     def discard(self, staged: Staged) -> None:
         """Remove a result that will not be committed."""
         self._sink.discard(staged.sink)
+
+    def move(self, offsets: Sequence[PartitionCommit]) -> None:
+        """Move the sink's offsets without data, as a micro-batch without a result does."""
+        micro_batch = MicroBatch(uuid.uuid4().hex[:16], "", ())
+        self._sink.commit(self._sink.stage(micro_batch, None), offsets)
 
     def cancel(self, micro_batch_id: str) -> None:
         """Cancel the micro-batch's jobs, if they run. On a thread of its own: does not block."""

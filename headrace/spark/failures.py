@@ -23,8 +23,14 @@ class JvmDiedError(HeadraceError):
 class ReducerError(HeadraceError):
     """Spark refused the reducer's plan, or one of its jobs failed. The message is Spark's."""
 
-    @classmethod
-    def of(cls, error: Exception) -> ReducerError:
-        """Keep what Spark said, without the JVM's stack, which names no line of the reducer."""
+
+def text_of(error: Exception) -> str:
+    """Return what Spark said, without the JVM's stack, which names no line of the reducer.
+
+    pyspark asks the JVM for the text, so that a dead JVM's errors cannot be read any more.
+    """
+    try:
         text = str(error).partition("JVM stacktrace:")[0].strip()
-        return cls(text[:_MESSAGE_LENGTH] or type(error).__name__)
+    except Exception:  # noqa: BLE001 - the type has to do
+        text = ""
+    return text[:_MESSAGE_LENGTH] or type(error).__name__

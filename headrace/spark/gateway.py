@@ -83,7 +83,7 @@ def forget_session() -> None:
     pyspark keeps gateway, context and session in class attributes, and every UDF keeps its
     counterpart in the JVM: those must go too, or a reducer's module would call into the old one.
     """
-    context = SparkContext._active_spark_context  # noqa: SLF001 -- no public way
+    context = SparkContext._active_spark_context  # noqa: SLF001 - no public way
     server = getattr(context, "_accumulatorServer", None)
     if server is not None:
         server.shutdown()

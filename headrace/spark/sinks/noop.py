@@ -23,7 +23,7 @@ class NoopSink:
     def open(self) -> None:
         """Need nothing."""
 
-    def stored_offset(self, identity: str) -> int | None:  # noqa: ARG002 -- keeps no offsets
+    def stored_offset(self, identity: str) -> int | None:  # noqa: ARG002 - keeps no offsets
         """Return None: the group's commit holds the offsets."""
         return None
 

@@ -36,6 +36,10 @@ STAGING = "_headrace_staging"
 #: Seconds after which the staging folder of a process on another host counts as left behind.
 _LEFT_BEHIND = 24 * 3600.0
 
+#: What Spark's committer makes for a job. Made here it costs microseconds, there a fork of chmod
+#: for each level: a staged write of 100 rows 85 -> 65 ms.
+_JOB_FOLDERS = "_temporary/0/_temporary"
+
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _NULL = "__HIVE_DEFAULT_PARTITION__"
 
@@ -100,14 +104,17 @@ class Staging:
                 shutil.rmtree(other, ignore_errors=True)
 
     def close(self) -> None:
-        """Remove the folder."""
+        """Remove the folder, and the one above it when no other process has one there."""
         shutil.rmtree(self._own, ignore_errors=True)
+        with suppress(OSError):
+            self._own.parent.rmdir()
 
     def write(self, name: str, result: DataFrame, partition_by: Sequence[str]) -> StagedFiles:
         """Run the job that writes the result, one file a task. Blocks until it ended."""
         staged = StagedFiles(name, self._own / name, result.schema)
         try:
-            writer = result.write.partitionBy(*partition_by) if partition_by else result.write
+            (self._own / name / _JOB_FOLDERS).mkdir(parents=True)
+            writer = result.write.mode("append").partitionBy(*partition_by)
             writer.parquet(f"file:{staged.folder}")
         except BaseException:
             self.remove(staged)

@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+import os
+import sys
+
+import pytest
+
+from headrace.spark.settings import SparkSettings, local_cores
+
+
+@pytest.mark.parametrize(
+    ("master", "cores"),
+    [
+        ("local", 1),
+        ("local[3]", 3),
+        ("local[3,4]", 3),
+        ("local[ 3 ]", None),
+        ("spark://host:7077", None),
+        ("yarn", None),
+    ],
+)
+def test_cores_of_a_master(master: str, cores: int | None) -> None:
+    """Only a local master says how many tasks run at once."""
+    assert local_cores(master) == cores
+
+
+def test_a_star_means_the_cores_this_process_may_use() -> None:
+    """``local[*]`` counts the cores of the process's affinity mask."""
+    assert local_cores("local[*]") == len(os.sched_getaffinity(0))
+
+
+def test_the_users_properties_win() -> None:
+    """A property of the user replaces the recommended one; JVM options are added to ours."""
+    properties = {
+        "spark.sql.adaptive.enabled": "true",
+        "spark.driver.extraJavaOptions": "-Dmine=1",
+    }
+
+    effective = SparkSettings("local[2]", properties).effective()
+
+    assert effective["spark.sql.adaptive.enabled"] == "true"
+    assert effective["spark.sql.shuffle.partitions"] == "2"
+    assert effective["spark.driver.extraJavaOptions"].endswith(" -Dmine=1")
+    assert "-Dlog4j2.configurationFile=" in effective["spark.driver.extraJavaOptions"]
+
+
+def test_a_cluster_gets_no_loopback_address() -> None:
+    """Executors on other hosts must reach the driver, so its address is left to Spark."""
+    settings = SparkSettings("spark://host:7077")
+
+    assert "spark.driver.host" not in settings.effective()
+    assert "SPARK_LOCAL_IP" not in settings.environment()
+
+
+def test_workers_run_this_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python workers run the daemon's interpreter, unless the environment names another."""
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+    assert SparkSettings().environment()["PYSPARK_PYTHON"] == sys.executable
+    monkeypatch.setenv("PYSPARK_PYTHON", "/other/python")
+    assert "PYSPARK_PYTHON" not in SparkSettings().environment()
