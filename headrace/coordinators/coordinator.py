@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from headrace.clock import SYSTEM_CLOCK, Clock
+from headrace.clock import SYSTEM_CLOCK, Clock, Deadline
 from headrace.coordinators.member import ENDED, GroupMember, MemberState
 from headrace.coordinators.settings import CoordinatorSettings
 from headrace.errors import FatalError, HeadraceError, StartError
@@ -17,7 +17,6 @@ from headrace.errors import FatalError, HeadraceError, StartError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from headrace.clock import Deadline
     from headrace.coordinators.claims import Claim
     from headrace.coordinators.listener import Listener
     from headrace.coordinators.members import MemberInfo
@@ -99,8 +98,10 @@ class Coordinator:
         """Give everything back, leave the group and end the thread.
 
         Returns the claims that the channel did not give back in time: they are lost without a
-        clean end.
+        clean end. Before ``start`` and after an end there is nothing to do.
         """
+        if self._thread.ident is None:
+            return ()
         self._send(partial(self._begin_stop, deadline))
         self._thread.join(deadline.remaining)
         self._registry.unlisten(self._on_session)
@@ -169,9 +170,8 @@ class Coordinator:
 
     def _begin_stop(self, deadline: Deadline) -> None:
         self._member.drain()
-        self._stop_by = type(deadline)(
-            deadline.at - LEAVE_SHARE * deadline.remaining, deadline.clock
-        )
+        reserve = LEAVE_SHARE * deadline.remaining
+        self._stop_by = Deadline(deadline.at - reserve, deadline.clock)
 
     def _run(self) -> None:
         try:

@@ -25,7 +25,7 @@ from headrace.coordinators.registry import (
     RegistryUnavailableError,
     SessionState,
 )
-from headrace.errors import FatalError, InstanceInUseError
+from headrace.errors import FatalError, HeadraceError, InstanceInUseError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from headrace.coordinators.members import MemberInfo
     from headrace.coordinators.registry import Registry
     from headrace.coordinators.settings import CoordinatorSettings
-    from headrace.errors import HeadraceError
 
 log = structlog.get_logger(__name__)
 
@@ -331,7 +330,7 @@ class GroupMember:
             for claim in late:
                 self._registry.release(claim, clean=False)
             self._registry.leave()
-        except (RegistryUnavailableError, MembershipLostError) as error:
+        except HeadraceError as error:
             # the nodes vanish with the session
             log.warning("leave_incomplete", member=self._registry.member, reason=str(error))
         self.state = MemberState.LEFT

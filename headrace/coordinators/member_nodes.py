@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from headrace import __version__
+import headrace
 from headrace.coordinators.layout import BadDocumentError, MemberDocument, decode_name
 from headrace.coordinators.registry import (
     GroupView,
@@ -58,7 +58,7 @@ class MemberNodes:
 
     def join(self, info: MemberInfo) -> Membership:
         """Create our node; raises MemberExistsError."""
-        document = MemberDocument(info, self._host, os.getpid(), self._clock.time(), __version__)
+        document = self._document_of(info)
         self._session.ensure(self._paths.ids)
         try:
             stat = self._session.create(self._path, document.encode(), ephemeral=True)
@@ -70,6 +70,15 @@ class MemberNodes:
         self._document, self._version = document, stat.version
         self._membership = Membership(stat.czxid, stat.owner_session, self._session.session_timeout)
         return self._membership
+
+    def _document_of(self, info: MemberInfo) -> MemberDocument:
+        return MemberDocument(
+            info=info,
+            host=self._host,
+            pid=os.getpid(),
+            since=self._clock.time(),
+            software=headrace.__version__,
+        )
 
     def _remove_own_or_refuse(self) -> None:
         """Remove what a request of ours created unheard of; leave anybody else's node."""

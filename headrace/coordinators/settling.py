@@ -15,7 +15,10 @@ LONGEST_WAIT = 10
 
 
 class Settling:
-    """Debounces membership: one rule for start, join, crash and the return of ZooKeeper."""
+    """Debounces membership: one rule for start, join, leave, crash and ZooKeeper's return.
+
+    A draining member counts as gone, so that its leave is one change and not two.
+    """
 
     def __init__(self, delay: float, clock: Clock) -> None:
         self._delay = delay
@@ -27,8 +30,9 @@ class Settling:
     def observe(self, members: Mapping[str, MemberInfo]) -> float:
         """Take note of the members seen now; seconds to wait before acting on them, 0 for none."""
         now = self._clock.monotonic()
-        if members != self._members:
-            self._members = dict(members)
+        present = {name: info for name, info in members.items() if not info.draining}
+        if present != self._members:
+            self._members = present
             self._same_since = now
             if self._restless_since is None:
                 self._restless_since = now

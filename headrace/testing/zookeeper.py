@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from headrace.zookeeper.errors import (
     BadVersionError,
@@ -35,7 +35,6 @@ from headrace.zookeeper.protocol import SessionState
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-T = TypeVar("T")
 Watch = tuple[int, "Callable[[], None]"]
 
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 from headrace.coordinators.members import MemberInfo
 from headrace.coordinators.settling import LONGEST_WAIT, Settling
 from headrace.testing.clock import FakeClock
@@ -28,3 +30,16 @@ def test_a_group_that_never_rests_is_rebalanced_all_the_same() -> None:
         assert settling.observe({str(number): INFO}) > 0
         clock.advance(2)
     assert settling.observe({"last": INFO}) == 0
+
+
+def test_a_draining_member_counts_as_gone() -> None:
+    """The drain is the change; the leave that follows it puts nothing off."""
+    clock = FakeClock()
+    settling = Settling(2, clock)
+    both = {"a": INFO, "b": INFO}
+    settling.observe(both)
+    clock.advance(2)
+    assert settling.observe(both) == 0
+    assert settling.observe({**both, "b": replace(INFO, draining=True)}) == 2
+    clock.advance(1)
+    assert settling.observe({"a": INFO}) == 1
