@@ -121,8 +121,12 @@ def pip(*arguments: str | Path) -> None:
 
 
 def run(*command: str | Path) -> None:
-    """Run a command and raise CalledProcessError if it fails."""
-    subprocess.run(command, check=True, cwd=ROOT)
+    """Run a command and raise CalledProcessError if it fails.
+
+    It shares the lock of ``one_at_a_time``, which therefore holds until the command has ended,
+    even if this process is killed.
+    """
+    subprocess.run(command, check=True, cwd=ROOT, close_fds=False)
 
 
 def say(text: str) -> None:
@@ -164,8 +168,13 @@ def read_stamp() -> dict[str, str]:
 def one_at_a_time() -> Iterator[None]:
     """Hold a lock on the folder of lock files, which needs no file of its own."""
     descriptor = os.open(LOCKS, os.O_RDONLY)
+    os.set_inheritable(descriptor, True)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say("waiting for another set-up of this checkout")
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
     finally:
         os.close(descriptor)

@@ -37,7 +37,7 @@ def show_on_stderr(step: str) -> None:
         sys.stderr.write(f"\r\x1b[K{step}")
         sys.stderr.flush()
     else:
-        sys.stderr.write(f"{step}\n")
+        sys.stderr.write(f"{step.rstrip()}\n")
 
 
 def kafka_jars(
