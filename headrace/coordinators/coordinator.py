@@ -75,8 +75,8 @@ class Coordinator:
             raise self._member.failure
         if not joined:
             raise StartError(
-                f"member {self._registry.member!r} could not join its group in time; see the log "
-                "for what ZooKeeper answered"
+                f"member {self._registry.member!r} could not join its group in time: "
+                f"{self._member.obstacle}"
             )
 
     def drain(self, deadline: Deadline) -> tuple[Claim, ...]:

@@ -88,6 +88,7 @@ class GroupMember:
         self._next_beat = 0.0
         self.state = MemberState.JOINING
         self.failure: HeadraceError | None = None
+        self.obstacle = "ZooKeeper was not asked yet"
         self.last_progress = clock.monotonic()
 
     @property
@@ -213,7 +214,8 @@ class GroupMember:
             self._wait_for_name(error)
             return
         except RegistryUnavailableError as error:
-            log.info("join_put_off", member=self._registry.member, reason=str(error))
+            self.obstacle = str(error)
+            log.warning("join_put_off", member=self._registry.member, reason=self.obstacle)
             return
         self._first_holder = None
         self._published = self._info
@@ -227,11 +229,12 @@ class GroupMember:
     def _wait_for_name(self, error: MemberExistsError) -> None:
         """Wait for our own former session to end; a holder that gives signs of life is not it."""
         now = self._clock.monotonic()
-        if self._first_holder is None:
+        if self._first_holder is None or error.holder.beats < self._first_holder.beats:
             self._first_holder = error.holder
             # the servers may take up to twice a session's time-out to notice its end
             self._give_up_at = now + 2 * self._registry.session_timeout
-            log.info("name_still_held", member=self._registry.member, reason=str(error))
+            self.obstacle = str(error)
+            log.info("name_still_held", member=self._registry.member, reason=self.obstacle)
         alive = error.holder.beats > self._first_holder.beats
         if alive or now >= self._give_up_at:
             self.fail(InstanceInUseError(str(error)))
@@ -298,6 +301,8 @@ class GroupMember:
             self._rebalance.look_soon()
         for holding in self._holdings:
             self._keep_alive()
+            if self._holdings.find(holding.claim) is not holding:
+                continue  # lost with the lease just now
             if holding.state not in WITH_CHANNEL:
                 self._rebalance.give_back(holding)
             elif holding.raise_to is not None:

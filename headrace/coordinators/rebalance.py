@@ -123,7 +123,8 @@ class Rebalance:
 
     def _owners(self, keep_alive: Callable[[], None]) -> dict[TopicPartition, Owner]:
         owners: dict[TopicPartition, Owner] = {}
-        for topic in sorted(self._counts):
+        held = {holding.claim.partition.topic for holding in self._holdings}
+        for topic in sorted(held | self._counts.keys()):
             keep_alive()
             for number, owner in self._registry.owners(topic).items():
                 owners[TopicPartition(topic, number)] = owner

@@ -12,6 +12,7 @@ from headrace.errors import InstanceInUseError
 from tests.unit.coordinators.group import INFO, PATHS, TOPIC, Group, partition, state_of
 
 if TYPE_CHECKING:
+    from headrace.coordinators.claims import Claim
     from headrace.coordinators.registry import GroupView
 
 
@@ -443,6 +444,41 @@ def test_added_partitions_are_claimed(group: Group) -> None:
     assert len(a.held) == len(b.held) == 6
     assert not a.channel.asked
     assert not b.channel.asked
+
+
+def test_a_topic_that_is_gone_is_given_back(group: Group) -> None:
+    """Partitions that no longer exist are released in order, not lost."""
+    a = group.join("a")
+    group.run()
+    group.grow(6)
+    group.run()
+    a.member.set_partitions({})
+    group.run()
+    assert a.held == []
+    assert len(a.channel.asked) == 8
+    assert not a.channel.lost
+    assert a.registry.owners(TOPIC) == {}
+
+
+def test_a_lease_that_ends_between_two_releases_loses_the_rest(group: Group) -> None:
+    """While accounts are settled the lease may end: nothing is settled twice."""
+    a = group.join("a")
+    group.run()
+    for number in range(8):
+        a.member.raise_epoch(a.channel.held[partition(number)], 20)
+    raised = a.registry.raise_epoch
+
+    def slow(claim: Claim, at_least: int) -> Claim | None:
+        group.clock.advance(7)
+        return raised(claim, at_least)
+
+    a.registry.raise_epoch = slow  # type: ignore[method-assign]
+    a.turn()
+    a.registry.raise_epoch = raised  # type: ignore[method-assign]
+    group.run()
+    assert len(a.channel.raised) == 1
+    assert {reason for _, reason in a.channel.lost} == {LossReason.LEASE_OVER}
+    assert a.held == list(range(8))
 
 
 def test_members_can_publish_other_wishes(group: Group) -> None:
