@@ -218,18 +218,23 @@ def install(packages: Sequence[str], problem: str, *, agreed: bool = False) -> N
         raise SetUpError(problem)
     if not (agreed or os.environ.get("CI") == "true" or asked(packages[0], problem)):
         raise SetUpError(problem)
-    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    apt = ["apt-get", "--quiet", "--yes", "--no-install-recommends"]
-    subprocess.run([*apt, "update"], check=False, env=environment, stdin=subprocess.DEVNULL)
+    apt("update")
     for package in packages:
         say(f"installing {package}")
-        command = [*apt, "install", package]
-        if subprocess.run(
-            command, check=False, env=environment, stdin=subprocess.DEVNULL
-        ).returncode:
-            continue
-        return
+        if apt("install", "--no-install-recommends", "--no-upgrade", "--no-remove", package):
+            return
     raise SetUpError(problem)
+
+
+def apt(*arguments: str) -> bool:
+    """Run apt-get without questions and return whether it succeeded.
+
+    It only ever adds to a system: what is installed is neither upgraded nor removed.
+    """
+    command = ["apt-get", "--quiet", "--yes", *arguments]
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    done = subprocess.run(command, check=False, env=environment, stdin=subprocess.DEVNULL)
+    return done.returncode == 0
 
 
 def asked(package: str, problem: str) -> bool:

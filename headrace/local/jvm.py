@@ -33,7 +33,7 @@ def require_java() -> Java:
     if java is None:
         raise JavaMissingError(
             f"no Java {MINIMUM_JAVA} or later in JAVA_HOME, PATH or the usual folders; install "
-            "one (Debian, Ubuntu: apt-get install default-jre-headless) or set JAVA_HOME"
+            "one (Debian, Ubuntu: apt-get install openjdk-17-jre-headless) or set JAVA_HOME"
         )
     return java
 

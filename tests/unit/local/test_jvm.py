@@ -37,7 +37,7 @@ def test_no_java_is_an_error_that_says_what_to_install(monkeypatch: pytest.Monke
     """Without Java the error names the version, the package and the variable."""
     monkeypatch.setattr(jvm, "find_java", lambda: None)
     jvm.require_java.cache_clear()
-    with pytest.raises(JavaMissingError, match=r"Java 17.*default-jre-headless.*JAVA_HOME"):
+    with pytest.raises(JavaMissingError, match=r"Java 17.*openjdk-17-jre-headless.*JAVA_HOME"):
         jvm.require_java()
 
 

@@ -1,0 +1,220 @@
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+_SCRIPT = Path(__file__).parents[3] / "scripts" / "bootstrap.py"
+
+
+@pytest.fixture
+def bootstrap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The script as a module, working on an empty checkout; its steps are noted, not done."""
+    spec = importlib.util.spec_from_file_location("bootstrap_under_test", _SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    for name in ("build", "run", "test", "check"):
+        (tmp_path / f"{name}.lock").write_text(name, encoding="utf-8")
+    for name, value in {"ROOT": tmp_path, "LOCKS": tmp_path, "VENV": tmp_path / ".venv"}.items():
+        monkeypatch.setattr(module, name, value)
+    monkeypatch.setattr(module, "PYTHON", tmp_path / ".venv" / "python")
+    monkeypatch.setattr(module, "STAMP", tmp_path / ".venv" / "set-up.json")
+    monkeypatch.setattr(module, "SOURCES", {"project": _file(tmp_path), "kafka": _file(tmp_path)})
+    monkeypatch.setattr(module, "require_java", lambda: None)
+    monkeypatch.delenv("CI", raising=False)
+    monkeypatch.delenv("HEADRACE_INSTALL_JRE", raising=False)
+    return module
+
+
+@pytest.fixture
+def ran(bootstrap: Any, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What was run, in a few words; making an environment makes its Python."""
+    calls: list[str] = []
+
+    def run(*command: str | Path) -> None:
+        words = " ".join(str(word) for word in command)
+        if "-m venv" in words:
+            bootstrap.STAMP.unlink(missing_ok=True)
+            bootstrap.VENV.mkdir(exist_ok=True)
+            bootstrap.PYTHON.touch()
+            calls.append("venv")
+        elif words.endswith(".lock"):
+            calls.append(Path(command[-1]).stem)
+        else:
+            calls.append("project" if "--editable" in words else "kafka")
+
+    monkeypatch.setattr(bootstrap, "run", run)
+    return calls
+
+
+def _file(folder: Path) -> Path:
+    path = folder / "source"
+    path.write_text("source", encoding="utf-8")
+    return path
+
+
+def test_a_first_set_up_does_every_step_and_a_second_none(bootstrap: Any, ran: list[str]) -> None:
+    """The steps of a purpose are done once, in order."""
+    bootstrap.set_up("test")
+    assert ran == ["venv", "build", "run", "test", "project", "kafka"]
+    ran.clear()
+    bootstrap.set_up("test")
+    bootstrap.set_up("run")
+    assert ran == []
+
+
+def test_another_purpose_adds_only_what_it_lacks(bootstrap: Any, ran: list[str]) -> None:
+    """What is installed for one purpose is not installed again for the next."""
+    bootstrap.set_up("run")
+    ran.clear()
+    bootstrap.set_up("check")
+    assert ran == ["test", "check"]
+
+
+def test_a_changed_lock_makes_the_environment_anew(bootstrap: Any, ran: list[str]) -> None:
+    """Nothing of an older lock stays behind."""
+    bootstrap.set_up("run")
+    ran.clear()
+    bootstrap.lock("run").write_text("changed", encoding="utf-8")
+    bootstrap.set_up("run")
+    assert ran == ["venv", "build", "run", "project", "kafka"]
+
+
+def test_a_changed_project_file_installs_only_the_project(bootstrap: Any, ran: list[str]) -> None:
+    """New entry points need no new environment."""
+    bootstrap.set_up("check")
+    ran.clear()
+    bootstrap.SOURCES["project"].write_text("changed", encoding="utf-8")
+    bootstrap.set_up("check")
+    assert ran == ["project"]
+
+
+def test_an_interrupted_installation_begins_again(
+    bootstrap: Any, ran: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An environment that was left half filled is made anew."""
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    bootstrap.set_up("run")
+    with monkeypatch.context() as patch:
+        patch.setattr(bootstrap, "pip", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            bootstrap.set_up("test")
+    ran.clear()
+    bootstrap.set_up("test")
+    assert ran == ["venv", "build", "run", "test", "project", "kafka"]
+
+
+def test_a_failed_fetch_of_jars_costs_only_itself(
+    bootstrap: Any, ran: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Steps that were done before a failure are not done again."""
+    done = bootstrap.do
+
+    def do(step: str) -> None:
+        if step == "kafka":
+            raise subprocess.CalledProcessError(1, ["java"])
+        done(step)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(bootstrap, "do", do)
+        with pytest.raises(subprocess.CalledProcessError):
+            bootstrap.set_up("run")
+    ran.clear()
+    bootstrap.set_up("run")
+    assert ran == ["kafka"]
+
+
+@pytest.mark.parametrize("moved", ["python_version", "ROOT"])
+def test_an_environment_of_another_place_is_made_anew(
+    bootstrap: Any, ran: list[str], monkeypatch: pytest.MonkeyPatch, moved: str
+) -> None:
+    """Neither a moved checkout nor another Python takes over an environment."""
+    bootstrap.set_up("run")
+    ran.clear()
+    other = (lambda: "3.99") if moved == "python_version" else bootstrap.ROOT / "elsewhere"
+    monkeypatch.setattr(bootstrap, moved, other)
+    monkeypatch.setattr(bootstrap, "do", ran.append)
+    bootstrap.set_up("run")
+    assert ran == ["venv", "build", "run", "project", "kafka"]
+
+
+def test_too_old_a_python_is_told_which_to_name(
+    bootstrap: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The message for Python 3.9 says what is needed and how to name another."""
+    monkeypatch.setattr(sys, "version_info", (3, 9))
+    assert bootstrap.main(["run"]) == 1
+    assert "3.10 or later is needed; name another one" in capsys.readouterr().err
+
+
+class FakeApt:
+    """An apt-get that notes its arguments and has only some packages."""
+
+    def __init__(self, *packages: str) -> None:
+        self.packages = packages
+        self.calls: list[tuple[str, ...]] = []
+
+    def __call__(self, *arguments: str) -> bool:
+        """Succeed for a package there is."""
+        self.calls.append(arguments)
+        return arguments[0] == "update" or arguments[-1] in self.packages
+
+
+@pytest.fixture
+def apt(bootstrap: Any, monkeypatch: pytest.MonkeyPatch) -> FakeApt:
+    """A Debian with root and no Java 17, but 21 to be had; nothing real is installed."""
+    fake = FakeApt("second")
+    monkeypatch.setattr(bootstrap, "apt", fake)
+    monkeypatch.setattr(bootstrap.os, "geteuid", lambda: 0)
+    monkeypatch.setattr(bootstrap.shutil, "which", lambda _: "/usr/bin/apt-get")
+    return fake
+
+
+def test_with_ci_set_the_first_package_there_is_gets_installed(
+    bootstrap: Any, apt: FakeApt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Names that a release lacks are passed over, and installed packages are left as they are."""
+    monkeypatch.setenv("CI", "true")
+    bootstrap.install(["first", "second", "third"], "no Java")
+    assert [call[-1] for call in apt.calls] == ["update", "first", "second"]
+    assert all({"--no-upgrade", "--no-remove"} <= set(call) for call in apt.calls[1:])
+
+
+def test_without_consent_nothing_is_installed(
+    bootstrap: Any, apt: FakeApt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a terminal and without a variable that agrees, the set-up says what to install."""
+    monkeypatch.setattr(bootstrap, "asked", lambda *_: False)
+    with pytest.raises(bootstrap.SetUpError, match="no Java"):
+        bootstrap.install(["second"], "no Java")
+    assert apt.calls == []
+
+
+def test_without_root_nothing_is_installed(
+    bootstrap: Any, apt: FakeApt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A user who may not install packages is told what to install, even under CI."""
+    monkeypatch.setenv("CI", "true")
+    monkeypatch.setattr(bootstrap.os, "geteuid", lambda: 1000)
+    with pytest.raises(bootstrap.SetUpError, match="no Java"):
+        bootstrap.install(["second"], "no Java")
+    assert apt.calls == []
+
+
+@pytest.mark.parametrize(("answer", "agreed"), [("y", True), ("YES ", True), ("", False)])
+def test_on_a_terminal_the_user_is_asked(
+    bootstrap: Any, monkeypatch: pytest.MonkeyPatch, answer: str, agreed: bool
+) -> None:
+    """Only a clear yes agrees."""
+    monkeypatch.setattr(bootstrap.sys.stdin, "isatty", lambda: True)
+    monkeypatch.setattr("builtins.input", lambda _: answer)
+    assert bootstrap.asked("a-package", "no Java") is agreed

@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import ast
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+_ROOT = Path(__file__).parents[3]
+_FOLDERS = ("headrace", "tests", "benchmarks", "examples", "scripts")
+_LOCKS = sorted((_ROOT / "requirements").glob("*.lock"))
+
+
+def _sources(*folders: str) -> list[Path]:
+    return [path for folder in folders for path in sorted((_ROOT / folder).rglob("*.py"))]
+
+
+@pytest.mark.parametrize("lock", _LOCKS, ids=lambda path: path.name)
+def test_a_lock_file_pins_everything_and_names_no_place(lock: Path) -> None:
+    """Every requirement has one version and hashes; no address and no path stands in the file."""
+    text = lock.read_text(encoding="utf-8")
+    assert "http" not in text
+    assert str(Path.home()) not in text
+    entries = [entry for entry in re.split(r"\n(?=\S)", text) if not entry.startswith("#")]
+    assert entries
+    for entry in entries:
+        assert re.match(r"[\w.-]+==\S+", entry), entry
+        assert "--hash=sha256:" in entry, entry
+
+
+def test_every_purpose_of_the_set_up_has_its_lock() -> None:
+    """There is a lock file for building, running, testing and checking, and no other."""
+    assert [path.stem for path in _LOCKS] == ["build", "check", "run", "test"]
+
+
+def test_no_source_file_is_longer_than_400_lines() -> None:
+    """A module that outgrows one idea is noticed here."""
+    lengths = {path: path.read_text(encoding="utf-8").count("\n") for path in _sources(*_FOLDERS)}
+    assert {str(path): length for path, length in lengths.items() if length > 400} == {}
+
+
+def test_every_test_says_what_it_asserts() -> None:
+    """Each test function carries a docstring."""
+    silent = [
+        f"{path.relative_to(_ROOT)}:{node.lineno}"
+        for path in _sources("tests")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.FunctionDef)
+        and node.name.startswith("test_")
+        and not ast.get_docstring(node)
+    ]
+    assert silent == []
+
+
+def test_the_makefile_has_at_most_ten_targets_each_with_help() -> None:
+    """The commands fit on a page, and make help describes every one."""
+    text = (_ROOT / "Makefile").read_text(encoding="utf-8")
+    targets = re.findall(r"^([a-z][a-z-]*):(?!=)", text, re.MULTILINE)
+    assert len(targets) <= 10
+    assert re.findall(r"^([a-z-]+):.*## \S", text, re.MULTILINE) == targets
+
+
+def test_the_ci_script_can_be_executed() -> None:
+    """What the continuous integration starts has its executable bit."""
+    assert os.access(_ROOT / ".ci" / "run", os.X_OK)
