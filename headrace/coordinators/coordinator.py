@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from headrace.coordinators.claims import Claim
     from headrace.coordinators.listener import Listener
     from headrace.coordinators.members import MemberInfo
-    from headrace.coordinators.registry import Registry, SessionState
+    from headrace.coordinators.registry import Registry
+    from headrace.zookeeper.protocol import SessionState
 
 log = structlog.get_logger(__name__)
 

@@ -23,9 +23,9 @@ from headrace.coordinators.registry import (
     Membership,
     MembershipLostError,
     RegistryUnavailableError,
-    SessionState,
 )
 from headrace.errors import FatalError, HeadraceError, InstanceInUseError
+from headrace.zookeeper.protocol import SessionState
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -144,15 +144,16 @@ class GroupMember:
 
     def abandoned(self, claim: Claim) -> None:
         """The channel could not begin with a claim: leave the partition alone for a while."""
-        self._rebalance.avoid(claim.partition)
-        self._end(claim, HoldingState.ABANDONED)
+        if self._end(claim, HoldingState.ABANDONED):
+            self._rebalance.avoid(claim.partition)
 
-    def _end(self, claim: Claim, state: HoldingState) -> None:
+    def _end(self, claim: Claim, state: HoldingState) -> bool:
         holding = self._holdings.find(claim)
         if holding is None or holding.state not in WITH_CHANNEL:
             log.debug("claim_ended_before", partition=str(claim.partition), epoch=claim.epoch)
-            return
+            return False
         holding.state = state
+        return True
 
     def raise_epoch(self, claim: Claim, at_least: int) -> None:
         """Raise a claim's epoch; the listener hears the new claim."""
@@ -248,21 +249,23 @@ class GroupMember:
             self._lose_all(LossReason.LEASE_OVER)
         if now < self._next_beat:
             return
-        third = self._membership.session_timeout / 3
-        self._next_beat = now + min(LONGEST_PAUSE, third / 4)
+        self._next_beat = now + _retry_pause(self._membership)
         self._registry.heartbeat()
         if not self._lease.confirm(now):
             self._lose_all(LossReason.LEASE_OVER)
             self._lease = Lease(self._membership.session_timeout, self._clock, now)
             self._rebalance.look_soon()
-        self._next_beat = now + third
+        self._next_beat = now + self._membership.session_timeout / 3
         if self.state is MemberState.SUSPENDED:
             self._resume()
 
     def _suspend(self, reason: str) -> None:
         if self.state is not MemberState.ACTIVE:
             return
+        assert self._membership is not None, "an active member has a membership"
         self.state = MemberState.SUSPENDED
+        again = self._clock.monotonic() + _retry_pause(self._membership)
+        self._next_beat = min(self._next_beat, again)
         log.warning("coordination_suspended", member=self._registry.member, reason=reason)
         self._listener.suspended()
 
@@ -351,3 +354,8 @@ class GroupMember:
         self.state = MemberState.FAILED
         log.error("coordinator_failed", member=self._registry.member, reason=str(error))
         self._listener.failed(error)
+
+
+def _retry_pause(membership: Membership) -> float:
+    """Return the seconds from a failed sign of life to the next."""
+    return min(LONGEST_PAUSE, membership.session_timeout / 12)

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from headrace.errors import HeadraceError
-from headrace.zookeeper.protocol import SessionState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -15,18 +14,7 @@ if TYPE_CHECKING:
     from headrace.coordinators.lease import Lease
     from headrace.coordinators.members import MemberInfo
     from headrace.records import TopicPartition
-
-__all__ = [
-    "GroupView",
-    "Holder",
-    "MemberExistsError",
-    "Membership",
-    "MembershipLostError",
-    "Owner",
-    "Registry",
-    "RegistryUnavailableError",
-    "SessionState",
-]
+    from headrace.zookeeper.protocol import SessionState
 
 
 class RegistryUnavailableError(HeadraceError):

@@ -16,17 +16,13 @@ import pytest
 from headrace.clock import Deadline
 from headrace.zookeeper.errors import (
     AccessDeniedError,
-    BadVersionError,
-    NodeExistsError,
-    NoNodeError,
-    NotEmptyError,
     SessionClosedError,
 )
 from headrace.zookeeper.identity import Identity
-from headrace.zookeeper.nodes import Check, Create, Delete, SetData
-from headrace.zookeeper.protocol import SessionState
+from headrace.zookeeper.protocol import Session, SessionState
 from headrace.zookeeper.session import SessionStore, ZooKeeperSession
 from headrace.zookeeper.settings import AclEntry, DigestAuth, ZooKeeperSettings
+from tests.contracts.session import SessionContract
 from tests.sessions import expire
 
 if TYPE_CHECKING:
@@ -61,76 +57,18 @@ def start(settings: ZooKeeperSettings) -> Iterator[Open]:
         assert session.close(Deadline.after(WAIT))
 
 
-def test_nodes_are_created_read_changed_and_deleted(start: Open) -> None:
-    """Every operation does what it says, below a chroot that is made on the way."""
-    session = start()
-    session.ensure("/a/b")
-    session.ensure("/a/b")
-    created = session.create("/a/b/c", b"1", ephemeral=True)
-    assert created.owner_session == session.session_id
-    assert session.get("/a/b/c").data == b"1"
-    assert session.set("/a/b/c", b"2", 0).version == 1
-    assert session.exists("/a/b/c") == session.get("/a/b/c").stat
-    assert session.exists("/a/b/x") is None
-    assert session.children("/a/b") == ["c"]
-    assert [node and node.data for node in session.get_many(["/a/b/c", "/x"])] == [b"2", None]
-    assert session.get_many([]) == []
-    session.delete("/a/b/c", 1)
-    assert session.children("/a/b") == []
+class TestZooKeeperSession(SessionContract):
+    """The contract on a real server."""
 
+    @pytest.fixture
+    def session(self, start: Open) -> Session:
+        """Return a session."""
+        return start()
 
-def test_refusals_have_names(start: Open) -> None:
-    """Each kind of refusal is an error of its own."""
-    session = start()
-    session.ensure("/a/b")
-    with pytest.raises(NodeExistsError):
-        session.create("/a")
-    with pytest.raises(NoNodeError):
-        session.create("/x/y")
-    with pytest.raises(NoNodeError):
-        session.get("/x")
-    with pytest.raises(BadVersionError):
-        session.set("/a", b"", 7)
-    with pytest.raises(NotEmptyError):
-        session.delete("/a")
-
-
-def test_transactions_are_all_or_nothing(start: Open) -> None:
-    """A refused operation undoes the others, and its error names its own node."""
-    session = start()
-    session.ensure("/a")
-    results = session.multi([SetData("/a", b"1", 0), Create("/b", ephemeral=True), Check("/a", 1)])
-    assert [r.version if r else None for r in results] == [1, None, None]
-    with pytest.raises(BadVersionError, match="/a"):
-        session.multi([Delete("/b"), SetData("/a", b"2", 0), Create("/c")])
-    with pytest.raises(NodeExistsError, match="/b"):
-        session.multi([SetData("/a", b"2", 1), Create("/b")])
-    assert session.get("/a").data == b"1"
-    assert session.exists("/b") is not None
-
-
-def test_watches_call_once_after_the_next_change(start: Open) -> None:
-    """A watch on data or children is called on the next change, however often it was asked for."""
-    session, other = start(), start()
-    session.ensure("/a")
-    calls: queue.Queue[str] = queue.Queue()
-
-    def data_changed() -> None:
-        calls.put("data")
-
-    def children_changed() -> None:
-        calls.put("children")
-
-    for _ in range(3):
-        session.get("/a", data_changed)
-        session.children("/a", children_changed)
-    other.create("/a/b")
-    assert calls.get(timeout=WAIT) == "children"
-    other.set("/a", b"x")
-    assert calls.get(timeout=WAIT) == "data"
-    other.set("/a", b"y")
-    session.get("/a")
-    assert calls.empty()
+    @pytest.fixture
+    def other(self, start: Open) -> Session:
+        """Return another session."""
+        return start()
 
 
 def test_the_agreed_time_out_is_told(start: Open, settings: ZooKeeperSettings) -> None:

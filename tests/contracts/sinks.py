@@ -1,0 +1,208 @@
+"""What every sink does, wherever its results go. Needs a Spark session."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+import pyarrow as pa
+import pytest
+
+from headrace.records import TopicPartition
+from headrace.spark.micro_batch import MicroBatch
+from headrace.spark.sinks.contract import CommitConflictError, Guarantee, PartitionCommit
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from headrace.spark.runtime import SparkRuntime
+    from headrace.spark.sinks.contract import Sink
+
+Row = dict[str, Any]
+ROWS: list[Row] = [{"id": 1, "name": "a"}, {"id": 2, "name": None}]
+MORE: list[Row] = [{"id": 3, "name": "ü\n"}]
+SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
+
+
+class Place(Protocol):
+    """Where a sink writes to: several sinks can be opened on it, and its content be read."""
+
+    def sink(self) -> Sink[Any]:
+        """Return a new sink, not opened yet."""
+        ...
+
+    def rows(self) -> list[Row]:
+        """Return what a reader sees, in any order."""
+        ...
+
+
+def identity(number: int) -> str:
+    """Return what a partition's offset is stored under."""
+    return f"cluster/group/id/{number}"
+
+
+def share(number: int, start: int, next_offset: int) -> PartitionCommit:
+    """Return one partition's share of a commit."""
+    partition = TopicPartition("events", number)
+    return PartitionCommit(identity(number), partition, start, next_offset)
+
+
+def micro_batch(name: str) -> MicroBatch:
+    """Return a micro-batch with a name of its own."""
+    return MicroBatch(name, "channel", ())
+
+
+def sorted_rows(place: Place) -> list[Row]:
+    """Return a place's rows by id."""
+    return sorted(place.rows(), key=lambda row: int(row["id"]))
+
+
+class SinkContract:
+    """Subclasses provide the fixture ``place``."""
+
+    guarantee: Guarantee
+
+    @pytest.fixture
+    def place(self) -> Place:
+        """Return an empty place."""
+        raise NotImplementedError
+
+    @pytest.fixture
+    def sink(self, place: Place) -> Sink[Any]:
+        """Return an open sink."""
+        sink = place.sink()
+        sink.open()
+        return sink
+
+    @pytest.fixture
+    def frames(self, spark_runtime: SparkRuntime) -> Frames:
+        """Return what makes DataFrames of rows."""
+        return Frames(spark_runtime)
+
+    def test_the_guarantee_is_said(self, sink: Sink[Any]) -> None:
+        """The sink says what it promises."""
+        assert sink.guarantee is self.guarantee
+
+    def test_an_unknown_partition_has_no_offset(self, sink: Sink[Any]) -> None:
+        """A sink that never saw a partition leaves its position to the group's commit."""
+        assert sink.stored_offset(identity(0)) is None
+
+    def test_rows_are_there_once_they_are_committed(
+        self, sink: Sink[Any], place: Place, frames: Frames
+    ) -> None:
+        """What is staged is not visible, and what is committed is, every row once."""
+        staged = sink.stage(micro_batch("one"), frames(ROWS))
+        assert place.rows() == []
+
+        sink.commit(staged, [share(0, 0, 10)])
+        sink.commit(sink.stage(micro_batch("two"), frames(MORE)), [share(0, 10, 20)])
+
+        assert sorted_rows(place) == ROWS + MORE
+
+    def test_discarded_rows_never_show(self, sink: Sink[Any], place: Place, frames: Frames) -> None:
+        """A result that is discarded leaves nothing behind, and the same range can follow."""
+        sink.discard(sink.stage(micro_batch("one"), frames(ROWS)))
+
+        sink.commit(sink.stage(micro_batch("two"), frames(MORE)), [share(0, 0, 10)])
+
+        assert place.rows() == MORE
+
+    def test_no_rows_are_a_result_too(self, sink: Sink[Any], place: Place, frames: Frames) -> None:
+        """A result without rows, and no result at all, are committed without a row."""
+        sink.commit(sink.stage(micro_batch("one"), None), [share(0, 0, 10)])
+        sink.commit(sink.stage(micro_batch("two"), frames([])), [share(1, 0, 10)])
+
+        assert place.rows() == []
+
+    def test_what_a_closed_sink_wrote_stays(
+        self, sink: Sink[Any], place: Place, frames: Frames
+    ) -> None:
+        """Another sink goes on where one was closed."""
+        sink.commit(sink.stage(micro_batch("one"), frames(ROWS)), [share(0, 0, 10)])
+        sink.close()
+
+        other = place.sink()
+        other.open()
+        other.commit(other.stage(micro_batch("two"), frames(MORE)), [share(0, 10, 20)])
+        other.close()
+
+        assert sorted_rows(place) == ROWS + MORE
+
+
+class ExactlyOnceContract(SinkContract):
+    """What a sink that keeps offsets does beyond that."""
+
+    guarantee = Guarantee.EXACTLY_ONCE
+
+    def test_offsets_come_back(self, sink: Sink[Any], place: Place, frames: Frames) -> None:
+        """Each partition's next offset is read back, also by another sink."""
+        other = place.sink()
+        other.open()
+        sink.commit(sink.stage(micro_batch("one"), frames(ROWS)), [share(0, 0, 10), share(1, 7, 9)])
+
+        for reader in (sink, other):
+            stored = [reader.stored_offset(identity(number)) for number in range(3)]
+            assert stored == [10, 9, None]
+
+    def test_offsets_move_without_rows(self, sink: Sink[Any], place: Place, frames: Frames) -> None:
+        """An empty result and no result move the offsets as any other does."""
+        sink.commit(sink.stage(micro_batch("one"), frames([])), [share(0, 0, 10)])
+        sink.commit(sink.stage(micro_batch("two"), None), [share(0, 10, 30)])
+
+        assert sink.stored_offset(identity(0)) == 30
+        assert place.rows() == []
+
+    @pytest.mark.parametrize("start", [0, 5, 20])
+    def test_a_range_that_does_not_follow_is_refused(
+        self, start: int, sink: Sink[Any], place: Place, frames: Frames
+    ) -> None:
+        """A replay, an overlap and a gap are conflicts that name stored and expected offset."""
+        sink.commit(sink.stage(micro_batch("one"), frames(ROWS)), [share(0, 0, 10)])
+        staged = sink.stage(micro_batch("two"), frames(MORE))
+
+        with pytest.raises(CommitConflictError) as caught:
+            sink.commit(staged, [share(0, start, start + 10)])
+        sink.discard(staged)
+
+        (conflict,) = caught.value.conflicts
+        assert (conflict.expected, conflict.stored) == (start, 10)
+        assert sorted_rows(place) == ROWS
+
+    def test_a_conflict_names_the_moved_partitions_only(
+        self, sink: Sink[Any], place: Place, frames: Frames
+    ) -> None:
+        """Of a merged micro-batch nothing is stored, and the partitions at fault are named."""
+        other = place.sink()
+        other.open()
+        other.commit(other.stage(micro_batch("other"), frames(ROWS)), [share(1, 0, 10)])
+        staged = sink.stage(micro_batch("one"), frames(MORE))
+
+        with pytest.raises(CommitConflictError) as caught:
+            sink.commit(staged, [share(0, 0, 10), share(1, 0, 10)])
+        sink.discard(staged)
+
+        assert [conflict.partition.partition for conflict in caught.value.conflicts] == [1]
+        assert sink.stored_offset(identity(0)) is None
+        assert sorted_rows(place) == ROWS
+
+    def test_two_sinks_share_a_place(self, sink: Sink[Any], place: Place, frames: Frames) -> None:
+        """Sinks of different owners commit in turn, each its own partitions, without a conflict."""
+        other = place.sink()
+        other.open()
+        for turn in range(3):
+            for number, each in enumerate((sink, other)):
+                rows = [{"id": 2 * turn + number, "name": "x"}]
+                staged = each.stage(micro_batch(f"{number}-{turn}"), frames(rows))
+                each.commit(staged, [share(number, turn * 10, turn * 10 + 10)])
+
+        assert [row["id"] for row in sorted_rows(place)] == list(range(6))
+
+
+class Frames:
+    """Makes DataFrames of rows with the columns ``id`` and ``name``."""
+
+    def __init__(self, runtime: SparkRuntime) -> None:
+        self._session = runtime.session
+
+    def __call__(self, rows: list[Row]) -> DataFrame:
+        """Return the rows as a DataFrame."""
+        return self._session.createDataFrame(pa.Table.from_pylist(rows, schema=SCHEMA))
