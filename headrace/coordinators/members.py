@@ -7,6 +7,8 @@ from enum import Enum
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from headrace.errors import ConfigError
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -37,3 +39,13 @@ class MemberInfo:
     partitions_per_topic: int = 0
     lists: Mapping[str, tuple[int, ...]] = field(default_factory=lambda: MappingProxyType({}))
     draining: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse what other members could not read."""
+        problems = []
+        if self.weight < 1:
+            problems.append(f"weight: {self.weight} is less than 1; weights are whole numbers")
+        if self.partitions_per_topic < 0:
+            problems.append(f"partitions_per_topic: {self.partitions_per_topic} is negative")
+        if problems:
+            raise ConfigError(problems)

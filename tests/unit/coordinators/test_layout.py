@@ -18,6 +18,7 @@ from headrace.coordinators.layout import (
     decode_name,
 )
 from headrace.coordinators.members import MemberInfo, Mode
+from headrace.errors import ConfigError
 from headrace.records import TopicPartition
 
 DOCUMENTS = (
@@ -134,3 +135,11 @@ def test_no_content_makes_anything_but_a_typed_error(data: bytes) -> None:
     for document in DOCUMENTS:
         with pytest.raises(BadDocumentError):
             type(document).decode("/n", data)
+
+
+def test_wishes_that_nobody_could_read_are_not_published() -> None:
+    """A weight below one and a negative number are refused where they come up."""
+    with pytest.raises(ConfigError, match="weight: 0"):
+        MemberInfo(frozenset(), weight=0)
+    with pytest.raises(ConfigError, match="partitions_per_topic: -1"):
+        MemberInfo(frozenset(), Mode.FIXED_COUNT, partitions_per_topic=-1)
