@@ -251,7 +251,7 @@ class SparkProcessor(BatchProcessor):
                 self._split(batches, failure)
                 return
 
-    def _attempt(self, batches: list[PendingBatch]) -> Exception | None:
+    def _attempt(self, batches: list[PendingBatch]) -> BaseException | None:
         """Run the batches once. Return why they failed, None if it was not for what they hold."""
         try:
             self._run(batches)
@@ -263,11 +263,11 @@ class SparkProcessor(BatchProcessor):
         except JvmDiedError as error:
             self._engine.revive()
             return error
-        except Exception as error:  # noqa: BLE001 - goes to the future of a batch alone
+        except BaseException as error:  # noqa: BLE001 - a reducer's sys.exit() must not end the lane
             return error
         return None
 
-    def _split(self, batches: list[PendingBatch], failure: Exception) -> None:
+    def _split(self, batches: list[PendingBatch], failure: BaseException) -> None:
         """Run each batch of a failed micro-batch alone; one that was alone has failed."""
         if self._closing or len(batches) == 1:
             for pending in batches:
@@ -347,7 +347,7 @@ class SparkProcessor(BatchProcessor):
             if conflict is not None:
                 self._reject(pending, conflict)
 
-    def _reject(self, pending: PendingBatch, error: Exception) -> None:
+    def _reject(self, pending: PendingBatch, error: BaseException) -> None:
         """Fail one batch, and withdraw what follows it in its partition."""
         batch = pending.batch
         with self._guard:
@@ -389,12 +389,12 @@ def _answer(pending: PendingBatch) -> None:
         pending.future.set_result(BatchResponse.advance())
 
 
-def _fail(pending: PendingBatch, error: Exception) -> None:
+def _fail(pending: PendingBatch, error: BaseException) -> None:
     with suppress(InvalidStateError):  # withdrawn meanwhile: the channel knows
         pending.future.set_exception(error)
 
 
-def _failure(batch: Batch, error: Exception) -> Exception:
+def _failure(batch: Batch, error: BaseException) -> BaseException:
     """Return the error as the channel should see it."""
     if isinstance(error, JobTimeoutError):
         return BatchTimeoutError(batch.partition, f"{batch.partition}: {error}")

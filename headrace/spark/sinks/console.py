@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from rich.console import Console
+from rich.console import Console, Group
 from rich.markup import escape
 from rich.table import Table
 
@@ -42,25 +42,25 @@ class ConsoleSink:
         """Return None: the group's commit holds the offsets."""
         return None
 
-    def stage(self, micro_batch: MicroBatch, result: DataFrame | None) -> Table:
+    def stage(self, micro_batch: MicroBatch, result: DataFrame | None) -> Group:
         """Collect the result and lay it out."""
         rows = pa.table({}) if result is None else result.toArrow()
         shown = min(self._rows, rows.num_rows)
         title = f"{micro_batch.channel}: {micro_batch.records} records, {rows.num_rows} rows"
         if shown < rows.num_rows:
             title += f", the first {shown}"
-        table = Table(title=escape(title), title_justify="left")
+        table = Table()
         for name in rows.column_names:
             table.add_column(escape(name))
         for row in zip(*(column[:shown].to_pylist() for column in rows.columns), strict=True):
             table.add_row(*map(_text, row))
-        return table
+        return Group(escape(title), table) if rows.num_columns else Group(escape(title))
 
-    def commit(self, staged: Table, offsets: Sequence[PartitionCommit]) -> None:  # noqa: ARG002
-        """Print the table."""
+    def commit(self, staged: Group, offsets: Sequence[PartitionCommit]) -> None:  # noqa: ARG002
+        """Print what was laid out."""
         self._console.print(staged)
 
-    def discard(self, staged: Table) -> None:
+    def discard(self, staged: Group) -> None:
         """Hold nothing."""
 
     def close(self) -> None:

@@ -35,12 +35,19 @@ class PartitionCommit:
     """One partition's share of a commit: the sink goes from ``start`` to ``next_offset``.
 
     ``identity`` is what the sink stores the offset under: it names the data, not just the topic.
+
+    Raises:
+        ValueError: the offset would not move, so that stored and not stored looked the same.
     """
 
     identity: str
     partition: TopicPartition
     start: int
     next_offset: int
+
+    def __post_init__(self) -> None:
+        if self.next_offset <= self.start:
+            raise ValueError(f"{self.partition}: {self.next_offset} is not behind {self.start}")
 
 
 class CommitConflictError(HeadraceError):

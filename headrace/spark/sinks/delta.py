@@ -12,7 +12,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 from headrace.errors import SinkConflictError, StartError
 from headrace.spark.sinks.contract import CommitConflictError, Guarantee
 from headrace.spark.sinks.schema import check_schema, delta_schema
-from headrace.spark.sinks.staging import StagedFiles, Staging, local_folder, sync_folder
+from headrace.spark.sinks.staging import StagedFiles, Staging, local_folder, sync
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -76,10 +76,7 @@ class DeltaSink:
         """Return the offset in the newest version of the table, None without table or entry."""
         with self._lock:
             table = self._handle()
-            if table is None:
-                return None
-            table.update_incremental()
-            return _offset(table, identity)
+            return None if table is None else _offset(self._refreshed(table), identity)
 
     def stage(self, micro_batch: MicroBatch, result: DataFrame | None) -> StagedFiles:
         """Have Spark write the result as Parquet files that no reader of the table sees."""
@@ -103,11 +100,9 @@ class DeltaSink:
             if table is None:
                 return
             check_schema(self._folder, table, staged.schema)
-            for attempt in range(1, _COMMIT_ATTEMPTS + 1):
-                table = self._checked(table, offsets)
-                if self._try(table, staged, offsets, last=attempt == _COMMIT_ATTEMPTS):
-                    break
-                table = self._table = DeltaTable(self._folder)
+            attempts = 1
+            while not self._try(self._checked(offsets), staged, offsets, attempts):
+                attempts += 1
         self._staging.remove(staged)
 
     def discard(self, staged: StagedFiles) -> None:
@@ -127,6 +122,15 @@ class DeltaSink:
                 return None
         return self._table
 
+    def _refreshed(self, table: DeltaTable) -> DeltaTable:
+        """Bring a handle up to the newest version; open a new one where its log is gone."""
+        try:
+            table.update_incremental()
+        except DeltaError:
+            log.warning("delta_handle_reopened", table=str(self._folder), exc_info=True)
+            table = self._table = DeltaTable(self._folder)
+        return table
+
     def _create(self, staged: StagedFiles) -> DeltaTable | None:
         """Create the table empty, so that data only ever comes through the checked commit."""
         if staged.schema is None:
@@ -142,12 +146,17 @@ class DeltaSink:
             if not DeltaTable.is_deltatable(str(self._folder)):
                 raise
             log.info("delta_table_created_elsewhere", table=str(self._folder))
+        if self._durable:
+            sync(self._folder)
+            self._sync_log(range(1))
         return self._handle()
 
-    def _checked(self, table: DeltaTable, offsets: Sequence[PartitionCommit]) -> DeltaTable:
+    def _checked(self, offsets: Sequence[PartitionCommit]) -> DeltaTable:
         """Return the handle once it says that every offset is where the micro-batch begins."""
+        table = self._handle()
+        assert table is not None, "a table that was there is gone"
         if _conflicts(table, offsets):
-            table.update_incremental()
+            table = self._refreshed(table)
             conflicts = _conflicts(table, offsets)
             if conflicts:
                 raise CommitConflictError(conflicts)
@@ -158,10 +167,10 @@ class DeltaSink:
         table: DeltaTable,
         staged: StagedFiles,
         offsets: Sequence[PartitionCommit],
-        *,
-        last: bool,
+        attempts: int,
     ) -> bool:
-        """Commit once. Return False where a new handle and another check may help."""
+        """Commit once. Return False where another check on a new handle may help."""
+        before = table.version()
         try:
             table.create_write_transaction(
                 [*self._staging.place(staged)],
@@ -173,42 +182,48 @@ class DeltaSink:
                     app_transactions=[Transaction(o.identity, o.next_offset) for o in offsets],
                 ),
             )
-        except Exception as error:
-            self._table = None
+        except BaseException as error:  # a panic in delta-rs is no Exception
             if self._is_stored(staged, offsets, error):
                 return True
-            if last or not isinstance(error, CommitFailedError):
+            if not isinstance(error, CommitFailedError) or attempts == _COMMIT_ATTEMPTS:
                 raise
             log.info("delta_commit_conflict", table=str(self._folder), error=str(error))
             return False
-        self._after_commit(table)
+        self._after_commit(table, before)
         return True
 
     def _is_stored(
-        self, staged: StagedFiles, offsets: Sequence[PartitionCommit], error: Exception
+        self, staged: StagedFiles, offsets: Sequence[PartitionCommit], error: BaseException
     ) -> bool:
-        """Tell a failed commit call's outcome from the table itself, through a fresh handle."""
+        """Tell a failed commit call's outcome from the table itself, through a new handle."""
+        self._table = None
         try:
-            fresh = DeltaTable(self._folder)
+            self._table = DeltaTable(self._folder)
         except Exception:
             staged.keep()
             log.exception("delta_outcome_unknown", table=str(self._folder))
             raise error from None
-        stored = all(_offset(fresh, o.identity) == o.next_offset for o in offsets)
+        stored = all(_offset(self._table, o.identity) == o.next_offset for o in offsets)
         if stored:
             staged.keep()
             log.warning("delta_commit_found_stored", table=str(self._folder), error=str(error))
         return stored
 
-    def _after_commit(self, table: DeltaTable) -> None:
+    def _after_commit(self, table: DeltaTable, before: int) -> None:
         """Bring the handle up to the commit it made, or its own next one would conflict."""
         try:
-            table.update_incremental()
+            table = self._refreshed(table)
             if self._durable:
-                sync_folder(self._folder / "_delta_log", f"{table.version():020}.json")
+                self._sync_log(range(before + 1, table.version() + 1))
         except Exception:
             self._table = None
             log.exception("delta_refresh_failed", table=str(self._folder))
+
+    def _sync_log(self, versions: range) -> None:
+        folder = self._folder / "_delta_log"
+        for version in versions:
+            sync(folder / f"{version:020}.json")
+        sync(folder)
 
 
 def _offset(table: DeltaTable, identity: str) -> int | None:

@@ -60,7 +60,8 @@ def _rules(table: DeltaTable) -> list[str]:
     rules = [name for name in settings if name.startswith("delta.constraints.")]
     if settings.get("delta.columnMapping.mode", "none") != "none":
         rules.append("delta.columnMapping.mode")
-    return [f"the table has {name}, which this sink does not support" for name in rules]
+    rules += [f"column {f.name!r} NOT NULL" for f in table.schema().fields if not f.nullable]
+    return [f"the table has {rule}, which this sink cannot observe" for rule in rules]
 
 
 def _columns(struct: dict[str, Any]) -> dict[str, Any]:

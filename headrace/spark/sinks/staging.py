@@ -136,11 +136,11 @@ class Staging:
                 continue
             name = f"part-{staged.name}-{number:05}.parquet"
             if self._durable:
-                _sync(source)
+                sync(source)
             source.rename(self._table / name)
             staged.placed.append(_add_action(self._table / name, source, staged.folder, rows))
         if self._durable and staged.placed:
-            _sync(self._table)
+            sync(self._table)
         return staged.placed
 
     def remove(self, staged: StagedFiles, *, placed: bool = False) -> None:
@@ -153,13 +153,8 @@ class Staging:
                     (self._table / action.path).unlink()
 
 
-def sync_folder(folder: Path, name: str) -> None:
-    """Force one file of a folder, and the folder's entry for it, to disk."""
-    _sync(folder / name)
-    _sync(folder)
-
-
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
+    """Force a file's content, or a folder's entries, to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,6 +17,22 @@ if TYPE_CHECKING:
 
 #: Two tasks, so that chunks and shuffles are real; hardly any warm-up, so that tests start soon.
 SETTINGS = SparkSettings("local[2]", warm_up=1)
+
+_HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let pyspark leave the sockets that it collects results through to the garbage collector."""
+    for item in items:
+        if item.path.is_relative_to(_HERE):
+            item.add_marker(pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"))
+
+
+@pytest.fixture(autouse=True)
+def _collected() -> Iterator[None]:
+    """Collect those sockets before a test ends that is allowed to leave them."""
+    yield
+    gc.collect()
 
 
 @pytest.fixture(scope="session")
