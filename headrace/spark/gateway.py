@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import subprocess
 import threading
 from contextlib import suppress
@@ -39,22 +40,16 @@ class Jvm:
         self.conf = SparkConf(loadDefaults=False)
         for name, value in properties.items():
             self.conf.set(name, value)
-        options = {"start_new_session": True, "stderr": subprocess.PIPE, "text": True}
-        launch: Callable[..., ClientServer] = launch_gateway
-        self.gateway = launch(self.conf, popen_kwargs=options)
-        self.process = cast("subprocess.Popen[str]", self.gateway.proc)
-        self._pump = threading.Thread(target=self._forward, name="spark-log", daemon=True)
+        output, theirs = os.pipe()
+        self._pump = threading.Thread(target=_forward, args=[output], name="spark-log", daemon=True)
         self._pump.start()
-
-    def _forward(self) -> None:
-        """Turn what the JVM and its Python workers print into log events, line by line."""
-        stream = self.process.stderr
-        assert stream is not None
-        with stream:
-            for line in stream:
-                text = line.rstrip()
-                if text and not text.startswith(_NOISE):
-                    log.warning("spark_output", line=text)
+        launch: Callable[..., ClientServer] = launch_gateway
+        try:
+            options = {"start_new_session": True, "stderr": theirs}
+            self.gateway = launch(self.conf, popen_kwargs=options)
+        finally:
+            os.close(theirs)
+        self.process = cast("subprocess.Popen[bytes]", self.gateway.proc)
 
     @property
     def is_running(self) -> bool:
@@ -75,6 +70,15 @@ class Jvm:
             self.process.kill()
             self.process.wait()
         self._pump.join(1)
+
+
+def _forward(output: int) -> None:
+    """Turn what the JVM and its Python workers print into log events, until the last one ends."""
+    with os.fdopen(output, encoding="utf-8", errors="replace") as stream:
+        for line in stream:
+            text = line.rstrip()
+            if text and not text.startswith(_NOISE):
+                log.warning("spark_output", line=text)
 
 
 def forget_session() -> None:

@@ -52,11 +52,18 @@ class SparkRuntime:
         """Build and warm up the session; does nothing when there is one.
 
         Raises:
-            StartError: no session within ``start_timeout``, as without Java 17.
+            StartError: no session within ``start_timeout``, as without Java 17, or the process
+                has a Spark context of somebody else's.
         """
         with self._lock:
-            if self._session is None:
-                self._build()
+            if self._session is not None:
+                return
+            if SparkContext._active_spark_context is not None:  # noqa: SLF001 - no public way
+                raise StartError(
+                    "this process has a Spark context already, and Spark allows one; stop it, or "
+                    "run this in a process of its own"
+                )
+            self._build()
 
     @property
     def session(self) -> SparkSession:

@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+from headrace.errors import StartError
+from headrace.spark.runtime import SparkRuntime
+from headrace.spark.settings import SparkSettings
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_START = """
+import sys
+from headrace.clock import Deadline
+from headrace.errors import StartError
+from headrace.spark.runtime import SparkRuntime
+from headrace.spark.settings import SparkSettings
+
+runtime = SparkRuntime(SparkSettings("local[1]", warm_up=0))
+try:
+    runtime.start()
+except StartError as error:
+    print(error)
+    sys.exit(3)
+print(runtime.pid, flush=True)
+sys.stdin.readline()
+runtime.stop(Deadline.after(20))
+"""
+
+
+def _started() -> tuple[subprocess.Popen[str], psutil.Process]:
+    """Start a process with a runtime; return it and its JVM."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", _START], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.strip().isdigit():
+            return process, psutil.Process(int(line))
+    raise AssertionError("the runtime did not start")
+
+
+def test_our_handler_of_ctrl_c_stays(spark_runtime: SparkRuntime) -> None:
+    """Building the session replaces no signal handler of the process."""
+    assert spark_runtime.generation > 0
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_signals_to_our_group_do_not_reach_the_jvm(spark_runtime: SparkRuntime) -> None:
+    """The JVM has a process group and a session of its own."""
+    assert spark_runtime.pid is not None
+    assert os.getpgid(spark_runtime.pid) == spark_runtime.pid
+    assert os.getsid(spark_runtime.pid) == spark_runtime.pid
+
+
+def test_sessions_have_settings_and_views_of_their_own(spark_runtime: SparkRuntime) -> None:
+    """Lanes share the context and nothing else."""
+    one, other = spark_runtime.new_session(), spark_runtime.new_session()
+    one.conf.set("spark.sql.caseSensitive", "true")
+    one.range(1).createOrReplaceTempView("mine")
+
+    assert other.conf.get("spark.sql.caseSensitive") == "false"
+    assert not other.catalog.tableExists("mine")
+    assert other.sparkContext is one.sparkContext
+    assert other.conf.get("spark.sql.shuffle.partitions") == "2"
+
+
+def test_a_second_context_in_the_process_is_refused(spark_runtime: SparkRuntime) -> None:
+    """Spark allows one context, so a second runtime says so and leaves the first one alone."""
+    with pytest.raises(StartError, match="has a Spark context already"):
+        SparkRuntime(SparkSettings("local[1]")).start()
+
+    assert spark_runtime.is_usable()
+
+
+def test_a_runtime_that_is_not_started_says_so() -> None:
+    """Using a session before the start is an error that names the cure."""
+    runtime = SparkRuntime(SparkSettings("local[1]"))
+
+    with pytest.raises(StartError, match=r"call SparkRuntime\.start first"):
+        _ = runtime.session
+    assert not runtime.is_usable()
+    assert runtime.pid is None
+
+
+def test_stop_ends_the_jvm() -> None:
+    """After stop the JVM is gone and the process ends by itself."""
+    process, jvm = _started()
+
+    process.communicate("\n", timeout=60)
+
+    assert process.returncode == 0
+    assert not jvm.is_running()
+
+
+def test_a_killed_process_takes_its_jvm_with_it() -> None:
+    """SIGKILL leaves no JVM behind, although it is in another session."""
+    process, jvm = _started()
+
+    process.send_signal(signal.SIGKILL)
+    process.communicate(timeout=30)
+
+    gone, alive = psutil.wait_procs([jvm], timeout=30)
+    assert (len(gone), alive) == (1, [])
+
+
+def test_without_java_the_start_fails_with_what_to_do(tmp_path: Path) -> None:
+    """A missing Java is one sentence, and ends the start at once."""
+    environment = {**os.environ, "JAVA_HOME": str(tmp_path)}
+
+    done = subprocess.run(
+        [sys.executable, "-c", _START],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert done.returncode == 3, done.stderr
+    assert "Java 17 or later must be on the PATH or in JAVA_HOME" in done.stdout
