@@ -35,6 +35,8 @@ class LocalServer(ABC):
         self.name = name
         self.directory = directory
         self.log_file = directory / "server.log"
+        #: Descriptors that stay open while the server lives, even beyond its owner.
+        self.keep_open: Sequence[int] = ()
         self._process: ServerProcess | None = None
 
     @property
@@ -60,7 +62,7 @@ class LocalServer(ABC):
         """Whether the process lives (a paused one does)."""
         return self._process is not None and self._process.exit_code is None
 
-    def start(self, deadline: Deadline, keep_open: Sequence[int] = ()) -> None:
+    def start(self, deadline: Deadline) -> None:
         """Start the server and return when it is ready for clients. Blocks.
 
         Raises:
@@ -70,6 +72,7 @@ class LocalServer(ABC):
         """
         if self.running:
             raise LocalStackError(f"{self.name} runs already on {self.address}")
+        self.kill()  # buries one that ended by itself
         began = SYSTEM_CLOCK.monotonic()
         self.directory.mkdir(parents=True, exist_ok=True)
         logged = self.log_file.stat().st_size if self.log_file.exists() else 0
@@ -77,7 +80,7 @@ class LocalServer(ABC):
             self._command(deadline),
             log_file=self.log_file,
             deadline=deadline,
-            keep_open=keep_open,
+            keep_open=self.keep_open,
         )
         try:
             self._await_ready(self._process, deadline, logged)

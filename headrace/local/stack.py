@@ -152,8 +152,9 @@ class LocalStack:
 def _start_all(servers: Sequence[LocalServer], deadline: Deadline, lock: IO[str]) -> None:
     """Start the servers at the same time; the first error counts once all have been tried."""
     with ThreadPoolExecutor(len(servers), "local-start") as pool:
-        keep_open = [lock.fileno()]
-        started = [pool.submit(server.start, deadline, keep_open) for server in servers]
+        for server in servers:
+            server.keep_open = [lock.fileno()]
+        started = [pool.submit(server.start, deadline) for server in servers]
     for future in started:
         future.result()
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import shlex
+import signal
 from typing import TYPE_CHECKING
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from headrace.clock import Deadline
 from headrace.local.errors import LocalStackError, PortTakenError, ServerStartError
 from headrace.local.server import LocalServer
+from headrace.local.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -91,3 +93,17 @@ def test_a_stopped_server_takes_no_signal(server: Callable[[str], ShellServer]) 
     """Pausing what does not run is an error that says to start it first."""
     with pytest.raises(LocalStackError, match="start it first"):
         server("exit 0").pause(Deadline.after(1))
+
+
+def test_a_server_that_ended_by_itself_can_be_started_again(
+    server: Callable[[str], ShellServer],
+) -> None:
+    """A crash leaves nothing that stands in the way of the next start."""
+    shell = server("echo at your service; exec sleep 100")
+    shell.start(Deadline.after(20))
+    assert shell.identity is not None
+    shell.identity.send(signal.SIGKILL)
+    assert wait_for(lambda: not shell.running, Deadline.after(20))
+    shell.start(Deadline.after(20))
+    assert shell.running
+    shell.kill()
