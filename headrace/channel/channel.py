@@ -92,7 +92,6 @@ class InboundKafkaChannel:
         self._topics = TopicWatcher(
             ports.catalog,
             config.topics,
-            changed=self._coordinator.set_partitions,
             channel=name,
             clock=clock,
         )
@@ -195,7 +194,7 @@ class InboundKafkaChannel:
             self._processor.open(
                 ChannelContext(self.name, self.config.group, self._metrics, self._clock)
             )
-            self._topics.start(deadline)
+            self._topics.start(deadline, self._coordinator.set_partitions)
         except BaseException:
             self._become(ChannelState.STOPPING)
             self._close(deadline)

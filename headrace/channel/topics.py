@@ -27,29 +27,27 @@ REFRESH_TIMEOUT = 10.0
 
 
 class TopicWatcher:
-    """Owns the loop that asks the catalog; ``changed`` hears partition counts on its thread."""
+    """Owns the loop that asks the catalog, and tells of changed partition counts."""
 
     def __init__(
         self,
         catalog: TopicCatalog,
         topics: Collection[str],
         *,
-        changed: Callable[[Mapping[str, int]], None],
         channel: str,
         clock: Clock,
     ) -> None:
         self._catalog = catalog
         self._topics = tuple(topics)
-        self._changed = changed
         self._channel = channel
         self._clock = clock
         self._known: Mapping[str, TopicInfo] = {}
         self._first: Mapping[str, TopicInfo] = {}
         self._cluster = ""
         self._stopping = Event()
-        self._thread = Thread(target=self._run, name=f"{channel}-topics", daemon=True)
+        self._thread: Thread | None = None
 
-    def start(self, deadline: Deadline) -> None:
+    def start(self, deadline: Deadline, changed: Callable[[Mapping[str, int]], None]) -> None:
         """Look once, so that the channel knows what there is, then start the thread.
 
         Raises:
@@ -65,7 +63,10 @@ class TopicWatcher:
                 "create it, or correct channels."
                 f"{self._channel}.topics"
             )
-        self._changed(self.counts())
+        changed(self.counts())
+        self._thread = Thread(
+            target=self._run, args=[changed], name=f"{self._channel}-topics", daemon=True
+        )
         self._thread.start()
 
     def counts(self) -> dict[str, int]:
@@ -84,21 +85,22 @@ class TopicWatcher:
     def stop(self, deadline: Deadline) -> bool:
         """End the thread; False if it overran the deadline."""
         self._stopping.set()
-        if self._thread.ident is not None:
-            self._thread.join(deadline.remaining)
+        if self._thread is None:
+            return True
+        self._thread.join(deadline.remaining)
         return not self._thread.is_alive()
 
-    def _run(self) -> None:
+    def _run(self, changed: Callable[[Mapping[str, int]], None]) -> None:
         while not self._stopping.wait(REFRESH_INTERVAL):
             try:
-                self._refresh()
+                self._refresh(changed)
             except HeadraceError as error:
                 log.warning("topics_unknown", channel=self._channel, error=str(error))
 
-    def _refresh(self) -> None:
+    def _refresh(self, changed: Callable[[Mapping[str, int]], None]) -> None:
         deadline = Deadline.after(REFRESH_TIMEOUT, self._clock)
         before = self.counts()
         self._known = {**self._known, **self._catalog.describe(self._topics, deadline)}
         if self.counts() != before:
             log.info("partitions_changed", channel=self._channel, partitions=self.counts())
-            self._changed(self.counts())
+            changed(self.counts())

@@ -19,7 +19,7 @@ def spark_settings(section: config.SparkConfig) -> SparkSettings:
     """Return the settings of the session that all channels share."""
     properties = {name: _text(value) for name, value in section.session_properties().items()}
     properties["spark.app.name"] = section.app_name
-    properties["spark.driver.memory"] = f"{section.driver_memory}b"
+    properties["spark.driver.memory"] = f"{section.driver_memory >> 20}m"
     return SparkSettings(section.master, properties, section.warm_up)
 
 
