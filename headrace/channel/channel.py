@@ -85,6 +85,7 @@ class InboundKafkaChannel:
         self._lock = Lock()
         self._state = ChannelState.NEW
         self._failure: BaseException | None = None
+        self._unfinished: list[str] = []
         self._catalog = ports.catalog
         self._gates = Gates()
         self._scheduler = Scheduler(clock)
@@ -163,6 +164,7 @@ class InboundKafkaChannel:
             metrics=metrics,
             clock=self._clock,
             fail=self.fail,
+            unfinished=self._unfinished.append,
         )
 
     # --- what it is doing -----------------------------------------------------------------------
@@ -220,7 +222,9 @@ class InboundKafkaChannel:
             return StopReport(())
         self._become(ChannelState.STOPPING)
         self._holdings.finish_by(deadline)
-        left = [f"claim on {claim.partition}" for claim in self._coordinator.stop(deadline)]
+        self._unfinished.clear()
+        claims = self._coordinator.stop(deadline)
+        left = [*self._unfinished, *(f"{claim.partition}: claim" for claim in claims)]
         left += self._workers.stop(deadline)
         for name, part in (
             ("fetcher", self._fetcher),
@@ -237,6 +241,7 @@ class InboundKafkaChannel:
     def pause(self, reason: str) -> None:
         """Hold: deliver nothing more, commit what is answered, keep the partitions."""
         self._gates.pauses.add(reason)
+        self._committer.flush()
         self._holdings.touch_all()
         log.info("channel_paused", channel=self.name, reason=reason)
 

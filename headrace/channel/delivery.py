@@ -86,8 +86,8 @@ class Delivery:
             self._count_records(item.batch, effect)
             owned.attempts = 0
             self._apply(owned, effect, item)
-        if not owned.outstanding:
-            owned.idle_at = self._clock.monotonic() + self._parts.config.idle_time
+            if not owned.outstanding:
+                owned.idle_at = self._clock.monotonic() + self._parts.config.idle_time
 
     def expire(self, owned: OwnedPartition) -> None:
         """Fail the oldest batch if its answer is overdue."""
@@ -114,6 +114,8 @@ class Delivery:
             effect = self._decide(owned, item, error)
         self._commit(owned, effect, None)
         target = effect.seek if effect.seek is not None else item.cut.next_offset
+        if target != item.cut.start:
+            owned.attempts = 0
         self._move(owned, target, retained)
         self._hold_back(owned, effect)
 

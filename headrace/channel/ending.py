@@ -68,6 +68,8 @@ class Endings:
     def _terminate(self, owned: OwnedPartition) -> None:
         left = owned.withdraw()
         if left:
+            count = f"{len(left)} unanswered batch{'es' if len(left) > 1 else ''}"
+            self._parts.unfinished(f"{owned.partition}: {count} from offset {left[0].start}")
             self._log("batches_withdrawn", owned, records=sum(len(cut.records) for cut in left))
         processor = self._parts.callbacks.processor
         response = self._parts.callbacks.tell_end(
@@ -88,6 +90,7 @@ class Endings:
         """The last commit is not stored in time: the next owner must know that."""
         self._drop(owned)
         owned.become(PartitionState.TERMINATED)
+        self._parts.unfinished(f"{owned.partition}: commit of offset {owned.advanced}")
         self._log("release_overdue", owned, committed=owned.committed, advanced=owned.advanced)
         self._parts.coordinator.released(owned.claim, clean=False)
 

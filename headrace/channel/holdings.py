@@ -29,8 +29,9 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-#: The part of a stop's deadline in which partitions finish; the rest is for freeing the claims.
-RELEASE_SHARE = 0.8
+#: The part of a stop's deadline in which partitions finish. The coordinator keeps the last fifth
+#: for itself, so giving back has to end before that.
+RELEASE_SHARE = 0.7
 
 
 class Holdings:

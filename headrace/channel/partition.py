@@ -252,6 +252,8 @@ class OwnedPartition:
             return True
         if self.state is PartitionState.SUSPENDED:
             return self.may_act()
+        if self.state not in _ENDING_STATES and not self.may_act():
+            return True
         ends = self._ending is Ending.RELEASE and self.state not in _ENDING_STATES
         return ends or bool(self.news) or self._answered()
 

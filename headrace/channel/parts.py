@@ -25,7 +25,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The parts of one channel, as its workers use them. ``fail`` stops the whole channel."""
+    """The parts of one channel, as its workers use them.
+
+    ``fail`` stops the whole channel; ``unfinished`` notes what a release had to leave undone.
+    """
 
     name: str
     config: ChannelConfig
@@ -43,3 +46,4 @@ class Parts:
     metrics: Metrics
     clock: Clock
     fail: Callable[[BaseException], None]
+    unfinished: Callable[[str], None]

@@ -2,7 +2,22 @@
 
 from __future__ import annotations
 
+from headrace.testing.broker import InMemoryBroker
+from headrace.testing.channel import in_memory_channel, running
+from headrace.testing.clock import FakeClock
+from headrace.testing.records import FakeAssignment, FakeRecord, make_batch
 from headrace.testing.registry import InMemoryRegistry
 from headrace.testing.zookeeper import InMemorySession, InMemoryZooKeeper
 
-__all__ = ["InMemoryRegistry", "InMemorySession", "InMemoryZooKeeper"]
+__all__ = [
+    "FakeAssignment",
+    "FakeClock",
+    "FakeRecord",
+    "InMemoryBroker",
+    "InMemoryRegistry",
+    "InMemorySession",
+    "InMemoryZooKeeper",
+    "in_memory_channel",
+    "make_batch",
+    "running",
+]

@@ -1,0 +1,79 @@
+"""A whole channel in memory: real threads and rules, no server."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from headrace.channel.channel import ChannelPorts, InboundKafkaChannel
+from headrace.clock import SYSTEM_CLOCK, Deadline
+from headrace.config import ChannelConfig
+from headrace.coordinators.factory import build_coordinator
+from headrace.metrics import Metrics
+from headrace.testing.registry import InMemoryRegistry
+from headrace.testing.zookeeper import InMemoryZooKeeper
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from headrace.coordinators.coordinator import Coordinator
+    from headrace.coordinators.listener import Listener
+    from headrace.processors import BatchProcessor
+    from headrace.testing.broker import InMemoryBroker
+    from headrace.testing.zookeeper import InMemorySession
+
+#: What a test wants where a service wants patience; any setting may be given instead.
+QUICK: dict[str, Any] = {
+    "topics": ["events"],
+    "group": "group",
+    "processor": {"type": "custom", "factory": "in:memory"},
+    "coordinator": {"type": "dynamic", "rebalance_delay": "10ms", "safety_poll": "100ms"},
+    "batch": {"max_records": 10, "linger": 0},
+    "commit_interval": 0,
+    "idle_time": "1h",
+    "on_error": {"backoff": "1ms", "max_backoff": "10ms"},
+}
+
+#: Seconds that a start and a stop may take.
+PATIENCE = 10.0
+
+
+def in_memory_channel(
+    processor: BatchProcessor,
+    broker: InMemoryBroker,
+    *,
+    zookeeper: InMemoryZooKeeper | None = None,
+    session: InMemorySession | None = None,
+    member: str = "member",
+    metrics: Metrics | None = None,
+    **settings: Any,
+) -> InboundKafkaChannel:
+    """Build a channel on a broker in memory; ``settings`` are fields of a ChannelConfig.
+
+    Members of one group share ``zookeeper``. A test that cuts a member off keeps its ``session``.
+    """
+    config = ChannelConfig.model_validate({**QUICK, **settings})
+    registry = InMemoryRegistry(
+        zookeeper or InMemoryZooKeeper(), config.group, member, session=session
+    )
+
+    def coordinator(listener: Listener) -> Coordinator:
+        return build_coordinator(config, registry, listener, SYSTEM_CLOCK)
+
+    ports = ChannelPorts(
+        source=broker.source(),
+        store=broker.store(config.group),
+        catalog=broker.catalog(),
+        coordinator=coordinator,
+    )
+    return InboundKafkaChannel(member, config, processor, ports, metrics=metrics or Metrics())
+
+
+@contextmanager
+def running(channel: InboundKafkaChannel) -> Iterator[InboundKafkaChannel]:
+    """Start a channel and stop it at the end, whatever happens in between."""
+    channel.start(Deadline.after(PATIENCE))
+    try:
+        yield channel
+    finally:
+        channel.stop(Deadline.after(PATIENCE))
