@@ -31,7 +31,7 @@ def member_info(channel: config.ChannelConfig) -> MemberInfo:
     topics = frozenset(channel.topics)
     match channel.coordinator:
         case config.DynamicCoordinatorConfig(weight=weight):
-            return MemberInfo(topics, Mode.DYNAMIC, weight=int(weight))
+            return MemberInfo(topics, Mode.DYNAMIC, weight=weight)
         case config.FixedCountCoordinatorConfig(partitions_per_topic=count):
             return MemberInfo(topics, Mode.FIXED_COUNT, partitions_per_topic=count)
         case config.StaticCoordinatorConfig(partitions=lists):

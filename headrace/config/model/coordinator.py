@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from headrace.config.kinds.partitions import Partitions
-from headrace.config.kinds.scalars import Count, PositiveNumber
+from headrace.config.kinds.scalars import Count
 from headrace.config.kinds.text import Topic
 from headrace.config.kinds.units import Pause, Span
 from headrace.config.model.base import Cold, Hot, Section
@@ -33,7 +33,7 @@ class DynamicCoordinatorConfig(CoordinatorBase):
     type: Cold[Literal["dynamic"]] = "dynamic"
     """This coordinator."""
 
-    weight: Cold[Annotated[float, PositiveNumber()]] = 1.0
+    weight: Cold[Count] = 1
     """This member's share against the other members'."""
 
 

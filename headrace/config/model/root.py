@@ -92,12 +92,11 @@ class Config(Section):
     """The channels by their names."""
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield pairs of channels that would read the same topic for the same group."""
+        """Yield pairs of channels that would be one member of one group."""
         for (first, one), (second, other) in combinations(self.channels.items(), 2):
-            shared = [topic for topic in other.topics if topic in one.topics]
-            if one.group == other.group and shared:
+            if one.group == other.group:
                 yield Contradiction(
-                    ("channels", second, "topics"),
-                    f"reads {', '.join(shared)} for group {other.group}, as channel {first} does; "
-                    "give one of them another group or other topics",
+                    ("channels", second, "group"),
+                    f"is {other.group}, as in channel {first}; a process is one member of a group, "
+                    "so give one of them another group, or one channel the topics of both",
                 )

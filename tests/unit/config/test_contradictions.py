@@ -284,22 +284,21 @@ def test_contradictions_have_their_full_path_and_line(tmp_path: Path) -> None:
     ]
 
 
-def test_two_channels_do_not_read_one_topic_for_one_group(tmp_path: Path) -> None:
-    """Channels of one group that share topics are refused by name, and others are not."""
+def test_two_channels_are_not_members_of_one_group(tmp_path: Path) -> None:
+    """A second channel of a group is refused by name, whatever it reads; others are not."""
     text = "channels:\n" + "".join(
         f"  {name}: {{topics: {topics}, group: {group}, sink: noop, "
         'processor: {type: spark, reducer: "a:b"}}\n'
         for name, topics, group in [
             ("one", "[a, b, c]", "g"),
             ("two", "[c, d, a]", "g"),
-            ("three", "[e]", "g"),
-            ("four", "[a]", "h"),
+            ("three", "[a]", "h"),
         ]
     )
     assert refused(tmp_path, text) == [
         (
-            "channels.two.topics (line 3): reads c, a for group g, as channel one does; "
-            "give one of them another group or other topics"
+            "channels.two.group (line 3): is g, as in channel one; a process is one member of a "
+            "group, so give one of them another group, or one channel the topics of both"
         )
     ]
 
@@ -307,7 +306,7 @@ def test_two_channels_do_not_read_one_topic_for_one_group(tmp_path: Path) -> Non
 def test_channels_may_share_a_table(tmp_path: Path) -> None:
     """Two channels may write to the same Delta table."""
     text = CHANNELS.replace("noop", "{type: delta, path: t}")
-    again = text.replace("channels:\n", "").replace("flights", "again")
+    again = text.replace("channels:\n", "").replace("flights", "again").replace("statistics", "h")
     channels = loaded(tmp_path, text + again).channels
     assert channels["flights"].sink == channels["again"].sink
 

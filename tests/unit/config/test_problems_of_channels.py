@@ -65,7 +65,7 @@ WORKERS = "a whole number from 1 to 256"
                 "dynamic, fixed_count or static"
             ),
         ),
-        ("coordinator: {weight: 0}", "coordinator.weight: 0 is not a number greater than 0"),
+        ("coordinator: {weight: 0}", f"coordinator.weight: 0 is not {COUNT}"),
         (
             "coordinator: {type: dynamic, partitions: {}}",
             (

@@ -31,7 +31,7 @@ channels:
     sink: a:b
   three:
     topics: [d]
-    group: g
+    group: h
     coordinator: {type: fixed_count, partitions_per_topic: 2}
     processor: {type: custom, factory: "a:b", options: {a: [1, {b: null}], c: x}}
 """
