@@ -193,7 +193,7 @@ class SparkProcessor(BatchProcessor):
             self._closing = True
         if not self._engine.close(deadline):
             log.error("lane_left_behind", channel=self.context.channel)
-        for pending in self._pending.remove():
+        for pending in self._in_hand + self._pending.remove():
             _fail(pending, _cancelled(pending.batch, "the channel stops"))
 
     def _withdraw(self, assignment: Assignment, reason: str) -> None:

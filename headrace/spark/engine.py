@@ -74,8 +74,12 @@ class SparkEngine:
             self._function = self._reducer
         send_by_value(self._function)
         self._sink.open()
-        self._runtime.start()
-        self._decoder = Decoder(self._decode)
+        try:
+            self._runtime.start()
+            self._decoder = Decoder(self._decode)
+        except BaseException:
+            self._sink.close()
+            raise
         self._lane = Lane(f"spark-{channel}", self._runtime, turn)
         self._lane.start()
 

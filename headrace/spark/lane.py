@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import structlog
 from py4j.protocol import Py4JError
 
+from headrace.errors import StartError
 from headrace.spark.failures import JobCancelledError, JobTimeoutError, JvmDiedError
 from headrace.spark.handover import HandOver
 
@@ -127,7 +128,7 @@ class Lane:
             raise JobTimeoutError("the Spark job did not end in time and was cancelled") from error
         if cancelled:
             raise JobCancelledError("the Spark job was cancelled") from error
-        if not self._runtime.is_usable():
+        if self._generation != self._runtime.generation or not self._runtime.is_usable():
             raise JvmDiedError(f"Spark ended under the job: {type(error).__name__}") from error
 
     def revive(self) -> None:
@@ -158,5 +159,5 @@ class Lane:
         try:
             jvm_context = self._runtime.context._jsc.sc()  # noqa: SLF001 - no public way
             jvm_context.cancelJobGroupAndFutureJobs(group)
-        except (Py4JError, OSError):
+        except (Py4JError, OSError, StartError):
             log.warning("job_cancel_failed", lane=self.name, group=group, exc_info=True)

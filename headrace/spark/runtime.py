@@ -7,7 +7,7 @@ import threading
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import structlog
@@ -97,11 +97,14 @@ class SparkRuntime:
 
     def is_usable(self) -> bool:
         """Whether jobs can run: the JVM lives, answers, and its context was not stopped."""
-        jvm = self._jvm
-        if jvm is None or self._session is None or not jvm.is_running:
+        jvm, session = self._jvm, self._session
+        if jvm is None or session is None or not jvm.is_running:
+            return False
+        java_context: Any = session.sparkContext._jsc  # noqa: SLF001 - no public way
+        if java_context is None:
             return False
         try:
-            return not self.context._jsc.sc().isStopped()  # noqa: SLF001 - no public way
+            return not java_context.sc().isStopped()
         except (Py4JError, OSError):
             return False
 

@@ -357,6 +357,51 @@ def test_a_udf_survives_the_death_of_the_jvm(
     assert sorted(row["said"] for row in ch.rows()) == ["ho", "hoho"]
 
 
+def test_channels_share_a_runtime_that_dies(
+    channel: Callable[..., Channel], spark_runtime: SparkRuntime
+) -> None:
+    """Each channel replays its own micro-batch, and one new JVM is built for all of them."""
+    meet = threading.Barrier(2)
+    seen: list[int] = []
+
+    def die_together(df: DataFrame, batch: MicroBatch) -> DataFrame:
+        result = places(df, batch)
+        number = batch.ranges[0].partition
+        if number in seen:
+            return result
+        seen.append(number)
+        meet.wait(SECONDS)
+        if number == 0:
+            assert spark_runtime.pid is not None
+            os.kill(spark_runtime.pid, signal.SIGKILL)
+        return result.mapInArrow(_sleep, result.schema)
+
+    one, other = channel(die_together), channel(die_together)
+    generation = spark_runtime.generation
+
+    futures = [one.send(0, [b"v"]), other.send(1, [b"v"])]
+
+    assert [future.result(SECONDS) for future in futures] == [ADVANCE] * 2
+    assert spark_runtime.generation == generation + 1
+    assert sorted(row["partition"] for row in one.rows()) == [0, 1]
+
+
+def test_a_session_stopped_by_the_reducer_is_rebuilt(channel: Callable[..., Channel]) -> None:
+    """A reducer that stops the session fails its batch, and the next batch is processed."""
+
+    def stop(df: DataFrame, batch: MicroBatch) -> DataFrame:
+        if batch.ranges[0].partition == 0 and not stops:
+            stops.append(1)
+            df.sparkSession.stop()
+        return places(df, batch)
+
+    stops: list[int] = []
+    ch = channel(stop)
+
+    assert ch.send(0, [b"v"]).result(SECONDS) == ADVANCE
+    assert ch.send(1, [b"v"]).result(SECONDS) == ADVANCE
+
+
 def test_a_reducer_that_cannot_be_imported_stops_the_start(
     channel: Callable[..., Channel],
 ) -> None:
