@@ -1,0 +1,112 @@
+"""What a channel keeps of the rate at which records can be read at all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+from benchmarks import stack
+from benchmarks.raw_loop import RawLoop
+from benchmarks.report import Report, say
+from benchmarks.rounds import alternate
+from benchmarks.sides import Side
+from benchmarks.summing import SummingChannel
+from headrace.clock import Deadline
+from headrace.kafka import KafkaTopicCatalog
+from headrace.records import TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from benchmarks.rounds import Measured
+    from headrace.local import LocalStack
+
+TARGET = 0.8
+
+_TOPIC = "passthrough"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How much is read: ``size`` in bytes; a round of the raw loop lasts ``seconds`` or longer."""
+
+    rounds: int = 5
+    seconds: float = 6.0
+    probe: int = 1_000_000
+    partitions: int = 4
+    size: int = 160
+
+
+def run(plan: Plan | None = None) -> Report:
+    """Compare, round by round, on one broker. Blocks for some minutes."""
+    plan = plan or Plan()
+    with stack.servers() as servers:
+        config = stack.configuration(
+            servers.directory / "bench",
+            stack.addresses(servers),
+            {
+                "topics": [_TOPIC],
+                "group": "bench",
+                "processor": {"type": "custom", "factory": "benchmarks.summing:SummingProcessor"},
+            },
+        )
+        settings = {"config": str(config)}
+        with (
+            Side("raw", RawLoop, settings) as raw,
+            Side("channel", SummingChannel, settings) as channel,
+        ):
+            return _compare(plan, servers, raw, channel)
+
+
+def _compare(plan: Plan, servers: LocalStack, raw: Side, channel: Side) -> Report:
+    stack.fill(
+        servers, _TOPIC, records=plan.probe, size=plan.size, partitions=plan.partitions
+    )
+    raw.round(_request(servers, plan, "probe-0"))
+    probed = raw.round(_request(servers, plan, "probe-1"))
+    wanted = int(probed["rate"] * plan.seconds)
+    say(f"raw loop reads {probed['rate']:,} records a second; a round takes {wanted:,}")
+    if wanted > plan.probe:
+        stack.append(servers, _TOPIC, records=wanted - plan.probe, size=plan.size)
+
+    groups = count()
+
+    def one(side: Side) -> Callable[[], Measured]:
+        return lambda: side.round(_request(servers, plan, f"{side.name}-{next(groups)}"))
+
+    sides = {side.name: one(side) for side in (raw, channel)}
+    alternate(sides, 1, say=lambda line: say(f"warm-up, not counted: {line}"))
+    rounds = alternate(sides, plan.rounds, say=say)
+    return Report(
+        "passthrough",
+        {
+            "ratio_to_raw": round(rounds.ratio("channel", "raw", "rate"), 3),
+            "target": TARGET,
+            "raw_records_per_second": round(rounds.median("raw", "rate")),
+            "channel_records_per_second": round(rounds.median("channel", "rate")),
+            "rounds": plan.rounds,
+            "records": round(rounds.median("channel", "records")),
+            "record_bytes": plan.size,
+            "partitions": plan.partitions,
+            "ratios": [round(ratio, 3) for ratio in rounds.ratios("channel", "raw", "rate")],
+            "raw_seconds": rounds.values("raw", "seconds"),
+            "channel_seconds": rounds.values("channel", "seconds"),
+            "raw_cpu_seconds": rounds.median("raw", "cpu_seconds"),
+            "channel_cpu_seconds": rounds.median("channel", "cpu_seconds"),
+            "commits_per_round": rounds.values("channel", "commits"),
+        },
+    )
+
+
+def _request(servers: LocalStack, plan: Plan, group: str) -> dict[str, Any]:
+    catalog = KafkaTopicCatalog({"bootstrap.servers": servers.bootstrap_servers}, "bench")
+    try:
+        deadline = Deadline.after(30)
+        ends = {
+            number: catalog.watermarks(TopicPartition(_TOPIC, number), deadline)[1]
+            for number in range(plan.partitions)
+        }
+    finally:
+        catalog.close()
+    return {"topic": _TOPIC, "group": group, "ends": ends}

@@ -1,0 +1,51 @@
+"""What a benchmark says at its end, and how."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The figures of one benchmark, the most important first."""
+
+    name: str
+    figures: dict[str, Any]
+
+    def as_json(self) -> str:
+        """Return one line, with what the figures depend on."""
+        return json.dumps({"benchmark": self.name, **self.figures, **_surroundings()})
+
+    def as_table(self) -> str:
+        """Return one figure a line."""
+        figures = {"benchmark": self.name, **self.figures, **_surroundings()}
+        width = max(map(len, figures))
+        return "\n".join(f"{key:<{width}}  {_shown(value)}" for key, value in figures.items())
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(_shown, value))
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {_shown(each)}" for key, each in value.items())
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+
+
+def _surroundings() -> dict[str, Any]:
+    return {
+        "cores": len(os.sched_getaffinity(0)),
+        "python": platform.python_version(),
+        "at": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+    }
+
+
+def say(line: str) -> None:
+    """Tell how far it is, on standard error: standard output has the result."""
+    sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()

@@ -1,0 +1,59 @@
+"""Alternating rounds: both sides meet the same state of the machine, and the median counts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+#: What one round of one side measured.
+Measured = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Rounds:
+    """What each side measured, round by round."""
+
+    results: Mapping[str, Sequence[Measured]]
+
+    def values(self, side: str, key: str) -> list[float]:
+        """Return one figure of a side in the order of the rounds."""
+        return [result[key] for result in self.results[side]]
+
+    def median(self, side: str, key: str) -> float:
+        """Return the median of one figure of a side."""
+        return median(self.values(side, key))
+
+    def ratios(self, one: str, other: str, key: str) -> list[float]:
+        """Return ``one`` divided by ``other``, round by round."""
+        pairs = zip(self.values(one, key), self.values(other, key), strict=True)
+        return [a / b for a, b in pairs]
+
+    def ratio(self, one: str, other: str, key: str) -> float:
+        """Return the median of the rounds' ratios.
+
+        The sides of one round ran one after the other, so a neighbour who slows the machine for a
+        minute slows both; medians taken first would compare different minutes.
+        """
+        return median(self.ratios(one, other, key))
+
+
+def alternate(
+    sides: Mapping[str, Callable[[], Measured]], rounds: int, *, say: Callable[[str], None]
+) -> Rounds:
+    """Run ``rounds`` rounds of each side; who begins changes from round to round."""
+    results: dict[str, list[Measured]] = {name: [] for name in sides}
+    for number in range(rounds):
+        order = list(sides) if number % 2 == 0 else list(reversed(sides))
+        for name in order:
+            measured = sides[name]()
+            results[name].append(measured)
+            say(f"round {number + 1} {name}: {_line(measured)}")
+    return Rounds(results)
+
+
+def _line(measured: Measured) -> str:
+    return ", ".join(f"{key} {value:,}" for key, value in measured.items())

@@ -1,0 +1,140 @@
+"""A channel that does nothing but sum the lengths of values: what its machinery costs."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from threading import Event
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.sides import Request, Result
+from headrace.clock import Deadline
+from headrace.config import load
+from headrace.controller import KafkaController
+from headrace.kafka import KafkaOffsetStore
+from headrace.kafka.clients import client_properties
+from headrace.processors import BatchProcessor, BatchResponse
+from headrace.records import TopicPartition
+
+if TYPE_CHECKING:
+    from headrace.config import ChannelConfig, Config
+    from headrace.records import Assignment, Batch
+
+#: Seconds that a round may take.
+_PATIENCE = 120.0
+
+
+class Tally:
+    """What came of one partition. Changed by the one worker that has the partition."""
+
+    __slots__ = ("count", "next_offset", "total")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.total = 0
+        self.next_offset = 0
+
+
+class SummingProcessor(BatchProcessor):
+    """Sums the values' lengths, and notes when the first partition came and the last one ended."""
+
+    def __init__(self, ends: dict[int, int]) -> None:
+        self._ends = ends
+        self.tallies = {number: Tally() for number in ends}
+        self.begun = 0.0
+        self.ended = 0.0
+        self.finished = Event()
+        self._open = dict(ends)
+
+    def on_assigned(self, assignment: Assignment) -> None:
+        """Start the clock: fetching begins behind this call."""
+        del assignment
+        self.begun = self.begun or time.perf_counter()
+
+    def on_next_batch(self, batch: Batch) -> BatchResponse:
+        """Sum one batch."""
+        number = batch.partition.partition
+        tally = self.tallies[number]
+        tally.total += sum(map(len, batch.records))
+        tally.count += len(batch)
+        tally.next_offset = batch.next_offset
+        if batch.next_offset >= self._ends[number]:
+            self._finish(number)
+        return BatchResponse.advance()
+
+    def _finish(self, number: int) -> None:
+        self._open.pop(number, None)
+        if not self._open:
+            self.ended = time.perf_counter()
+            self.finished.set()
+
+
+class SummingChannel:
+    """Reads a whole topic through a controller, a channel, ZooKeeper and commits."""
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        self._config: Config = load(Path(settings["config"]))
+
+    def round(self, request: Request) -> Result:
+        """Read ``topic`` as ``group`` up to ``ends``, the end of each partition."""
+        config = _for_round(self._config, request["topic"], request["group"])
+        processor = SummingProcessor(request["ends"])
+        controller = KafkaController(config, processors={"bench": processor})
+        cpu = os.times()
+        controller.start(Deadline.after(60))
+        try:
+            finished = processor.finished.wait(_PATIENCE)
+            failure = controller.wait(0.001)
+            used = os.times()
+        finally:
+            left = controller.stop(Deadline.after(30)).left
+        if not finished or failure is not None or left:
+            raise AssertionError(f"unfinished: failure {failure}, left {left}")
+        _check(config, processor, request)
+        seconds = processor.ended - processor.begun
+        count = sum(tally.count for tally in processor.tallies.values())
+        return {
+            "records": count,
+            "bytes": sum(tally.total for tally in processor.tallies.values()),
+            "seconds": round(seconds, 3),
+            "rate": round(count / seconds),
+            "cpu_seconds": round(used.user + used.system - cpu.user - cpu.system, 2),
+            "commits": _commits(controller, request["topic"]),
+        }
+
+    def close(self) -> None:
+        """Hold nothing."""
+
+
+def _for_round(config: Config, topic: str, group: str) -> Config:
+    """Return the configuration with the channel on another topic and in a new group."""
+    channel: ChannelConfig = config.channels["bench"]
+    changed = channel.model_copy(update={"topics": (topic,), "group": group})
+    return config.model_copy(update={"channels": {"bench": changed}})
+
+
+def _check(config: Config, processor: SummingProcessor, request: Request) -> None:
+    """Compare what was counted and committed with what is there."""
+    ends: dict[int, int] = request["ends"]
+    counted = {number: tally.count for number, tally in processor.tallies.items()}
+    reached = {number: tally.next_offset for number, tally in processor.tallies.items()}
+    store = KafkaOffsetStore(client_properties(config.kafka), request["group"])
+    try:
+        stored = {
+            number: store.read(TopicPartition(request["topic"], number), Deadline.after(10))
+            for number in ends
+        }
+    finally:
+        store.close()
+    committed = {number: found.offset if found else None for number, found in stored.items()}
+    if not counted == reached == committed == ends:
+        raise AssertionError(
+            f"of {ends}: {counted} counted, {reached} reached, {committed} committed"
+        )
+
+
+def _commits(controller: KafkaController, topic: str) -> int:
+    """Return how many commits of single partitions were stored."""
+    labels = {"channel": "bench", "topic": topic}
+    return int(controller.metrics.registry.get_sample_value("headrace_commits_total", labels) or 0)
