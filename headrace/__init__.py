@@ -1,5 +1,80 @@
-"""Headrace: inbound Kafka channels, owned through ZooKeeper, reduced by Spark, committed once."""
+"""Headrace: inbound Kafka channels, owned through ZooKeeper, reduced by Spark, committed once.
+
+The names below are the public library API, together with ``headrace.testing``. They are imported
+when they are first asked for, so that ``import headrace`` starts no Spark and costs nothing.
+"""
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from headrace.channel.channel import ChannelPorts, InboundKafkaChannel
+    from headrace.clock import Deadline
+    from headrace.config import ChannelConfig, Config, load
+    from headrace.controller import KafkaController
+    from headrace.logs import configure_logging
+    from headrace.metrics import Metrics, MetricsServer
+    from headrace.processors import BatchProcessor, BatchResponse, ChannelContext, Request
+    from headrace.processors.simple import SimpleKafkaProcessor, SimpleOptions
+    from headrace.records import Assignment, Batch, Record, TopicPartition
+
 __version__ = "0.1.0"
+
+_HOMES = {
+    "Assignment": "headrace.records",
+    "Batch": "headrace.records",
+    "BatchProcessor": "headrace.processors",
+    "BatchResponse": "headrace.processors",
+    "ChannelConfig": "headrace.config",
+    "ChannelContext": "headrace.processors",
+    "ChannelPorts": "headrace.channel.channel",
+    "Config": "headrace.config",
+    "Deadline": "headrace.clock",
+    "InboundKafkaChannel": "headrace.channel.channel",
+    "KafkaController": "headrace.controller",
+    "Metrics": "headrace.metrics",
+    "MetricsServer": "headrace.metrics",
+    "Record": "headrace.records",
+    "Request": "headrace.processors",
+    "SimpleKafkaProcessor": "headrace.processors.simple",
+    "SimpleOptions": "headrace.processors.simple",
+    "TopicPartition": "headrace.records",
+    "configure_logging": "headrace.logs",
+    "load": "headrace.config",
+}
+
+__all__ = [
+    "Assignment",
+    "Batch",
+    "BatchProcessor",
+    "BatchResponse",
+    "ChannelConfig",
+    "ChannelContext",
+    "ChannelPorts",
+    "Config",
+    "Deadline",
+    "InboundKafkaChannel",
+    "KafkaController",
+    "Metrics",
+    "MetricsServer",
+    "Record",
+    "Request",
+    "SimpleKafkaProcessor",
+    "SimpleOptions",
+    "TopicPartition",
+    "configure_logging",
+    "load",
+]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'headrace' has no attribute {name!r}")
+    return getattr(import_module(home), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

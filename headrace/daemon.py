@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from headrace import logs
 from headrace.clock import Deadline
 from headrace.config import load
 from headrace.controller import KafkaController
 from headrace.errors import ConfigError, FatalError, StartError
+from headrace.logs import configure_logging
 from headrace.metrics import Metrics, MetricsServer
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def run(path: Path) -> ExitCode:
         for problem in error.problems:
             sys.stderr.write(f"{problem}\n")
         return ExitCode.CONFIG
-    logs.configure(config.logging)
+    configure_logging(config.logging)
     try:
         return _serve(config)
     except ConfigError as error:

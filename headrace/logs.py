@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _QUIET = {"kazoo": logging.WARNING, "py4j": logging.WARNING, "pyspark": logging.WARNING}
 
 
-def configure(config: LoggingConfig) -> None:
+def configure_logging(config: LoggingConfig) -> None:
     """Send everything to standard error as JSON lines, or in columns for people.
 
     Called once, before the first event; libraries that log through ``logging`` take the same way.
