@@ -6,13 +6,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING
+from urllib.request import urlopen
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
 from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
 #: Seconds. From a commit that costs a millisecond to a job that runs for minutes.
 STAGE_BUCKETS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
@@ -93,9 +95,6 @@ class Metrics:
         self.commit_failures = self._counter(
             "commit_failures", "Offset commits that failed.", "channel", "topic"
         )
-        self.fencing_violations = self._counter(
-            "fencing_violations", "Foreign commits over ours, repaired.", "channel", "topic"
-        )
         self.rebalances = self._counter(
             "rebalances", "Rounds in which partitions were taken or given.", "channel"
         )
@@ -155,3 +154,27 @@ class MetricsServer:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join(5)
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One value that a process serves, with its labels."""
+
+    name: str
+    labels: Mapping[str, str]
+    value: float
+
+
+def read_metrics(host: str, port: int, timeout: float) -> list[Sample]:
+    """Return what a process serves on its metrics port. Blocks, for ``timeout`` seconds at most.
+
+    Raises:
+        OSError: nothing answers there, or not in time.
+    """
+    with urlopen(f"http://{host}:{port}/metrics", timeout=timeout) as answer:
+        text = answer.read().decode()
+    return [
+        Sample(sample.name, sample.labels, sample.value)
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    ]

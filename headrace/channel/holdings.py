@@ -182,7 +182,9 @@ class Holdings:
     def _find(self, claim: Claim) -> OwnedPartition | None:
         with self._lock:
             owned = self._owned.get(claim.partition)
-        return owned if owned is not None and owned.claim.epoch == claim.epoch else None
+        # The claim may have been raised already though the partition has not heard of it yet; what
+        # is older than the partition's own claim concerns one that ended.
+        return owned if owned is not None and claim.epoch >= owned.claim.epoch else None
 
     def _release_by(self) -> float:
         now = self._clock.monotonic()

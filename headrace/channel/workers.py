@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from headrace.channel.callbacks import WorkerAbandoned
+from headrace.channel.states import Ending
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -84,4 +85,7 @@ class Workers:
                     "worker_failed", channel=self._channel, partition=str(owned.partition)
                 )
                 self._fail(error)
+                if owned.ending is Ending.ABANDONED:
+                    continue  # it cannot even be ended, so nobody gets it any more
+                owned.end(Ending.ABANDONED)
             self._scheduler.give_back(owned, holder)

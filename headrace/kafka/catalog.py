@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollection
@@ -38,7 +39,7 @@ class KafkaTopicCatalog:
             cluster = self._admin.describe_cluster(request_timeout=_seconds(deadline)).result(
                 _seconds(deadline)
             )
-        except (KafkaException, TimeoutError) as error:
+        except (KafkaException, FutureTimeoutError) as error:
             raise self._unavailable(error) from error
         return str(cluster.cluster_id)
 
@@ -55,7 +56,7 @@ class KafkaTopicCatalog:
                 if error.args[0].code() in _MISSING:
                     continue
                 raise self._unavailable(error) from error
-            except TimeoutError as error:
+            except FutureTimeoutError as error:
                 raise self._unavailable(error) from error
             found[name] = TopicInfo(name, str(topic.topic_id), len(topic.partitions))
         return found

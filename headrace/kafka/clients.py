@@ -1,10 +1,16 @@
-"""From the ``kafka`` section to the properties that every client starts from."""
+"""From the ``kafka`` section to clients, or to a sentence about what is wrong with it."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from confluent_kafka import Consumer, KafkaException
+
+from headrace.errors import ConfigError
+
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from headrace.config import KafkaConfig
 
 _PROTOCOLS = {
@@ -25,6 +31,21 @@ def client_properties(config: KafkaConfig) -> dict[str, Any]:
     properties |= _tls(config) | _sasl(config)
     properties["bootstrap.servers"] = ",".join(config.bootstrap_servers)
     return properties
+
+
+def open_consumer(properties: Mapping[str, Any]) -> Consumer:
+    """Make a consumer.
+
+    Raises:
+        ConfigError: librdkafka does not know a property, or refuses its value.
+    """
+    try:
+        return Consumer(dict(properties))
+    except KafkaException as error:
+        reason = error.args[0].str()
+        raise ConfigError(
+            [f"kafka: librdkafka refuses the settings: {reason}; correct kafka.properties"]
+        ) from error
 
 
 def _tls(config: KafkaConfig) -> dict[str, Any]:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 import structlog
-from confluent_kafka import Consumer, KafkaException
+from confluent_kafka import KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
 
 from headrace.kafka import properties
+from headrace.kafka.clients import open_consumer
 from headrace.kafka.ports import OffsetStoreError, StoredOffset
 from headrace.records import TopicPartition
 
@@ -37,7 +39,8 @@ class KafkaOffsetStore:
     def __init__(self, client_properties: Mapping[str, Any], group: str) -> None:
         self._group = group
         self._answers: list[tuple[object, list[ClientPartition]]] = []
-        self._consumer = Consumer(
+        self._unanswered = 0
+        self._consumer = open_consumer(
             {
                 **properties.consumer(client_properties, group),
                 "on_commit": lambda error, offsets: self._answers.append((error, offsets)),
@@ -73,11 +76,13 @@ class KafkaOffsetStore:
             )
         except KafkaException as error:
             return dict.fromkeys(offsets, error.args[0].str())
+        self._unanswered += 1
         wanted = {p: stored.offset for p, stored in offsets.items()}
         while not deadline.expired:
             self._consumer.poll(deadline.at_most(_POLL))
             while self._answers:
                 problem, answered = self._answers.pop(0)
+                self._unanswered -= 1
                 if {TopicPartition(a.topic, a.partition): a.offset for a in answered} == wanted:
                     return _failures(problem, answered)
                 log.info("late_commit_answer", group=self._group, error=str(problem))
@@ -88,8 +93,16 @@ class KafkaOffsetStore:
         self._consumer.poll(0)
 
     def close(self) -> None:
-        """Release the client."""
-        self._consumer.close()
+        """Release the client; does not block.
+
+        With a commit on its way the client ends only when that is answered or has timed out, 45 s
+        later. Nobody waits for this any more, so it happens on a thread of its own.
+        """
+        if self._unanswered:
+            log.info("commit_left_behind", group=self._group, commits=self._unanswered)
+            Thread(target=self._consumer.close, name="kafka-close", daemon=True).start()
+        else:
+            self._consumer.close()
 
 
 def _entry(partition: TopicPartition, stored: StoredOffset) -> ClientPartition:

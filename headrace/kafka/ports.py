@@ -37,7 +37,10 @@ class RecordSource(Protocol):
     """One consumer that only assigns. Used by one thread, its fetcher, which also closes it."""
 
     def assign(self, starts: Mapping[TopicPartition, int]) -> None:
-        """Begin to fetch partitions at the offsets given; others keep what was prefetched."""
+        """Begin to fetch partitions at the offsets given, paused or not before.
+
+        Other partitions keep what was prefetched.
+        """
         ...
 
     def unassign(self, partitions: Collection[TopicPartition]) -> None:
@@ -45,7 +48,10 @@ class RecordSource(Protocol):
         ...
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
-        """Fetch an assigned partition from ``offset``; nothing older comes after this returns."""
+        """Fetch an assigned partition from ``offset``, and end its pause.
+
+        Nothing that was fetched before comes after this returns.
+        """
         ...
 
     def pause(self, partitions: Collection[TopicPartition]) -> None:

@@ -6,10 +6,11 @@ from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, cast
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message
+from confluent_kafka import KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as ClientPartition
 
 from headrace.kafka import properties
+from headrace.kafka.clients import open_consumer
 from headrace.kafka.ports import Fetched
 from headrace.records import TopicPartition
 
@@ -33,14 +34,18 @@ class KafkaRecordSource:
     """
 
     def __init__(self, client_properties: Mapping[str, Any], group: str, prefetch: int) -> None:
-        self._consumer = Consumer(properties.source(client_properties, group, prefetch))
+        self._consumer = open_consumer(properties.source(client_properties, group, prefetch))
         self._topics: list[str] = []
 
     def assign(self, starts: Mapping[TopicPartition, int]) -> None:
-        """Begin to fetch; other partitions keep what was prefetched."""
+        """Begin to fetch; other partitions keep what was prefetched.
+
+        Partitions are resumed because the client may remember a pause beyond an assignment.
+        """
         self._consumer.incremental_assign(
             [ClientPartition(p.topic, p.partition, offset) for p, offset in starts.items()]
         )
+        self._consumer.resume(_client(starts))
         self._topics = sorted({p.topic for p in self._consumer.assignment()})
 
     def unassign(self, partitions: Collection[TopicPartition]) -> None:
