@@ -143,16 +143,27 @@ def test_values_that_fit(hand_over: HandOver, what: str) -> None:
 
 @pytest.mark.parametrize("what", BAD)
 def test_values_that_do_not_fit_fail_with_their_offset(hand_over: HandOver, what: str) -> None:
-    """The error names topic, partition and offset, even where the plan needs no decoded column."""
+    """The error names topic, partition and offset."""
     values = [b'{"id": 1}', None, BAD[what]]
-    frame = json().apply(frame_of(hand_over, values, start=100))
 
-    for action in (frame, frame.selectExpr("1 as one"), frame.groupBy().count()):
-        with pytest.raises(Exception, match="headrace:undecodable") as caught:
-            action.write.format("noop").mode("overwrite").save()
-        error = undecodable_in(str(caught.value))
-        assert isinstance(error, UndecodableRecordError)
-        assert (error.partition, error.offset) == (WHERE, 102)
+    assert_fails_at(json().apply(frame_of(hand_over, values, start=100)), 102)
+
+
+def test_column_pruning_keeps_the_check(hand_over: HandOver) -> None:
+    """A plan that needs no decoded column fails at the bad record all the same."""
+    frame = json().apply(frame_of(hand_over, [b"{}", BAD["not JSON"]]))
+
+    for pruned in (frame.selectExpr("1 as one"), frame.groupBy().count()):
+        assert_fails_at(pruned, 1)
+
+
+def assert_fails_at(frame: DataFrame, offset: int) -> None:
+    """Run a plan; its error has to name the record at ``offset``."""
+    with pytest.raises(Exception, match="headrace:undecodable") as caught:
+        frame.write.format("noop").mode("overwrite").save()
+    error = undecodable_in(str(caught.value))
+    assert isinstance(error, UndecodableRecordError)
+    assert (error.partition, error.offset) == (WHERE, offset)
 
 
 def test_values_that_do_not_fit_are_left_out_and_counted(hand_over: HandOver) -> None:

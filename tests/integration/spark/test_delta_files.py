@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from deltalake import DeltaTable
+
+from headrace.spark.sinks.delta import DeltaSink
+from headrace.spark.sinks.staging import STAGING
+from tests.contracts.sinks import micro_batch, share
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame
+
+    from headrace.spark.runtime import SparkRuntime
+
+_EVERY_TYPE = """
+    cast(id as byte) as a_byte, cast(id as short) as a_short, cast(id as int) as an_int,
+    id as a_long, cast(id as float) as a_float, cast(id as double) as a_double,
+    cast(id as decimal(20, 3)) as a_decimal, cast(id as string) as a_string,
+    cast(cast(id as string) as binary) as some_bytes, id > 1 as a_flag, date'2013-01-01' as a_date,
+    timestamp'2013-01-01 05:00:00.123456' as an_instant, array(id, null) as an_array,
+    map('k', id) as a_map, struct(id as x, 'y' as y) as a_struct, cast(null as string) as nothing
+"""
+
+
+def _commit(sink: DeltaSink, number: int, frame: DataFrame) -> None:
+    sink.commit(sink.stage(micro_batch(f"m{number}"), frame), [share(0, number, number + 1)])
+
+
+def _rows(folder: Path) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = DeltaTable(folder).to_pyarrow_table().to_pylist()
+    return rows
+
+
+def test_every_type_survives(spark_runtime: SparkRuntime, tmp_path: Path) -> None:
+    """What a reader of the table gets is what Spark computed, for each type Delta knows."""
+    sink = DeltaSink(tmp_path)
+    sink.open()
+    frame = spark_runtime.session.range(3).selectExpr(*_split(_EVERY_TYPE))
+    expected = frame.orderBy("a_long").toArrow().to_pylist()
+
+    _commit(sink, 0, frame)
+    _commit(sink, 1, frame.limit(0))
+
+    assert sorted(_rows(tmp_path), key=lambda row: int(row["a_long"])) == expected
+
+
+def test_columns_may_come_in_another_order(spark_runtime: SparkRuntime, tmp_path: Path) -> None:
+    """A table is written by name, not by position, and takes null where the first had none."""
+    sink = DeltaSink(tmp_path)
+    sink.open()
+    session = spark_runtime.session
+
+    _commit(sink, 0, session.range(1).groupBy("id").count())
+    _commit(sink, 1, session.sql("select cast(null as bigint) as count, 5L as id"))
+
+    assert sorted(_rows(tmp_path), key=lambda row: int(row["id"])) == [
+        {"id": 0, "count": 1},
+        {"id": 5, "count": None},
+    ]
+
+
+def test_partition_columns(spark_runtime: SparkRuntime, tmp_path: Path) -> None:
+    """Values of any kind come back from partition columns, and readers can prune by them."""
+    sink = DeltaSink(tmp_path, partition_by=["name", "day"])
+    sink.open()
+    values = ["plain", "a b/c%20=d:ü'\"", None, "__odd__"]
+    session = spark_runtime.session
+    frames = [
+        session.createDataFrame([(n, value)], "id long, name string").selectExpr(
+            "id", "name", "date_add(date'2013-01-01', cast(id as int)) as day"
+        )
+        for n, value in enumerate(values)
+    ]
+    whole = frames[0].unionAll(frames[1]).unionAll(frames[2]).unionAll(frames[3])
+
+    _commit(sink, 0, whole)
+
+    rows = sorted(_rows(tmp_path), key=lambda row: int(row["id"]))
+    assert [row["name"] for row in rows] == values
+    assert [row["day"].day for row in rows] == [1, 2, 3, 4]
+    pruned = DeltaTable(tmp_path).to_pyarrow_table(filters=[("name", "=", values[1])])
+    assert pruned.column("id").to_pylist() == [1]
+    again = DeltaSink(tmp_path, partition_by=["name", "day"])
+    again.open()
+    again.close()
+
+
+def test_a_job_that_fails_leaves_no_files(spark_runtime: SparkRuntime, tmp_path: Path) -> None:
+    """What a failed job had written is removed with its folder."""
+    sink = DeltaSink(tmp_path)
+    sink.open()
+    frame = spark_runtime.session.range(4).selectExpr("if(id > 2, raise_error('no'), id) as id")
+
+    with pytest.raises(Exception, match="no"):
+        sink.stage(micro_batch("one"), frame)
+
+    assert list((tmp_path / STAGING).rglob("*.parquet")) == []
+    assert list(tmp_path.glob("*.parquet")) == []
+
+
+def test_no_checksum_and_marker_files(spark_runtime: SparkRuntime, tmp_path: Path) -> None:
+    """Beside the data nothing is left in the table's folder."""
+    sink = DeltaSink(tmp_path)
+    sink.open()
+
+    _commit(sink, 0, spark_runtime.session.range(4))
+    sink.close()
+
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {"_delta_log", *(path.name for path in tmp_path.glob("part-m0-*.parquet"))}
+    assert len(names) == 3
+
+
+def _split(columns: str) -> list[str]:
+    """Split a select list at the commas that are not inside brackets."""
+    parts, depth = [""], 0
+    for letter in columns:
+        depth += (letter == "(") - (letter == ")")
+        if letter == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return [part.strip() for part in parts]
