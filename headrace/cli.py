@@ -9,6 +9,7 @@ import typer
 
 import headrace
 from headrace.config.cli import check, schema
+from headrace.demo.cli import demo
 from headrace.local.cli import app as local
 
 app = typer.Typer(
@@ -20,6 +21,7 @@ app = typer.Typer(
 )
 app.command()(check)
 app.command()(schema)
+app.command()(demo)
 app.add_typer(local, name="local")
 
 

@@ -74,7 +74,8 @@ class KafkaController:
         sys.path[:0] = [f for f in map(str, self.config.python_path) if f not in sys.path]
         enabled = {name: c for name, c in self.config.channels.items() if c.enabled}
         processors = {
-            name: self._processors.get(name) or build_processor(channel, self._spark_runtime)
+            name: self._processors.get(name)
+            or build_processor(channel, self._spark_runtime, self.config.instance_id)
             for name, channel in enabled.items()
         }
         self._identity.acquire()

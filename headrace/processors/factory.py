@@ -27,9 +27,11 @@ if TYPE_CHECKING:
 
 
 def build_processor(
-    channel: config.ChannelConfig, spark: Callable[[], SparkRuntime]
+    channel: config.ChannelConfig, spark: Callable[[], SparkRuntime], member: str
 ) -> BatchProcessor:
-    """Build what ``channel.processor`` describes; ``spark`` is called only where it is needed.
+    """Build what ``channel.processor`` describes, for a member of this name.
+
+    ``spark`` is called only where it is needed.
 
     Raises:
         StartError: code that it names cannot be imported or has a wrong shape.
@@ -37,7 +39,7 @@ def build_processor(
     """
     match channel.processor:
         case config.SparkProcessorConfig() as chosen:
-            return _spark(channel, chosen, spark())
+            return _spark(channel, chosen, spark(), member)
         case config.SimpleProcessorConfig() as chosen:
             return _simple(channel, chosen)
         case config.CustomProcessorConfig() as chosen:
@@ -53,11 +55,14 @@ def commit_interval(channel: config.ChannelConfig) -> float:
 
 
 def _spark(
-    channel: config.ChannelConfig, chosen: config.SparkProcessorConfig, runtime: SparkRuntime
+    channel: config.ChannelConfig,
+    chosen: config.SparkProcessorConfig,
+    runtime: SparkRuntime,
+    member: str,
 ) -> BatchProcessor:
     assert channel.sink is not None, "the configuration demands a sink"
     decode = Decode(Decoding(chosen.decode), chosen.ddl, OnUndecodable(chosen.undecodable))
-    engine = SparkEngine(runtime, chosen.reducer, build_sink(channel.sink), decode)
+    engine = SparkEngine(runtime, chosen.reducer, build_sink(channel.sink, member), decode)
     return SparkProcessor(
         engine,
         limits=MergeLimits(max_records=chosen.max_records),

@@ -23,15 +23,15 @@ def spark_settings(section: config.SparkConfig) -> SparkSettings:
     return SparkSettings(section.master, properties, section.warm_up)
 
 
-def build_sink(section: config.SinkConfig) -> Sink[Any]:
-    """Build what a Spark channel's ``sink`` describes.
+def build_sink(section: config.SinkConfig, member: str) -> Sink[Any]:
+    """Build what a Spark channel's ``sink`` describes, for a member of this name.
 
     Raises:
         ConfigError: the path cannot be used.
     """
     match section:
         case config.DeltaSinkConfig(path=path, partition_by=columns):
-            return DeltaSink(path, partition_by=columns)
+            return DeltaSink(path, partition_by=columns, member=member)
         case config.JsonLinesSinkConfig(path=path):
             return JsonLinesSink(path)
         case config.ConsoleSinkConfig(rows=rows):

@@ -29,6 +29,10 @@ log = structlog.get_logger(__name__)
 #: rebases on most of them by itself, up to 15 times a call.
 _COMMIT_ATTEMPTS = 5
 
+#: What a commit says about itself in the table's history.
+MICRO_BATCH_KEY = "headrace_micro_batch"
+MEMBER_KEY = "headrace_member"
+
 
 class DeltaSink:
     """Appends to one Delta table in a local folder, exactly once.
@@ -38,7 +42,7 @@ class DeltaSink:
     that commits: delta-rs refuses a commit whose handle missed another writer's move of the same
     identity, but takes a lower offset from a handle that saw it. docs/sinks.md has every crash
     point. ``partition_by`` names columns of the result; ``durable`` forces files to disk before
-    the offsets count as stored.
+    the offsets count as stored; ``member`` is written beside each commit, to tell who made it.
 
     Raises:
         ConfigError: ``path`` is not a local folder.
@@ -47,11 +51,17 @@ class DeltaSink:
     guarantee = Guarantee.EXACTLY_ONCE
 
     def __init__(
-        self, path: str | Path, *, partition_by: Sequence[str] = (), durable: bool = True
+        self,
+        path: str | Path,
+        *,
+        partition_by: Sequence[str] = (),
+        durable: bool = True,
+        member: str | None = None,
     ) -> None:
         self._folder = local_folder(path)
         self._partition_by = tuple(partition_by)
         self._durable = durable
+        self._metadata = {} if member is None else {MEMBER_KEY: member}
         self._staging = Staging(self._folder, durable=durable)
         self._lock = threading.Lock()
         self._table: DeltaTable | None = None
@@ -178,7 +188,7 @@ class DeltaSink:
                 schema=table.schema(),
                 partition_by=list(self._partition_by) or None,
                 commit_properties=CommitProperties(
-                    custom_metadata={"headrace_micro_batch": staged.name},
+                    custom_metadata={MICRO_BATCH_KEY: staged.name, **self._metadata},
                     app_transactions=[Transaction(o.identity, o.next_offset) for o in offsets],
                 ),
             )

@@ -1,0 +1,171 @@
+"""The daemons of the demo: real ``headrace run`` processes, each with its own configuration."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import yaml
+
+from headrace.clock import Deadline
+from headrace.demo.errors import DemoError
+from headrace.demo.reducer import SCHEMA
+from headrace.local.ports import LOOPBACK, free_port
+from headrace.local.process import ServerProcess
+from headrace.metrics import read_metrics
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from headrace.local import LocalStack
+    from headrace.metrics import Sample
+
+TOPIC = "flights"
+GROUP = "flights"
+CHANNEL = "flights"
+
+#: Seconds in which a process has to exist; it takes milliseconds.
+_SPAWN_S = 30.0
+
+#: Seconds that a daemon has to answer a question about its metrics.
+_SCRAPE_S = 2.0
+
+#: How much of a log an error message quotes.
+_QUOTED_LINES = 15
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a daemon says of itself: the partitions it holds and its work since its start.
+
+    ``spark_seconds`` is the time of its Spark jobs.
+    """
+
+    partitions: frozenset[int] = frozenset()
+    lag: int = 0
+    batches: int = 0
+    spark_seconds: float = 0.0
+
+
+class Daemon:
+    """One daemon with its folder; it dies with this process. For one thread."""
+
+    def __init__(self, name: str, directory: Path, stack: LocalStack, table: Path) -> None:
+        self.name = name
+        self.log_file = directory / "daemon.log"
+        self._port = free_port()
+        self._config = directory / "headrace.yaml"
+        self._process: ServerProcess | None = None
+        directory.mkdir(parents=True, exist_ok=True)
+        document = _document(name, directory, stack, table, self._port)
+        self._config.write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
+
+    @property
+    def state(self) -> str:
+        """Whether there is a process, in one word."""
+        return "stopped" if self._process is None else "running"
+
+    def start(self) -> None:
+        """Start the process; it is not ready when this returns."""
+        command = [sys.executable, "-m", "headrace", "run", "-c", str(self._config)]
+        self._process = ServerProcess.start(
+            command, log_file=self.log_file, deadline=Deadline.after(_SPAWN_S)
+        )
+
+    def kill(self) -> None:
+        """End the process with SIGKILL; it is gone when this returns. Harmless without one."""
+        if self._process is not None:
+            self._process.kill()
+            self._process = None
+
+    def stop(self, deadline: Deadline) -> int:
+        """Stop the process with SIGTERM and return its exit code."""
+        assert self._process is not None, "it was started"
+        code = self._process.stop(deadline)
+        self._process = None
+        return code
+
+    def require_running(self) -> None:
+        """Fail if the process ended by itself.
+
+        Raises:
+            DemoError: it did; with its exit code and the end of its log.
+        """
+        code = None if self._process is None else self._process.exit_code
+        if code is not None:
+            raise DemoError(f"{self.name} ended by itself with code {code}")
+
+    def read(self) -> Reading | None:
+        """Ask the process for its metrics; None while it does not answer. Blocks briefly."""
+        if self._process is None:
+            return None
+        try:
+            return _reading(read_metrics(LOOPBACK, self._port, _SCRAPE_S))
+        except OSError:
+            return None
+
+    def end_of_log(self) -> str:
+        """Return the last lines of the log, below its name."""
+        try:
+            text = self.log_file.read_text(encoding="utf-8", errors="replace")
+        except FileNotFoundError:
+            text = ""
+        lines = text.splitlines()[-_QUOTED_LINES:]
+        return "\n".join([f"the end of {self.log_file}:", *(f"  {line}" for line in lines)])
+
+
+def _document(
+    name: str, directory: Path, stack: LocalStack, table: Path, port: int
+) -> dict[str, object]:
+    """Return the configuration. Two daemons share two cores, so each Spark gets one."""
+    return {
+        "instance_id": name,
+        "state_dir": str(directory / "state"),
+        "kafka": {"bootstrap_servers": stack.bootstrap_servers},
+        "zookeeper": {"hosts": stack.zookeeper_hosts, "session_timeout": "5s"},
+        "spark": {
+            "master": "local[1]",
+            "driver_memory": "768MiB",
+            "warm_up": 3,
+            "properties": {
+                "spark.local.dir": str(directory / "spark"),
+                "spark.sql.warehouse.dir": str(directory / "warehouse"),
+            },
+        },
+        "logging": {"format": "json"},
+        "metrics": {"host": LOOPBACK, "port": port},
+        "channels": {
+            CHANNEL: {
+                "topics": [TOPIC],
+                "group": GROUP,
+                "processor": {
+                    "type": "spark",
+                    "reducer": "headrace.demo.reducer:reduce",
+                    "decode": "json",
+                    "schema": SCHEMA,
+                },
+                "sink": {"type": "delta", "path": str(table)},
+            }
+        },
+    }
+
+
+def _reading(samples: Iterable[Sample]) -> Reading:
+    found = list(samples)
+
+    def total(name: str, **labels: str) -> float:
+        return sum(
+            each.value
+            for each in found
+            if each.name == name and labels.items() <= each.labels.items()
+        )
+
+    held = (each.labels["partition"] for each in found if each.name == "headrace_owner_epoch")
+    return Reading(
+        partitions=frozenset(map(int, held)),
+        lag=int(total("headrace_lag_records")),
+        batches=int(total("headrace_batches_total")),
+        spark_seconds=total("headrace_stage_seconds_sum", stage="reduce"),
+    )

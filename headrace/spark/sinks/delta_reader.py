@@ -1,0 +1,104 @@
+"""A Delta table seen from outside: its rows, and its log commit by commit."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError, TableNotFoundError
+
+from headrace.errors import HeadraceError
+from headrace.spark.sinks.delta import MEMBER_KEY
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    import pyarrow as pa
+
+
+class TableUnreadableError(HeadraceError):
+    """There is no table in the folder, or it cannot be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableCommit:
+    """One version of a table.
+
+    ``at`` is in seconds since the epoch by the writer's clock, ``rows`` counts the rows added, and
+    ``offsets`` has the next offset of each partition that moved, by the partition's identity.
+    ``member`` is None where no member of Headrace made the commit.
+    """
+
+    version: int
+    at: float
+    member: str | None
+    rows: int
+    offsets: Mapping[str, int]
+
+
+class DeltaLog:
+    """Follows the log of a table, which need not exist yet. For one thread.
+
+    It reads the log's JSON files, each of which appears whole and never changes. They must still
+    be there: Delta keeps them for 30 days unless told otherwise.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder / "_delta_log"
+        self._next = 0
+
+    def read_new(self) -> list[TableCommit]:
+        """Return the commits since the last call, oldest first. Reads small files only.
+
+        Raises:
+            TableUnreadableError: a file of the log is not what Delta's protocol says.
+        """
+        return list(self._new())
+
+    def _new(self) -> Iterator[TableCommit]:
+        while True:
+            path = self._folder / f"{self._next:020}.json"
+            try:
+                text = path.read_text(encoding="utf-8")
+            except FileNotFoundError:
+                return
+            try:
+                commit = _commit(self._next, [json.loads(line) for line in text.splitlines()])
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                raise TableUnreadableError(
+                    f"{path} is no commit of a Delta table ({error}); the table is damaged"
+                ) from error
+            self._next += 1
+            yield commit
+
+
+def read_rows(folder: Path, columns: Sequence[str]) -> pa.Table:
+    """Return these columns of all rows of the table's newest version. Blocks; all in memory.
+
+    Raises:
+        TableUnreadableError: there is no table, or a file or a column of it is missing.
+    """
+    try:
+        return DeltaTable(folder).to_pyarrow_table(columns=list(columns))
+    except TableNotFoundError as error:
+        raise TableUnreadableError(f"{folder} holds no Delta table; give another folder") from error
+    except (DeltaError, OSError, ValueError) as error:
+        raise TableUnreadableError(f"the table in {folder} cannot be read: {error}") from error
+
+
+def _commit(version: int, actions: Sequence[Mapping[str, Any]]) -> TableCommit:
+    info: Mapping[str, Any] = next(
+        (each["commitInfo"] for each in actions if "commitInfo" in each), {}
+    )
+    added = [each["add"] for each in actions if "add" in each]
+    moved = [each["txn"] for each in actions if "txn" in each]
+    return TableCommit(
+        version=version,
+        at=info.get("timestamp", 0) / 1000,
+        member=info.get(MEMBER_KEY),
+        rows=sum(json.loads(each.get("stats") or "{}").get("numRecords", 0) for each in added),
+        offsets={each["appId"]: each["version"] for each in moved},
+    )
