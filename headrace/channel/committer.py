@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from headrace.channel.partition import Committed, OwnedPartition, Trouble
+from headrace.channel.news import Committed, Trouble
+from headrace.channel.partition import OwnedPartition
 from headrace.clock import Clock, Deadline
 from headrace.errors import CommitFailedError
 from headrace.kafka.ports import StoredOffset

@@ -11,7 +11,8 @@ import structlog
 
 from headrace.channel.buffer import chunk_of
 from headrace.channel.flow import Reading, decide
-from headrace.channel.partition import GapPassed, OutOfRange, OwnedPartition
+from headrace.channel.news import GapPassed, OutOfRange
+from headrace.channel.partition import OwnedPartition
 
 if TYPE_CHECKING:
     from collections.abc import Callable

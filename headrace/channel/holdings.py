@@ -9,7 +9,8 @@ import structlog
 
 from headrace.channel.buffer import Limits
 from headrace.channel.committer import COMMIT_TIMEOUT
-from headrace.channel.partition import EpochRaised, OwnedPartition
+from headrace.channel.news import EpochRaised
+from headrace.channel.partition import OwnedPartition
 from headrace.channel.states import Ending
 from headrace.metrics import PartitionReading
 

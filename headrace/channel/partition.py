@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from headrace.channel.gates import Gates
+    from headrace.channel.news import Committed, News
     from headrace.coordinators.claims import Claim
-    from headrace.errors import PartitionError
     from headrace.processors import BatchResponse
     from headrace.records import Batch, TopicPartition
 
@@ -38,45 +38,6 @@ class Outstanding:
     cut: Cut
     answer: Future[BatchResponse]
     deadline: float
-
-
-@dataclass(frozen=True, slots=True)
-class Committed:
-    """News for a partition: ``offset`` is stored, and with it all that was staged before it."""
-
-    offset: int
-    sequence: int
-
-
-@dataclass(frozen=True, slots=True)
-class Trouble:
-    """News for a partition: an error that belongs to no batch."""
-
-    error: PartitionError
-
-
-@dataclass(frozen=True, slots=True)
-class EpochRaised:
-    """News for a partition: the coordinator raised the epoch of its claim."""
-
-    claim: Claim
-
-
-@dataclass(frozen=True, slots=True)
-class OutOfRange:
-    """News for a partition: the broker does not have its position (of that generation)."""
-
-    generation: int
-
-
-@dataclass(frozen=True, slots=True)
-class GapPassed:
-    """News for a partition: nothing readable lies between its position and ``end``."""
-
-    end: int
-
-
-News = Committed | Trouble | EpochRaised | OutOfRange | GapPassed
 
 
 class OwnedPartition:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from headrace.channel.partition import Committed, EpochRaised, Trouble
+from headrace.channel.news import Committed, EpochRaised, Trouble
 from headrace.channel.states import PartitionState
 from headrace.clock import Deadline
 

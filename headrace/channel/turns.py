@@ -7,20 +7,15 @@ from typing import TYPE_CHECKING
 
 from headrace.channel.delivery import Delivery
 from headrace.channel.ending import Endings
-from headrace.channel.partition import (
-    Committed,
-    EpochRaised,
-    GapPassed,
-    OutOfRange,
-    Trouble,
-)
+from headrace.channel.news import Committed, EpochRaised, GapPassed, OutOfRange, Trouble
 from headrace.channel.range_reset import RangeReset
 from headrace.channel.starting import Starting
 from headrace.channel.states import Ending, PartitionState
 from headrace.errors import CoordinationSuspendedError
 
 if TYPE_CHECKING:
-    from headrace.channel.partition import News, OwnedPartition
+    from headrace.channel.news import News
+    from headrace.channel.partition import OwnedPartition
     from headrace.channel.parts import Parts
 
 _GIVEN_BACK = (PartitionState.RELEASING, PartitionState.TERMINATING)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from headrace.channel.buffer import Cut, chunk_of
-from headrace.channel.partition import Committed, Outstanding
+from headrace.channel.news import Committed
+from headrace.channel.partition import Outstanding
 from headrace.channel.states import FINAL, TRANSITIONS, Ending, PartitionState
 from headrace.errors import FatalError
 from headrace.processors import BatchResponse
