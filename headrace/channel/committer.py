@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import structlog
 
 from headrace.channel.news import Committed, Trouble
-from headrace.channel.partition import OwnedPartition
 from headrace.clock import Clock, Deadline
 from headrace.errors import CommitFailedError
 from headrace.kafka.ports import StoredOffset
@@ -17,6 +16,7 @@ from headrace.kafka.ports import StoredOffset
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from headrace.channel.partition import OwnedPartition
     from headrace.kafka.ports import OffsetStore
     from headrace.metrics import Metrics
 

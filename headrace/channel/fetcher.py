@@ -12,12 +12,12 @@ import structlog
 from headrace.channel.buffer import chunk_of
 from headrace.channel.flow import Reading, decide
 from headrace.channel.news import GapPassed, OutOfRange
-from headrace.channel.partition import OwnedPartition
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headrace.channel.flow import Decision
+    from headrace.channel.partition import OwnedPartition
     from headrace.clock import Clock, Deadline
     from headrace.kafka.ports import Fetched, RecordSource
     from headrace.metrics import Metrics
