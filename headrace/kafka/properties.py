@@ -6,8 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
+from headrace.clock import SYSTEM_CLOCK
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from headrace.clock import Clock
 
 log = structlog.get_logger("headrace.kafka.client")
 
@@ -17,13 +21,17 @@ Properties = dict[str, Any]
 #: The part of a channel's memory budget that librdkafka may fill with prefetched records.
 PREFETCH_SHARE = 0.25
 
+#: Seconds between two log lines of one kind: a client without a broker has dozens a second.
+REPEAT_INTERVAL = 10.0
+
 _KIB = 1024
 _MIB = 1024 * _KIB
 
 
 def base(properties: Mapping[str, Any]) -> Properties:
     """Return what every client starts from: the user's properties, and its log in ours."""
-    return {**properties, "logger": _Bridge(), "log_level": 4, "error_cb": _report}
+    bridge = _Bridge(Repeats())
+    return {**properties, "logger": bridge, "log_level": 4, "error_cb": bridge.report}
 
 
 def consumer(properties: Mapping[str, Any], group: str) -> Properties:
@@ -55,16 +63,39 @@ def source(properties: Mapping[str, Any], group: str, budget: int) -> Properties
     }
 
 
+class Repeats:
+    """Lets one of each kind through every few seconds, and counts the others."""
+
+    def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._clock = clock
+        self._last: dict[object, float] = {}
+        self._held_back: dict[object, int] = {}
+
+    def admit(self, kind: object) -> int | None:
+        """Return how many were held back since the last one; None to hold this one back too."""
+        now = self._clock.monotonic()
+        if now - self._last.get(kind, -REPEAT_INTERVAL) < REPEAT_INTERVAL:
+            self._held_back[kind] = self._held_back.get(kind, 0) + 1
+            return None
+        self._last[kind] = now
+        return self._held_back.pop(kind, 0)
+
+
 class _Bridge:
-    """Takes the library's log lines into ours. Called on the thread that polls the client."""
+    """Takes one client's log lines and errors into ours. Called on the thread that polls it."""
+
+    def __init__(self, repeats: Repeats) -> None:
+        self._repeats = repeats
 
     def log(self, level: int, message: str, *args: object) -> None:
         """Write one line; librdkafka's text is the ``detail`` of a stable event."""
-        log.log(level, "kafka_client", detail=message % args if args else message)
+        repeated = self._repeats.admit((level, args[:1]))
+        if repeated is not None:
+            detail = message % args if args else message
+            log.log(level, "kafka_client", detail=detail, repeated=repeated)
 
-    def __getattr__(self, name: str) -> Any:
-        raise AttributeError(name)
-
-
-def _report(error: object) -> None:
-    log.warning("kafka_client_error", error=str(error))
+    def report(self, error: Any) -> None:
+        """Write an error that concerns the client as a whole."""
+        repeated = self._repeats.admit(error.code())
+        if repeated is not None:
+            log.warning("kafka_client_error", error=error.str(), repeated=repeated)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import count
 from threading import Condition
 from typing import TYPE_CHECKING
 
@@ -45,6 +46,7 @@ class InMemoryBroker:
         self._changed = Condition()
         self._logs: dict[TopicPartition, _Log] = {}
         self._topics: dict[str, TopicInfo] = {}
+        self._topic_ids = count(1)
         self._offsets: dict[tuple[str, TopicPartition], StoredOffset] = {}
         self.commits: list[tuple[TopicPartition, StoredOffset]] = []
         self.down = False
@@ -52,16 +54,31 @@ class InMemoryBroker:
     def create_topic(self, name: str, partitions: int = 1) -> None:
         """Create a topic, or add partitions to it."""
         with self._changed:
-            self._topics[name] = TopicInfo(name, f"id-of-{name}", partitions)
+            known = self._topics.get(name)
+            topic_id = f"id-{next(self._topic_ids)}" if known is None else known.topic_id
+            self._topics[name] = TopicInfo(name, topic_id, partitions)
             for number in range(partitions):
                 self._logs.setdefault(TopicPartition(name, number), _Log())
 
-    def produce(self, partition: TopicPartition, *values: bytes | None) -> int:
-        """Append records and return the offset behind them."""
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic with its records; created again, it has another id."""
+        with self._changed:
+            for number in range(self._topics.pop(name).partitions):
+                del self._logs[TopicPartition(name, number)]
+
+    def produce(self, partition: TopicPartition, *values: bytes | FakeRecord | None) -> int:
+        """Append records and return the offset behind them.
+
+        A FakeRecord among the values brings its key, value, headers and timestamp.
+        """
         with self._changed:
             log = self._logs[partition]
             for value in values:
-                log.records.append(FakeRecord(*partition, log.end, value_=value))
+                record = value if isinstance(value, FakeRecord) else FakeRecord(value_=value)
+                topic, number = partition
+                log.records.append(
+                    replace(record, topic_=topic, partition_=number, offset_=log.end)
+                )
                 log.end += 1
             self._changed.notify_all()
             return log.end

@@ -1,0 +1,114 @@
+"""What tests do to a real broker besides what Headrace does: fill, harm and inspect it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewPartitions, NewTopic
+
+from headrace.testing.records import FakeRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from concurrent.futures import Future
+
+    from headrace.records import TopicPartition as Partition
+
+WAIT = 30.0
+
+#: Room for a record of 1 MB and what is around it, the client's own default being just below.
+_PRODUCER = {"message.max.bytes": 2_000_000, "linger.ms": 0}
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A group's offset as the broker has it."""
+
+    offset: int
+    metadata: str
+
+
+class Broker:
+    """One broker, seen by an operator. Every call blocks until it is done."""
+
+    def __init__(self, bootstrap_servers: str) -> None:
+        self.address = bootstrap_servers
+        self._properties: dict[str, str | int | float | bool] = {
+            "bootstrap.servers": bootstrap_servers,
+            "log_level": 0,
+        }
+        self._admin = AdminClient(self._properties)
+        self._producer = Producer({**self._properties, **_PRODUCER})
+
+    def create_topic(self, partitions: int = 1, name: str | None = None) -> str:
+        """Create a topic, by default one whose name nobody else uses; return the name."""
+        chosen = name or f"topic.{uuid4().hex[:12]}"
+        _done(self._admin.create_topics([NewTopic(chosen, partitions, 1)]).values())
+        return chosen
+
+    def add_partitions(self, topic: str, total: int) -> None:
+        """Let a topic have ``total`` partitions."""
+        _done(self._admin.create_partitions([NewPartitions(topic, total)]).values())
+
+    def delete_topic(self, topic: str) -> None:
+        """Delete a topic."""
+        _done(self._admin.delete_topics([topic]).values())
+
+    def produce(self, partition: Partition, *values: bytes | FakeRecord | None) -> None:
+        """Append records; a FakeRecord brings its key and headers."""
+        for value in values:
+            self._send(self._producer, partition, value)
+        assert self._producer.flush(WAIT) == 0
+
+    def transact(
+        self, partition: Partition, *values: bytes | FakeRecord | None, commit: bool = True
+    ) -> None:
+        """Append records in one transaction, then commit or abort it."""
+        producer = Producer({**self._properties, **_PRODUCER, "transactional.id": uuid4().hex})
+        producer.init_transactions(WAIT)
+        producer.begin_transaction()
+        for value in values:
+            self._send(producer, partition, value)
+        assert producer.flush(WAIT) == 0
+        if commit:
+            producer.commit_transaction(WAIT)
+        else:
+            producer.abort_transaction(WAIT)
+
+    @staticmethod
+    def _send(producer: Producer, partition: Partition, value: bytes | FakeRecord | None) -> None:
+        record = value if isinstance(value, FakeRecord) else FakeRecord(value_=value)
+        producer.produce(
+            partition.topic,
+            record.value(),
+            record.key(),
+            partition=partition.partition,
+            headers=list(record.headers() or []),
+        )
+
+    def delete_before(self, partition: Partition, offset: int) -> None:
+        """Drop the records before ``offset``, as retention does."""
+        where = TopicPartition(partition.topic, partition.partition, offset)
+        _done(self._admin.delete_records([where]).values())
+
+    def commit(self, group: str, partition: Partition, offset: int, metadata: str = "") -> None:
+        """Commit for a group as some other program would."""
+        with Consumer({**self._properties, "group.id": group}) as consumer:
+            where = TopicPartition(partition.topic, partition.partition, offset, metadata=metadata)
+            consumer.commit(offsets=[where], asynchronous=False)
+
+    def committed(self, group: str, *partitions: Partition) -> list[Stored | None]:
+        """Return a group's offsets."""
+        with Consumer({**self._properties, "group.id": group}) as consumer:
+            asked = [TopicPartition(p.topic, p.partition) for p in partitions]
+            found = consumer.committed(asked, timeout=WAIT)
+        return [None if f.offset < 0 else Stored(f.offset, f.metadata or "") for f in found]
+
+
+def _done(futures: Iterable[Future[object]]) -> None:
+    for future in futures:
+        future.result(WAIT)

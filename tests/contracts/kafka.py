@@ -1,0 +1,431 @@
+"""What every record source, offset store and topic catalog does, on a real broker or in memory."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, Protocol
+from uuid import uuid4
+
+import pytest
+
+from headrace.clock import Deadline
+from headrace.errors import KafkaUnavailableError
+from headrace.kafka.ports import OffsetStoreError, StoredOffset
+from headrace.records import TopicPartition, offset_of
+from headrace.testing.records import FakeRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from headrace.kafka.ports import OffsetStore, RecordSource, TopicCatalog, TopicInfo
+    from headrace.records import Record
+
+WAIT = 30.0
+
+
+class World(Protocol):
+    """A broker, the ports on it, and a hand that reaches into it."""
+
+    def create_topic(self, partitions: int = 1, name: str | None = None) -> str:
+        """Create a topic, by default one whose name nobody else uses."""
+        ...
+
+    def delete_topic(self, topic: str) -> None:
+        """Delete a topic with its records."""
+        ...
+
+    def add_partitions(self, topic: str, total: int) -> None:
+        """Let a topic have ``total`` partitions."""
+        ...
+
+    def produce(self, partition: TopicPartition, *values: bytes | FakeRecord | None) -> None:
+        """Append records."""
+        ...
+
+    def transact(
+        self, partition: TopicPartition, *values: bytes | FakeRecord | None, commit: bool = True
+    ) -> None:
+        """Append records in one transaction; its marker takes one more offset."""
+        ...
+
+    def delete_before(self, partition: TopicPartition, offset: int) -> None:
+        """Drop records, as retention does."""
+        ...
+
+    def commit(
+        self, group: str, partition: TopicPartition, offset: int, metadata: str = ""
+    ) -> None:
+        """Commit as some other program would."""
+        ...
+
+    def source(self) -> RecordSource:
+        """Return a record source."""
+        ...
+
+    def store(self, group: str) -> OffsetStore:
+        """Return a group's offset store."""
+        ...
+
+    def catalog(self) -> TopicCatalog:
+        """Return a topic catalog."""
+        ...
+
+
+class Reader:
+    """Fetches from a source and keeps all that comes."""
+
+    def __init__(self, source: RecordSource) -> None:
+        self.source = source
+        self.records: dict[TopicPartition, list[Record]] = defaultdict(list)
+        self.ends: dict[TopicPartition, int] = {}
+        self.out_of_range: list[TopicPartition] = []
+        self.errors: list[str] = []
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        """Fetch until something is so."""
+        deadline = Deadline.after(WAIT)
+        while not condition():
+            assert not deadline.expired, f"got {self.records}, {self.ends}, {self.errors}"
+            self.once()
+
+    def once(self) -> None:
+        """Fetch once."""
+        fetched = self.source.fetch(0.05)
+        for partition, records in fetched.chunks:
+            self.records[partition] += records
+        self.ends.update(fetched.ends)
+        self.out_of_range += fetched.out_of_range
+        self.errors += fetched.errors
+
+    def until_end(self, *partitions: TopicPartition) -> None:
+        """Fetch until the end of each partition was reported."""
+        self.until(lambda: self.ends.keys() >= set(partitions))
+
+    def offsets(self, partition: TopicPartition) -> list[int]:
+        """Return the offsets that came of one partition, in order of arrival."""
+        return [offset_of(record) for record in self.records[partition]]
+
+
+def values(count: int) -> list[bytes]:
+    """Return so many different values."""
+    return [b"%d" % number for number in range(count)]
+
+
+class KafkaContract:
+    """Subclasses provide the fixture ``world``."""
+
+    @pytest.fixture
+    def world(self) -> World:
+        """Return a broker."""
+        raise NotImplementedError
+
+    @pytest.fixture
+    def reader(self, world: World) -> Iterator[Reader]:
+        """Return a reader without partitions."""
+        reader = Reader(world.source())
+        yield reader
+        reader.source.close()
+
+    @pytest.fixture
+    def partition(self, world: World) -> TopicPartition:
+        """Return the one partition of an empty topic."""
+        return TopicPartition(world.create_topic(), 0)
+
+    # --- sources --------------------------------------------------------------------------------
+
+    def test_a_source_starts_at_the_offsets_it_is_given(self, world: World, reader: Reader) -> None:
+        """Each partition of each topic begins where it was told to and comes in order."""
+        one, two = world.create_topic(2), world.create_topic()
+        starts = {TopicPartition(one, 0): 0, TopicPartition(one, 1): 7, TopicPartition(two, 0): 10}
+        for partition in starts:
+            world.produce(partition, *values(10))
+        reader.source.assign(starts)
+        reader.until_end(*starts)
+        for partition, start in starts.items():
+            assert reader.offsets(partition) == list(range(start, 10))
+            assert reader.ends[partition] == 10
+        first = reader.records[TopicPartition(one, 1)][0]
+        assert (first.topic(), first.partition(), first.value()) == (one, 1, b"7")
+
+    def test_records_come_as_they_were_produced(
+        self, world: World, reader: Reader, partition: TopicPartition
+    ) -> None:
+        """Null keys, tombstones, headers and records of a megabyte arrive unchanged."""
+        large = bytes(1_000_000)
+        headers: list[tuple[str, bytes | None]] = [("a", b"1"), ("a", None), ("b", b"")]
+        world.produce(
+            partition, b"no key", FakeRecord(key_=b"k", value_=None), FakeRecord(headers_=headers)
+        )
+        world.produce(partition, large, FakeRecord(key_=b"", value_=b""))
+        reader.source.assign({partition: 0})
+        reader.until(lambda: len(reader.records[partition]) == 5)
+        got = reader.records[partition]
+        assert [r.key() for r in got] == [None, b"k", None, None, b""]
+        assert [r.value() for r in got] == [b"no key", None, b"", large, b""]
+        assert [len(r) for r in got] == [6, 0, 0, 1_000_000, 0]
+        assert [r.headers() or None for r in got] == [None, None, headers, None, None]
+        assert all(kind == 1 and at > 0 for kind, at in (r.timestamp() for r in got))
+
+    def test_ends_are_reported_again_after_news(
+        self, world: World, reader: Reader, partition: TopicPartition
+    ) -> None:
+        """The end of a partition is reported when it is reached, and once more after records."""
+        reader.source.assign({partition: 0})
+        reader.until(lambda: reader.ends.get(partition) == 0)
+        world.produce(partition, *values(3))
+        reader.until(lambda: reader.ends.get(partition) == 3)
+        assert reader.offsets(partition) == [0, 1, 2]
+
+    def test_a_seek_leaves_nothing_stale(
+        self, world: World, reader: Reader, partition: TopicPartition
+    ) -> None:
+        """After a seek, forward or back, the first record is the one that was asked for."""
+        world.produce(partition, *values(5000))
+        reader.source.assign({partition: 0})
+        reader.until(lambda: bool(reader.records[partition]))
+        for target in (4000, 10, 4999, 0):
+            reader.source.seek(partition, target)
+            reader.records.clear()
+            reader.until(lambda: bool(reader.records[partition]))
+            assert reader.offsets(partition)[0] == target
+
+    def test_a_pause_ends_where_it_began(
+        self, world: World, reader: Reader, partition: TopicPartition
+    ) -> None:
+        """A paused partition gives nothing, others do, and nothing is missing afterwards."""
+        other = TopicPartition(world.create_topic(), 0)
+        world.produce(partition, *values(5000))
+        reader.source.assign({partition: 0, other: 0})
+        reader.until(lambda: bool(reader.records[partition]))
+        reader.source.pause([partition])
+        got = len(reader.records[partition])
+        world.produce(other, *values(3))
+        reader.until(lambda: reader.ends.get(other) == 3)
+        assert len(reader.records[partition]) == got
+        reader.source.resume([partition])
+        reader.until_end(partition)
+        assert reader.offsets(partition) == list(range(5000))
+
+    def test_a_seek_ends_a_pause(
+        self, world: World, reader: Reader, partition: TopicPartition
+    ) -> None:
+        """A paused partition that is told to go elsewhere goes on there."""
+        world.produce(partition, *values(10))
+        reader.source.assign({partition: 0})
+        for target in (2, 9, 6):
+            reader.source.pause([partition])
+            reader.source.seek(partition, target)
+            reader.records.clear()
+            reader.ends.clear()
+            reader.until_end(partition)
+            assert reader.offsets(partition) == list(range(target, 10))
+
+    def test_a_paused_seek_keeps_its_target(
+        self, world: World, reader: Reader, partition: TopicPartition
+    ) -> None:
+        """Paused straight after a seek, a partition goes on from the seek's target when resumed."""
+        other = TopicPartition(world.create_topic(), 0)
+        world.produce(partition, *values(10))
+        reader.source.assign({partition: 0, other: 0})
+        reader.until_end(partition)
+        reader.records.clear()
+        reader.source.seek(partition, 4)
+        reader.source.pause([partition])
+        world.produce(other, *values(3))
+        reader.until(lambda: reader.ends.get(other) == 3)
+        assert reader.offsets(partition) == []
+        reader.source.resume([partition])
+        reader.until(lambda: len(reader.records[partition]) == 6)
+        assert reader.offsets(partition) == [4, 5, 6, 7, 8, 9]
+
+    def test_an_unassigned_partition_is_silent_and_may_come_back(
+        self, world: World, reader: Reader, partition: TopicPartition
+    ) -> None:
+        """What was assigned, paused and taken away starts afresh when it is assigned again."""
+        other = TopicPartition(world.create_topic(), 0)
+        world.produce(partition, *values(10))
+        reader.source.assign({partition: 0, other: 0})
+        reader.source.pause([partition])
+        reader.source.unassign([partition])
+        world.produce(other, *values(3))
+        reader.until(lambda: reader.ends.get(other) == 3)
+        assert reader.offsets(partition) == []
+        reader.source.assign({partition: 8})
+        reader.until_end(partition)
+        assert reader.offsets(partition) == [8, 9]
+
+    def test_markers_and_aborted_records_are_passed_over(
+        self, world: World, reader: Reader, partition: TopicPartition
+    ) -> None:
+        """Only committed records come, and the end lies behind the markers."""
+        world.transact(partition, *values(3))
+        world.transact(partition, *values(4), commit=False)
+        world.transact(partition, b"last")
+        reader.source.assign({partition: 0})
+        reader.until(lambda: reader.ends.get(partition) == 11)
+        assert reader.offsets(partition) == [0, 1, 2, 9]
+        reader.source.seek(partition, 3)
+        reader.records.clear()
+        reader.ends.clear()
+        reader.until(lambda: reader.ends.get(partition) == 11)
+        assert reader.offsets(partition) == [9]
+
+    def test_an_offset_that_is_gone_is_reported(
+        self, world: World, reader: Reader, partition: TopicPartition
+    ) -> None:
+        """Before the first offset and behind the end is out of range; a seek mends it."""
+        world.produce(partition, *values(10))
+        world.delete_before(partition, 5)
+        for wrong in (2, 100):
+            reader.out_of_range.clear()
+            reader.source.assign({partition: wrong})
+            reader.until(lambda: bool(reader.out_of_range))
+            assert set(reader.out_of_range) == {partition}
+            assert reader.offsets(partition) == []
+            reader.source.unassign([partition])
+        reader.source.assign({partition: 3})
+        reader.until(lambda: bool(reader.out_of_range))
+        reader.source.seek(partition, 5)
+        reader.until_end(partition)
+        assert reader.offsets(partition) == [5, 6, 7, 8, 9]
+
+    def test_high_watermarks_are_known_after_a_fetch(
+        self, world: World, reader: Reader, partition: TopicPartition
+    ) -> None:
+        """The end is known once records came, and only then or at once."""
+        world.produce(partition, *values(10))
+        reader.source.assign({partition: 0})
+        assert reader.source.high_watermark(partition) in {None, 10}
+        reader.until_end(partition)
+        reader.until(lambda: reader.source.high_watermark(partition) == 10)
+
+    # --- offsets --------------------------------------------------------------------------------
+
+    def test_offsets_are_stored_with_their_epoch(
+        self, world: World, partition: TopicPartition
+    ) -> None:
+        """What one store commits, another store of the group reads, and other groups do not."""
+        group, second = uuid4().hex, TopicPartition(partition.topic, 1)
+        world.add_partitions(partition.topic, 2)
+        store, other = world.store(group), world.store(group)
+        assert store.read(partition, Deadline.after(WAIT)) is None
+        stored = {partition: StoredOffset(7, 3), second: StoredOffset(0, 1)}
+        assert store.commit(stored, Deadline.after(WAIT)) == {}
+        store.serve()
+        for where, what in stored.items():
+            assert other.read(where, Deadline.after(WAIT)) == what
+        assert store.commit({partition: StoredOffset(5, 4)}, Deadline.after(WAIT)) == {}
+        assert other.read(partition, Deadline.after(WAIT)) == StoredOffset(5, 4)
+        stranger = world.store(uuid4().hex)
+        assert stranger.read(partition, Deadline.after(WAIT)) is None
+        for each in (store, other, stranger):
+            each.close()
+
+    @pytest.mark.parametrize(
+        "metadata",
+        ["", "by hand", "[]", '{"version": 2, "epoch": 9}', '{"version": 1, "epoch": "9"}'],
+    )
+    def test_foreign_metadata_means_no_epoch(
+        self, world: World, partition: TopicPartition, metadata: str
+    ) -> None:
+        """An offset that another program committed counts, without an epoch."""
+        group = uuid4().hex
+        world.commit(group, partition, 11, metadata)
+        store = world.store(group)
+        assert store.read(partition, Deadline.after(WAIT)) == StoredOffset(11, 0)
+        store.close()
+
+    # --- catalog --------------------------------------------------------------------------------
+
+    def test_a_catalog_describes_what_exists(self, world: World) -> None:
+        """Names with dots, partition counts as they grow; unknown topics are left out."""
+        name = world.create_topic(3, f"a.b.{uuid4().hex}")
+        catalog = world.catalog()
+        found = catalog.describe([name, "no.such.topic"], Deadline.after(WAIT))
+        assert set(found) == {name}
+        assert (found[name].name, found[name].partitions) == (name, 3)
+        world.add_partitions(name, 5)
+        grown = _described(catalog, name, lambda count: count == 5)
+        assert grown.topic_id == found[name].topic_id
+        assert catalog.cluster_id(Deadline.after(WAIT)) == catalog.cluster_id(Deadline.after(WAIT))
+        catalog.close()
+
+    def test_a_topic_created_again_has_another_id(self, world: World) -> None:
+        """A topic that was deleted and created again is another topic."""
+        name = world.create_topic()
+        catalog = world.catalog()
+        before = _described(catalog, name, bool)
+        world.delete_topic(name)
+        deadline = Deadline.after(WAIT)
+        while catalog.describe([name], deadline):
+            assert not deadline.expired
+        world.create_topic(1, name)
+        assert _described(catalog, name, bool).topic_id != before.topic_id
+        catalog.close()
+
+    def test_watermarks_follow_the_log(self, world: World, partition: TopicPartition) -> None:
+        """The first offset and the end are those that the leader has now."""
+        catalog = world.catalog()
+        assert catalog.watermarks(partition, Deadline.after(WAIT)) == (0, 0)
+        world.transact(partition, *values(4))
+        assert catalog.watermarks(partition, Deadline.after(WAIT)) == (0, 5)
+        world.delete_before(partition, 2)
+        assert catalog.watermarks(partition, Deadline.after(WAIT)) == (2, 5)
+        catalog.close()
+
+
+class UnreachableContract:
+    """Subclasses provide the fixture ``world``: ports on a broker that does not answer."""
+
+    @pytest.fixture
+    def world(self) -> World:
+        """Return a broker that does not answer."""
+        raise NotImplementedError
+
+    def test_a_catalog_says_so_in_time(self, world: World) -> None:
+        """Every question ends with an error that names what to look at."""
+        partition, catalog = TopicPartition("events", 0), world.catalog()
+        for ask in (
+            catalog.cluster_id,
+            lambda deadline: catalog.describe(["events"], deadline),
+            lambda deadline: catalog.watermarks(partition, deadline),
+        ):
+            late = Deadline.after(WAIT)
+            with pytest.raises(KafkaUnavailableError):
+                ask(Deadline.after(0.5))
+            assert not late.expired
+        catalog.close()
+
+    def test_a_store_gives_reasons_in_time(self, world: World) -> None:
+        """Reading raises, committing gives a reason for each partition, and neither hangs."""
+        one, two = TopicPartition("events", 0), TopicPartition("events", 1)
+        store = world.store("group")
+        late = Deadline.after(WAIT)
+        with pytest.raises(OffsetStoreError, match="events-0"):
+            store.read(one, Deadline.after(0.5))
+        offsets = {one: StoredOffset(1, 1), two: StoredOffset(2, 1)}
+        failures = store.commit(offsets, Deadline.after(0.5))
+        assert set(failures) == {one, two}
+        assert all(failures.values())
+        store.close()
+        assert not late.expired
+
+    def test_a_source_gives_nothing(self, world: World) -> None:
+        """Fetching goes on quietly, and closing does not hang."""
+        reader = Reader(world.source())
+        late = Deadline.after(WAIT)
+        reader.source.assign({TopicPartition("events", 0): 0})
+        reader.once()
+        assert not reader.records
+        reader.source.close()
+        assert not late.expired
+
+
+def _described(catalog: TopicCatalog, name: str, fits: Callable[[int], bool]) -> TopicInfo:
+    """Wait until the broker that is asked has heard of a change."""
+    deadline = Deadline.after(WAIT)
+    while True:
+        info = catalog.describe([name], deadline).get(name)
+        if info is not None and fits(info.partitions):
+            return info
+        assert not deadline.expired

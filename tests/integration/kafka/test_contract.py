@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from headrace.kafka import KafkaOffsetStore, KafkaRecordSource, KafkaTopicCatalog
+from headrace.local.ports import LOOPBACK, free_port
+from tests.brokers import Broker
+from tests.contracts.kafka import KafkaContract, UnreachableContract, World
+
+if TYPE_CHECKING:
+    from headrace.kafka.ports import OffsetStore, RecordSource, TopicCatalog
+
+PREFETCH = 16 << 20
+
+
+class RealWorld(Broker):
+    """The adapters on a broker."""
+
+    def source(self) -> RecordSource:
+        """Return a source on a consumer of its own."""
+        return KafkaRecordSource(self._properties, "group", PREFETCH)
+
+    def store(self, group: str) -> OffsetStore:
+        """Return a store on a consumer of its own."""
+        return KafkaOffsetStore(self._properties, group)
+
+    def catalog(self) -> TopicCatalog:
+        """Return a catalog on clients of its own."""
+        return KafkaTopicCatalog(self._properties, "group")
+
+
+@pytest.fixture(scope="module")
+def shared(bootstrap_servers: str) -> RealWorld:
+    """One producer and one admin client for all tests."""
+    return RealWorld(bootstrap_servers)
+
+
+class TestKafka(KafkaContract):
+    """The contract on a real broker."""
+
+    @pytest.fixture
+    def world(self, shared: RealWorld) -> World:
+        """Return the local broker."""
+        return shared
+
+
+class TestUnreachableKafka(UnreachableContract):
+    """The contract where nothing listens."""
+
+    @pytest.fixture
+    def world(self) -> World:
+        """Return a broker at a port of nobody's."""
+        return RealWorld(f"{LOOPBACK}:{free_port()}")
