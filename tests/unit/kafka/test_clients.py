@@ -29,7 +29,7 @@ def test_without_security_only_the_servers_and_the_user_s_properties_are_set() -
     ],
 )
 def test_the_protocol_follows_from_the_sections(tls: object, sasl: object, protocol: str) -> None:
-    """tls and sasl together choose librdkafka's security.protocol."""
+    """Both sections together choose librdkafka's security.protocol."""
     properties = client_properties(section(tls=tls, sasl=sasl))
     assert properties["security.protocol"] == protocol
     if sasl is not None:
