@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from headrace.clock import Deadline
-from headrace.demo.daemons import TOPIC, Daemon
+from headrace.demo.daemons import TOPIC, Daemon, Endpoints
 from headrace.demo.errors import DemoError
 from headrace.demo.flights import read_flights
 from headrace.demo.progress import Progress
@@ -87,7 +87,8 @@ def _play(flights: pd.DataFrame, work: WorkDirectory, options: Options, console:
         stack = held.enter_context(LocalStack.start(work.stack))
         client = {"bootstrap.servers": stack.bootstrap_servers}
         create_topic(client, TOPIC, PARTITIONS, Deadline.after(_TOPIC_S))
-        daemons = [Daemon(name, work.path / name, stack, work.table) for name in _MEMBERS]
+        endpoints = Endpoints(stack.bootstrap_servers, stack.zookeeper_hosts, work.table)
+        daemons = [Daemon(name, work.path / name, endpoints) for name in _MEMBERS]
         for daemon in daemons:
             held.callback(daemon.kill)
         producer = TopicProducer(client, TOPIC)

@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from headrace.clock import Deadline
+from headrace.local.waiting import wait_for
+
+_ROOT = Path(__file__).parents[2]
+
+#: Seconds for three starts of Spark on a busy machine, several times over.
+_PATIENCE = 500
+
+
+def _start(directory: Path, cwd: Path) -> subprocess.Popen[str]:
+    """Start a small demo in a folder that nobody may write to."""
+    cwd.mkdir()
+    cwd.chmod(0o555)
+    options = ["--rows", "20000", "--over", "10", "--dir", str(directory)]
+    return subprocess.Popen(
+        [sys.executable, "-m", "headrace", "demo", *options],
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": str(_ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def _left(directory: Path) -> list[str]:
+    """Return the commands that name the directory: the demo, servers, daemons and their JVMs."""
+    processes = psutil.process_iter(["cmdline"])
+    commands = [" ".join(process.info["cmdline"] or []) for process in processes]
+    return [command for command in commands if str(directory) in command]
+
+
+def _nothing_left(directory: Path) -> bool:
+    return bool(wait_for(lambda: not _left(directory), Deadline.after(30)))
+
+
+@pytest.mark.timeout(_PATIENCE + 60)
+def test_a_killed_daemon_costs_nothing(tmp_path: Path) -> None:
+    """The demo ends verified: both daemons committed before the kill and after the restart."""
+    directory, cwd = tmp_path / "work", tmp_path / "cwd"
+    with _start(directory, cwd) as demo:
+        said, _ = demo.communicate(timeout=_PATIENCE)
+    assert demo.returncode == 0, said
+    assert said.splitlines()[-1] == "verified: 20000 events, 0 lost, 0 duplicated"
+    share = re.search(r"kill point: daemon-2, .* by SIGKILL with \d+ rows in \(([\d.]+)%\)", said)
+    assert share is not None
+    assert 30 <= float(share[1]) <= 70
+    assert re.search(r"take-over: \d+\.\d s from the kill", said)
+    after = re.search(r"commits after daemon-2 .*: daemon-1 (\d+), daemon-2 (\d+)", said)
+    assert after is not None
+    assert min(map(int, after.groups())) > 0
+    assert _nothing_left(directory)
+    assert list(cwd.iterdir()) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.timeout(240)
+def test_nothing_outlives_the_demo(tmp_path: Path, number: signal.Signals) -> None:
+    """However the demo is ended while its daemons run, servers, daemons and JVMs end too."""
+    directory = tmp_path / "work"
+
+    def daemons_and_their_jvms() -> bool:
+        return sum("spark.local.dir" in command for command in _left(directory)) >= 2
+
+    with _start(directory, tmp_path / "cwd") as demo:
+        try:
+            assert wait_for(daemons_and_their_jvms, Deadline.after(150))
+        finally:
+            demo.send_signal(number)
+        demo.communicate(timeout=60)
+    assert demo.returncode in {-number, 128 + number}
+    assert _nothing_left(directory)
