@@ -1,16 +1,19 @@
-"""Batches that wait for a Spark job, and which of them go into the next one."""
+"""Batches between ``on_next_batch`` and their answers: which run together, and which must not."""
 
 from __future__ import annotations
 
 import threading
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from headrace.errors import BatchCancelledError
+from headrace.processors.responses import BatchResponse
 
-    from headrace.processors.responses import BatchResponse
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from headrace.records import Assignment, Batch, TopicPartition
 
 
@@ -28,7 +31,11 @@ class MergeLimits:
 
 @dataclass(eq=False, slots=True)
 class PendingBatch:
-    """A batch between ``on_next_batch`` and its answer. ``prepared`` is the engine's own."""
+    """A batch that is not answered yet. ``prepared`` is the engine's own.
+
+    The channel may cancel the future at any time, so that setting it can come too late; the
+    channel knows then, and expects nothing.
+    """
 
     batch: Batch
     prepared: Any
@@ -44,34 +51,74 @@ class PendingBatch:
         """Whether the batch failed before: then it must not take others with it."""
         return self.batch.attempt > 1
 
+    def advance(self) -> None:
+        """Answer that result and offset are stored."""
+        with suppress(InvalidStateError):
+            self.future.set_result(BatchResponse.advance())
 
-class PendingBatches:
-    """The queue between the channel's workers and the lane, in order of arrival.
+    def fail(self, error: BaseException) -> None:
+        """Answer with an error."""
+        with suppress(InvalidStateError):
+            self.future.set_exception(error)
 
-    All methods may be called on any thread.
+    def withdraw(self, reason: str) -> None:
+        """Answer that the batch was not processed, and that this is no failure of its own."""
+        text = f"{self.partition}: batch at {self.batch.start} withdrawn: {reason}"
+        self.fail(BatchCancelledError(self.partition, text))
+
+
+class OpenBatches:
+    """All batches of a channel that are not answered: waiting, or in the lane's hand.
+
+    Keeps the order within each partition: what follows a failed batch is withdrawn, also when it
+    arrives only after the failure, because the channel had cut it before. All methods may be
+    called on any thread.
     """
 
     def __init__(self, limits: MergeLimits) -> None:
         self._limits = limits
+        self._changed = threading.Condition()
         self._waiting: list[PendingBatch] = []
-        self._arrived = threading.Condition()
+        self._in_hand: list[PendingBatch] = []
+        self._jobs: dict[str, list[PendingBatch]] = {}
+        self._failed: dict[TopicPartition, Batch] = {}
+        self._closed = False
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether no batch is accepted any more, and none is to be run again."""
+        return self._closed
 
     def put(self, pending: PendingBatch) -> None:
-        """Add a batch behind all others."""
-        with self._arrived:
-            self._waiting.append(pending)
-            self._arrived.notify()
+        """Queue a batch behind all others, or withdraw it if it must not be processed."""
+        with self._changed:
+            refused = self._closed or self._follows_failed(pending.batch)
+            if not refused:
+                self._failed.pop(pending.partition, None)
+                self._waiting.append(pending)
+                self._changed.notify()
+        if refused:
+            pending.withdraw("the batch before it failed, or the channel stops")
+
+    def _follows_failed(self, batch: Batch) -> bool:
+        """Whether the batch was cut before the channel knew that the one before it failed."""
+        failed = self._failed.get(batch.partition)
+        if failed is None or failed.assignment is not batch.assignment:
+            return False
+        return batch.start == failed.next_offset
 
     def take(self, timeout: float) -> list[PendingBatch]:
-        """Remove and return what the next micro-batch holds; empty after ``timeout`` seconds.
+        """Take what the next micro-batch holds in hand; empty after ``timeout`` seconds.
 
         As many as fit, from the front, without waiting for more: what arrives while a job runs
         goes into the next one together. Batches of one partition keep their order.
         """
-        with self._arrived:
-            self._arrived.wait_for(lambda: bool(self._waiting), timeout)
+        with self._changed:
+            self._in_hand = []
+            self._changed.wait_for(lambda: bool(self._waiting), timeout)
             taken = self._fitting()
             self._waiting = self._waiting[len(taken) :]
+            self._in_hand = taken
             return taken
 
     def _fitting(self) -> list[PendingBatch]:
@@ -88,16 +135,60 @@ class PendingBatches:
                 break
         return taken
 
-    def remove(self, assignment: Assignment | None = None) -> list[PendingBatch]:
-        """Remove and return the batches of one assignment, or all of them."""
+    @contextmanager
+    def job(self, name: str, batches: list[PendingBatch]) -> Iterator[None]:
+        """Have :meth:`jobs_of` find the job for the time of the block."""
+        with self._changed:
+            self._jobs[name] = batches
+        try:
+            yield
+        finally:
+            with self._changed:
+                del self._jobs[name]
 
-        def goes(pending: PendingBatch) -> bool:
-            return assignment is None or pending.batch.assignment is assignment
+    def jobs_of(self, pending: PendingBatch) -> list[str]:
+        """Return the running jobs that the batch is part of."""
+        with self._changed:
+            return [name for name, batches in self._jobs.items() if pending in batches]
 
-        return self._remove(goes)
+    def fail(self, pending: PendingBatch, error: BaseException) -> None:
+        """Fail one batch, and withdraw what follows it in its partition."""
+        batch = pending.batch
+        with self._changed:
+            if pending.future.done():
+                return
+            self._failed[batch.partition] = batch
+            others = self._remove(batch.assignment)
+        pending.fail(error)
+        for other in others:
+            other.withdraw(f"the batch at {batch.start} failed")
 
-    def _remove(self, goes: Callable[[PendingBatch], bool]) -> list[PendingBatch]:
-        with self._arrived:
-            removed = [pending for pending in self._waiting if goes(pending)]
-            self._waiting = [pending for pending in self._waiting if not goes(pending)]
-        return removed
+    def withdraw(self, assignment: Assignment, reason: str) -> None:
+        """Answer all batches of an assignment, and forget its failure."""
+        with self._changed:
+            self._failed.pop(assignment.partition, None)
+            withdrawn = self._remove(assignment)
+        for pending in withdrawn:
+            pending.withdraw(reason)
+
+    def forget_failure(self, assignment: Assignment) -> None:
+        """Accept batches of the partition again, whatever they follow."""
+        with self._changed:
+            self._failed.pop(assignment.partition, None)
+
+    def refuse(self) -> None:
+        """Accept no batch from now on."""
+        self._closed = True
+
+    def withdraw_all(self, reason: str) -> None:
+        """Answer every batch."""
+        with self._changed:
+            left, self._waiting = self._in_hand + self._waiting, []
+        for pending in left:
+            pending.withdraw(reason)
+
+    def _remove(self, assignment: Assignment) -> list[PendingBatch]:
+        """Return what of an assignment is in hand, and what waits, which waits no longer."""
+        mine = [each for each in self._waiting if each.batch.assignment is assignment]
+        self._waiting = [each for each in self._waiting if each not in mine]
+        return [each for each in self._in_hand if each.batch.assignment is assignment] + mine

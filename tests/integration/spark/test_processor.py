@@ -412,7 +412,7 @@ def test_a_reducer_that_cannot_be_imported_stops_the_start(
 
 def _merged(ch: Channel, runtime: SparkRuntime, *partitions: int) -> list[Future[BatchResponse]]:
     """Send batches so that they run in one job; return when its tasks run."""
-    with ch.processor._pending._arrived:
+    with ch.processor._open._changed:
         futures = [ch.send(number, [b"v"]) for number in partitions]
     _wait_for_tasks(runtime)
     return futures

@@ -1,0 +1,233 @@
+"""The lane's side of the Spark processor: a micro-batch is committed whole or not at all."""
+
+from __future__ import annotations
+
+import uuid
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, Protocol
+
+import structlog
+
+from headrace.errors import BatchCancelledError, BatchTimeoutError, OwnershipLostError
+from headrace.processors.skipped import SkippedRecords
+from headrace.spark.failures import JobCancelledError, JobTimeoutError, JvmDiedError
+from headrace.spark.micro_batch import MicroBatch, ranges_of
+from headrace.spark.sinks.contract import CommitConflictError, PartitionCommit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from headrace.clock import Deadline
+    from headrace.processors.contract import ChannelContext
+    from headrace.processors.pending import OpenBatches, PendingBatch
+    from headrace.records import Batch, TopicPartition
+
+log = structlog.get_logger(__name__)
+
+#: Seconds a lane waits for work before it looks whether it has to stop.
+_IDLE_TURN = 0.2
+
+#: How many JVMs may die under the same micro-batch before it counts as the cause.
+_MAX_DEATHS = 2
+
+
+class Engine(Protocol):
+    """What runs the jobs (``headrace.spark.engine.SparkEngine``; a double in unit tests)."""
+
+    def open(self, channel: str, turn: Callable[[], None]) -> None:
+        """Get ready and call ``turn`` again and again on the lane's thread from then on."""
+        ...
+
+    def stored_offset(self, identity: str) -> int | None:
+        """Return the sink's offset for a partition."""
+        ...
+
+    def prepare(self, batch: Batch) -> Any:
+        """Do what can be done on a worker thread while another job runs."""
+        ...
+
+    def stage(self, micro_batch: MicroBatch, tables: Sequence[Any], seconds: float | None) -> Any:
+        """Run the job; nothing is visible yet. On the lane's thread."""
+        ...
+
+    def skipped(self, staged: Any) -> Mapping[TopicPartition, Sequence[int]]:
+        """Return the offsets of the records that the job left out."""
+        ...
+
+    def commit(self, staged: Any, offsets: Sequence[PartitionCommit]) -> None:
+        """Make result and offsets visible, both or neither."""
+        ...
+
+    def discard(self, staged: Any) -> None:
+        """Remove a result that will not be committed."""
+        ...
+
+    def move(self, offsets: Sequence[PartitionCommit]) -> None:
+        """Move the sink's offsets without data."""
+        ...
+
+    def cancel(self, micro_batch_id: str) -> None:
+        """Cancel a running job; does not block, and does nothing when it is over."""
+        ...
+
+    def revive(self) -> None:
+        """Bring Spark back after a JvmDiedError."""
+        ...
+
+    def close(self, deadline: Deadline) -> bool:
+        """End everything; say whether it ended in time."""
+        ...
+
+
+class _WithdrawnError(Exception):
+    """Part of a staged micro-batch is no longer ours; the rest has to be computed again."""
+
+
+class MicroBatchRunner:
+    """Takes open batches as micro-batches and brings each batch to its answer.
+
+    All methods run on the lane's thread. ``job_timeout`` bounds each job in seconds.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        open_batches: OpenBatches,
+        context: ChannelContext,
+        job_timeout: float | None,
+    ) -> None:
+        self._engine = engine
+        self._open = open_batches
+        self._context = context
+        self._job_timeout = job_timeout
+        self._skipped = SkippedRecords(context)
+
+    def turn(self) -> None:
+        """Process one micro-batch, or wait a little for one."""
+        batches = self._open.take(_IDLE_TURN)
+        try:
+            self._process(batches)
+        except Exception as error:
+            log.exception("micro_batch_failed", channel=self._context.channel)
+            for pending in batches:
+                self._open.fail(pending, error)
+
+    def _process(self, batches: list[PendingBatch]) -> None:
+        deaths = 0
+        while batches := _wanted(batches):
+            failure = self._attempt(batches)
+            deaths += isinstance(failure, JvmDiedError)
+            replay = isinstance(failure, JvmDiedError) and deaths < _MAX_DEATHS
+            if failure is not None and not replay:
+                self._split(batches, failure)
+                return
+
+    def _attempt(self, batches: list[PendingBatch]) -> BaseException | None:
+        """Run the batches once. Return why they failed, None if it was not for what they hold."""
+        try:
+            self._run(batches)
+        except (JobCancelledError, _WithdrawnError, CommitConflictError) as error:
+            if isinstance(error, CommitConflictError):
+                self._fail_conflicts(batches, error)
+            others_are_left = len(_wanted(batches)) < len(batches)
+            return None if others_are_left and not self._open.is_closed else error
+        except JvmDiedError as error:
+            self._engine.revive()
+            return error
+        except BaseException as error:  # noqa: BLE001 - a reducer's sys.exit() must not end the lane
+            return error
+        return None
+
+    def _split(self, batches: list[PendingBatch], failure: BaseException) -> None:
+        """Run each batch of a failed micro-batch alone; one that was alone has failed."""
+        if self._open.is_closed or len(batches) == 1:
+            for pending in batches:
+                self._open.fail(pending, _as_answer(pending.batch, failure))
+            return
+        log.info(
+            "micro_batch_split",
+            channel=self._context.channel,
+            batches=len(batches),
+            error=type(failure).__name__,
+        )
+        for pending in batches:
+            self._process([pending])
+
+    def _run(self, batches: list[PendingBatch]) -> None:
+        """Run one job and commit it. An exception means that nothing of it is visible."""
+        begin = perf_counter()
+        micro_batch = MicroBatch(
+            uuid.uuid4().hex[:16],
+            self._context.channel,
+            ranges_of(pending.batch for pending in batches),
+            max(pending.batch.attempt for pending in batches),
+        )
+        with self._open.job(micro_batch.id, batches):
+            staged = self._stage_and_commit(micro_batch, batches)
+        self._skipped.count(self._engine.skipped(staged))
+        for pending in batches:
+            pending.advance()
+        log.debug(
+            "spark_micro_batch",
+            channel=micro_batch.channel,
+            id=micro_batch.id,
+            partitions=len(micro_batch.ranges),
+            records=micro_batch.records,
+            seconds=round(perf_counter() - begin, 4),
+        )
+
+    def _stage_and_commit(self, micro_batch: MicroBatch, batches: list[PendingBatch]) -> Any:
+        metrics, channel = self._context.metrics, self._context.channel
+        tables = [pending.prepared for pending in batches]
+        with metrics.stage(channel, "reduce"):
+            staged = self._engine.stage(micro_batch, tables, self._job_timeout)
+        try:
+            _require_all(batches)
+            with metrics.stage(channel, "sink_commit"):
+                self._engine.commit(staged, commits_of([pending.batch for pending in batches]))
+        except BaseException:
+            self._engine.discard(staged)
+            raise
+        return staged
+
+    def _fail_conflicts(self, batches: list[PendingBatch], error: CommitConflictError) -> None:
+        conflicts = {conflict.partition: conflict for conflict in error.conflicts}
+        for pending in batches:
+            conflict = conflicts.get(pending.partition)
+            if conflict is not None:
+                self._open.fail(pending, conflict)
+
+
+def commits_of(batches: Sequence[Batch]) -> list[PartitionCommit]:
+    """Return what the sink has to store for the batches: one share for each partition."""
+    identities = {batch.partition: batch.assignment.identity for batch in batches}
+    return [
+        PartitionCommit(identities[key], key, part.start, part.next_offset)
+        for part in ranges_of(batches)
+        for key in [part.topic_partition]
+    ]
+
+
+def _wanted(batches: list[PendingBatch]) -> list[PendingBatch]:
+    """Return the batches whose outcome may still take effect; answer the lost ones."""
+    for pending in batches:
+        if not pending.future.done() and not pending.batch.assignment.is_current():
+            partition = pending.partition
+            message = f"{partition}: the claim ended before the batch was stored"
+            pending.fail(OwnershipLostError(partition, message))
+    return [pending for pending in batches if not pending.future.done()]
+
+
+def _require_all(batches: list[PendingBatch]) -> None:
+    if len(_wanted(batches)) < len(batches):
+        raise _WithdrawnError
+
+
+def _as_answer(batch: Batch, error: BaseException) -> BaseException:
+    """Return the error as the channel should see it."""
+    partition = batch.partition
+    if isinstance(error, JobTimeoutError):
+        return BatchTimeoutError(partition, f"{partition}: {error}")
+    if isinstance(error, (JobCancelledError, _WithdrawnError)):
+        return BatchCancelledError(partition, f"{partition}: batch at {batch.start} withdrawn")
+    return error
