@@ -115,31 +115,26 @@ class PartitionBuffer:
         self._expected = 0
         self.generation = 0
         self.position = 0
-        self.fetch_from = 0
         self.records = 0
         self.size = 0
 
-    def restart(self, position: int, fetch_from: int | None = None) -> None:
-        """Drop everything and go on at ``position`` in a new generation.
-
-        With ``fetch_from``, a later offset, what lies between counts as a gap.
-        """
+    def restart(self, position: int) -> None:
+        """Drop everything and go on at ``position`` in a new generation."""
         with self._lock:
             self._chunks.clear()
             self.records = self.size = 0
             self.generation += 1
-            self.position = position
-            self.fetch_from = self._expected = position if fetch_from is None else fetch_from
+            self.position = self._expected = position
 
     @property
     def expected(self) -> int:
-        """The lowest offset the next chunk may begin with."""
+        """The lowest offset the next chunk may begin with: where to fetch it from."""
         return self._expected
 
     def aim(self) -> tuple[int, int]:
-        """Return the generation and the offset to fetch it from."""
+        """Return the generation and the offset to fetch its next chunk from."""
         with self._lock:
-            return self.generation, self.fetch_from
+            return self.generation, self._expected
 
     def shed(self, generation: int) -> bool:
         """Drop unread records, to fetch them again from ``position``; False if there are none."""
@@ -149,7 +144,7 @@ class PartitionBuffer:
             self._chunks.clear()
             self.records = self.size = 0
             self.generation += 1
-            self.fetch_from = self._expected = self.position
+            self._expected = self.position
             return True
 
     def append(self, generation: int, chunk: Chunk, now: float) -> bool:

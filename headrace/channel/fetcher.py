@@ -60,7 +60,7 @@ class Fetcher:
     """Owns one record source and the loop that reads it.
 
     ``assign``, ``unassign`` and ``seek`` may be called on any thread and do not block. A partition
-    is fetched from its buffer's ``fetch_from``; what still arrives for an older generation of
+    is fetched from where its buffer ends; what still arrives for an older generation of
     the buffer is dropped there.
     """
 

@@ -36,7 +36,11 @@ class RangeReset:
             owned.last_error = str(silence)
             self._parts.fetcher.seek(owned)
             return
-        asked = owned.buffer.fetch_from
+        asked = owned.buffer.expected
+        if asked > high and low <= owned.position <= high:
+            # the log was cut short below what was read ahead
+            owned.discard()
+            asked = owned.position
         if low <= asked <= high:
             self._parts.fetcher.seek(owned)
             return
@@ -77,13 +81,21 @@ class RangeReset:
             target=target,
             lost_records=lost,
         )
-        position = owned.position
+        if target > asked:
+            self._skip(owned, target)
+        else:
+            self._go_back(owned, target)
+        self._parts.fetcher.seek(owned)
+
+    @staticmethod
+    def _skip(owned: OwnedPartition, target: int) -> None:
+        """Fetch behind a gap; what was fetched before it is delivered first."""
+        if owned.buffer.pass_gap(owned.buffer.generation, target):
+            owned.gap_end = target
+
+    def _go_back(self, owned: OwnedPartition, target: int) -> None:
         owned.withdraw()
         owned.pending.clear()
-        if target >= position:
-            owned.buffer.restart(position, fetch_from=target)
-        else:
-            owned.buffer.restart(target)
-            owned.advanced = target
-            self._parts.committer.stage(owned, target, owned.stage(None))
-        self._parts.fetcher.seek(owned)
+        owned.buffer.restart(target)
+        owned.advanced = target
+        self._parts.committer.stage(owned, target, owned.stage(None))

@@ -23,6 +23,10 @@ _MISSING = (
     KafkaError.UNKNOWN_TOPIC_OR_PART,
     KafkaError._UNKNOWN_TOPIC,  # noqa: SLF001 - the client's public name for it
 )
+_MISSING_PARTITION = (
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001 - as above
+)
 
 
 class KafkaTopicCatalog:
@@ -64,9 +68,14 @@ class KafkaTopicCatalog:
     def watermarks(self, partition: TopicPartition, deadline: Deadline) -> tuple[int, int]:
         """Ask the partition's leader for its first offset and its end."""
         try:
-            answer = self._consumer.get_watermark_offsets(
-                ClientPartition(partition.topic, partition.partition), timeout=_seconds(deadline)
-            )
+            try:
+                answer = self._ask_watermarks(partition, deadline)
+            except KafkaException as error:
+                if error.args[0].code() not in _MISSING_PARTITION:
+                    raise
+                # the client knows the topic from before the partition was added
+                self._consumer.list_topics(partition.topic, timeout=_seconds(deadline))
+                answer = self._ask_watermarks(partition, deadline)
         except KafkaException as error:
             raise self._unavailable(error) from error
         if answer is None:
@@ -75,6 +84,13 @@ class KafkaTopicCatalog:
             )
         low, high = answer
         return low, high
+
+    def _ask_watermarks(
+        self, partition: TopicPartition, deadline: Deadline
+    ) -> tuple[int, int] | None:
+        return self._consumer.get_watermark_offsets(
+            ClientPartition(partition.topic, partition.partition), timeout=_seconds(deadline)
+        )
 
     def close(self) -> None:
         """Release the clients."""
