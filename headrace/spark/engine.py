@@ -73,8 +73,8 @@ class SparkEngine:
         else:
             self._function = self._reducer
         send_by_value(self._function)
-        self._sink.open()
         try:
+            self._sink.open()
             self._runtime.start()
             self._decoder = Decoder(self._decode)
         except BaseException:

@@ -15,6 +15,8 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 from pyspark.sql.udf import UserDefinedFunction
 
+from headrace.errors import StartError
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
@@ -34,9 +36,12 @@ class Jvm:
 
     Raises:
         PySparkRuntimeError: the process ended before it was ready, as without a Java.
+        StartError: this process runs under spark-submit, whose JVM is not ours to replace.
     """
 
     def __init__(self, properties: Mapping[str, str]) -> None:
+        if "PYSPARK_GATEWAY_PORT" in os.environ:
+            raise StartError("under spark-submit; start headrace by itself, and give it a master")
         self.conf = SparkConf(loadDefaults=False)
         for name, value in properties.items():
             self.conf.set(name, value)
@@ -97,5 +102,5 @@ def forget_session() -> None:
     SparkSession._instantiatedSession = None  # noqa: SLF001
     SparkSession._activeSession = None  # noqa: SLF001
     for function in gc.get_objects():
-        if isinstance(function, UserDefinedFunction):
+        if type(function) is UserDefinedFunction:  # isinstance would wake up lazy proxies
             function._judf_placeholder = None  # noqa: SLF001

@@ -60,7 +60,14 @@ def _rules(table: DeltaTable) -> list[str]:
     rules = [name for name in settings if name.startswith("delta.constraints.")]
     if settings.get("delta.columnMapping.mode", "none") != "none":
         rules.append("delta.columnMapping.mode")
-    rules += [f"column {f.name!r} NOT NULL" for f in table.schema().fields if not f.nullable]
+    fields = table.schema().fields
+    rules += [f"column {field.name!r} NOT NULL" for field in fields if not field.nullable]
+    rules += [
+        f"{name} on column {field.name!r}"
+        for field in fields
+        for name in field.metadata
+        if name.startswith("delta.")
+    ]
     return [f"the table has {rule}, which this sink cannot observe" for rule in rules]
 
 

@@ -10,6 +10,7 @@ import psutil
 import pytest
 
 from headrace.errors import StartError
+from headrace.spark.gateway import Jvm
 from headrace.spark.runtime import SparkRuntime
 from headrace.spark.settings import SparkSettings
 
@@ -20,6 +21,7 @@ _START = """
 import sys
 from headrace.clock import Deadline
 from headrace.errors import StartError
+from headrace.spark.gateway import Jvm
 from headrace.spark.runtime import SparkRuntime
 from headrace.spark.settings import SparkSettings
 
@@ -126,3 +128,11 @@ def test_without_java_the_start_fails_with_what_to_do(tmp_path: Path) -> None:
 
     assert done.returncode == 3, done.stderr
     assert "Java 17 or later must be on the PATH or in JAVA_HOME" in done.stdout
+
+
+def test_spark_submit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under spark-submit the JVM is the launcher's, so the start says how to start instead."""
+    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
+
+    with pytest.raises(StartError, match="under spark-submit"):
+        Jvm({})
