@@ -35,6 +35,9 @@ _SCRAPE_S = 2.0
 #: halve the work of a start (17 to 9.5 s of processor time), which the demo does three times.
 _SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
+#: The folder for temporary files: what a killed process leaves there goes with the work directory.
+_TEMPORARY = "tmp"
+
 #: How much of a log an error message quotes.
 _QUOTED_LINES = 15
 
@@ -70,7 +73,8 @@ class Daemon:
         self.config_file = directory / "headrace.yaml"
         self._port = free_port()
         self._process: ServerProcess | None = None
-        directory.mkdir(parents=True, exist_ok=True)
+        self._temporary = directory / _TEMPORARY
+        self._temporary.mkdir(parents=True, exist_ok=True)
         document = _document(name, directory, endpoints, self._port)
         self.config_file.write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
 
@@ -83,7 +87,10 @@ class Daemon:
         """Start the process; it is not ready when this returns."""
         command = [sys.executable, "-m", "headrace", "run", "-c", str(self.config_file)]
         self._process = ServerProcess.start(
-            command, log_file=self.log_file, deadline=Deadline.after(_SPAWN_S)
+            command,
+            log_file=self.log_file,
+            deadline=Deadline.after(_SPAWN_S),
+            environment={"TMPDIR": str(self._temporary)},
         )
 
     def kill(self) -> None:
@@ -130,6 +137,7 @@ class Daemon:
 
 def _document(name: str, directory: Path, endpoints: Endpoints, port: int) -> dict[str, object]:
     """Return the configuration. Two daemons share two cores, so each Spark gets one."""
+    temporary = directory / _TEMPORARY
     return {
         "instance_id": name,
         "state_dir": str(directory / "state"),
@@ -140,8 +148,8 @@ def _document(name: str, directory: Path, endpoints: Endpoints, port: int) -> di
             "driver_memory": "768MiB",
             "warm_up": 3,
             "properties": {
-                "spark.driver.extraJavaOptions": _SHORT_LIVED,
-                "spark.local.dir": str(directory / "spark"),
+                "spark.driver.extraJavaOptions": f'{_SHORT_LIVED} "-Djava.io.tmpdir={temporary}"',
+                "spark.local.dir": str(temporary),
                 "spark.sql.warehouse.dir": str(directory / "warehouse"),
             },
         },

@@ -18,6 +18,7 @@ from headrace.demo.work import WorkDirectory
 from headrace.errors import HeadraceError
 from headrace.kafka.producer import TopicProducer, create_topic
 from headrace.local import LocalStack, detached
+from headrace.local.jars import kafka_jars
 from headrace.local.jvm import require_java
 from headrace.spark.sinks.delta_reader import DeltaLog
 
@@ -54,6 +55,7 @@ def run(options: Options, console: Console) -> Verdict:
         HeadraceError: it could not be run to its end.
     """
     require_java()
+    kafka_jars()
     flights = read_flights(options.rows)
     with WorkDirectory(options.directory) as work:
         console.print(f"work directory: {work.path}", highlight=False, soft_wrap=True)

@@ -16,7 +16,7 @@ from headrace.local.identity import ProcessIdentity, ProcessState
 from headrace.local.waiting import wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from headrace.clock import Deadline
 
@@ -45,10 +45,12 @@ class ServerProcess:
         log_file: Path,
         deadline: Deadline,
         keep_open: Sequence[int] = (),
+        environment: Mapping[str, str] | None = None,
     ) -> ServerProcess:
         """Start ``command``, its output appended to ``log_file``; returns once it has a pid.
 
         The descriptors in ``keep_open`` stay open in the supervisor until the command has ended.
+        ``environment`` has variables to set besides those of this process.
 
         Raises:
             ServerStartError: the command cannot be run.
@@ -61,6 +63,7 @@ class ServerProcess:
                 stderr=log,
                 start_new_session=True,
                 pass_fds=tuple(keep_open),
+                env={**os.environ, **(environment or {})},
             )
         identity = _read_identity(supervisor, deadline)
         if identity is None:

@@ -48,7 +48,7 @@ def _nothing_left(directory: Path) -> bool:
 @pytest.mark.timeout(_PATIENCE + 60)
 def test_a_killed_daemon_costs_nothing(tmp_path: Path) -> None:
     """The demo ends verified: both daemons committed before the kill and after the restart."""
-    directory, cwd = tmp_path / "work", tmp_path / "cwd"
+    directory, cwd = tmp_path / "work folder", tmp_path / "cwd"
     with _start(directory, cwd) as demo:
         said, _ = demo.communicate(timeout=_PATIENCE)
     assert demo.returncode == 0, said

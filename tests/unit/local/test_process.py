@@ -124,3 +124,16 @@ def _end_group(session: int) -> None:
         os.killpg(session, signal.SIGKILL)
     except ProcessLookupError:
         return
+
+
+def test_a_process_gets_the_variables_given_to_it(tmp_path: Path) -> None:
+    """Variables are added to those of the owner."""
+    process = ServerProcess.start(
+        ["sh", "-c", 'echo "$HEADRACE_TEST_VALUE $HOME"'],
+        log_file=tmp_path / "log",
+        deadline=Deadline.after(20),
+        environment={"HEADRACE_TEST_VALUE": "given"},
+    )
+    assert wait_for(lambda: process.exit_code is not None, Deadline.after(20))
+    assert (tmp_path / "log").read_text(encoding="utf-8") == f"given {os.environ['HOME']}\n"
+    process.kill()
