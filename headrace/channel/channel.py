@@ -100,6 +100,7 @@ class InboundKafkaChannel:
             name=name,
             config=config,
             topics=self._topics,
+            copies=self._processor.copies,
             scheduler=self._scheduler,
             gates=self._gates,
             metrics=metrics,
@@ -114,6 +115,7 @@ class InboundKafkaChannel:
             metrics=metrics,
             channel=name,
             clock=clock,
+            fail=self.fail,
         )
         self._committer = Committer(
             ports.store,
@@ -122,6 +124,7 @@ class InboundKafkaChannel:
             metrics=metrics,
             channel=name,
             clock=clock,
+            fail=self.fail,
         )
         self._turns = Turns(self._parts(ports))
         self._workers = Workers(
@@ -145,10 +148,11 @@ class InboundKafkaChannel:
     def _parts(self, ports: ChannelPorts) -> Parts:
         config, name, metrics = self.config, self.name, self._metrics
         backoff = Backoff(config.on_error.backoff, config.on_error.max_backoff)
+        callbacks = Callbacks(self._processor, name, metrics, self._clock)
         return Parts(
             name=name,
             config=config,
-            callbacks=Callbacks(self._processor, name, metrics, self._clock),
+            callbacks=callbacks,
             scheduler=self._scheduler,
             fetcher=self._fetcher,
             committer=self._committer,
@@ -159,7 +163,12 @@ class InboundKafkaChannel:
             gates=self._gates,
             backoff=backoff,
             policy=FailurePolicy(
-                config.on_error, backoff=backoff, fail=self.fail, metrics=metrics, channel=name
+                config.on_error,
+                backoff=backoff,
+                callbacks=callbacks,
+                fail=self.fail,
+                metrics=metrics,
+                channel=name,
             ),
             metrics=metrics,
             clock=self._clock,

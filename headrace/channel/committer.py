@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from threading import Event, Lock, Thread
+from threading import Event, Lock
 from typing import TYPE_CHECKING
 
 import structlog
 
 from headrace.channel.news import Committed, Trouble
+from headrace.channel.threads import guarded_thread
 from headrace.clock import Clock, Deadline
 from headrace.errors import CommitFailedError
 from headrace.kafka.ports import StoredOffset
@@ -55,6 +56,7 @@ class Committer:
         metrics: Metrics,
         channel: str,
         clock: Clock,
+        fail: Callable[[BaseException], None],
     ) -> None:
         self._store = store
         self._interval = interval
@@ -67,7 +69,7 @@ class Committer:
         self._stored_at: dict[OwnedPartition, float] = {}
         self._wake = Event()
         self._stopping = Event()
-        self._thread = Thread(target=self._run, name=f"{channel}-committer", daemon=True)
+        self._thread = guarded_thread(f"{channel}-committer", self._run, fail)
 
     def start(self) -> None:
         """Start the thread."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
-from threading import Event, Thread
+from threading import Event
 from typing import TYPE_CHECKING
 
 import structlog
@@ -12,6 +12,7 @@ import structlog
 from headrace.channel.buffer import chunk_of
 from headrace.channel.flow import Reading, decide
 from headrace.channel.news import GapPassed, OutOfRange
+from headrace.channel.threads import guarded_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -73,6 +74,7 @@ class Fetcher:
         metrics: Metrics,
         channel: str,
         clock: Clock,
+        fail: Callable[[BaseException], None],
     ) -> None:
         self._source = source
         self._budget = budget
@@ -84,7 +86,7 @@ class Fetcher:
         self._slots: dict[TopicPartition, _Slot] = {}
         self._watermarks_at = 0.0
         self._stopping = Event()
-        self._thread = Thread(target=self._run, name=f"{channel}-fetcher", daemon=True)
+        self._thread = guarded_thread(f"{channel}-fetcher", self._run, fail)
 
     def start(self) -> None:
         """Start the thread."""

@@ -47,6 +47,7 @@ class Holdings:
         name: str,
         config: ChannelConfig,
         topics: TopicWatcher,
+        copies: int,
         scheduler: Scheduler,
         gates: Gates,
         metrics: Metrics,
@@ -56,6 +57,7 @@ class Holdings:
         self._name = name
         self._config = config
         self._topics = topics
+        self._copies = copies
         self._scheduler = scheduler
         self._gates = gates
         self._metrics = metrics
@@ -113,7 +115,14 @@ class Holdings:
         batch = self._config.batch
         limits = Limits(batch.max_records, batch.max_bytes, batch.linger)
         identity = self._topics.identity(claim.partition, self._config.group)
-        owned = OwnedPartition(claim, identity, limits, self._config.max_in_flight, self._gates)
+        owned = OwnedPartition(
+            claim,
+            identity,
+            limits,
+            max_in_flight=self._config.max_in_flight,
+            copies=self._copies,
+            gates=self._gates,
+        )
         with self._lock:
             before = self._owned.get(claim.partition)
             owned.predecessor = before if before is not None and not before.final else None

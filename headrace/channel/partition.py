@@ -49,7 +49,14 @@ class OwnedPartition:
     """
 
     def __init__(
-        self, claim: Claim, identity: str, limits: Limits, max_in_flight: int, gates: Gates
+        self,
+        claim: Claim,
+        identity: str,
+        limits: Limits,
+        *,
+        max_in_flight: int,
+        copies: int,
+        gates: Gates,
     ) -> None:
         self.claim = claim
         self.identity = identity
@@ -70,13 +77,14 @@ class OwnedPartition:
         self.unconfirmed: deque[tuple[int, Batch]] = deque()
         self.gap_end: int | None = None
         self.holder: object = None
-        self.share = limits.max_bytes * (max_in_flight + 1)
+        self.share = limits.max_bytes * (max_in_flight * copies + 1)
         self.callback_since: float | None = None
         self.predecessor: OwnedPartition | None = None
         self.last_error: str | None = None
         self._limits = limits
         self._next_limits: Limits | None = None
         self._max_in_flight = max_in_flight
+        self._copies = copies
         self._gates = gates
         self._resting = PartitionState.WAITING
         self._ending = Ending.NONE
@@ -135,7 +143,7 @@ class OwnedPartition:
 
     def held_bytes(self) -> int:
         """Bytes of records fetched for it that something here still holds on to."""
-        out = sum(item.cut.size for item in tuple(self.outstanding))
+        out = self._copies * sum(item.cut.size for item in tuple(self.outstanding))
         kept = sum(batch.size for _, batch in tuple(self.unconfirmed))
         return self.buffer.size + out + kept + sum(cut.size for cut in tuple(self.pending))
 
@@ -246,7 +254,7 @@ class OwnedPartition:
         A batch and those in flight with it fit into the partition's share of the memory budget.
         """
         limits = self._next_limits or self._limits
-        most = self.share // (self._max_in_flight + 1)
+        most = self.share // (self._max_in_flight * self._copies + 1)
         if limits.max_bytes <= most:
             return limits
         return Limits(limits.max_records, most, limits.linger)

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headrace.channel.backoff import Backoff
+    from headrace.channel.callbacks import Callbacks
     from headrace.channel.partition import Outstanding, OwnedPartition
     from headrace.config import OnErrorConfig
     from headrace.metrics import Metrics
@@ -27,12 +28,14 @@ class FailurePolicy:
         config: OnErrorConfig,
         *,
         backoff: Backoff,
+        callbacks: Callbacks,
         fail: Callable[[BaseException], None],
         metrics: Metrics,
         channel: str,
     ) -> None:
         self._config = config
         self._backoff = backoff
+        self._callbacks = callbacks
         self._fail = fail
         self._metrics = metrics
         self._channel = channel
@@ -44,10 +47,20 @@ class FailurePolicy:
         if most is None or owned.attempts < most:
             return again
         if self._config.policy == "skip":
-            return self._skip(owned, item, error)
+            return self._skip(owned, item, error) if self._passed_over(owned, item) else again
         if self._config.policy == "stop":
             self._fail(error)
         return again
+
+    def _passed_over(self, owned: OwnedPartition, item: Outstanding) -> bool:
+        """Have a sink with offsets of its own move behind the batch; False if it could not."""
+        processor = self._callbacks.processor
+        try:
+            self._callbacks.call(owned, lambda: processor.pass_over(item.batch))
+        except Exception as error:
+            log.exception("pass_over_failed", channel=self._channel, error=str(error))
+            return False
+        return True
 
     def _skip(self, owned: OwnedPartition, item: Outstanding, error: BaseException) -> Effect:
         topic, number = owned.partition

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from threading import Event, Thread
+from threading import Event
 from typing import TYPE_CHECKING
 
 import structlog
 
 from headrace.channel.states import Ending
+from headrace.channel.threads import guarded_thread
 from headrace.errors import FatalError
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ class Watchdog:
         self._clock = clock
         self._abandoned: list[str] = []
         self._stopping = Event()
-        self._thread = Thread(target=self._run, name=f"{channel}-watchdog", daemon=True)
+        self._thread = guarded_thread(f"{channel}-watchdog", self._run, fail)
 
     def start(self) -> None:
         """Start the thread."""

@@ -46,6 +46,10 @@ class BatchProcessor(ABC):
     else; the other partitions go on.
     """
 
+    #: How often the records of an outstanding batch are held in memory: once by the channel, and
+    #: once more for each copy that the processor makes. Counted in the channel's memory budget.
+    copies: int = 1
+
     def open(self, context: ChannelContext) -> None:
         """Get ready, before the channel joins its group. May block.
 
@@ -76,6 +80,14 @@ class BatchProcessor(ABC):
 
     def on_batch_processed(self, batch: Batch) -> None:
         """Take note that the commit which covers ``batch`` is stored."""
+
+    def pass_over(self, batch: Batch) -> None:
+        """Move the sink's own offset behind a batch that the error policy skips. May block.
+
+        Only for processors whose sink keeps offsets: it would be asked for the skipped records
+        again otherwise. Called while nothing of the partition is outstanding; an exception has
+        the batch delivered again instead.
+        """
 
     def on_idle(self, assignment: Assignment) -> BatchResponse | None:
         """Take note that nothing came for ``idle_time``: once, until records come again.

@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 
     from headrace.spark.runtime import SparkRuntime
 
+#: The part of ``batch_timeout`` that one Spark job may take. A batch may wait for the job before
+#: it, for the merged job it is part of, and for the job it runs in alone when that one failed.
+JOB_SHARE = 1 / 3
+
 
 def build_processor(
     channel: config.ChannelConfig, spark: Callable[[], SparkRuntime], member: str
@@ -66,7 +70,7 @@ def _spark(
     return SparkProcessor(
         engine,
         limits=MergeLimits(max_records=chosen.max_records),
-        job_timeout=channel.batch_timeout,
+        job_timeout=channel.batch_timeout * JOB_SHARE,
     )
 
 

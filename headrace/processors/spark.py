@@ -34,6 +34,9 @@ class SparkProcessor(BatchProcessor):
     the reducer raised.
     """
 
+    #: The channel's own records, and the Arrow table that waits for the lane.
+    copies = 2
+
     def __init__(
         self,
         engine: Engine,
@@ -95,10 +98,6 @@ class SparkProcessor(BatchProcessor):
 
     def pass_over(self, batch: Batch) -> None:
         """Move the sink's offset behind a batch that will not be processed. Blocks.
-
-        Where the sink keeps the offsets, a skipped batch would otherwise be found missing there,
-        and be read again. Not a callback: for the channel's policy, while nothing of the partition
-        is outstanding.
 
         Raises:
             CommitConflictError: the sink does not stand where the batch begins.

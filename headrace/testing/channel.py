@@ -14,7 +14,7 @@ from headrace.testing.registry import InMemoryRegistry
 from headrace.testing.zookeeper import InMemoryZooKeeper
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from headrace.coordinators.coordinator import Coordinator
     from headrace.coordinators.listener import Listener
@@ -46,6 +46,7 @@ def in_memory_channel(
     session: InMemorySession | None = None,
     member: str = "member",
     metrics: Metrics | None = None,
+    on_failure: Callable[[InboundKafkaChannel, BaseException], None] | None = None,
     **settings: Any,
 ) -> InboundKafkaChannel:
     """Build a channel on a broker in memory; ``settings`` are fields of a ChannelConfig.
@@ -66,7 +67,9 @@ def in_memory_channel(
         catalog=broker.catalog(),
         coordinator=coordinator,
     )
-    return InboundKafkaChannel(member, config, processor, ports, metrics=metrics or Metrics())
+    return InboundKafkaChannel(
+        member, config, processor, ports, metrics=metrics or Metrics(), on_failure=on_failure
+    )
 
 
 @contextmanager

@@ -38,6 +38,13 @@ def own(clock: FakeClock, gates: Gates) -> Callable[..., OwnedPartition]:
         partition = TopicPartition("events", number)
         lease = Lease(session_timeout, clock, clock.monotonic())
         claim = Claim(partition, 1, "me", 7, 1, lease)
-        return OwnedPartition(claim, f"c/g/t/{number}", Limits(10, 10_000, 1.0), 2, gates)
+        return OwnedPartition(
+            claim,
+            f"c/g/t/{number}",
+            Limits(10, 10_000, 1.0),
+            max_in_flight=2,
+            copies=1,
+            gates=gates,
+        )
 
     return make

@@ -106,6 +106,10 @@ class Recorder(BatchProcessor):
         """Note it."""
         self._note(batch.partition.partition, "processed", batch.next_offset)
 
+    def pass_over(self, batch: Batch) -> None:
+        """Note it."""
+        self._note(batch.partition.partition, "passed over", batch.start, batch.next_offset)
+
     def on_idle(self, assignment: Assignment) -> BatchResponse | None:
         """Note it."""
         self._note(assignment.partition.partition, "idle")

@@ -439,6 +439,24 @@ def test_skip_passes_over_a_batch_after_its_attempts(broker: InMemoryBroker) -> 
     with running(in_memory_channel(recorder, broker, on_error=policy)):
         assert committed(broker, P0, 20)
     assert recorder.delivered() == [(0, 10, 1), (0, 10, 2), (0, 10, 3), (10, 20, 1)]
+    assert ("passed over", 0, 10) in recorder.calls[0]
+
+
+def test_a_batch_that_the_sink_cannot_pass_over_is_not_skipped(broker: InMemoryBroker) -> None:
+    """Where the sink's own offset does not move, skipping would only be undone: try again."""
+    broker.produce(P0, *values(5))
+
+    def answer(batch: Batch) -> BatchResponse:
+        if batch.attempt < 3:
+            raise ValueError("poison")
+        return BatchResponse.advance()
+
+    recorder = Recorder(answer)
+    recorder.raising["passed over"] = OSError("sink is down")
+    policy = {"policy": "skip", "max_attempts": 2, "backoff": "1ms", "max_backoff": "1ms"}
+    with running(in_memory_channel(recorder, broker, on_error=policy)):
+        assert committed(broker, P0, 5)
+    assert recorder.delivered() == [(0, 5, 1), (0, 5, 2), (0, 5, 3)]
 
 
 def test_stop_fails_the_channel_after_its_attempts(broker: InMemoryBroker) -> None:

@@ -1,0 +1,40 @@
+"""What becomes of a channel when one of its threads fails."""
+
+from __future__ import annotations
+
+from threading import Event
+
+import pytest
+
+from headrace.channel.lifecycle import ChannelState
+from headrace.clock import Deadline
+from headrace.errors import FatalError
+from headrace.testing import InMemoryBroker, in_memory_channel
+from headrace.testing.broker import InMemoryOffsets, InMemorySource
+from tests.unit.channel.recorder import PATIENCE, Recorder
+
+
+def explode(*_: object) -> None:
+    """Fail as nobody expects it."""
+    raise RuntimeError("out of order")
+
+
+@pytest.mark.parametrize(
+    ("owner", "method", "thread"),
+    [(InMemorySource, "fetch", "fetcher"), (InMemoryOffsets, "commit", "committer")],
+)
+def test_a_thread_that_fails_fails_its_channel(
+    monkeypatch: pytest.MonkeyPatch, owner: type, method: str, thread: str
+) -> None:
+    """The channel says which thread ended and why, instead of standing still in silence."""
+    monkeypatch.setattr(owner, method, explode)
+    broker = InMemoryBroker()
+    broker.create_topic("events")
+    failed = Event()
+    channel = in_memory_channel(Recorder(), broker, on_failure=lambda *_: failed.set())
+    channel.start(Deadline.after(PATIENCE))
+    assert failed.wait(PATIENCE)
+    assert isinstance(channel.failure, FatalError)
+    assert f"{thread} ended with RuntimeError: out of order" in str(channel.failure)
+    assert channel.state is ChannelState.FAILED
+    channel.stop(Deadline.after(1))
