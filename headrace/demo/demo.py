@@ -10,7 +10,7 @@ from headrace.clock import Deadline
 from headrace.demo.daemons import TOPIC, Daemon, Endpoints
 from headrace.demo.errors import DemoError
 from headrace.demo.flights import read_flights
-from headrace.demo.progress import Progress
+from headrace.demo.progress import Progress, say
 from headrace.demo.record import RunRecord, describe, read_record
 from headrace.demo.run import PARTITIONS, Run
 from headrace.demo.verification import verify
@@ -58,7 +58,7 @@ def run(options: Options, console: Console) -> Verdict:
     kafka_jars()
     flights = read_flights(options.rows)
     with WorkDirectory(options.directory) as work:
-        console.print(f"work directory: {work.path}", highlight=False, soft_wrap=True)
+        say(console, f"work directory: {work.path}")
         try:
             played = _play(flights, work, options, console)
             verdict = _report(work.table, flights, played.record, played.commits, console)
@@ -101,13 +101,13 @@ def _play(flights: pd.DataFrame, work: WorkDirectory, options: Options, console:
             codes = played.stop()
         except HeadraceError as error:
             logs = [daemon.end_of_log() for daemon in daemons]
-            raise DemoError("\n".join([str(error), *logs])) from error
+            raise DemoError("\n".join([*logs, str(error)])) from error
         finally:
             played.record.write(work.path)
     for daemon in daemons:
         if codes[daemon.name]:
-            console.print(f"{daemon.name} stopped with code {codes[daemon.name]}, not 0")
-            console.print(daemon.end_of_log(), highlight=False, markup=False, soft_wrap=True)
+            code = codes[daemon.name]
+            say(console, f"{daemon.name} stopped with code {code}, not 0", daemon.end_of_log())
     return played
 
 
@@ -122,18 +122,21 @@ def _report(
     lines = [] if record is None else describe(record, commits)
     wrong = f"{verdict.differing} differ" if verdict.differing else "all as in the source"
     lines.append(f"delay statistics: {verdict.groups} groups of carrier and hour, {wrong}")
-    for line in lines:
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+    say(console, *lines)
     return verdict
 
 
 def _keep_up(work: WorkDirectory, console: Console) -> None:
     """Start the stack again in a process of its own, on the same addresses and data."""
-    state = detached.up(work.stack)
-    for line in (
+    try:
+        state = detached.up(work.stack)
+    except HeadraceError as error:
+        say(console, f"the servers could not be left running: {error}")
+        return
+    say(
+        console,
         f"Kafka: {state.bootstrap_servers}, topic {TOPIC}",
         f"ZooKeeper: {state.zookeeper_hosts}",
         f"Delta table: {work.table}",
         f"stop the servers with: headrace local down --dir {work.stack}",
-    ):
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+    )

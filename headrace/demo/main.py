@@ -8,6 +8,7 @@ from rich.console import Console
 
 from headrace.demo import demo
 from headrace.demo.interruption import Interruption, interruptible
+from headrace.demo.progress import say
 from headrace.errors import HeadraceError
 
 if TYPE_CHECKING:
@@ -33,10 +34,10 @@ def main(
             else:
                 verdict = demo.run(demo.Options(rows, seconds, directory, keep), console)
     except Interruption as interruption:
-        errors.print("interrupted; nothing is left running")
+        say(errors, "interrupted; nothing is left running")
         return 128 + interruption.number
     except HeadraceError as error:
-        errors.print(str(error), highlight=False, markup=False, soft_wrap=True)
+        say(errors, str(error))
         return _FAILED
-    console.print(str(verdict), highlight=False, markup=False, soft_wrap=True)
+    say(console, str(verdict))
     return 0 if verdict.holds else _FAILED

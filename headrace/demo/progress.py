@@ -58,6 +58,12 @@ class View:
         )
 
 
+def say(console: Console, *lines: str) -> None:
+    """Print lines as they are: not wrapped, not coloured, brackets left alone."""
+    for line in lines:
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
 @final
 class Progress:
     """Shows views as they come. A context manager, because a live display has to be ended."""
@@ -72,16 +78,12 @@ class Progress:
         """Bring the display up to date."""
         if view.phase is not self._phase:
             self._phase = view.phase
-            self.say(f"{view.seconds:4.0f} s  {view.phase.value}")
+            say(self._console, f"{view.seconds:4.0f} s  {view.phase.value}")
         if self._live is not None:
             self._live.update(_table(view), refresh=True)
         elif SYSTEM_CLOCK.monotonic() >= self._due:
             self._due = SYSTEM_CLOCK.monotonic() + _PLAIN_EVERY
-            self.say(_line(view))
-
-    def say(self, text: str) -> None:
-        """Print a line that stays."""
-        self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+            say(self._console, _line(view))
 
     def __enter__(self) -> Progress:
         if self._live is not None:
