@@ -20,7 +20,7 @@ def main() -> None:
     chosen = parser.parse_args()
     if chosen.name is None:
         for name in NAMES:
-            print(f"{name:<12} {import_module(f'benchmarks.{name}').__doc__.strip()}")
+            print(f"{name:<12} {import_module(f'benchmarks.{name}').__doc__}")
         return
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     report = import_module(f"benchmarks.{chosen.name}").run()

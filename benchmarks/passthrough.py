@@ -60,9 +60,7 @@ def run(plan: Plan | None = None) -> Report:
 
 
 def _compare(plan: Plan, servers: LocalStack, raw: Side, channel: Side) -> Report:
-    stack.fill(
-        servers, _TOPIC, records=plan.probe, size=plan.size, partitions=plan.partitions
-    )
+    stack.fill(servers, _TOPIC, records=plan.probe, size=plan.size, partitions=plan.partitions)
     raw.round(_request(servers, plan, "probe-0"))
     probed = raw.round(_request(servers, plan, "probe-1"))
     wanted = int(probed["rate"] * plan.seconds)

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, TopicPartition
 
-from benchmarks.sides import Request, Result
 from headrace.config import load
-from headrace.kafka import properties
+from headrace.kafka import collector, properties
 from headrace.kafka.clients import client_properties
 
 if TYPE_CHECKING:
+    from benchmarks.sides import Request, Result
     from headrace.config import Config
 
 #: Seconds without a record after which a round is given up.
@@ -24,11 +24,13 @@ _PATIENCE = 30.0
 class RawLoop:
     """Reads a whole topic with nothing around the client, and sums the values' lengths.
 
-    The client has the properties of a channel's own. They report the end of each partition in
-    place of a record, so that a look for errors belongs to the loop; it does not commit.
+    Client and garbage collector have the settings that a channel gives them. The client reports the
+    end of each partition in place of a record, so a look for errors belongs to the loop. It does
+    not commit.
     """
 
     def __init__(self, settings: dict[str, Any]) -> None:
+        collector.relax()
         self._config: Config = load(Path(settings["config"]))
 
     def round(self, request: Request) -> Result:

@@ -47,7 +47,7 @@ def alternate(
     """Run ``rounds`` rounds of each side; who begins changes from round to round."""
     results: dict[str, list[Measured]] = {name: [] for name in sides}
     for number in range(rounds):
-        order = list(sides) if number % 2 == 0 else list(reversed(sides))
+        order = list(sides) if number % 2 == 0 else list(sides)[::-1]
         for name in order:
             measured = sides[name]()
             results[name].append(measured)

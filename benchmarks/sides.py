@@ -96,7 +96,7 @@ class Side:
             self._process.kill()
             self._process.join()
 
-    def __enter__(self) -> Side:
+    def __enter__(self) -> Side:  # noqa: PYI034 - Python 3.10 has no Self
         return self
 
     def __exit__(

@@ -58,9 +58,7 @@ def create(stack: LocalStack, topic: str, partitions: int) -> None:
     create_topic(client, topic, partitions, Deadline.after(30))
 
 
-def append(
-    stack: LocalStack, topic: str, *, records: int, size: int, keyed: bool = False
-) -> None:
+def append(stack: LocalStack, topic: str, *, records: int, size: int, keyed: bool = False) -> None:
     """Produce records to a topic. Blocks."""
     deadline = Deadline.after(_FILL_TIMEOUT)
     source = random.Random(size)  # noqa: S311 - data, not secrets

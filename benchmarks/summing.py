@@ -8,7 +8,6 @@ from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.sides import Request, Result
 from headrace.clock import Deadline
 from headrace.config import load
 from headrace.controller import KafkaController
@@ -18,6 +17,7 @@ from headrace.processors import BatchProcessor, BatchResponse
 from headrace.records import TopicPartition
 
 if TYPE_CHECKING:
+    from benchmarks.sides import Request, Result
     from headrace.config import ChannelConfig, Config
     from headrace.records import Assignment, Batch
 
@@ -44,13 +44,15 @@ class SummingProcessor(BatchProcessor):
         self.tallies = {number: Tally() for number in ends}
         self.begun = 0.0
         self.ended = 0.0
+        self.cpu_before = self.cpu_after = os.times()
         self.finished = Event()
         self._open = dict(ends)
 
     def on_assigned(self, assignment: Assignment) -> None:
         """Start the clock: fetching begins behind this call."""
         del assignment
-        self.begun = self.begun or time.perf_counter()
+        if not self.begun:
+            self.begun, self.cpu_before = time.perf_counter(), os.times()
 
     def on_next_batch(self, batch: Batch) -> BatchResponse:
         """Sum one batch."""
@@ -63,10 +65,16 @@ class SummingProcessor(BatchProcessor):
             self._finish(number)
         return BatchResponse.advance()
 
+    @property
+    def cpu_seconds(self) -> float:
+        """What the process used from the first partition's arrival to the last one's end."""
+        before, after = self.cpu_before, self.cpu_after
+        return round(after.user + after.system - before.user - before.system, 2)
+
     def _finish(self, number: int) -> None:
         self._open.pop(number, None)
         if not self._open:
-            self.ended = time.perf_counter()
+            self.ended, self.cpu_after = time.perf_counter(), os.times()
             self.finished.set()
 
 
@@ -81,12 +89,10 @@ class SummingChannel:
         config = _for_round(self._config, request["topic"], request["group"])
         processor = SummingProcessor(request["ends"])
         controller = KafkaController(config, processors={"bench": processor})
-        cpu = os.times()
         controller.start(Deadline.after(60))
         try:
             finished = processor.finished.wait(_PATIENCE)
             failure = controller.wait(0.001)
-            used = os.times()
         finally:
             left = controller.stop(Deadline.after(30)).left
         if not finished or failure is not None or left:
@@ -99,7 +105,7 @@ class SummingChannel:
             "bytes": sum(tally.total for tally in processor.tallies.values()),
             "seconds": round(seconds, 3),
             "rate": round(count / seconds),
-            "cpu_seconds": round(used.user + used.system - cpu.user - cpu.system, 2),
+            "cpu_seconds": processor.cpu_seconds,
             "commits": _commits(controller, request["topic"]),
         }
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from itertools import groupby
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any, cast
 
 from confluent_kafka import KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as ClientPartition
 
-from headrace.kafka import properties
+from headrace.kafka import collector, properties
 from headrace.kafka.clients import open_consumer
 from headrace.kafka.ports import Fetched
 from headrace.records import TopicPartition
@@ -30,10 +29,12 @@ class KafkaRecordSource:
     """A ``RecordSource`` on one librdkafka consumer.
 
     Drains what has come without waiting and waits only when there is nothing: a single waiting
-    call for a thousand records would wait for the whole thousand.
+    call for a thousand records would wait for the whole thousand. Python's garbage collector is
+    relaxed for it.
     """
 
     def __init__(self, client_properties: Mapping[str, Any], group: str, prefetch: int) -> None:
+        collector.relax()
         self._consumer = open_consumer(properties.source(client_properties, group, prefetch))
         self._topics: list[str] = []
 
@@ -112,8 +113,11 @@ class KafkaRecordSource:
         if keys.count(keys[0]) == len(keys):
             return [(self._partition(messages[0]), cast("list[Record]", messages))]
         chunks: dict[Any, list[Any]] = {}
-        for key, group in groupby(zip(keys, messages, strict=True), itemgetter(0)):
-            chunks.setdefault(key, []).extend(message for _, message in group)
+        start = 0
+        for key, run in groupby(keys):
+            end = start + len(list(run))
+            chunks.setdefault(key, []).extend(messages[start:end])
+            start = end
         return [(self._partition(chunk[0]), chunk) for chunk in chunks.values()]
 
     @staticmethod
