@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import deque
 from dataclasses import dataclass
+from enum import Enum
 from itertools import accumulate
 from threading import Lock
 from typing import TYPE_CHECKING
@@ -25,7 +26,7 @@ _SAMPLE = 8
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Consecutive records of one partition as one fetch brought them.
+    """Consecutive records of one partition as one or more fetches brought them.
 
     ``size`` is in bytes and counts what the objects themselves take.
     """
@@ -34,6 +35,15 @@ class Chunk:
     first_offset: int
     next_offset: int
     size: int
+
+    def divided(self, count: int) -> tuple[Chunk, Chunk]:
+        """Split behind the first ``count`` records; both parts have some."""
+        whole = Cut(self.first_offset, self.records, self.next_offset, self.size)
+        front, rest = divide(whole, count)
+        return (
+            Chunk(front.records, front.start, front.next_offset, front.size),
+            Chunk(rest.records, rest.start, rest.next_offset, rest.size),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +78,10 @@ def chunk_of(records: list[Record]) -> Chunk:
 
 
 def _extra(record: Record) -> int:
-    headers = record.headers() or ()
-    return len(record.key() or b"") + sum(len(name) + len(data or b"") for name, data in headers)
+    size = len(record.key() or b"")
+    for name, data in record.headers() or ():
+        size += len(name) + len(data or b"")
+    return size
 
 
 def fitting(records: Sequence[Record], size: int, max_records: int, max_bytes: int) -> int:
@@ -100,6 +112,19 @@ def divide(cut: Cut, count: int) -> tuple[Cut, Cut]:
         Cut(cut.start, front, border, share),
         Cut(border, rest, cut.next_offset, cut.size - share),
     )
+
+
+class Kept(Enum):
+    """What became of a chunk that was offered to a buffer."""
+
+    REFUSED = "refused"
+    """It was fetched for an older generation, or goes back behind what is there."""
+
+    WAITS = "waits"
+    """It is kept, and the next batch is due when it was before."""
+
+    SOONER = "sooner"
+    """It is kept, and the next batch may be due sooner for it."""
 
 
 class PartitionBuffer:
@@ -147,16 +172,48 @@ class PartitionBuffer:
             self._expected = self.position
             return True
 
-    def append(self, generation: int, chunk: Chunk, now: float) -> bool:
-        """Add a fetched chunk; False if it is stale and was refused."""
+    def append(
+        self, generation: int, chunk: Chunk, now: float, limits: Limits | None = None
+    ) -> Kept:
+        """Add a fetched chunk, unless it is stale.
+
+        With ``limits``, those of the next batch, it is joined with what waits for that batch. A
+        full chunk can then be cut without touching its records, which are in the processor's
+        cache now and, by then, no longer.
+        """
         with self._lock:
             if generation != self.generation or chunk.first_offset < self._expected:
-                return False
-            self._chunks.append((now, chunk))
+                return Kept.REFUSED
+            due_before = bool(self._chunks), self._full(limits)
             self.records += len(chunk.records)
             self.size += chunk.size
             self._expected = chunk.next_offset
-            return True
+            rest = chunk if limits is None else self._join(chunk, limits)
+            if rest is not None:
+                self._chunks.append((now, rest))
+            return Kept.WAITS if due_before == (True, self._full(limits)) else Kept.SOONER
+
+    def _full(self, limits: Limits | None) -> bool:
+        """Whether a batch can be cut without waiting for more."""
+        return limits is not None and (
+            self.records >= limits.max_records or self.size >= limits.max_bytes
+        )
+
+    def _join(self, chunk: Chunk, limits: Limits) -> Chunk | None:
+        """Move what fits from ``chunk`` to the last one; return what is left, None if nothing is."""
+        if not self._chunks:
+            return chunk
+        arrived, last = self._chunks[-1]
+        room = limits.max_records - len(last.records)
+        if room <= 0 or last.size + chunk.size > limits.max_bytes:
+            return chunk
+        rest = None
+        if room < len(chunk.records):
+            chunk, rest = chunk.divided(room)
+        last.records.extend(chunk.records)
+        joined = Chunk(last.records, last.first_offset, chunk.next_offset, last.size + chunk.size)
+        self._chunks[-1] = (arrived, joined)
+        return rest
 
     def pass_gap(self, generation: int, end: int) -> bool:
         """Note that nothing readable lies before ``end``: markers, aborted or compacted records.
@@ -177,7 +234,7 @@ class PartitionBuffer:
         with self._lock:
             if not self._chunks:
                 return None
-            if self.records >= limits.max_records or self.size >= limits.max_bytes:
+            if self._full(limits):
                 return 0.0
             return self._chunks[0][0] + limits.linger
 
@@ -186,8 +243,8 @@ class PartitionBuffer:
         with self._lock:
             records: list[Record] = []
             start, size = self.position, 0
-            while self._chunks:
-                arrived, chunk = self._chunks[0]
+            while self._chunks and len(records) < limits.max_records and size < limits.max_bytes:
+                chunk = self._chunks[0][1]
                 count = fitting(
                     chunk.records,
                     chunk.size,
@@ -196,9 +253,12 @@ class PartitionBuffer:
                 )
                 if count == 0 and records:
                     break
-                size += self._take(arrived, chunk, max(1, count), records)
-                if len(records) >= limits.max_records or size >= limits.max_bytes:
-                    break
+                taken = self._take(max(1, count))
+                size += taken.size
+                if records:
+                    records.extend(taken.records)
+                else:
+                    records = taken.records
             if not records:
                 return None
             if not self._chunks:
@@ -207,17 +267,11 @@ class PartitionBuffer:
             self.size -= size
             return Cut(start, records, self.position, size)
 
-    def _take(self, arrived: float, chunk: Chunk, count: int, into: list[Record]) -> int:
-        """Move the chunk's first ``count`` records; return their size."""
-        if count == len(chunk.records):
-            self._chunks.popleft()
-            into.extend(chunk.records)
-            self.position = chunk.next_offset
-            return chunk.size
-        whole = Cut(chunk.first_offset, chunk.records, chunk.next_offset, chunk.size)
-        front, rest = divide(whole, count)
-        left = Chunk(rest.records, rest.start, rest.next_offset, rest.size)
-        self._chunks[0] = (arrived, left)
-        into.extend(front.records)
-        self.position = front.next_offset
-        return front.size
+    def _take(self, count: int) -> Chunk:
+        """Remove and return the first ``count`` records of the first chunk."""
+        arrived, chunk = self._chunks.popleft()
+        if count < len(chunk.records):
+            chunk, rest = chunk.divided(count)
+            self._chunks.appendleft((arrived, rest))
+        self.position = chunk.next_offset
+        return chunk

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from threading import Event
 from typing import TYPE_CHECKING
 
 import structlog
 
-from headrace.channel.buffer import chunk_of
+from headrace.channel.buffer import Kept, chunk_of
 from headrace.channel.flow import Reading, decide
 from headrace.channel.news import GapPassed, OutOfRange
 from headrace.channel.threads import guarded_thread
@@ -22,12 +22,17 @@ if TYPE_CHECKING:
     from headrace.clock import Clock, Deadline
     from headrace.kafka.ports import Fetched, RecordSource
     from headrace.metrics import Metrics
-    from headrace.records import TopicPartition
+    from headrace.records import Record, TopicPartition
 
 log = structlog.get_logger(__name__)
 
 #: Seconds a fetch waits for records. It bounds how late a command is heard.
 FETCH_TIMEOUT = 0.05
+
+#: A fetcher looks at its budget when this part of it was fetched since the last time, and after so
+#: many fetches: for each one it would cost as much as taking 50 records from the client.
+BALANCES_PER_BUDGET = 32
+FETCHES_PER_BALANCE = 10
 
 #: Seconds between two looks at the watermarks, which the client knows without asking.
 WATERMARK_INTERVAL = 0.5
@@ -85,6 +90,9 @@ class Fetcher:
         self._commands: SimpleQueue[_Assign | _Unassign | _Seek] = SimpleQueue()
         self._slots: dict[TopicPartition, _Slot] = {}
         self._watermarks_at = 0.0
+        self._may_fetch = True
+        self._fetches = 0
+        self._fetched_bytes = 0
         self._stopping = Event()
         self._thread = guarded_thread(f"{channel}-fetcher", self._run, fail)
 
@@ -117,8 +125,8 @@ class Fetcher:
         try:
             while not self._stopping.is_set():
                 self._obey()
-                decision = self._balance()
-                if decision.fetch:
+                self._look_at_balance()
+                if self._may_fetch:
                     self._distribute(self._source.fetch(FETCH_TIMEOUT))
                 else:
                     self._stopping.wait(FETCH_TIMEOUT)
@@ -129,11 +137,8 @@ class Fetcher:
     # --- commands -------------------------------------------------------------------------------
 
     def _obey(self) -> None:
-        while True:
-            try:
-                command = self._commands.get_nowait()
-            except Empty:
-                return
+        while not self._commands.empty():
+            command = self._commands.get_nowait()
             match command:
                 case _Assign(owned):
                     self._assign(owned)
@@ -164,10 +169,8 @@ class Fetcher:
         now = self._clock.monotonic()
         for partition, records in fetched.chunks:
             slot = self._slots.get(partition)
-            if slot is not None and slot.owned.buffer.append(
-                slot.generation, chunk_of(records), now
-            ):
-                self._touch(slot.owned)
+            if slot is not None:
+                self._keep(slot, records, now)
         for partition, end in fetched.ends:
             slot = self._slots.get(partition)
             if slot is not None and slot.owned.buffer.pass_gap(slot.generation, end):
@@ -179,11 +182,25 @@ class Fetcher:
         for error in fetched.errors:
             self._log.warning("fetch_error", error=error)
 
+    def _keep(self, slot: _Slot, records: list[Record], now: float) -> None:
+        owned, chunk = slot.owned, chunk_of(records)
+        self._fetched_bytes += chunk.size
+        if owned.buffer.append(slot.generation, chunk, now, owned.limits) is Kept.SOONER:
+            self._touch(owned)
+
     def _tell(self, slot: _Slot, news: GapPassed | OutOfRange) -> None:
         slot.owned.tell(news)
         self._touch(slot.owned)
 
     # --- back-pressure --------------------------------------------------------------------------
+
+    def _look_at_balance(self) -> None:
+        """Balance once in a while as long as records come, always when none did."""
+        self._fetches += 1
+        enough = self._fetched_bytes >= self._budget // BALANCES_PER_BUDGET
+        if enough or self._fetches >= FETCHES_PER_BALANCE or self._fetched_bytes == 0:
+            self._fetches = self._fetched_bytes = 0
+            self._may_fetch = self._balance().fetch
 
     def _balance(self) -> Decision:
         share = self._budget // max(1, len(self._slots))

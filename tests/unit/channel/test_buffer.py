@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.channel.buffer import Cut, Limits, PartitionBuffer, chunk_of, split
+from headrace.channel.buffer import Cut, Kept, Limits, PartitionBuffer, chunk_of, split
 from headrace.testing.records import FakeRecord
 
 WIDE = Limits(1000, 1_000_000, 1.0)
@@ -21,7 +21,8 @@ def filled(*chunks: list[FakeRecord], position: int = 0) -> PartitionBuffer:
     buffer = PartitionBuffer()
     buffer.restart(position)
     for arrived, chunk in enumerate(chunks):
-        assert buffer.append(buffer.generation, chunk_of(list(chunk)), float(arrived))
+        kept = buffer.append(buffer.generation, chunk_of(list(chunk)), float(arrived))
+        assert kept is not Kept.REFUSED
     return buffer
 
 
@@ -67,14 +68,14 @@ def test_a_chunk_of_an_older_generation_is_refused() -> None:
     buffer = filled(records(0, 1))
     old = buffer.generation
     buffer.restart(50)
-    assert not buffer.append(old, chunk_of(list(records(2, 3))), 0.0)
-    assert buffer.append(buffer.generation, chunk_of(list(records(50))), 0.0)
+    assert buffer.append(old, chunk_of(list(records(2, 3))), 0.0) is Kept.REFUSED
+    assert buffer.append(buffer.generation, chunk_of(list(records(50))), 0.0) is Kept.SOONER
 
 
 def test_offsets_must_rise() -> None:
     """A chunk that goes back behind what was fetched already is refused."""
     buffer = filled(records(0, 1, 2))
-    assert not buffer.append(buffer.generation, chunk_of(list(records(2, 3))), 0.0)
+    assert buffer.append(buffer.generation, chunk_of(list(records(2, 3))), 0.0) is Kept.REFUSED
 
 
 def test_a_cut_starts_where_the_last_one_ended_though_offsets_have_gaps() -> None:
@@ -103,7 +104,7 @@ def test_a_gap_with_nothing_before_it_is_reported() -> None:
     assert buffer.pass_gap(buffer.generation, 9)
     assert not buffer.pass_gap(buffer.generation, 9)
     assert buffer.position == 3
-    assert buffer.append(buffer.generation, chunk_of(list(records(9))), 0.0)
+    assert buffer.append(buffer.generation, chunk_of(list(records(9))), 0.0) is Kept.SOONER
     cut = buffer.cut(WIDE)
     assert cut is not None
     assert (cut.start, cut.next_offset) == (3, 10)
@@ -152,3 +153,47 @@ def test_cuts_deliver_every_record_once_in_order(
         position = cut.next_offset
     assert seen == offsets
     assert (buffer.records, buffer.size) == (0, 0)
+
+
+def test_chunks_are_joined_to_what_the_next_batch_takes() -> None:
+    """Joined chunks make full batches and a rest, in order, none larger than the limits allow."""
+    buffer = PartitionBuffer()
+    limits = Limits(4, 1_000_000, 1.0)
+    for chunk in (records(0, 1, 2), records(3, 4, 5), records(7, 9)):
+        buffer.append(buffer.generation, chunk_of(list(chunk)), 0.0, limits)
+    first, second = buffer.cut(limits), buffer.cut(limits)
+    assert offsets_of(first) == [0, 1, 2, 3]
+    assert offsets_of(second) == [4, 5, 7, 9]
+    assert second is not None
+    assert (second.start, second.next_offset) == (4, 10)
+    assert (buffer.records, buffer.size) == (0, 0)
+
+
+def test_chunks_too_large_for_one_batch_are_not_joined() -> None:
+    """The byte limit holds for joined chunks as it does for single ones."""
+    buffer = PartitionBuffer()
+    limits = Limits(100, 1000, 1.0)
+    for offset in range(4):
+        buffer.append(buffer.generation, chunk_of(list(records(offset, size=300))), 0.0, limits)
+    assert [offsets_of(buffer.cut(limits)) for _ in range(4)] == [[0], [1], [2], [3]]
+
+
+def test_a_batch_that_was_cut_is_not_changed_by_what_comes_later() -> None:
+    """Records that arrive after a cut belong to the next batch."""
+    buffer = PartitionBuffer()
+    buffer.append(buffer.generation, chunk_of(list(records(0, 1))), 0.0, WIDE)
+    cut = buffer.cut(WIDE)
+    buffer.append(buffer.generation, chunk_of(list(records(2))), 1.0, WIDE)
+    assert offsets_of(cut) == [0, 1]
+    assert offsets_of(buffer.cut(WIDE)) == [2]
+
+
+def test_a_chunk_matters_to_the_schedule_when_it_is_the_first_or_fills_the_batch() -> None:
+    """Only then can the next batch be due sooner than it was before."""
+    buffer = PartitionBuffer()
+    limits = Limits(4, 1_000_000, 1.0)
+    kept = [
+        buffer.append(buffer.generation, chunk_of(list(records(offset))), 0.0, limits)
+        for offset in range(6)
+    ]
+    assert kept == [Kept.SOONER, Kept.WAITS, Kept.WAITS, Kept.SOONER, Kept.WAITS, Kept.WAITS]
