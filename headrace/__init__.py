@@ -9,6 +9,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from headrace.version import VERSION
+
 if TYPE_CHECKING:
     from headrace.channel.channel import ChannelPorts, InboundKafkaChannel
     from headrace.clock import Deadline
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
     from headrace.processors.simple import SimpleKafkaProcessor, SimpleOptions
     from headrace.records import Assignment, Batch, Record, TopicPartition
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 _HOMES = {
     "Assignment": "headrace.records",

@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-import headrace
 from headrace.config.cli import check, schema
 from headrace.demo.cli import demo
 from headrace.local.cli import app as local
+from headrace.version import VERSION
 
 app = typer.Typer(
     name="headrace",
@@ -42,7 +42,7 @@ def run(
 @app.command()
 def version() -> None:
     """Print the version."""
-    typer.echo(headrace.__version__)
+    typer.echo(VERSION)
 
 
 def main() -> None:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-import headrace
 from headrace.coordinators.layout import BadDocumentError, MemberDocument, decode_name
 from headrace.coordinators.registry import (
     GroupView,
@@ -18,6 +17,7 @@ from headrace.coordinators.registry import (
     MembershipLostError,
     RegistryUnavailableError,
 )
+from headrace.version import VERSION
 from headrace.zookeeper.errors import BadVersionError, NodeExistsError, NoNodeError
 from headrace.zookeeper.nodes import ANY_VERSION, SetData
 
@@ -77,7 +77,7 @@ class MemberNodes:
             host=self._host,
             pid=os.getpid(),
             since=self._clock.time(),
-            software=headrace.__version__,
+            software=VERSION,
         )
 
     def _remove_own_or_refuse(self) -> None:
