@@ -6,8 +6,9 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, Transaction, write_deltalake
 
-from headrace.spark.sinks.delta import MEMBER_KEY
+from headrace.spark.sinks.delta import MEMBER_KEY, DeltaSink
 from headrace.spark.sinks.delta_reader import DeltaLog, TableUnreadableError, read_rows
+from tests.unit.spark.sinks.test_delta import share, stage
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -64,3 +65,13 @@ def test_a_missing_column_is_an_error(tmp_path: Path) -> None:
     write(tmp_path, 1, None)
     with pytest.raises(TableUnreadableError, match="cannot be read"):
         read_rows(tmp_path, ["absent"])
+
+
+def test_a_commit_of_the_sink_names_its_member(tmp_path: Path) -> None:
+    """What the sink commits is read back with the member, the rows and the offsets."""
+    sink = DeltaSink(tmp_path / "table", member="one")
+    sink.open()
+    sink.commit(stage(sink, "first", [1, 2]), [share(0, 0, 10)])
+    sink.close()
+    _, commit = DeltaLog(tmp_path / "table").read_new()
+    assert (commit.member, commit.rows, commit.offsets) == ("one", 2, {"id/0": 10})
