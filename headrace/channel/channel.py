@@ -212,10 +212,10 @@ class InboundKafkaChannel:
             self._become(ChannelState.STOPPED)
             raise
         self._metrics.watch_partitions(self.name, self._holdings.readings)
+        self._become(ChannelState.RUNNING)
         for part in (self._committer, self._fetcher, self._workers, self._watchdog):
             part.start()
         self._coordinator.start()
-        self._become(ChannelState.RUNNING)
 
     def stop(self, deadline: Deadline) -> StopReport:
         """Finish what is out, commit it, give every partition back and leave the group. Blocks.
@@ -234,7 +234,6 @@ class InboundKafkaChannel:
         self._unfinished.clear()
         claims = self._coordinator.stop(deadline)
         left = [*self._unfinished, *(f"{claim.partition}: claim" for claim in claims)]
-        left += self._workers.stop(deadline)
         for name, part in (
             ("fetcher", self._fetcher),
             ("committer", self._committer),
@@ -242,6 +241,8 @@ class InboundKafkaChannel:
         ):
             if not part.stop(deadline):
                 left.append(name)
+        # a worker may hang in a callback, and then nothing would be left for those above
+        left += self._workers.stop(deadline)
         self._metrics.forget_partitions(self.name)
         self._close(deadline)
         self._become(ChannelState.STOPPED)
@@ -263,13 +264,12 @@ class InboundKafkaChannel:
     def fail(self, error: BaseException) -> None:
         """Note that the channel must not go on; its owner hears of the first reason only."""
         with self._lock:
-            first = self._failure is None
-            self._failure = self._failure or error
-        if not first:
-            return
+            if self._failure is not None:
+                return
+            self._failure = error
+            if ChannelState.FAILED in CHANNEL_TRANSITIONS[self._state]:
+                self._state = ChannelState.FAILED
         self._gates.pauses.add("failed")
-        if self._state is not ChannelState.STOPPING:
-            self._become(ChannelState.FAILED)
         log.error("channel_failed", channel=self.name, error=f"{type(error).__name__}: {error}")
         if self._on_failure is not None:
             self._on_failure(self, error)

@@ -64,7 +64,10 @@ class Listener(Protocol):
         ...
 
     def resumed(self) -> None:
-        """ZooKeeper answers again. Claims that ended meanwhile were told of before this call."""
+        """ZooKeeper answers again, be it that the session is over.
+
+        Claims that ended meanwhile were told of before this call.
+        """
         ...
 
     def rebalanced(self, summary: RebalanceSummary) -> None:

@@ -280,6 +280,8 @@ class GroupMember:
     def _rejoin(self, reason: LossReason) -> None:
         """Begin again: nothing of the former membership counts."""
         self._lose_all(reason)
+        if self.state is MemberState.SUSPENDED:
+            self._listener.resumed()
         self._membership = None
         self._lease = None
         self._next_try = self._clock.monotonic()
