@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import gc
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from headrace.clock import Deadline
 from headrace.spark.runtime import SparkRuntime
 from headrace.spark.settings import SparkSettings
+from tests.integration.spark.channels import Channel
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+
+    from headrace.spark.reducer import Reducer
 
 #: Two tasks, so that chunks and shuffles are real; hardly any warm-up, so that tests start soon.
 SETTINGS = SparkSettings("local[2]", warm_up=1)
@@ -42,3 +45,17 @@ def spark_runtime() -> Iterator[SparkRuntime]:
     runtime.start()
     yield runtime
     runtime.stop(Deadline.after(30))
+
+
+@pytest.fixture
+def channel(spark_runtime: SparkRuntime, tmp_path: Path) -> Iterator[Callable[..., Channel]]:
+    """Open a channel with a reducer, and close it at the end."""
+    opened: list[Channel] = []
+
+    def open_one(reducer: Reducer | str, **options: Any) -> Channel:
+        opened.append(Channel(spark_runtime, tmp_path / "table", reducer, **options))
+        return opened[-1]
+
+    yield open_one
+    for each in opened:
+        each.close()

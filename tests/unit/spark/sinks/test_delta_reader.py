@@ -8,7 +8,7 @@ from deltalake import CommitProperties, Transaction, write_deltalake
 
 from headrace.spark.sinks.delta import MEMBER_KEY, DeltaSink
 from headrace.spark.sinks.delta_reader import DeltaLog, TableUnreadableError, read_rows
-from tests.unit.spark.sinks.test_delta import share, stage
+from tests.unit.spark.sinks.delta_tables import share, stage
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -1,0 +1,149 @@
+"""A Spark processor on an engine that only pretends to run jobs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from headrace.metrics import Metrics
+from headrace.processors.contract import ChannelContext
+from headrace.processors.responses import BatchResponse
+from headrace.processors.spark import SparkProcessor
+from headrace.records import TopicPartition
+from headrace.testing.records import FakeAssignment, make_batch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from concurrent.futures import Future
+
+    from headrace.clock import Deadline
+    from headrace.processors.pending import MergeLimits
+    from headrace.records import Batch
+    from headrace.spark.micro_batch import MicroBatch
+    from headrace.spark.sinks.contract import PartitionCommit
+
+ADVANCE = BatchResponse.advance()
+
+
+@dataclass
+class Engine:
+    """A double that runs no Spark.
+
+    The scripts have what the next calls of ``stage`` and ``commit`` do: call with the job, or raise
+    an error; when they are empty the calls succeed.
+    """
+
+    stage_script: list[Exception | Callable[[MicroBatch], None] | None] = field(
+        default_factory=list
+    )
+    commit_script: list[Exception | None] = field(default_factory=list)
+    jobs: list[MicroBatch] = field(default_factory=list)
+    stored: list[list[PartitionCommit]] = field(default_factory=list)
+    moved: list[list[PartitionCommit]] = field(default_factory=list)
+    discarded: list[str] = field(default_factory=list)
+    cancelled: list[str] = field(default_factory=list)
+    left_out: dict[TopicPartition, list[int]] = field(default_factory=dict)
+    revived: int = 0
+    revive_error: Exception | None = None
+    turn: Callable[[], None] = field(init=False)
+
+    def open(self, channel: str, turn: Callable[[], None]) -> None:
+        """Leave the turns to the test."""
+        assert channel == "channel"
+        self.turn = turn
+
+    def stored_offset(self, identity: str) -> int | None:
+        """Return a number made of the identity."""
+        return len(identity)
+
+    def prepare(self, batch: Batch) -> Any:
+        """Return the batch's start as its table."""
+        return batch.start
+
+    def stage(self, micro_batch: MicroBatch, tables: Sequence[Any], seconds: float | None) -> str:
+        """Do what the script says."""
+        assert seconds == 5.0
+        assert tables
+        self.jobs.append(micro_batch)
+        step = self.stage_script.pop(0) if self.stage_script else None
+        if isinstance(step, Exception):
+            raise step
+        if step is not None:
+            step(micro_batch)
+        return micro_batch.id
+
+    def skipped(self, staged: str) -> Mapping[TopicPartition, Sequence[int]]:
+        """Return what the test left out."""
+        assert staged
+        return self.left_out
+
+    def commit(self, staged: str, offsets: Sequence[PartitionCommit]) -> None:
+        """Do what the script says."""
+        assert staged == self.jobs[-1].id
+        step = self.commit_script.pop(0) if self.commit_script else None
+        if step is not None:
+            raise step
+        self.stored.append(list(offsets))
+
+    def discard(self, staged: str) -> None:
+        """Take note."""
+        self.discarded.append(staged)
+
+    def move(self, offsets: Sequence[PartitionCommit]) -> None:
+        """Take note."""
+        self.moved.append(list(offsets))
+
+    def cancel(self, micro_batch_id: str) -> None:
+        """Take note."""
+        self.cancelled.append(micro_batch_id)
+
+    def revive(self) -> None:
+        """Take note."""
+        self.revived += 1
+        if self.revive_error is not None:
+            raise self.revive_error
+
+    def close(self, deadline: Deadline) -> bool:
+        """Say that it ended."""
+        return not deadline.expired
+
+    @property
+    def stored_ranges(self) -> list[list[tuple[int, int, int]]]:
+        """What was committed: (partition, start, next offset) by commit."""
+        return [
+            [(o.partition.partition, o.start, o.next_offset) for o in commit]
+            for commit in self.stored
+        ]
+
+
+class Bench:
+    """A processor over the double, with partitions 0 to 3 assigned."""
+
+    def __init__(self, limits: MergeLimits | None = None) -> None:
+        self.engine = Engine()
+        self.metrics = Metrics()
+        self.processor = SparkProcessor(self.engine, limits=limits, job_timeout=5.0)
+        self.processor.open(ChannelContext("channel", "group", self.metrics))
+        self.assignments = [FakeAssignment(TopicPartition("t", number)) for number in range(4)]
+        for assignment in self.assignments:
+            self.processor.on_assigned(assignment)
+
+    def send(
+        self, partition: int, start: int = 0, *, records: int = 10, attempt: int = 1
+    ) -> Future[BatchResponse]:
+        """Hand a batch of one partition to the processor."""
+        return self.processor.on_next_batch(self.batch(partition, start, records, attempt))
+
+    def batch(self, partition: int, start: int = 0, records: int = 10, attempt: int = 1) -> Batch:
+        """Make a batch of one partition."""
+        assignment = self.assignments[partition]
+        return make_batch([b"v"] * records, assignment=assignment, start=start, attempt=attempt)
+
+    def turn(self) -> None:
+        """Run the lane once."""
+        self.engine.turn()
+
+
+def error_of(future: Future[BatchResponse]) -> BaseException | None:
+    """Return the future's error; it must be done."""
+    return future.exception(0)

@@ -1,0 +1,69 @@
+"""Staged files and a Delta sink, made without Spark."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+from pyspark.sql.types import LongType, StructField, StructType
+
+from headrace.records import TopicPartition
+from headrace.spark.sinks.contract import PartitionCommit
+from headrace.spark.sinks.staging import StagedFiles
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    import pytest
+
+    from headrace.spark.sinks.delta import DeltaSink
+
+ID = StructType([StructField("id", LongType(), nullable=False)])
+
+
+def stage(sink: DeltaSink, name: str, ids: list[int], schema: StructType = ID) -> StagedFiles:
+    """Write rows aside as Spark would, with one empty file among them as Spark leaves some."""
+    folder = sink._staging._own / name
+    folder.mkdir(parents=True)
+    for number, values in enumerate((ids, [])):
+        table = pa.table({"id": pa.array(values, pa.int64())})
+        pq.write_table(table, folder / f"part-{number}.snappy.parquet")
+    return StagedFiles(name, folder, schema)
+
+
+def share(number: int, start: int, next_offset: int) -> PartitionCommit:
+    """Return one partition's share of a commit."""
+    return PartitionCommit(f"id/{number}", TopicPartition("t", number), start, next_offset)
+
+
+def visible(folder: Path) -> list[int]:
+    """Read the table's ids as any reader does."""
+    ids: list[int] = DeltaTable(folder).to_pyarrow_table().column("id").to_pylist()
+    return sorted(ids)
+
+
+def data_files(folder: Path) -> int:
+    """Count the data files in the table's folder, visible or not."""
+    return len(list(folder.glob("*.parquet")))
+
+
+def wrap_commit(
+    monkeypatch: pytest.MonkeyPatch, *steps: Callable[[Callable[[], None]], None]
+) -> None:
+    """Have the next commit calls run through ``steps``, each of which gets the real call."""
+    real = DeltaTable.create_write_transaction
+    left = list(steps)
+
+    def commit(self: DeltaTable, *args: Any, **kwargs: Any) -> None:
+        def call() -> None:
+            real(self, *args, **kwargs)
+
+        if left:
+            left.pop(0)(call)
+        else:
+            call()
+
+    monkeypatch.setattr(DeltaTable, "create_write_transaction", commit)
