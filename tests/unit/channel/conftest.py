@@ -12,6 +12,7 @@ from headrace.channel.partition import OwnedPartition
 from headrace.coordinators.claims import Claim
 from headrace.coordinators.lease import Lease
 from headrace.records import TopicPartition
+from headrace.testing import InMemoryBroker
 from headrace.testing.clock import FakeClock
 
 if TYPE_CHECKING:
@@ -48,3 +49,11 @@ def own(clock: FakeClock, gates: Gates) -> Callable[..., OwnedPartition]:
         )
 
     return make
+
+
+@pytest.fixture
+def broker() -> InMemoryBroker:
+    """A broker with the topic ``events`` of two partitions."""
+    made = InMemoryBroker()
+    made.create_topic("events", 2)
+    return made
