@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from headrace.clock import Deadline
 from headrace.records import TopicPartition
 from tests.unit.channel.recorder import PATIENCE
