@@ -12,9 +12,6 @@ from benchmarks.report import Report, say
 from benchmarks.rounds import alternate
 from benchmarks.sides import Side
 from benchmarks.summing import SummingChannel
-from headrace.clock import Deadline
-from headrace.kafka import KafkaTopicCatalog
-from headrace.records import TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -98,13 +95,5 @@ def _compare(plan: Plan, servers: LocalStack, raw: Side, channel: Side) -> Repor
 
 
 def _request(servers: LocalStack, plan: Plan, group: str) -> dict[str, Any]:
-    catalog = KafkaTopicCatalog({"bootstrap.servers": servers.bootstrap_servers}, "bench")
-    try:
-        deadline = Deadline.after(30)
-        ends = {
-            number: catalog.watermarks(TopicPartition(_TOPIC, number), deadline)[1]
-            for number in range(plan.partitions)
-        }
-    finally:
-        catalog.close()
+    ends = stack.ends(servers, _TOPIC, plan.partitions)
     return {"topic": _TOPIC, "group": group, "ends": ends}

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from headrace.clock import Deadline
+from headrace.kafka import KafkaTopicCatalog
 from headrace.kafka.producer import TopicProducer, create_topic
 from headrace.local import LocalStack
+from headrace.records import TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -68,6 +70,19 @@ def append(stack: LocalStack, topic: str, *, records: int, size: int, keyed: boo
     producer = TopicProducer(client, topic)
     producer.send(((keys[n % KEYS], values[n % _VARIETY]) for n in range(records)), deadline)
     producer.flush(deadline)
+
+
+def ends(stack: LocalStack, topic: str, partitions: int) -> dict[int, int]:
+    """Return where each partition ends, asked from the broker."""
+    catalog = KafkaTopicCatalog({"bootstrap.servers": stack.bootstrap_servers}, "bench")
+    deadline = Deadline.after(30)
+    try:
+        return {
+            number: catalog.watermarks(TopicPartition(topic, number), deadline)[1]
+            for number in range(partitions)
+        }
+    finally:
+        catalog.close()
 
 
 def configuration(

@@ -8,13 +8,11 @@ from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.committed import committed
 from headrace.clock import Deadline
 from headrace.config import load
 from headrace.controller import KafkaController
-from headrace.kafka import KafkaOffsetStore
-from headrace.kafka.clients import client_properties
 from headrace.processors import BatchProcessor, BatchResponse
-from headrace.records import TopicPartition
 
 if TYPE_CHECKING:
     from benchmarks.sides import Request, Result
@@ -125,19 +123,9 @@ def _check(config: Config, processor: SummingProcessor, request: Request) -> Non
     ends: dict[int, int] = request["ends"]
     counted = {number: tally.count for number, tally in processor.tallies.items()}
     reached = {number: tally.next_offset for number, tally in processor.tallies.items()}
-    store = KafkaOffsetStore(client_properties(config.kafka), request["group"])
-    try:
-        stored = {
-            number: store.read(TopicPartition(request["topic"], number), Deadline.after(10))
-            for number in ends
-        }
-    finally:
-        store.close()
-    committed = {number: found.offset if found else None for number, found in stored.items()}
-    if not counted == reached == committed == ends:
-        raise AssertionError(
-            f"of {ends}: {counted} counted, {reached} reached, {committed} committed"
-        )
+    stored = committed(config, ends)
+    if not counted == reached == stored == ends:
+        raise AssertionError(f"of {ends}: {counted} counted, {reached} reached, {stored} committed")
 
 
 def _commits(controller: KafkaController, topic: str) -> int:

@@ -200,7 +200,7 @@ class PartitionBuffer:
         )
 
     def _join(self, chunk: Chunk, limits: Limits) -> Chunk | None:
-        """Move what fits from ``chunk`` to the last one; return what is left, None if nothing is."""
+        """Move what fits from ``chunk`` to the last one; return the rest, None if there is none."""
         if not self._chunks:
             return chunk
         arrived, last = self._chunks[-1]

@@ -1,0 +1,158 @@
+"""Micro-batches of a channel against those of Structured Streaming."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+from benchmarks import stack
+from benchmarks.report import Report, say
+from benchmarks.rounds import Rounds, alternate
+from benchmarks.sides import Side
+from benchmarks.spark_channel import SparkChannel
+from benchmarks.structured_streaming import StructuredStreaming
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from benchmarks.rounds import Measured
+    from headrace.local import LocalStack
+
+#: The sides' micro-batches may differ in size by this part of the cap, or it is no comparison.
+_SIZES_DIFFER = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """One size of micro-batch: its cap in records, and how many records a round has."""
+
+    name: str
+    batch: int
+    records: int
+    figure: str
+    ratio: str
+    target: float
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is compared. ``size`` of the values in bytes."""
+
+    loads: tuple[Load, ...] = (
+        Load("100k", 100_000, 3_500_000, "rate", "throughput_ratio_100k", 1.5),
+        Load("1k", 1_000, 100_000, "batches_per_second", "batch_ratio_1k", 1.7),
+    )
+    rounds: int = 3
+    partitions: int = 4
+    size: int = 160
+    warm_up: int = 50
+    master: str = "local[*]"
+
+
+def run(plan: Plan | None = None) -> Report:
+    """Compare, round by round, on one broker. Blocks for some minutes."""
+    plan = plan or Plan()
+    with stack.servers() as servers:
+        settings = {"configs": {load.name: _config(servers, plan, load) for load in plan.loads}}
+        for load in plan.loads:
+            stack.fill(
+                servers,
+                load.name,
+                records=load.records,
+                size=plan.size,
+                partitions=plan.partitions,
+                keyed=True,
+            )
+        with (
+            Side("channel", SparkChannel, settings) as channel,
+            Side("streaming", StructuredStreaming, settings) as streaming,
+        ):
+            rounds = {
+                load.name: _compare(plan, load, servers, channel, streaming) for load in plan.loads
+            }
+    return Report("spark", _figures(plan, rounds))
+
+
+def _config(servers: LocalStack, plan: Plan, load: Load) -> str:
+    """Write the channel's configuration.
+
+    Each partition has an equal part of a full micro-batch, and the buffer has room for that of
+    three: one that runs, one that is ready and one that is being fetched.
+    """
+    path = stack.configuration(
+        servers.directory / "bench" / load.name,
+        stack.addresses(servers),
+        {
+            "topics": [load.name],
+            "group": "bench",
+            "batch": {"max_records": load.batch // plan.partitions, "linger": "1s"},
+            "buffer": {"max_bytes": "256MiB"},
+            "processor": {
+                "type": "spark",
+                "reducer": "benchmarks.reducers:count_by_key",
+                "max_records": load.batch,
+            },
+            "sink": "noop",
+        },
+        spark={"master": plan.master, "warm_up": plan.warm_up},
+    )
+    return str(path)
+
+
+def _compare(plan: Plan, load: Load, servers: LocalStack, channel: Side, streaming: Side) -> Rounds:
+    """Warm up with a round in which Spark counts every row; then measure."""
+    ends = stack.ends(servers, load.name, plan.partitions)
+    groups = count()
+
+    def one(side: Side, *, counting: bool) -> Callable[[], Measured]:
+        return lambda: side.round(
+            {
+                "config": load.name,
+                "group": f"{load.name}-{next(groups)}",
+                "batch": load.batch,
+                "ends": ends,
+                "counting": counting,
+            }
+        )
+
+    sides = (channel, streaming)
+    checked = alternate(
+        {side.name: one(side, counting=True) for side in sides},
+        1,
+        say=lambda line: say(f"{load.name} warm-up, every row counted: {line}"),
+    )
+    for side in sides:
+        counted = checked.values(side.name, "counted")
+        if counted != [load.records]:
+            raise AssertionError(f"{side.name} counted {counted} of {load.records} rows")
+    rounds = alternate(
+        {side.name: one(side, counting=False) for side in sides},
+        plan.rounds,
+        say=lambda line: say(f"{load.name} {line}"),
+    )
+    _require_like_sizes(load, rounds)
+    return rounds
+
+
+def _require_like_sizes(load: Load, rounds: Rounds) -> None:
+    sizes = [rounds.median(side, "mean_batch") for side in rounds.results]
+    if max(sizes) - min(sizes) > _SIZES_DIFFER * load.batch:
+        raise AssertionError(f"micro-batches of {sizes} records on average are no comparison")
+
+
+def _figures(plan: Plan, rounds: dict[str, Rounds]) -> dict[str, Any]:
+    figures: dict[str, Any] = {}
+    for load in plan.loads:
+        ratio = rounds[load.name].ratio("channel", "streaming", load.figure)
+        figures[load.ratio] = round(ratio, 3)
+    for load in plan.loads:
+        measured, name = rounds[load.name], load.name
+        figures[f"target_{name}"] = load.target
+        ratios = measured.ratios("channel", "streaming", load.figure)
+        figures[f"ratios_{name}"] = [round(ratio, 3) for ratio in ratios]
+        for side in measured.results:
+            for key in ("rate", "batches_per_second", "mean_batch", "seconds"):
+                figures[f"{side}_{key}_{name}"] = measured.median(side, key)
+        figures[f"records_{name}"] = load.records
+    return figures | {"rounds": plan.rounds, "record_bytes": plan.size}

@@ -1,0 +1,83 @@
+"""A channel with a Spark reducer and a sink that keeps nothing."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmarks import reducers
+from benchmarks.committed import committed
+from benchmarks.pace import pace
+from headrace.clock import Deadline
+from headrace.config import load
+from headrace.controller import KafkaController
+from headrace.processors.factory import build_processor
+from headrace.spark.factory import spark_settings
+from headrace.spark.runtime import SparkRuntime
+
+if TYPE_CHECKING:
+    from benchmarks.sides import Request, Result
+    from headrace.config import Config
+
+#: Seconds that a round may take.
+_PATIENCE = 200.0
+
+#: Seconds between two looks whether everything has come.
+_LOOK = 0.2
+
+
+class SparkChannel:
+    """Reads whole topics through a controller; the Spark session stays from round to round."""
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        self._configs: dict[str, Config] = {
+            name: load(Path(path)) for name, path in settings["configs"].items()
+        }
+        some = next(iter(self._configs.values()))
+        self._runtime = SparkRuntime(spark_settings(some.spark))
+        self._runtime.start()
+
+    def round(self, request: Request) -> Result:
+        """Read the configuration's topic as ``group``, up to ``ends``."""
+        config = _in_group(self._configs[request["config"]], request["group"])
+        reducers.reset(counting=request["counting"])
+        processor = build_processor(
+            config.channels["bench"], lambda: self._runtime, config.instance_id
+        )
+        controller = KafkaController(config, processors={"bench": processor})
+        expected = sum(request["ends"].values())
+        controller.start(Deadline.after(60))
+        try:
+            failure = _wait(controller, expected)
+        finally:
+            left = controller.stop(Deadline.after(30)).left
+        if failure is not None or left:
+            raise AssertionError(f"the channel failed with {failure}, left {left}")
+        found = committed(config, request["ends"])
+        if sum(reducers.NOTES.sizes) != expected or found != request["ends"]:
+            raise AssertionError(f"of {request['ends']}: {found}, {sum(reducers.NOTES.sizes)}")
+        return pace(reducers.NOTES.begun, reducers.NOTES.sizes) | {
+            "counted": reducers.NOTES.counted
+        }
+
+    def close(self) -> None:
+        """End Spark."""
+        self._runtime.stop(Deadline.after(30))
+
+
+def _in_group(config: Config, group: str) -> Config:
+    changed = config.channels["bench"].model_copy(update={"group": group})
+    return config.model_copy(update={"channels": {"bench": changed}})
+
+
+def _wait(controller: KafkaController, expected: int) -> BaseException | None:
+    """Wait until the last micro-batch began; the channel's stop waits for its end."""
+    deadline = time.monotonic() + _PATIENCE
+    while sum(reducers.NOTES.sizes) < expected:
+        failure = controller.wait(_LOOK)
+        if failure is not None:
+            return failure
+        if time.monotonic() > deadline:
+            return TimeoutError(f"{sum(reducers.NOTES.sizes)} of {expected} records came")
+    return None
