@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
@@ -100,11 +101,9 @@ class KafkaController:
 
         The report names what was not finished.
         """
-        channels_by = Deadline(deadline.at - deadline.remaining * CLOSE_SHARE, self._clock)
-        left: list[str] = []
-        for channel in self.channels.values():
-            report = channel.stop(channels_by)
-            left += [f"{channel.name}: {thing}" for thing in report.left]
+        left = self._stop_channels(
+            Deadline(deadline.at - deadline.remaining * CLOSE_SHARE, self._clock)
+        )
         if self._spark is not None:
             self._spark.stop(deadline)
         if not self._session.close(deadline):
@@ -112,6 +111,17 @@ class KafkaController:
         self._identity.release()
         log.info("controller_stopped", unfinished=left)
         return StopReport(tuple(left))
+
+    def _stop_channels(self, deadline: Deadline) -> list[str]:
+        """Stop all channels at the same time, so that one that hangs costs no other its time."""
+        channels = list(self.channels.values())
+        with ThreadPoolExecutor(max(1, len(channels)), "stop") as pool:
+            reports = pool.map(lambda channel: channel.stop(deadline), channels)
+            return [
+                f"{channel.name}: {thing}"
+                for channel, report in zip(channels, reports, strict=True)
+                for thing in report.left
+            ]
 
     def _spark_runtime(self) -> SparkRuntime:
         if self._spark is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from contextlib import contextmanager
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
@@ -13,11 +14,12 @@ import structlog
 from headrace.clock import Deadline
 from headrace.config import load
 from headrace.controller import KafkaController
-from headrace.errors import ConfigError, FatalError, StartError
+from headrace.errors import ConfigError, FatalError, InstanceInUseError, StartError
 from headrace.logs import configure_logging
 from headrace.metrics import Metrics, MetricsServer
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
     from types import FrameType
 
@@ -88,6 +90,7 @@ class Signals:
 
     def __init__(self) -> None:
         self.asked: str | None = None
+        self._interrupts = False
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._handle)
 
@@ -95,10 +98,31 @@ class Signals:
         if self.asked is not None:
             os._exit(128 + number)
         self.asked = signal.Signals(number).name
+        if self._interrupts:
+            self._interrupts = False
+            raise _StoppedEarly
+
+    @contextmanager
+    def interrupting(self) -> Iterator[None]:
+        """Let the first signal interrupt the block, which waits for others and cannot look.
+
+        Raises:
+            _StoppedEarly: a signal came, before the block or in it.
+        """
+        self._interrupts = True
+        try:
+            if self.asked is not None:
+                raise _StoppedEarly
+            yield
+        finally:
+            self._interrupts = False
 
 
-class _StoppedEarlyError(Exception):
-    """A signal came before the start was finished."""
+class _StoppedEarly(BaseException):
+    """A signal came before the start was finished.
+
+    Derives from BaseException, so that no handler of errors on the way takes it for one.
+    """
 
 
 def _serve(config: Config) -> ExitCode:
@@ -107,9 +131,13 @@ def _serve(config: Config) -> ExitCode:
     server = _metrics_server(config, metrics)
     controller = KafkaController(config, metrics=metrics)
     try:
-        controller.start(Deadline.after(START_TIMEOUT))
+        with signals.interrupting():
+            controller.start(Deadline.after(START_TIMEOUT))
         failure = _wait(controller, signals)
         return _stop(controller, config, failure)
+    except _StoppedEarly:
+        log.info("stopped_during_start", signal=signals.asked)
+        return ExitCode.STOPPED
     finally:
         if server is not None:
             server.close()
@@ -143,6 +171,8 @@ def _stop(controller: KafkaController, config: Config, failure: BaseException | 
     report = controller.stop(Deadline.after(config.shutdown_timeout))
     if isinstance(failure, FatalError):
         return ExitCode.RESTART
+    if isinstance(failure, InstanceInUseError):
+        return ExitCode.NOT_STARTED
     if failure is not None:
         return ExitCode.CHANNEL_FAILED
     if not report.clean:

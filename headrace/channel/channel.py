@@ -62,7 +62,7 @@ class InboundKafkaChannel:
 
     It owns partitions through its coordinator, cuts their records into batches, hands these to
     the processor on worker threads, and commits what the processor advances. ``start`` and
-    ``stop`` are called by one thread, its owner's; everything else is safe on any thread.
+    ``stop`` are for its owner, one after the other; everything else is safe on any thread.
     """
 
     def __init__(

@@ -22,6 +22,9 @@ log = structlog.get_logger(__name__)
 #: ``topic.metadata.refresh.interval.ms`` (300 s), because a look costs one small request.
 REFRESH_INTERVAL = 30.0
 
+#: Seconds in which the brokers have to answer at the start, as ZooKeeper has by default.
+START_TIMEOUT = 15.0
+
 #: Seconds one look may take.
 REFRESH_TIMEOUT = 10.0
 
@@ -54,6 +57,7 @@ class TopicWatcher:
             KafkaUnavailableError: no broker answered by the deadline.
             UnknownTopicError: a topic does not exist.
         """
+        deadline = Deadline.after(deadline.at_most(START_TIMEOUT), self._clock)
         self._cluster = self._catalog.cluster_id(deadline)
         self._known = self._first = self._catalog.describe(self._topics, deadline)
         missing = sorted(set(self._topics) - set(self._known))

@@ -64,6 +64,8 @@ class Watchdog:
     def stop(self, deadline: Deadline) -> bool:
         """End the thread; False if it overran the deadline."""
         self._stopping.set()
+        if self._thread.ident is None:
+            return True
         self._thread.join(deadline.remaining)
         return not self._thread.is_alive()
 

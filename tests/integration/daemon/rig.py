@@ -1,0 +1,223 @@
+"""Daemons in processes of their own, and what can be seen of them from outside."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+from urllib.request import urlopen
+from uuid import uuid4
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from headrace.clock import Deadline
+from headrace.coordinators.layout import GroupPaths
+from headrace.kafka import KafkaOffsetStore
+from headrace.local.waiting import wait_for
+from headrace.records import TopicPartition
+from headrace.zookeeper.session import ZooKeeperSession
+from headrace.zookeeper.settings import ZooKeeperSettings
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.brokers import Broker
+
+#: Seconds after which a test gives up.
+WAIT = 60.0
+
+#: The user's code in these tests.
+_FUNCTIONS = """
+import os
+import pathlib
+import time
+
+SEEN = pathlib.Path(__file__).with_name("seen")
+
+
+def keep(record):
+    with SEEN.open("ab", buffering=0) as file:
+        file.write(record.value() + b"\\n")
+
+
+def refuse_poison(record):
+    if record.value() == b"poison":
+        raise ValueError("cannot decode this")
+    keep(record)
+
+
+def hang(record):
+    keep(record)
+    time.sleep(600)
+
+
+def two_arguments(record, other):
+    keep(record)
+"""
+
+
+@dataclass
+class Daemon:
+    """One ``headrace run``. Its standard error goes to a file."""
+
+    document: dict[str, Any]
+    directory: Path
+    process: subprocess.Popen[bytes] | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        self.name = uuid4().hex[:8]
+        self.errors = self.directory / f"{self.name}.err"
+
+    def start(self, *, config: Path | None = None) -> Daemon:
+        """Start the process with the document, or with another file."""
+        path = config or self.directory / f"{self.name}.yaml"
+        if config is None:
+            path.write_text(json.dumps(self.document), encoding="utf-8")
+        with self.errors.open("wb") as errors:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "headrace", "run", "-c", str(path)],
+                stdout=subprocess.DEVNULL,
+                stderr=errors,
+                env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            )
+        return self
+
+    @property
+    def running(self) -> subprocess.Popen[bytes]:
+        """The process."""
+        assert self.process is not None
+        return self.process
+
+    def signal(self, number: int) -> None:
+        """Send a signal."""
+        self.running.send_signal(number)
+
+    def wait(self) -> int:
+        """Wait for the end and return the exit code."""
+        return self.running.wait(WAIT)
+
+    def kill(self) -> None:
+        """End the process, whatever it does."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait(WAIT)
+
+    def text(self) -> str:
+        """Return what it said so far."""
+        return self.errors.read_text(encoding="utf-8")
+
+    def events(self) -> list[dict[str, Any]]:
+        """Return what it logged so far; every line has to be one JSON object."""
+        *lines, _ = self.text().split("\n")
+        return [json.loads(line) for line in lines]
+
+    def wait_event(self, name: str) -> dict[str, Any]:
+        """Wait for an event."""
+
+        def look() -> dict[str, Any] | None:
+            found = [event for event in self.events() if event["event"] == name]
+            assert found or self.running.poll() is None, self.text()
+            return found[0] if found else None
+
+        event = wait_for(look, Deadline.after(WAIT))
+        assert event is not None, self.text()
+        return event
+
+    def metric(self, name: str, **labels: str) -> float | None:
+        """Scrape the metrics and return one of them, None if it is not there."""
+        port = self.wait_event("metrics_served")["port"]
+        with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=WAIT) as answer:
+            families = list(text_string_to_metric_families(answer.read().decode()))
+        values = [
+            sample.value
+            for family in families
+            for sample in family.samples
+            if sample.name == name and sample.labels == labels
+        ]
+        return values[0] if values else None
+
+
+class Site:
+    """A topic, a group, a folder with the user's code, and the daemons of one test."""
+
+    def __init__(self, broker: Broker, zookeeper_hosts: str, directory: Path) -> None:
+        self.broker = broker
+        self.zookeeper_hosts = zookeeper_hosts
+        self.directory = directory
+        self.group = f"group.{uuid4().hex[:12]}"
+        self.topic = broker.create_topic(2)
+        self._daemons: list[Daemon] = []
+        self._store = KafkaOffsetStore({"bootstrap.servers": broker.address}, self.group)
+        (directory / "functions.py").write_text(_FUNCTIONS, encoding="utf-8")
+
+    def partition(self, number: int) -> TopicPartition:
+        """Return a partition of the topic."""
+        return TopicPartition(self.topic, number)
+
+    def document(self, function: str = "keep", **channel: Any) -> dict[str, Any]:
+        """Return a configuration that delivers single records to a function."""
+        return {
+            "instance_id": "one",
+            "state_dir": str(self.directory / "state"),
+            "shutdown_timeout": "20s",
+            "python_path": [str(self.directory)],
+            "kafka": {"bootstrap_servers": self.broker.address},
+            "zookeeper": {"hosts": self.zookeeper_hosts, "connect_timeout": "20s"},
+            "metrics": {"port": 0},
+            "channels": {
+                "main": {
+                    "topics": [self.topic],
+                    "group": self.group,
+                    "processor": {"type": "simple", "deliver": "record"},
+                    "sink": f"functions:{function}",
+                    "coordinator": {"type": "dynamic", "rebalance_delay": "50ms"},
+                    "batch": {"linger": 0},
+                    "commit_interval": "50ms",
+                    **channel,
+                }
+            },
+        }
+
+    def daemon(self, document: dict[str, Any]) -> Daemon:
+        """Return a daemon that is ended with the test."""
+        self._daemons.append(Daemon(document, self.directory))
+        return self._daemons[-1]
+
+    def run(self, function: str = "keep", **channel: Any) -> Daemon:
+        """Start a daemon."""
+        return self.daemon(self.document(function, **channel)).start()
+
+    def seen(self) -> list[str]:
+        """Return the values that the function got."""
+        file = self.directory / "seen"
+        return file.read_text().splitlines() if file.exists() else []
+
+    def offsets(self) -> list[int | None]:
+        """Return the group's offsets of both partitions."""
+        stored = [self._store.read(self.partition(n), Deadline.after(WAIT)) for n in (0, 1)]
+        return [None if found is None else found.offset for found in stored]
+
+    def nodes(self) -> list[str]:
+        """Return the member and owner nodes of the group."""
+        paths = GroupPaths(self.group)
+        session = ZooKeeperSession(ZooKeeperSettings(self.zookeeper_hosts))
+        session.start()
+        try:
+            parents = [p for p in (paths.ids, paths.owners(self.topic)) if session.exists(p)]
+            return [f"{parent}/{child}" for parent in parents for child in session.children(parent)]
+        finally:
+            assert session.close(Deadline.after(WAIT))
+
+    def close(self) -> None:
+        """End all daemons."""
+        for daemon in self._daemons:
+            daemon.kill()
+        self._store.close()
+
+
+def eventually(condition: Any) -> None:
+    """Ask until the answer is yes."""
+    assert wait_for(condition, Deadline.after(WAIT))
