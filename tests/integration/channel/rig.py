@@ -186,6 +186,15 @@ class Group:
         config = self.config(member, **settings)
         return KafkaController(config, processors={CHANNEL: processor})
 
+    def start(
+        self, document: dict[str, Any], processors: dict[str, BatchProcessor]
+    ) -> KafkaController:
+        """Start a controller of any configuration."""
+        config = load(self.file("any", document))
+        controller = KafkaController(config, processors=processors)
+        controller.start(Deadline.after(WAIT))
+        return controller
+
     @contextmanager
     def running(
         self, processor: BatchProcessor, member: str = "a", **settings: Any

@@ -1,0 +1,116 @@
+"""What a channel does when its broker falters, and what a start that failed leaves behind."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from headrace.clock import Deadline
+from headrace.errors import CommitFailedError, StartError, UnknownTopicError
+from headrace.local import KafkaBroker
+from headrace.processors import BatchProcessor, BatchResponse
+from tests.brokers import Broker
+from tests.integration.channel.rig import CHANNEL, WAIT, Group, Notes, channel_of, eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from headrace.processors import ChannelContext
+    from headrace.records import Batch
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[KafkaBroker]:
+    """A broker that the test may freeze."""
+    server = KafkaBroker(tmp_path / "kafka")
+    server.start(Deadline.after(WAIT))
+    yield server
+    server.stop(Deadline.after(WAIT))
+
+
+def test_a_failed_commit_is_told_counted_and_made_up_for(
+    server: KafkaBroker, zookeeper_hosts: str, tmp_path: Path
+) -> None:
+    """While the broker is frozen commits fail visibly; when it goes on, the offset is stored."""
+    broker = Broker(server.address)
+    group = Group(broker, zookeeper_hosts, tmp_path, broker.create_topic(), session_timeout=4)
+    group.produce(10)
+    frozen = threading.Event()
+
+    def answer(_: Batch) -> BatchResponse:
+        assert frozen.wait(WAIT)
+        return BatchResponse.advance()
+
+    notes = Notes(answer)
+    with group.running(notes) as controller:
+        notes.wait_values(10)
+        server.pause(Deadline.after(WAIT))
+        frozen.set()
+        notes.wait(lambda: bool(notes.errors))
+        server.resume()
+        eventually(lambda: group.offsets() == [10])
+        failures = controller.metrics.commit_failures.labels(CHANNEL, group.topic)
+        assert failures._value.get() >= 1
+        eventually(lambda: channel_of(controller).partitions()[0].committed == 10)
+    group.close()
+    assert all(isinstance(error, CommitFailedError) for error in notes.errors)
+    assert {error.offset for error in notes.errors if isinstance(error, CommitFailedError)} == {10}
+    assert notes.records[group.partition()] == list(range(10))
+    assert notes.callbacks[group.partition()][-2:] == ["processed", "terminated"]
+
+
+class Unready(BatchProcessor):
+    """Does not get ready; notes that it was closed all the same."""
+
+    def __init__(self) -> None:
+        self.closed = 0
+
+    def open(self, context: ChannelContext) -> None:
+        """Refuse."""
+        raise StartError(f"{context.channel}: not ready")
+
+    def on_next_batch(self, batch: Batch) -> BatchResponse:
+        """Never called."""
+        raise AssertionError(batch)
+
+    def close(self, deadline: Deadline) -> None:
+        """Note it."""
+        del deadline
+        self.closed += 1
+
+
+def test_a_start_that_fails_leaves_no_thread_and_no_node(
+    make_group: Callable[..., Group],
+) -> None:
+    """Whether the processor or the topic is what is missing: all is as before the start."""
+    group, unready = make_group(), Unready()
+    before = set(threading.enumerate())
+    with pytest.raises(StartError, match="not ready"):
+        group.controller(unready).start(Deadline.after(WAIT))
+    with pytest.raises(UnknownTopicError, match=r"no\.such\.topic"):
+        group.controller(Notes(), topics=[group.topic, "no.such.topic"]).start(Deadline.after(WAIT))
+    assert unready.closed == 1
+    assert set(threading.enumerate()) - before == set()
+    assert group.nodes() == {}
+    assert group.offsets() == [None]
+
+
+def test_a_channel_that_fails_to_start_takes_the_others_back(
+    make_group: Callable[..., Group],
+) -> None:
+    """When the second channel cannot start, the first one leaves its group in order."""
+    group = make_group()
+    document = group.document("a")
+    document["channels"]["second"] = {
+        **document["channels"][CHANNEL],
+        "topics": ["no.such.topic"],
+        "group": f"{group.name}.second",
+    }
+    before = set(threading.enumerate())
+    with pytest.raises(UnknownTopicError):
+        group.start(document, {CHANNEL: Notes(), "second": Notes()})
+    assert set(threading.enumerate()) - before == set()
+    assert group.nodes().get(group.paths.ids, []) == []
