@@ -13,9 +13,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from headrace.records import Batch, Record
+
+    #: Calls the method of that name on every record of a batch, in order.
+    Each = Callable[[str], Iterator[Any]]
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
@@ -40,14 +43,15 @@ def table_of(batch: Batch) -> pa.Table:
     """Return the batch's records as one chunk with the columns of :data:`SCHEMA`."""
     records, count = batch.records, len(batch)
     topic, partition = batch.partition
+    each = _reader(records)
     columns = [
-        _binary(records, "key"),
-        _binary(records, "value"),
+        pa.array(list(each("key")), pa.binary()),
+        pa.array(list(each("value")), pa.binary()),
         pa.repeat(pa.scalar(topic, pa.string()), count),
         pa.repeat(pa.scalar(partition, pa.int32()), count),
-        _offsets(records),
-        _timestamps(records),
-        _headers(records),
+        _offsets(batch, each),
+        _timestamps(each),
+        _headers(each, count),
     ]
     return pa.Table.from_arrays(columns, schema=SCHEMA)
 
@@ -67,32 +71,35 @@ def merge(tables: Sequence[pa.Table], chunks: int) -> pa.Table:
     return pa.Table.from_batches(batches, schema=SCHEMA)
 
 
-def _each(records: Sequence[Record], method: str) -> Iterable[Any]:
-    """Call one method of every record; through its class where all have the same (a third less)."""
+def _reader(records: Sequence[Record]) -> Each:
+    """Return what calls one method of every record.
+
+    Through their class where all have the same: that takes a third less.
+    """
     kinds = set(map(type, records))
-    call: Callable[[Any], Any] = (
-        getattr(kinds.pop(), method) if len(kinds) == 1 else methodcaller(method)
-    )
-    return map(call, records)
+    if len(kinds) > 1:
+        return lambda method: map(methodcaller(method), records)
+    kind = kinds.pop()
+    return lambda method: map(getattr(kind, method), records)
 
 
-def _binary(records: Sequence[Record], method: str) -> pa.Array:
-    return pa.array(list(_each(records, method)), pa.binary())
+def _offsets(batch: Batch, each: Each) -> pa.Array:
+    """Return the records' offsets; they rise, so where none is missing the ends say them all."""
+    first, last = batch.first_offset, batch.last_offset
+    if last - first + 1 == len(batch):
+        ones = pa.repeat(pa.scalar(1, pa.int64()), len(batch))
+        return pc.cumulative_sum(ones, start=first - 1)
+    return pa.array(list(each("offset")), pa.int64())
 
 
-def _offsets(records: Sequence[Record]) -> pa.Array:
-    return pa.array(list(_each(records, "offset")), pa.int64())
-
-
-def _timestamps(records: Sequence[Record]) -> pa.Array:
+def _timestamps(each: Each) -> pa.Array:
     """Return the records' times; the client says -1 where the broker kept none: that is null."""
-    millis = pa.array(list(map(itemgetter(1), _each(records, "timestamp"))), pa.int64())
+    millis = pa.array(list(map(itemgetter(1), each("timestamp"))), pa.int64())
     known = pc.if_else(pc.less(millis, 0), None, millis)
     return pc.multiply(known, _MICROSECONDS).cast(SCHEMA.field("timestamp").type)
 
 
-def _headers(records: Sequence[Record]) -> pa.Array:
-    headers = list(_each(records, "headers"))
-    if not any(headers):
-        return pa.nulls(len(headers), HEADERS)
-    return pa.array(headers, HEADERS)
+def _headers(each: Each, count: int) -> pa.Array:
+    if not any(each("headers")):
+        return pa.nulls(count, HEADERS)
+    return pa.array(list(each("headers")), HEADERS)
