@@ -77,8 +77,8 @@ def run(plan: Plan | None = None) -> Report:
 def _config(servers: LocalStack, plan: Plan, load: Load) -> str:
     """Write the channel's configuration.
 
-    Each partition has an equal part of a full micro-batch, and the buffer has room for that of
-    three: one that runs, one that is ready and one that is being fetched.
+    Each partition has an equal part of a full micro-batch, and the buffer has room for those of
+    three, with the copies in columns: one runs, one is ready and one is being fetched.
     """
     path = stack.configuration(
         servers.directory / "bench" / load.name,
@@ -87,7 +87,7 @@ def _config(servers: LocalStack, plan: Plan, load: Load) -> str:
             "topics": [load.name],
             "group": "bench",
             "batch": {"max_records": load.batch // plan.partitions, "linger": "1s"},
-            "buffer": {"max_bytes": "256MiB"},
+            "buffer": {"max_bytes": "512MiB"},
             "processor": {
                 "type": "spark",
                 "reducer": "benchmarks.reducers:count_by_key",
