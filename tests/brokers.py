@@ -10,12 +10,15 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
+from headrace.clock import Deadline
+from headrace.kafka.ports import OffsetStoreError
 from headrace.testing.records import FakeRecord
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from concurrent.futures import Future
 
+    from headrace.kafka.ports import OffsetStore, StoredOffset
     from headrace.records import TopicPartition as Partition
 
 WAIT = 30.0
@@ -107,6 +110,17 @@ class Broker:
             asked = [TopicPartition(p.topic, p.partition) for p in partitions]
             found = consumer.committed(asked, timeout=WAIT)
         return [None if f.offset < 0 else Stored(f.offset, f.metadata or "") for f in found]
+
+
+def stored_offset(store: OffsetStore, partition: Partition) -> StoredOffset | None:
+    """Read a group's offset; a coordinator that is just being chosen is asked again."""
+    deadline = Deadline.after(WAIT)
+    while True:
+        try:
+            return store.read(partition, deadline)
+        except OffsetStoreError:
+            if deadline.expired:
+                raise
 
 
 def _done(futures: Iterable[Future[object]]) -> None:

@@ -20,6 +20,7 @@ from headrace.processors import BatchProcessor, BatchResponse
 from headrace.records import TopicPartition, offset_of
 from headrace.zookeeper.session import ZooKeeperSession
 from headrace.zookeeper.settings import ZooKeeperSettings
+from tests.brokers import stored_offset
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -211,8 +212,7 @@ class Group:
 
     def stored(self, *numbers: int) -> list[StoredOffset | None]:
         """Return the group's offsets with their epochs."""
-        deadline = Deadline.after(WAIT)
-        return [self._store.read(self.partition(n), deadline) for n in numbers or (0,)]
+        return [stored_offset(self._store, self.partition(n)) for n in numbers or (0,)]
 
     def offsets(self, *numbers: int) -> list[int | None]:
         """Return the group's offsets."""

@@ -46,7 +46,7 @@ def test_a_failed_commit_is_told_counted_and_made_up_for(
 
     notes = Notes(answer)
     with group.running(notes) as controller:
-        notes.wait_values(10)
+        notes.wait_values(1)
         server.pause(Deadline.after(WAIT))
         frozen.set()
         notes.wait(lambda: bool(notes.errors))
@@ -56,8 +56,9 @@ def test_a_failed_commit_is_told_counted_and_made_up_for(
         assert failures._value.get() >= 1
         eventually(lambda: channel_of(controller).partitions()[0].committed == 10)
     group.close()
-    assert all(isinstance(error, CommitFailedError) for error in notes.errors)
-    assert {error.offset for error in notes.errors if isinstance(error, CommitFailedError)} == {10}
+    for error in notes.errors:
+        assert isinstance(error, CommitFailedError)
+        assert 0 < error.offset <= 10
     assert notes.records[group.partition()] == list(range(10))
     assert notes.callbacks[group.partition()][-2:] == ["processed", "terminated"]
 

@@ -20,6 +20,7 @@ from headrace.local.waiting import wait_for
 from headrace.records import TopicPartition
 from headrace.zookeeper.session import ZooKeeperSession
 from headrace.zookeeper.settings import ZooKeeperSettings
+from tests.brokers import stored_offset
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -197,7 +198,7 @@ class Site:
 
     def offsets(self) -> list[int | None]:
         """Return the group's offsets of both partitions."""
-        stored = [self._store.read(self.partition(n), Deadline.after(WAIT)) for n in (0, 1)]
+        stored = [stored_offset(self._store, self.partition(n)) for n in (0, 1)]
         return [None if found is None else found.offset for found in stored]
 
     def nodes(self) -> list[str]:
