@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from queue import Empty, SimpleQueue
+from threading import Thread
 from typing import TYPE_CHECKING
 
 import structlog
@@ -27,7 +27,7 @@ from headrace.zookeeper.identity import Identity
 from headrace.zookeeper.session import ZooKeeperSession
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from headrace.config import ChannelConfig, Config
     from headrace.coordinators.coordinator import Coordinator
@@ -64,9 +64,14 @@ class KafkaController:
         self._session = ZooKeeperSession(session_settings(config.zookeeper), self._identity)
         self._spark: SparkRuntime | None = None
         self._failures: SimpleQueue[BaseException] = SimpleQueue()
+        self._report: StopReport | None = None
 
-    def start(self, deadline: Deadline) -> None:
+    def start(
+        self, deadline: Deadline, *, before_clean_up: Callable[[], None] = lambda: None
+    ) -> None:
         """Load the processors, connect, and start every enabled channel. Blocks.
+
+        ``before_clean_up`` is called when the start has failed, before what had started is stopped.
 
         Raises:
             ConfigError: something named in the configuration cannot be used.
@@ -85,6 +90,7 @@ class KafkaController:
             for name, channel in enabled.items():
                 self._open(name, channel, processors[name]).start(deadline)
         except BaseException:
+            before_clean_up()
             self.stop(Deadline.after(self.config.shutdown_timeout, self._clock))
             raise
         log.info("controller_started", channels=sorted(enabled), member=self.config.instance_id)
@@ -99,8 +105,13 @@ class KafkaController:
     def stop(self, deadline: Deadline) -> StopReport:
         """Stop every channel, end the ZooKeeper session and Spark. Blocks until the deadline.
 
-        The report names what was not finished.
+        The report names what was not finished. A second call returns the first one's report.
         """
+        if self._report is None:
+            self._report = self._stop(deadline)
+        return self._report
+
+    def _stop(self, deadline: Deadline) -> StopReport:
         left = self._stop_channels(
             Deadline(deadline.at - deadline.remaining * CLOSE_SHARE, self._clock)
         )
@@ -114,14 +125,25 @@ class KafkaController:
 
     def _stop_channels(self, deadline: Deadline) -> list[str]:
         """Stop all channels at the same time, so that one that hangs costs no other its time."""
-        channels = list(self.channels.values())
-        with ThreadPoolExecutor(max(1, len(channels)), "stop") as pool:
-            reports = pool.map(lambda channel: channel.stop(deadline), channels)
-            return [
-                f"{channel.name}: {thing}"
-                for channel, report in zip(channels, reports, strict=True)
-                for thing in report.left
-            ]
+        reports: dict[str, StopReport] = {}
+
+        def stop(channel: InboundKafkaChannel) -> None:
+            reports[channel.name] = channel.stop(deadline)
+
+        threads = [
+            Thread(target=stop, args=[channel], name=f"{name}-stop", daemon=True)
+            for name, channel in self.channels.items()
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(deadline.remaining)
+        unstopped = StopReport(("the channel did not stop in time",))
+        return [
+            f"{name}: {thing}"
+            for name in self.channels
+            for thing in reports.get(name, unstopped).left
+        ]
 
     def _spark_runtime(self) -> SparkRuntime:
         if self._spark is None:

@@ -76,6 +76,9 @@ def run(path: Path) -> ExitCode:
     except StartError as error:
         log.error("not_started", error=str(error), kind=type(error).__name__)  # noqa: TRY400 - as above
         return ExitCode.NOT_STARTED
+    except FatalError as error:
+        log.error("must_restart", error=str(error))  # noqa: TRY400 - as above
+        return ExitCode.RESTART
     except Exception:
         log.exception("unexpected_error")
         return ExitCode.BUG
@@ -101,6 +104,10 @@ class Signals:
         if self._interrupts:
             self._interrupts = False
             raise _StoppedEarly
+
+    def calm(self) -> None:
+        """Interrupt nothing any more: what follows has to come to its end."""
+        self._interrupts = False
 
     @contextmanager
     def interrupting(self) -> Iterator[None]:
@@ -132,12 +139,12 @@ def _serve(config: Config) -> ExitCode:
     controller = KafkaController(config, metrics=metrics)
     try:
         with signals.interrupting():
-            controller.start(Deadline.after(START_TIMEOUT))
+            controller.start(Deadline.after(START_TIMEOUT), before_clean_up=signals.calm)
         failure = _wait(controller, signals)
         return _stop(controller, config, failure)
     except _StoppedEarly:
         log.info("stopped_during_start", signal=signals.asked)
-        return ExitCode.STOPPED
+        return _stop(controller, config, None)
     finally:
         if server is not None:
             server.close()

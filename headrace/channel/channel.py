@@ -244,7 +244,7 @@ class InboundKafkaChannel:
         # a worker may hang in a callback, and then nothing would be left for those above
         left += self._workers.stop(deadline)
         self._metrics.forget_partitions(self.name)
-        self._close(deadline)
+        left += self._close(deadline)
         self._become(ChannelState.STOPPED)
         return StopReport(tuple(left))
 
@@ -279,11 +279,18 @@ class InboundKafkaChannel:
         if owned.final:
             self._holdings.ended(owned)
 
-    def _close(self, deadline: Deadline) -> None:
+    def _close(self, deadline: Deadline) -> list[str]:
+        """Release what ``start`` may have opened; return what could not be closed."""
         for part in (self._topics, self._fetcher, self._committer):
             part.stop(deadline)
-        self._processor.close(deadline)
-        self._catalog.close()
+        try:
+            self._processor.close(deadline)
+        except Exception as error:
+            log.exception("processor_close_failed", channel=self.name)
+            return [f"processor: close failed with {type(error).__name__}"]
+        finally:
+            self._catalog.close()
+        return []
 
     def _become(self, state: ChannelState) -> None:
         with self._lock:

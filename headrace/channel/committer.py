@@ -149,7 +149,8 @@ class Committer:
     def _succeeded(self, partition: OwnedPartition, staged: _Staged) -> None:
         self._metrics.commits.labels(self._channel, partition.partition.topic).inc()
         with self._lock:
-            self._stored_at[partition] = self._clock.monotonic()
+            if not partition.final:
+                self._stored_at[partition] = self._clock.monotonic()
         partition.tell(Committed(staged.offset, staged.sequence))
 
     def _failed(self, partition: OwnedPartition, staged: _Staged, reason: str) -> None:
@@ -164,5 +165,6 @@ class Committer:
             reason=reason,
         )
         with self._lock:
-            self._staged.setdefault(partition, staged)
+            if not partition.final:
+                self._staged.setdefault(partition, staged)
         partition.tell(Trouble(CommitFailedError(partition.partition, staged.offset, reason)))

@@ -204,7 +204,8 @@ class Delivery:
                 offset=effect.commit,
             )
         owned.advanced = effect.commit
-        kept = batch if self._callbacks.wants_processed else None
+        covered = batch is not None and effect.commit >= batch.next_offset
+        kept = batch if covered and self._callbacks.wants_processed else None
         self._parts.committer.stage(owned, effect.commit, owned.stage(kept))
         if kept is not None and owned.held_bytes() >= owned.share:
             self._parts.committer.flush()

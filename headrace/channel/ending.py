@@ -28,8 +28,9 @@ class Endings:
         started = owned.state is not PartitionState.STARTING and not (
             owned.state is PartitionState.SUSPENDED and owned.committed is None
         )
+        told_the_end = owned.state is PartitionState.TERMINATING
         self._drop(owned)
-        if started:
+        if started and not told_the_end:
             processor = self._parts.callbacks.processor
             self._parts.callbacks.tell_end(owned, lambda: processor.on_partition_lost(owned))
         owned.become(PartitionState.LOST)
@@ -38,10 +39,14 @@ class Endings:
             self._parts.coordinator.abandon(owned.claim)
 
     def unstarted(self, owned: OwnedPartition) -> None:
-        """Give back a partition that the processor has not heard of yet."""
+        """Give back a partition that the processor has not heard of yet.
+
+        Its start position may be on the way to the broker still: the end is not clean then.
+        """
+        clean = not owned.owes_commit
         self._drop(owned)
         owned.become(PartitionState.TERMINATED)
-        self._parts.coordinator.released(owned.claim, clean=True)
+        self._parts.coordinator.released(owned.claim, clean=clean)
 
     def begin(self, owned: OwnedPartition) -> None:
         """Stop fetching; what is out may still be answered."""
@@ -52,7 +57,7 @@ class Endings:
 
     def turn(self, owned: OwnedPartition) -> None:
         """Go on releasing: answers, their commits, the callback, its commit, the claim."""
-        overdue = self._overdue(owned)
+        overdue = self._parts.overdue(owned)
         if owned.state is PartitionState.RELEASING:
             if (owned.outstanding or owned.owes_commit) and not overdue:
                 return
@@ -61,9 +66,6 @@ class Endings:
             self._finish(owned)
         elif overdue:
             self._give_up(owned)
-
-    def _overdue(self, owned: OwnedPartition) -> bool:
-        return owned.release_by is not None and self._parts.clock.monotonic() >= owned.release_by
 
     def _terminate(self, owned: OwnedPartition) -> None:
         left = owned.withdraw()

@@ -174,7 +174,7 @@ class Fetcher:
         for partition, end in fetched.ends:
             slot = self._slots.get(partition)
             if slot is not None and slot.owned.buffer.pass_gap(slot.generation, end):
-                self._tell(slot, GapPassed(end))
+                self._tell(slot, GapPassed(slot.generation, end))
         for partition in fetched.out_of_range:
             slot = self._slots.get(partition)
             if slot is not None:

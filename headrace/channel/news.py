@@ -41,8 +41,12 @@ class OutOfRange:
 
 @dataclass(frozen=True, slots=True)
 class GapPassed:
-    """News for a partition: nothing readable lies between its position and ``end``."""
+    """News for a partition: nothing readable lies between its position and ``end``.
 
+    True for that generation of its buffer only.
+    """
+
+    generation: int
     end: int
 
 

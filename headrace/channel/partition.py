@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import deque
 from dataclasses import dataclass
+from math import inf
 from threading import Lock
 from typing import TYPE_CHECKING
 
@@ -204,7 +205,9 @@ class OwnedPartition:
         None means that nothing needs doing until it is touched: by the fetcher, an answer, news
         or an ending.
         """
-        if self.final or (self.predecessor is not None and not self.predecessor.final):
+        if self.predecessor is not None and self.predecessor.final:
+            self.predecessor = None
+        if self.final or self.predecessor is not None:
             return None
         if self._urgent():
             return 0.0
@@ -213,7 +216,7 @@ class OwnedPartition:
         if self.state in _ENDING_STATES:
             return earliest(self.release_by, self._timeout_due())
         if self.state is PartitionState.STARTING:
-            return self.not_before
+            return None if self.not_before == inf else self.not_before
         return self._active_due()
 
     def _urgent(self) -> bool:
@@ -310,6 +313,7 @@ class OwnedPartition:
     def discard(self) -> None:
         """Drop all records that are not handed out; the position stays where it is."""
         position = self.position
+        self.gap_end = None
         self.pending.clear()
         self.buffer.restart(position)
 
@@ -327,6 +331,7 @@ class OwnedPartition:
         covered = cuts[0].start if cuts else self.buffer.position
         if not covered <= target <= self.buffer.position:
             self.buffer.restart(target)
+            self.gap_end = None
             return False
         self.pending.extend(part for cut in cuts if (part := _from(cut, target)) is not None)
         return True

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from headrace.channel.committer import Committer
     from headrace.channel.fetcher import Fetcher
     from headrace.channel.gates import Gates
+    from headrace.channel.partition import OwnedPartition
     from headrace.channel.policy import FailurePolicy
     from headrace.channel.scheduler import Scheduler
     from headrace.channel.topics import TopicWatcher
@@ -47,3 +48,7 @@ class Parts:
     clock: Clock
     fail: Callable[[BaseException], None]
     unfinished: Callable[[str], None]
+
+    def overdue(self, owned: OwnedPartition) -> bool:
+        """Whether a release has used up its time."""
+        return owned.release_by is not None and self.clock.monotonic() >= owned.release_by

@@ -95,7 +95,7 @@ class RangeReset:
 
     def _go_back(self, owned: OwnedPartition, target: int) -> None:
         owned.withdraw()
-        owned.pending.clear()
+        owned.discard()
         owned.buffer.restart(target)
         owned.advanced = target
         self._parts.committer.stage(owned, target, owned.stage(None))

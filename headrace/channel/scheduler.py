@@ -9,9 +9,15 @@ from itertools import count
 from threading import Condition
 from typing import TYPE_CHECKING
 
+from headrace.channel.states import Ending
+
 if TYPE_CHECKING:
     from headrace.channel.partition import OwnedPartition
     from headrace.clock import Clock
+
+
+#: Outdated items that the heap may hold besides two for each partition.
+_HEAP_SLACK = 64
 
 
 class _Place(Enum):
@@ -51,6 +57,8 @@ class Scheduler:
     def touch(self, partition: OwnedPartition) -> None:
         """Look again at when ``partition`` is due, because something about it changed."""
         with self._changed:
+            if partition.final:
+                return
             entry = self._entries.setdefault(partition, _Entry())
             if entry.place in (_Place.NOWHERE, _Place.LATER):
                 self._place(partition, entry)
@@ -79,10 +87,19 @@ class Scheduler:
             if partition.holder is holder:
                 self._end_hold(partition)
 
-    def seize(self, partition: OwnedPartition) -> None:
-        """End the hold of a worker that hangs, so that another one can end the partition."""
+    def seize(self, partition: OwnedPartition, since: float) -> bool:
+        """Take a partition from a worker whose callback has hung ``since`` then, and abandon it.
+
+        Returns:
+            False if the callback has come back meanwhile: nothing was done.
+        """
         with self._changed:
+            if partition.holder is None or partition.callback_since != since:
+                return False
+            partition.callback_since = None
+            partition.end(Ending.ABANDONED)
             self._end_hold(partition)
+            return True
 
     def _end_hold(self, partition: OwnedPartition) -> None:
         partition.holder = None
@@ -110,8 +127,23 @@ class Scheduler:
         elif entry.place is not _Place.LATER or due != entry.due:
             entry.place, entry.due = _Place.LATER, due
             heapq.heappush(self._later, (due, next(self._sequence), partition))
+            self._prune()
             if self._later[0][2] is partition:
                 self._changed.notify_all()
+
+    def _prune(self) -> None:
+        """Drop outdated items when they outnumber the others: each batch leaves some behind."""
+        if len(self._later) <= 2 * len(self._entries) + _HEAP_SLACK:
+            return
+        current = {
+            partition: item
+            for item in self._later
+            if (partition := item[2]) in self._entries
+            and self._entries[partition].place is _Place.LATER
+            and self._entries[partition].due == item[0]
+        }
+        self._later = list(current.values())
+        heapq.heapify(self._later)
 
     def _promote(self, now: float) -> None:
         """Move what is due from the heap to the queue; outdated heap items are dropped."""

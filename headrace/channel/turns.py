@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from headrace.channel.news import News
     from headrace.channel.partition import OwnedPartition
     from headrace.channel.parts import Parts
+    from headrace.errors import PartitionError
 
 _GIVEN_BACK = (PartitionState.RELEASING, PartitionState.TERMINATING)
 
@@ -45,8 +46,10 @@ class Turns:
 
     def _suspend(self, owned: OwnedPartition) -> None:
         if owned.state is PartitionState.SUSPENDED:
-            if owned.release_by is not None:
+            if self._parts.overdue(owned):
+                # The lease may still hold, so the coordinator does not know that we gave up.
                 owned.end(Ending.LOST)
+                self._parts.coordinator.released(owned.claim, clean=False)
             return
         starting = owned.state is PartitionState.STARTING
         owned.suspend()
@@ -120,15 +123,23 @@ class Turns:
             case Committed():
                 self._committed(owned, news)
             case Trouble(error):
-                response = self._callbacks.exception(owned, error, None)
-                self._delivery.respond(owned, response)
+                self._trouble(owned, error)
             case OutOfRange(generation):
                 if generation == owned.buffer.generation:
                     self._range_reset.reset(owned)
-            case GapPassed(end):
-                owned.gap_end = end
+            case GapPassed(generation, end):
+                if generation == owned.buffer.generation:
+                    owned.gap_end = end
             case EpochRaised(claim):
                 owned.claim = claim
+
+    def _trouble(self, owned: OwnedPartition, error: PartitionError) -> None:
+        """Tell the processor, unless it has had its last callback for the partition."""
+        if owned.state is PartitionState.TERMINATING:
+            owned.last_error = str(error)
+            return
+        response = self._callbacks.exception(owned, error, None)
+        self._delivery.respond(owned, response)
 
     def _committed(self, owned: OwnedPartition, news: Committed) -> None:
         processor = self._callbacks.processor

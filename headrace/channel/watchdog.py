@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from headrace.channel.states import Ending
 from headrace.channel.threads import guarded_thread
 from headrace.errors import FatalError
 
@@ -74,14 +73,11 @@ class Watchdog:
             before = self._clock.monotonic() - self._limit
             for owned in self._partitions():
                 since = owned.callback_since
-                if since is not None and since < before:
-                    self._abandon(owned)
+                if since is not None and since < before and self._scheduler.seize(owned, since):
+                    self._abandoned_worker(owned)
 
-    def _abandon(self, owned: OwnedPartition) -> None:
-        """Take the partition from the hung thread, end it, and put a new thread in its place."""
-        owned.callback_since = None
-        owned.end(Ending.ABANDONED)
-        self._scheduler.seize(owned)
+    def _abandoned_worker(self, owned: OwnedPartition) -> None:
+        """Put a new thread in the place of the one that hangs; too many are a failure."""
         self._workers.replace()
         self._abandoned_total.inc()
         self._abandoned.append(str(owned.partition))

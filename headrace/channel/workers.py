@@ -9,6 +9,7 @@ import structlog
 
 from headrace.channel.callbacks import WorkerAbandoned
 from headrace.channel.states import Ending
+from headrace.errors import FatalError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -84,7 +85,12 @@ class Workers:
                 log.exception(
                     "worker_failed", channel=self._channel, partition=str(owned.partition)
                 )
-                self._fail(error)
+                self._fail(
+                    FatalError(
+                        f"{owned.partition}: a worker failed with {type(error).__name__}: {error}; "
+                        "the process has to be restarted, and the log reported"
+                    )
+                )
                 if owned.ending is Ending.ABANDONED:
                     continue  # it cannot even be ended, so nobody gets it any more
                 owned.end(Ending.ABANDONED)

@@ -34,8 +34,8 @@ class KafkaTopicCatalog:
 
     def __init__(self, client_properties: Mapping[str, Any], group: str) -> None:
         self._servers = str(client_properties.get("bootstrap.servers", ""))
-        self._admin = AdminClient(properties.base(client_properties))
-        self._consumer = Consumer(properties.consumer(client_properties, group))
+        self._admin = AdminClient(properties.silent(client_properties))
+        self._consumer = Consumer(properties.consumer(properties.silent(client_properties), group))
 
     def cluster_id(self, deadline: Deadline) -> str:
         """Return the cluster's id."""

@@ -42,7 +42,7 @@ class KafkaOffsetStore:
         self._unanswered = 0
         self._consumer = open_consumer(
             {
-                **properties.consumer(client_properties, group),
+                **properties.consumer(properties.base(client_properties), group),
                 "on_commit": lambda error, offsets: self._answers.append((error, offsets)),
             }
         )

@@ -34,10 +34,22 @@ def base(properties: Mapping[str, Any]) -> Properties:
     return {**properties, "logger": bridge, "log_level": 4, "error_cb": bridge.report}
 
 
+def silent(properties: Mapping[str, Any]) -> Properties:
+    """Return what a client starts from that is not polled all the time.
+
+    What it has to say would queue up until the next poll, at some 40 lines a second without a
+    broker. The committer's client is polled at every interval and says the same.
+    """
+    return {**properties, "log_level": 0}
+
+
 def consumer(properties: Mapping[str, Any], group: str) -> Properties:
-    """Return the properties of a consumer that never subscribes and never commits by itself."""
+    """Return the properties of a consumer that never subscribes and never commits by itself.
+
+    ``properties`` are those of ``base`` or ``silent``.
+    """
     return {
-        **base(properties),
+        **properties,
         "group.id": group,
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,
@@ -57,7 +69,7 @@ def source(properties: Mapping[str, Any], group: str, budget: int) -> Properties
         "queued.max.messages.kbytes": queued // _KIB,
         "fetch.message.max.bytes": _MIB,
         "fetch.max.bytes": max(_MIB, min(50 * _MIB, queued // 2)),
-        **consumer(properties, group),
+        **consumer(silent(properties), group),
         "auto.offset.reset": "error",
         "enable.partition.eof": True,
     }

@@ -79,7 +79,7 @@ class BatchProcessor(ABC):
         """
 
     def on_batch_processed(self, batch: Batch) -> None:
-        """Take note that the commit which covers ``batch`` is stored."""
+        """Take note that a commit is stored which ``batch``'s own answer advanced to its end."""
 
     def pass_over(self, batch: Batch) -> None:
         """Move the sink's own offset behind a batch that the error policy skips. May block.
@@ -90,7 +90,7 @@ class BatchProcessor(ABC):
         """
 
     def on_idle(self, assignment: Assignment) -> BatchResponse | None:
-        """Take note that nothing came for ``idle_time``: once, until records come again.
+        """Take note that nothing was delivered for ``idle_time``: once, until something is.
 
         An answer is taken as if it were for a batch that ends at the position.
         """
@@ -104,6 +104,8 @@ class BatchProcessor(ABC):
     ) -> BatchResponse | None:
         """Decide what follows an error; None leaves it to the channel's ``on_error`` policy.
 
+        The answer counts for errors of ``on_next_batch`` and for those the channel reports itself;
+        for an error of another callback it has no effect.
         ``batch`` is the one that failed, None where the error belongs to none. With an
         OffsetOutOfRangeError only the answer's ``offset``, ``wait`` and sizes count.
         """

@@ -16,7 +16,7 @@ class Request(Enum):
     """The batch is answered; commit the offset behind it."""
 
     REVERT = "revert"
-    """Read again from the committed offset."""
+    """Read again from the highest offset that was advanced to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,5 +91,5 @@ class BatchResponse:
         max_records: int | None = None,
         max_bytes: int | None = None,
     ) -> BatchResponse:
-        """Read again from the committed offset, or from ``offset``; commit nothing."""
+        """Read again from where the last advance was, or from ``offset``; commit nothing."""
         return cls(Request.REVERT, offset, None, wait, max_records, max_bytes)

@@ -87,7 +87,8 @@ class SimpleKafkaProcessor(BatchProcessor):
         """Process what is old enough and advance behind it."""
         ripe = self._ripe(batch)
         if ripe == 0:
-            return BatchResponse.revert(offset=batch.start, wait=self._ripens_in(batch.records[0]))
+            wait = max(0.0, self._ripens_in(batch.records[0]))
+            return BatchResponse.revert(offset=batch.start, wait=wait)
         return self._process(batch, ripe)
 
     def _process(self, batch: Batch, ripe: int) -> BatchResponse:
@@ -160,6 +161,8 @@ class CommitFirstProcessor(SimpleKafkaProcessor):
     """
 
     def _process(self, batch: Batch, ripe: int) -> BatchResponse:
+        if ripe < len(batch):
+            return BatchResponse.revert(offset=batch.start, max_records=ripe)
         return self._advance(batch, ripe)
 
     def on_batch_processed(self, batch: Batch) -> None:

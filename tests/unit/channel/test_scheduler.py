@@ -91,8 +91,9 @@ def test_a_seized_partition_goes_to_another_worker(
     scheduler.touch(owned)
     scheduler.take(0)
     hung = owned.holder
-    owned.end(Ending.ABANDONED)
-    scheduler.seize(owned)
+    owned.callback_since = 5.0
+    assert scheduler.seize(owned, 5.0)
+    assert owned.ending is Ending.ABANDONED
     assert scheduler.take(0) is owned
     scheduler.give_back(owned, hung)
     assert scheduler.take(0) is None

@@ -1,0 +1,142 @@
+"""A whole channel: what must not happen after, before or besides something else."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace.channel.lifecycle import ChannelState
+from headrace.channel.scheduler import Scheduler
+from headrace.channel.states import PartitionState
+from headrace.clock import Deadline
+from headrace.processors import BatchResponse
+from headrace.processors.simple import CommitFirstProcessor, SimpleOptions
+from headrace.testing import InMemoryBroker, in_memory_channel, running
+from tests.unit.channel.in_memory import P0, committed, values
+from tests.unit.channel.recorder import PATIENCE, Recorder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import pytest
+
+    from headrace.channel.partition import OwnedPartition
+    from headrace.records import Batch
+    from headrace.testing import FakeClock
+
+
+def test_a_gap_is_not_committed_after_a_revert_to_before_it(broker: InMemoryBroker) -> None:
+    """Markers passed while a batch was out do not count once reading went back."""
+    broker.produce(P0, *values(5))
+    recorder = Recorder(lambda _: BatchResponse.continue_())
+    with running(in_memory_channel(recorder, broker)):
+        recorder.wait(lambda: len(recorder.delivered()) == 1)
+        recorder.answer = recorder.later
+        broker.produce(P0, *values(5))
+        recorder.wait(lambda: len(recorder.futures) == 1)
+        end = broker.skip(P0, 1)
+        recorder.wait(lambda: recorder.batches[-1].assignment.high_watermark == end)
+        recorder.futures[0].set_result(BatchResponse.revert())
+        recorder.wait(lambda: len(recorder.futures) == 2)
+        stored = [offset.offset for partition, offset in broker.commits if partition == P0]
+        assert stored == [0]
+        recorder.answer = lambda _: BatchResponse.advance()
+        recorder.futures[1].set_result(BatchResponse.advance())
+        assert committed(broker, P0, 11)
+
+
+def test_a_batch_that_is_not_covered_is_not_told_as_processed(broker: InMemoryBroker) -> None:
+    """A commit inside a batch says nothing about the rest of it."""
+    broker.produce(P0, *values(5))
+    answers = [BatchResponse.advance(offset=2), BatchResponse.advance()]
+    recorder = Recorder(lambda _: answers.pop(0))
+    with running(in_memory_channel(recorder, broker)):
+        assert committed(broker, P0, 5)
+        recorder.wait(lambda: "processed" in recorder.names())
+    assert [call for call in recorder.calls[0] if call[0] == "processed"] == [("processed", 5)]
+    assert recorder.batches[-1].start == 2
+
+
+def test_commit_first_processes_no_record_before_its_time(broker: InMemoryBroker) -> None:
+    """With a delay, a batch that is partly ripe is cut before it is committed."""
+    seen: list[int] = []
+
+    def function(batch: Batch) -> None:
+        seen.extend(record.timestamp()[1] for record in batch.records)
+
+    broker.produce(P0, *values(3))
+    processor = CommitFirstProcessor(function, SimpleOptions(delay=1.0))
+    with running(in_memory_channel(processor, broker)):
+        assert committed(broker, P0, 3)
+    assert len(seen) == 3
+
+
+def test_nothing_is_told_after_the_termination(
+    monkeypatch: pytest.MonkeyPatch, broker: InMemoryBroker
+) -> None:
+    """A commit that fails behind on_stream_termination is not told: the callback was the last."""
+    broker.produce(P0, *values(5))
+    recorder = Recorder(lambda _: BatchResponse.continue_())
+
+    def last_advance(_: object) -> BatchResponse:
+        broker.down = True
+        recorder.calls[0].append(("terminated",))
+        return BatchResponse.advance()
+
+    monkeypatch.setattr(recorder, "on_stream_termination", last_advance)
+    channel = in_memory_channel(recorder, broker)
+    channel.start(Deadline.after(PATIENCE))
+    recorder.wait(lambda: len(recorder.delivered()) == 1)
+    report = channel.stop(Deadline.after(0.5))
+    assert recorder.names()[-1] == "terminated"
+    assert any("commit of offset 5" in thing for thing in report.left)
+
+
+def test_a_processor_that_cannot_close_does_not_stop_the_stop(
+    monkeypatch: pytest.MonkeyPatch, broker: InMemoryBroker
+) -> None:
+    """The channel ends as STOPPED, and the report says what could not be closed."""
+
+    def close(_: Deadline) -> None:
+        raise OSError("no")
+
+    recorder = Recorder()
+    monkeypatch.setattr(recorder, "close", close)
+    channel = in_memory_channel(recorder, broker)
+    channel.start(Deadline.after(PATIENCE))
+    assert channel.stop(Deadline.after(PATIENCE)).left == ("processor: close failed with OSError",)
+    assert channel.state is ChannelState.STOPPED
+
+
+def test_the_scheduler_forgets_what_ended_and_what_is_outdated(
+    clock: FakeClock, own: Callable[..., OwnedPartition]
+) -> None:
+    """Neither ended partitions nor outdated due times pile up."""
+    scheduler = Scheduler(clock)
+    live = own()
+    for turn in range(2000):
+        live.not_before = clock.monotonic() + 1000 + turn
+        scheduler.touch(live)
+    assert len(scheduler._later) < 200
+    for number in range(100):
+        ended = own(number)
+        scheduler.touch(ended)
+        ended.state = PartitionState.LOST
+        while (taken := scheduler.take(0)) is not None:
+            scheduler.give_back(taken, taken.holder)
+        scheduler.touch(ended)
+    assert set(scheduler._entries) == {live}
+
+
+def test_a_callback_that_came_back_is_not_seized(
+    clock: FakeClock, own: Callable[..., OwnedPartition]
+) -> None:
+    """A watchdog that looked a moment too early takes nothing from the worker."""
+    scheduler = Scheduler(clock)
+    owned = own()
+    scheduler.touch(owned)
+    assert scheduler.take(0) is owned
+    owned.callback_since = 5.0
+    assert not scheduler.seize(owned, 4.0)
+    owned.callback_since = None
+    assert not scheduler.seize(owned, 5.0)
+    assert scheduler.take(0) is None
