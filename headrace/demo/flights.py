@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
@@ -42,7 +42,8 @@ def key_values(flights: pd.DataFrame) -> Iterator[KeyValue]:
     """Yield each flight as JSON, keyed by its tail number; the key is None where that is null."""
     names = list(flights.columns)
     tail = names.index("tailnum")
-    for values in flights.astype(object).where(flights.notna(), None).itertuples(index=False):
+    null: Any = None  # the stubs of some pandas lines do not take None for a value
+    for values in flights.astype(object).where(flights.notna(), null).itertuples(index=False):
         key = values[tail]
         value = json.dumps(dict(zip(names, values, strict=True)), separators=(",", ":"))
         yield None if key is None else str(key).encode(), value.encode()
