@@ -112,8 +112,10 @@ class KafkaController:
         return self._report
 
     def _stop(self, deadline: Deadline) -> StopReport:
+        reserve = deadline.remaining * CLOSE_SHARE
         left = self._stop_channels(
-            Deadline(deadline.at - deadline.remaining * CLOSE_SHARE, self._clock)
+            Deadline(deadline.at - reserve, self._clock),
+            Deadline(deadline.at - reserve / 2, self._clock),
         )
         if self._spark is not None:
             self._spark.stop(deadline)
@@ -123,8 +125,11 @@ class KafkaController:
         log.info("controller_stopped", unfinished=left)
         return StopReport(tuple(left))
 
-    def _stop_channels(self, deadline: Deadline) -> list[str]:
-        """Stop all channels at the same time, so that one that hangs costs no other its time."""
+    def _stop_channels(self, deadline: Deadline, report_by: Deadline) -> list[str]:
+        """Stop all channels at the same time, so that one that hangs costs no other its time.
+
+        One with a hung worker uses its ``deadline`` up, and says what it left just after that.
+        """
         reports: dict[str, StopReport] = {}
 
         def stop(channel: InboundKafkaChannel) -> None:
@@ -137,7 +142,7 @@ class KafkaController:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(deadline.remaining)
+            thread.join(report_by.remaining)
         unstopped = StopReport(("the channel did not stop in time",))
         return [
             f"{name}: {thing}"
