@@ -7,10 +7,11 @@ import pytest
 from headrace.kafka import KafkaOffsetStore, KafkaRecordSource, KafkaTopicCatalog
 from headrace.local.ports import LOOPBACK, free_port
 from tests.brokers import Broker
-from tests.contracts.kafka import KafkaContract, UnreachableContract, World
+from tests.contracts.kafka import KafkaContract, UnreachableContract
 
 if TYPE_CHECKING:
     from headrace.kafka.ports import OffsetStore, RecordSource, TopicCatalog
+    from tests.contracts.kafka_world import World
 
 PREFETCH = 16 << 20
 

@@ -7,11 +7,12 @@ import pytest
 
 from headrace.kafka.ports import OffsetStore, RecordSource, StoredOffset, TopicCatalog
 from headrace.testing.broker import InMemoryBroker
-from tests.contracts.kafka import KafkaContract, UnreachableContract, World
+from tests.contracts.kafka import KafkaContract, UnreachableContract
 
 if TYPE_CHECKING:
     from headrace.records import TopicPartition
     from headrace.testing.records import FakeRecord
+    from tests.contracts.kafka_world import World
 
 
 class InMemoryWorld:
