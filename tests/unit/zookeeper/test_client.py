@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import sys
+
 import pytest
 from kazoo import exceptions as kazoo_errors
 from kazoo.security import ACL, Id
@@ -60,8 +62,11 @@ def test_secrets_do_not_show() -> None:
     assert "hidden" not in repr(settings)
 
 
-def test_sasl_without_its_package_is_a_configuration_error() -> None:
+def test_sasl_without_its_package_is_a_configuration_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The message says what to install."""
+    monkeypatch.setitem(sys.modules, "puresasl", None)
     with pytest.raises(ConfigError, match="pip install pure-sasl"):
         build_client(ZooKeeperSettings("h:1", sasl=SaslSettings("DIGEST-MD5", "u", "p")))
 
