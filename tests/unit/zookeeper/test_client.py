@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import sys
-
 import pytest
 from kazoo import exceptions as kazoo_errors
 from kazoo.security import ACL, Id
@@ -66,7 +64,7 @@ def test_sasl_without_its_package_is_a_configuration_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The message says what to install."""
-    monkeypatch.setitem(sys.modules, "puresasl", None)
+    monkeypatch.setattr("kazoo.protocol.connection.PURESASL_AVAILABLE", False)
     with pytest.raises(ConfigError, match="pip install pure-sasl"):
         build_client(ZooKeeperSettings("h:1", sasl=SaslSettings("DIGEST-MD5", "u", "p")))
 
