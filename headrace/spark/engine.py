@@ -103,9 +103,9 @@ class SparkEngine:
             Exception: what the reducer's own Python code raised.
         """
         assert self._lane is not None
-        table = arrow.merge(tables, self._runtime.cores)
         with self._lane.job(micro_batch.id, seconds) as hand_over:
-            frame = hand_over.data_frame(table)
+            # no name for the merged copy: it would be kept for as long as the reducer runs
+            frame = hand_over.data_frame(arrow.merge(tables, self._runtime.cores))
             try:
                 return self._reduce(micro_batch, frame)
             except (Py4JError, PySparkException) as error:
