@@ -21,6 +21,10 @@ class Fetched:
     ``ends`` says where the fetcher stood when a partition's end was reached; ``out_of_range``
     names partitions whose position the broker does not have; ``errors`` are other complaints of
     the client, for the log.
+
+    A partition that is out of range is no longer fetched until a seek. The report may be late and
+    speak of a position from before a seek, and it ends the fetching all the same: who hears it
+    asks what the broker has, and seeks again even if nothing is wrong.
     """
 
     chunks: list[tuple[TopicPartition, list[Record]]] = field(default_factory=list)
@@ -143,6 +147,19 @@ class TopicCatalog(Protocol):
 
     def watermarks(self, partition: TopicPartition, deadline: Deadline) -> tuple[int, int]:
         """Return the first offset and the end of a partition, asked from its leader.
+
+        Raises:
+            KafkaUnavailableError: no answer by the deadline.
+        """
+        ...
+
+    def offset_at(
+        self, partition: TopicPartition, timestamp: int, deadline: Deadline
+    ) -> int | None:
+        """Return the offset of the first record that is not older than ``timestamp``.
+
+        Times are milliseconds since the Unix epoch, as in the records. None: every record there
+        is is older.
 
         Raises:
             KafkaUnavailableError: no answer by the deadline.

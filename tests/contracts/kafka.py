@@ -7,7 +7,7 @@ from uuid import uuid4
 
 import pytest
 
-from headrace.clock import Deadline
+from headrace.clock import SYSTEM_CLOCK, Deadline
 from headrace.errors import KafkaUnavailableError
 from headrace.kafka.ports import OffsetStoreError, StoredOffset
 from headrace.records import TopicPartition
@@ -186,17 +186,23 @@ class KafkaContract:
         world.produce(partition, *values(10))
         world.delete_before(partition, 5)
         for wrong in (2, 100):
-            reader.out_of_range.clear()
             reader.source.assign({partition: wrong})
             reader.until(lambda: bool(reader.out_of_range))
             assert set(reader.out_of_range) == {partition}
             assert reader.offsets(partition) == []
             reader.source.unassign([partition])
+            reader.out_of_range.clear()
         reader.source.assign({partition: 3})
-        reader.until(lambda: bool(reader.out_of_range))
-        reader.source.seek(partition, 5)
-        reader.until_end(partition)
+        reader.until(lambda: self._sought(reader, partition, first=5))
         assert reader.offsets(partition) == [5, 6, 7, 8, 9]
+
+    @staticmethod
+    def _sought(reader: Reader, partition: TopicPartition, first: int) -> bool:
+        """Seek as often as a report comes, the late ones too; tell when the end was reached."""
+        if reader.out_of_range:
+            reader.out_of_range.clear()
+            reader.source.seek(partition, max(reader.offsets(partition), default=first - 1) + 1)
+        return partition in reader.ends
 
     def test_a_partition_added_later_is_found(
         self, world: World, reader: Reader, partition: TopicPartition
@@ -212,6 +218,18 @@ class KafkaContract:
         reader.source.assign({added: 0})
         reader.until_end(added)
         assert reader.errors == []
+        catalog.close()
+
+    def test_an_offset_is_found_by_time(self, world: World, partition: TopicPartition) -> None:
+        """The first record that is not older; None where all are, and where there is none."""
+        catalog = world.catalog()
+        now = int(SYSTEM_CLOCK.time() * 1000)
+        assert catalog.offset_at(partition, now, Deadline.after(WAIT)) is None
+        times = [now, now + 5000, now + 9000]
+        world.produce(partition, *[FakeRecord(timestamp_=time) for time in times])
+        wanted = [now - 1, now, now + 1, now + 9000, now + 9001]
+        found = [catalog.offset_at(partition, time, Deadline.after(WAIT)) for time in wanted]
+        assert found == [0, 0, 1, 2, None]
         catalog.close()
 
     def test_high_watermarks_are_known_after_a_fetch(
@@ -316,6 +334,7 @@ class UnreachableContract:
             catalog.cluster_id,
             lambda deadline: catalog.describe(["events"], deadline),
             lambda deadline: catalog.watermarks(partition, deadline),
+            lambda deadline: catalog.offset_at(partition, 0, deadline),
         ):
             late = Deadline.after(WAIT)
             with pytest.raises(KafkaUnavailableError):
