@@ -12,7 +12,7 @@ from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 from headrace.clock import Deadline
 from headrace.kafka.ports import OffsetStoreError
-from headrace.testing.records import FakeRecord
+from headrace.testing.records import TIMESTAMP, FakeRecord
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -90,6 +90,8 @@ class Broker:
             record.value(),
             record.key(),
             partition=partition.partition,
+            # one left as it was made is of now, or the broker's retention would drop it
+            timestamp=0 if record.timestamp_ == TIMESTAMP else record.timestamp_,
             headers=list(record.headers() or []),
         )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollection
 from confluent_kafka import TopicPartition as ClientPartition
@@ -14,10 +14,12 @@ from headrace.kafka import properties
 from headrace.kafka.ports import TopicInfo
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from headrace.clock import Deadline
     from headrace.records import TopicPartition
+
+T = TypeVar("T")
 
 _MISSING = (
     KafkaError.UNKNOWN_TOPIC_OR_PART,
@@ -67,30 +69,47 @@ class KafkaTopicCatalog:
 
     def watermarks(self, partition: TopicPartition, deadline: Deadline) -> tuple[int, int]:
         """Ask the partition's leader for its first offset and its end."""
+        wanted = ClientPartition(partition.topic, partition.partition)
+        low, high = self._ask_leader(
+            partition,
+            deadline,
+            lambda: self._consumer.get_watermark_offsets(wanted, timeout=_seconds(deadline)),
+        )
+        return low, high
+
+    def offset_at(
+        self, partition: TopicPartition, timestamp: int, deadline: Deadline
+    ) -> int | None:
+        """Ask the partition's leader for the first record that is not older."""
+        wanted = ClientPartition(partition.topic, partition.partition, timestamp)
+        (found,) = self._ask_leader(
+            partition,
+            deadline,
+            lambda: self._consumer.offsets_for_times([wanted], timeout=_seconds(deadline)),
+        )
+        if found.error is not None:
+            raise self._unavailable(KafkaException(found.error))
+        return found.offset if found.offset >= 0 else None
+
+    def _ask_leader(
+        self, partition: TopicPartition, deadline: Deadline, ask: Callable[[], T | None]
+    ) -> T:
         try:
             try:
-                answer = self._ask_watermarks(partition, deadline)
+                answer = ask()
             except KafkaException as error:
                 if error.args[0].code() not in _MISSING_PARTITION:
                     raise
                 # the client knows the topic from before the partition was added
                 self._consumer.list_topics(partition.topic, timeout=_seconds(deadline))
-                answer = self._ask_watermarks(partition, deadline)
+                answer = ask()
         except KafkaException as error:
             raise self._unavailable(error) from error
         if answer is None:
             raise KafkaUnavailableError(
                 f"the leader of {partition} did not answer; look at the broker's log"
             )
-        low, high = answer
-        return low, high
-
-    def _ask_watermarks(
-        self, partition: TopicPartition, deadline: Deadline
-    ) -> tuple[int, int] | None:
-        return self._consumer.get_watermark_offsets(
-            ClientPartition(partition.topic, partition.partition), timeout=_seconds(deadline)
-        )
+        return answer
 
     def close(self) -> None:
         """Release the clients."""

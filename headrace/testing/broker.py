@@ -271,6 +271,14 @@ class InMemoryCatalog:
         log = self._broker._logs[partition]  # noqa: SLF001 - one double in two classes
         return log.low, log.end
 
+    def offset_at(
+        self, partition: TopicPartition, timestamp: int, deadline: Deadline
+    ) -> int | None:
+        """Return the first offset whose record is not older."""
+        self._reach(deadline)
+        log = self._broker._logs[partition]  # noqa: SLF001 - one double in two classes
+        return next((r.offset_ for r in log.records if r.timestamp_ >= timestamp), None)
+
     def _reach(self, deadline: Deadline) -> None:
         if self._broker.down or deadline.expired:
             raise KafkaUnavailableError("the broker in memory is down")
