@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path  # noqa: TC003 - typer reads annotations at run time
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from headrace.config.cli import check, schema
+from headrace.config.kinds.moments import parse_moment
 from headrace.demo.cli import demo
 from headrace.local.cli import app as local
 from headrace.version import VERSION
+
+if TYPE_CHECKING:
+    from headrace.channel.bounds import Until
 
 app = typer.Typer(
     name="headrace",
@@ -28,6 +32,14 @@ app.add_typer(local, name="local")
 @app.command()
 def run(
     config: Annotated[Path, typer.Option("--config", "-c", help="The YAML configuration file.")],
+    until: Annotated[
+        str | None,
+        typer.Option(
+            metavar="latest|TIME",
+            help="Read up to the present end, or to the first record not older than TIME (as in "
+            "2013-01-01T05:00:00Z; UTC unless it says otherwise), commit and exit with 0.",
+        ),
+    ] = None,
 ) -> None:
     """Run the channels of a configuration until SIGTERM or SIGINT.
 
@@ -36,7 +48,16 @@ def run(
     """
     from headrace.daemon import run as serve  # noqa: PLC0415 - Spark takes a second to import
 
-    raise typer.Exit(serve(config))
+    raise typer.Exit(serve(config, None if until is None else _bound(until)))
+
+
+def _bound(until: str) -> Until:
+    from headrace.channel.bounds import Until  # noqa: PLC0415 - as above
+
+    try:
+        return Until(None if until == "latest" else parse_moment(until))
+    except ValueError as error:
+        raise typer.BadParameter(f"{error}, or latest", param_hint="--until") from None
 
 
 @app.command()

@@ -29,6 +29,7 @@ from headrace.zookeeper.session import ZooKeeperSession
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from headrace.channel.bounds import Until
     from headrace.config import ChannelConfig, Config
     from headrace.coordinators.coordinator import Coordinator
     from headrace.coordinators.listener import Listener
@@ -44,7 +45,8 @@ class KafkaController:
     """Owns what the channels of a process share, and the channels.
 
     ``processors`` replaces, by channel name, the processor that the configuration names: the way
-    to run processors that exist as objects. ``start``, ``stop`` and ``wait`` are for one thread.
+    to run processors that exist as objects. ``until`` bounds the run of every channel. ``start``,
+    ``wait``, ``finished`` and ``stop`` are for one thread.
     """
 
     def __init__(
@@ -54,12 +56,15 @@ class KafkaController:
         processors: Mapping[str, BatchProcessor] | None = None,
         metrics: Metrics | None = None,
         clock: Clock = SYSTEM_CLOCK,
+        until: Until | None = None,
     ) -> None:
         self.config = config
         self.metrics = metrics or Metrics()
         self.channels: dict[str, InboundKafkaChannel] = {}
         self._processors = dict(processors or {})
         self._clock = clock
+        self._until = until
+        self._finished: set[str] = set()
         self._identity = Identity(Path(config.state_dir), config.instance_id)
         self._session = ZooKeeperSession(session_settings(config.zookeeper), self._identity)
         self._spark: SparkRuntime | None = None
@@ -101,6 +106,13 @@ class KafkaController:
             return self._failures.get(timeout=timeout)
         except Empty:
             return None
+
+    def finished(self, deadline: Deadline) -> bool:
+        """Whether a bounded run is over for every channel. Blocks until the deadline at most."""
+        for name, channel in self.channels.items():
+            if name not in self._finished and channel.reached_bounds(deadline):
+                self._finished.add(name)
+        return self._until is not None and self._finished >= self.channels.keys()
 
     def stop(self, deadline: Deadline) -> StopReport:
         """Stop every channel, end the ZooKeeper session and Spark. Blocks until the deadline.
@@ -166,6 +178,7 @@ class KafkaController:
             metrics=self.metrics,
             clock=self._clock,
             on_failure=lambda _, error: self._failures.put(error),
+            until=self._until,
         )
         self.channels[name] = opened
         return opened

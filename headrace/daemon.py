@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import FrameType
 
+    from headrace.channel.bounds import Until
     from headrace.config import Config
 
 log = structlog.get_logger(__name__)
@@ -33,12 +34,18 @@ START_TIMEOUT = 180.0
 #: Seconds after which the main thread looks around, all the same.
 _TURN = 0.5
 
+#: Seconds in which the group's offsets have to be read, while no signal is heard.
+_FINISH_TIMEOUT = 2.0
+
 
 class ExitCode(IntEnum):
     """What the process ends with."""
 
     STOPPED = 0
-    """Stopped in order: everything answered is committed, every claim given back."""
+    """Stopped in order: everything answered is committed, every claim given back.
+
+    A bounded run that got there ends with it, too.
+    """
 
     BUG = 1
     """An error that Headrace did not foresee; the log has the traceback."""
@@ -59,8 +66,11 @@ class ExitCode(IntEnum):
     """The process could not be trusted any more and has to be started afresh."""
 
 
-def run(path: Path) -> ExitCode:
-    """Run until a signal or a failure. Called on the main thread, which takes the signals."""
+def run(path: Path, until: Until | None = None) -> ExitCode:
+    """Run until a signal, a failure or the end of a bounded run.
+
+    Called on the main thread, which takes the signals.
+    """
     try:
         config = load(path)
     except ConfigError as error:
@@ -69,7 +79,7 @@ def run(path: Path) -> ExitCode:
         return ExitCode.CONFIG
     configure_logging(config.logging)
     try:
-        return _serve(config)
+        return _serve(config, until)
     except ConfigError as error:
         log.error("configuration_unusable", problems=error.problems)  # noqa: TRY400 - no traceback for a user's mistake
         return ExitCode.CONFIG
@@ -132,11 +142,11 @@ class _StoppedEarly(BaseException):
     """
 
 
-def _serve(config: Config) -> ExitCode:
+def _serve(config: Config, until: Until | None) -> ExitCode:
     signals = Signals()
     metrics = Metrics()
     server = _metrics_server(config, metrics)
-    controller = KafkaController(config, metrics=metrics)
+    controller = KafkaController(config, metrics=metrics, until=until)
     try:
         with signals.interrupting():
             controller.start(Deadline.after(START_TIMEOUT), before_clean_up=signals.calm)
@@ -165,11 +175,14 @@ def _metrics_server(config: Config, metrics: Metrics) -> MetricsServer | None:
 
 
 def _wait(controller: KafkaController, signals: Signals) -> BaseException | None:
-    """Wait for a signal or for the failure of a channel; return the failure."""
+    """Wait for a signal, the end of a bounded run or the failure of a channel; return that."""
     while signals.asked is None:
         failure = controller.wait(_TURN)
         if failure is not None:
             return failure
+        if controller.finished(Deadline.after(_FINISH_TIMEOUT)):
+            log.info("bounded_run_finished")
+            return None
     log.info("stopping", signal=signals.asked)
     return None
 

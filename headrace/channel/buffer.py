@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import deque
 from dataclasses import dataclass
 from enum import Enum
 from itertools import accumulate
+from math import inf
 from threading import Lock
 from typing import TYPE_CHECKING
+
+from headrace.records import offset_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -134,9 +137,11 @@ class PartitionBuffer:
 
     Each restart raises the *generation*; chunks of an older one are refused, because they were
     fetched from a position that is no longer wanted. ``position`` is where the next cut starts.
+    Nothing at ``bound`` or behind it is wanted.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, bound: float = inf) -> None:
+        self.bound = bound
         self._lock = Lock()
         self._chunks: deque[tuple[float, Chunk]] = deque()
         self._expected = 0
@@ -158,6 +163,11 @@ class PartitionBuffer:
         """The lowest offset the next chunk may begin with: where to fetch it from."""
         return self._expected
 
+    @property
+    def complete(self) -> bool:
+        """Whether everything before the bound was fetched."""
+        return self._expected >= self.bound
+
     def aim(self) -> tuple[int, int]:
         """Return the generation and the offset to fetch its next chunk from."""
         with self._lock:
@@ -173,6 +183,12 @@ class PartitionBuffer:
             self.generation += 1
             self._expected = self.position
             return True
+
+    def before_bound(self, records: list[Record]) -> list[Record]:
+        """Return those of consecutive records that are wanted: the list itself where all are."""
+        if offset_of(records[-1]) < self.bound:
+            return records
+        return records[: bisect_left(records, self.bound, key=offset_of)]
 
     def append(
         self, generation: int, chunk: Chunk, now: float, limits: Limits | None = None
@@ -198,7 +214,7 @@ class PartitionBuffer:
     def _full(self, limits: Limits | None) -> bool:
         """Whether a batch can be cut without waiting for more."""
         return limits is not None and (
-            self.records >= limits.max_records or self.size >= limits.max_bytes
+            self.records >= limits.max_records or self.size >= limits.max_bytes or self.complete
         )
 
     def _join(self, chunk: Chunk, limits: Limits) -> Chunk | None:
@@ -217,19 +233,21 @@ class PartitionBuffer:
         self._chunks[-1] = (arrived, joined)
         return rest
 
-    def pass_gap(self, generation: int, end: int) -> bool:
+    def pass_gap(self, generation: int, end: int) -> int | None:
         """Note that nothing readable lies before ``end``: markers, aborted or compacted records.
 
-        The next cut still starts where the last one ended, as a sink's stored offset does.
+        The next cut still starts where the last one ended, as a sink's stored offset does. What
+        lies behind the bound is not passed.
 
         Returns:
-            whether there is a gap that no record at hand precedes.
+            where a gap ends that no record at hand precedes; None if there is none such.
         """
         with self._lock:
+            end = int(min(end, self.bound))
             if generation != self.generation or end <= self._expected:
-                return False
+                return None
             self._expected = end
-            return not self._chunks
+            return None if self._chunks else end
 
     def due(self, limits: Limits) -> float | None:
         """Return when a batch can be cut, in monotonic seconds; 0.0 for at once, None for never."""

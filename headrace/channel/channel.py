@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from headrace.channel.backoff import Backoff
+from headrace.channel.bounds import Bounds
 from headrace.channel.callbacks import Callbacks
 from headrace.channel.committer import Committer
 from headrace.channel.fetcher import Fetcher
@@ -29,6 +30,7 @@ from headrace.processors import ChannelContext
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from headrace.channel.bounds import Until
     from headrace.channel.partition import OwnedPartition
     from headrace.config import ChannelConfig
     from headrace.coordinators.coordinator import Coordinator
@@ -61,7 +63,8 @@ class InboundKafkaChannel:
     """One member of one group.
 
     It owns partitions through its coordinator, cuts their records into batches, hands these to
-    the processor on worker threads, and commits what the processor advances. ``start`` and
+    the processor on worker threads, and commits what the processor advances. With ``until`` each
+    partition is read up to an offset that is fixed at the start. ``start``, ``reached_bounds`` and
     ``stop`` are for its owner, one after the other; everything else is safe on any thread.
     """
 
@@ -75,6 +78,7 @@ class InboundKafkaChannel:
         metrics: Metrics,
         clock: Clock = SYSTEM_CLOCK,
         on_failure: Callable[[InboundKafkaChannel, BaseException], None] | None = None,
+        until: Until | None = None,
     ) -> None:
         self.name = name
         self.config = config
@@ -87,7 +91,9 @@ class InboundKafkaChannel:
         self._failure: BaseException | None = None
         self._unfinished: list[str] = []
         self._catalog = ports.catalog
+        self._store = ports.store
         self._gates = Gates()
+        self._bounds = Bounds(until, name, clock)
         self._scheduler = Scheduler(clock)
         touch = self._scheduler.touch
         self._topics = TopicWatcher(
@@ -103,6 +109,7 @@ class InboundKafkaChannel:
             copies=self._processor.copies,
             scheduler=self._scheduler,
             gates=self._gates,
+            bounds=self._bounds,
             metrics=metrics,
             clock=clock,
             fail=self.fail,
@@ -206,6 +213,7 @@ class InboundKafkaChannel:
                 ChannelContext(self.name, self.config.group, self._metrics, self._clock)
             )
             self._topics.start(deadline, self._coordinator.set_partitions)
+            self._bounds.fix(self._catalog, self._topics.counts(), deadline)
         except BaseException:
             self._become(ChannelState.STOPPING)
             self._close(deadline)
@@ -216,6 +224,14 @@ class InboundKafkaChannel:
         for part in (self._committer, self._fetcher, self._workers, self._watchdog):
             part.start()
         self._coordinator.start()
+
+    def reached_bounds(self, deadline: Deadline) -> bool:
+        """Whether a bounded run is over: all partitions of the group are committed that far.
+
+        Blocks until the deadline at most. False for a run without bounds.
+        """
+        own = {owned.partition: owned.committed for owned in self._holdings.all()}
+        return self._bounds.reached(own, self._store, deadline)
 
     def stop(self, deadline: Deadline) -> StopReport:
         """Finish what is out, commit it, give every partition back and leave the group. Blocks.

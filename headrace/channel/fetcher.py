@@ -13,6 +13,7 @@ from headrace.channel.buffer import Kept, chunk_of
 from headrace.channel.flow import Reading, decide
 from headrace.channel.news import GapPassed, OutOfRange
 from headrace.channel.threads import guarded_thread
+from headrace.records import offset_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -151,6 +152,8 @@ class Fetcher:
         generation, start = owned.buffer.aim()
         self._slots[owned.partition] = _Slot(owned, generation)
         self._source.assign({owned.partition: start})
+        if owned.buffer.complete:
+            self._source.pause([owned.partition])
 
     def _unassign(self, owned: OwnedPartition) -> None:
         slot = self._slots.get(owned.partition)
@@ -173,8 +176,8 @@ class Fetcher:
                 self._keep(slot, records, now)
         for partition, end in fetched.ends:
             slot = self._slots.get(partition)
-            if slot is not None and slot.owned.buffer.pass_gap(slot.generation, end):
-                self._tell(slot, GapPassed(slot.generation, end))
+            if slot is not None:
+                self._pass_gap(slot, end)
         for partition in fetched.out_of_range:
             slot = self._slots.get(partition)
             if slot is not None:
@@ -183,10 +186,27 @@ class Fetcher:
             self._log.warning("fetch_error", error=error)
 
     def _keep(self, slot: _Slot, records: list[Record], now: float) -> None:
-        owned, chunk = slot.owned, chunk_of(records)
-        self._fetched_bytes += chunk.size
-        if owned.buffer.append(slot.generation, chunk, now, owned.limits) is Kept.SOONER:
-            self._touch(owned)
+        owned = slot.owned
+        wanted = owned.buffer.before_bound(records)
+        if wanted:
+            chunk = chunk_of(wanted)
+            self._fetched_bytes += chunk.size
+            if owned.buffer.append(slot.generation, chunk, now, owned.limits) is Kept.SOONER:
+                self._touch(owned)
+        if len(wanted) < len(records):
+            self._pass_gap(slot, offset_of(records[len(wanted)]))
+        elif owned.buffer.complete:
+            self._source.pause([owned.partition])
+
+    def _pass_gap(self, slot: _Slot, end: int) -> None:
+        """Note that nothing wanted lies before ``end``; at the bound, fetch no more."""
+        buffer = slot.owned.buffer
+        gap = buffer.pass_gap(slot.generation, end)
+        if gap is not None:
+            self._tell(slot, GapPassed(slot.generation, gap))
+        if buffer.complete:
+            self._touch(slot.owned)
+            self._source.pause([slot.owned.partition])
 
     def _tell(self, slot: _Slot, news: GapPassed | OutOfRange) -> None:
         slot.owned.tell(news)
@@ -217,8 +237,10 @@ class Fetcher:
         owned.share = share
         held = owned.held_bytes()
         end = owned.high_watermark
-        hungry = owned.buffer.size == 0 and end is not None and owned.buffer.expected < end
-        return Reading(owned.partition, held, hungry, slot.paused)
+        done = owned.buffer.complete
+        behind = end is not None and owned.buffer.expected < end and not done
+        hungry = owned.buffer.size == 0 and behind
+        return Reading(owned.partition, held, hungry, slot.paused and not done)
 
     def _pause(self, decision: Decision) -> None:
         if decision.pause:
@@ -236,6 +258,9 @@ class Fetcher:
     def _aim(self, slot: _Slot) -> None:
         """Have the client fetch what the buffer wants; a pause outlives that."""
         slot.generation, start = slot.owned.buffer.aim()
+        if slot.owned.buffer.complete:
+            self._source.pause([slot.owned.partition])
+            return
         self._source.seek(slot.owned.partition, start)
         if slot.paused:
             self._source.pause([slot.owned.partition])

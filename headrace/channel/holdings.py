@@ -17,6 +17,7 @@ from headrace.metrics import PartitionReading
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from headrace.channel.bounds import Bounds
     from headrace.channel.gates import Gates
     from headrace.channel.scheduler import Scheduler
     from headrace.channel.topics import TopicWatcher
@@ -50,6 +51,7 @@ class Holdings:
         copies: int,
         scheduler: Scheduler,
         gates: Gates,
+        bounds: Bounds,
         metrics: Metrics,
         clock: Clock,
         fail: Callable[[BaseException], None],
@@ -60,6 +62,7 @@ class Holdings:
         self._copies = copies
         self._scheduler = scheduler
         self._gates = gates
+        self._bounds = bounds
         self._metrics = metrics
         self._clock = clock
         self._lock = Lock()
@@ -122,6 +125,7 @@ class Holdings:
             max_in_flight=self._config.max_in_flight,
             copies=self._copies,
             gates=self._gates,
+            bound=self._bounds.of(claim.partition),
         )
         with self._lock:
             before = self._owned.get(claim.partition)
@@ -173,6 +177,7 @@ class Holdings:
 
     def rebalanced(self, summary: RebalanceSummary) -> None:
         """Count a change of what this member is to have, and log how the group looks."""
+        self._bounds.nobody_has(summary.unowned)
         if summary.mine != self._mine:
             self._mine = summary.mine
             self._metrics.rebalances.labels(self._name).inc()

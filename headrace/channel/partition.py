@@ -58,11 +58,12 @@ class OwnedPartition:
         max_in_flight: int,
         copies: int,
         gates: Gates,
+        bound: float = inf,
     ) -> None:
         self.claim = claim
         self.identity = identity
         self.state = PartitionState.STARTING
-        self.buffer = PartitionBuffer()
+        self.buffer = PartitionBuffer(bound)
         self.pending: deque[Cut] = deque()
         self.outstanding: deque[Outstanding] = deque()
         self.news: deque[News] = deque()

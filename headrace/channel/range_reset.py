@@ -90,8 +90,9 @@ class RangeReset:
     @staticmethod
     def _skip(owned: OwnedPartition, target: int) -> None:
         """Fetch behind a gap; what was fetched before it is delivered first."""
-        if owned.buffer.pass_gap(owned.buffer.generation, target):
-            owned.gap_end = target
+        gap = owned.buffer.pass_gap(owned.buffer.generation, target)
+        if gap is not None:
+            owned.gap_end = gap
 
     def _go_back(self, owned: OwnedPartition, target: int) -> None:
         owned.withdraw()

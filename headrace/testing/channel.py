@@ -16,6 +16,7 @@ from headrace.testing.zookeeper import InMemoryZooKeeper
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from headrace.channel.bounds import Until
     from headrace.coordinators.coordinator import Coordinator
     from headrace.coordinators.listener import Listener
     from headrace.processors import BatchProcessor
@@ -47,6 +48,7 @@ def in_memory_channel(
     member: str = "member",
     metrics: Metrics | None = None,
     on_failure: Callable[[InboundKafkaChannel, BaseException], None] | None = None,
+    until: Until | None = None,
     **settings: Any,
 ) -> InboundKafkaChannel:
     """Build a channel on a broker in memory; ``settings`` are fields of a ChannelConfig.
@@ -68,7 +70,13 @@ def in_memory_channel(
         coordinator=coordinator,
     )
     return InboundKafkaChannel(
-        member, config, processor, ports, metrics=metrics or Metrics(), on_failure=on_failure
+        member,
+        config,
+        processor,
+        ports,
+        metrics=metrics or Metrics(),
+        on_failure=on_failure,
+        until=until,
     )
 
 

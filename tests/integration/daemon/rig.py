@@ -55,6 +55,11 @@ def hang(record):
     time.sleep(600)
 
 
+def dawdle(record):
+    time.sleep(0.5)
+    keep(record)
+
+
 def two_arguments(record, other):
     keep(record)
 """
@@ -72,14 +77,14 @@ class Daemon:
         self.name = uuid4().hex[:8]
         self.errors = self.directory / f"{self.name}.err"
 
-    def start(self, *, config: Path | None = None) -> Daemon:
+    def start(self, *options: str, config: Path | None = None) -> Daemon:
         """Start the process with the document, or with another file."""
         path = config or self.directory / f"{self.name}.yaml"
         if config is None:
             path.write_text(json.dumps(self.document), encoding="utf-8")
         with self.errors.open("wb") as errors:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "headrace", "run", "-c", str(path)],
+                [sys.executable, "-m", "headrace", "run", "-c", str(path), *options],
                 stdout=subprocess.DEVNULL,
                 stderr=errors,
                 env={**os.environ, "PYTHONUNBUFFERED": "1"},

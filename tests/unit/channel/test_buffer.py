@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.channel.buffer import Cut, Kept, Limits, PartitionBuffer, chunk_of, split
 from headrace.testing.records import FakeRecord
+
+if TYPE_CHECKING:
+    from headrace.records import Record
 
 WIDE = Limits(1000, 1_000_000, 1.0)
 
@@ -108,6 +113,25 @@ def test_a_gap_with_nothing_before_it_is_reported() -> None:
     cut = buffer.cut(WIDE)
     assert cut is not None
     assert (cut.start, cut.next_offset) == (3, 10)
+
+
+def test_behind_the_bound_nothing_is_wanted() -> None:
+    """Records are cut at the bound, a gap ends there, and then the rest does not linger."""
+    buffer = PartitionBuffer(bound=3)
+    buffer.restart(0)
+    fetched: list[Record] = list(records(0, 1, 4, 5))
+    wanted = buffer.before_bound(fetched)
+    assert wanted == fetched[:2]
+    assert buffer.before_bound(wanted) is wanted
+    buffer.append(buffer.generation, chunk_of(wanted), 7.0)
+    assert (buffer.complete, buffer.due(WIDE)) == (False, 8.0)
+    assert buffer.pass_gap(buffer.generation, 4) is None
+    assert (buffer.complete, buffer.due(WIDE)) == (True, 0.0)
+    cut = buffer.cut(WIDE)
+    assert cut is not None
+    assert cut.next_offset == 3
+    buffer.restart(1)
+    assert buffer.pass_gap(buffer.generation, 9) == 3
 
 
 def test_shedding_fetches_again_from_the_position() -> None:
