@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from benchmarks.rounds import Measured
     from headrace.local import LocalStack
 
-#: The sides' micro-batches may differ in size by this part of the cap, or it is no comparison.
-_SIZES_DIFFER = 0.1
-
 
 @dataclass(frozen=True, slots=True)
 class Load:
@@ -37,7 +34,10 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is compared. ``size`` of the values in bytes."""
+    """What is compared. ``size`` of the values in bytes.
+
+    The sides' micro-batches may differ in size by ``sizes_differ`` of the cap, or it is none.
+    """
 
     loads: tuple[Load, ...] = (
         Load("100k", 100_000, 3_500_000, "rate", "throughput_ratio_100k", 1.5),
@@ -48,6 +48,7 @@ class Plan:
     size: int = 160
     warm_up: int = 50
     master: str = "local[*]"
+    sizes_differ: float = 0.1
 
 
 def run(plan: Plan | None = None) -> Report:
@@ -131,13 +132,13 @@ def _compare(plan: Plan, load: Load, servers: LocalStack, channel: Side, streami
         plan.rounds,
         say=lambda line: say(f"{load.name} {line}"),
     )
-    _require_like_sizes(load, rounds)
+    _require_like_sizes(plan, load, rounds)
     return rounds
 
 
-def _require_like_sizes(load: Load, rounds: Rounds) -> None:
+def _require_like_sizes(plan: Plan, load: Load, rounds: Rounds) -> None:
     sizes = [rounds.median(side, "mean_batch") for side in rounds.results]
-    if max(sizes) - min(sizes) > _SIZES_DIFFER * load.batch:
+    if max(sizes) - min(sizes) > plan.sizes_differ * load.batch:
         raise AssertionError(f"micro-batches of {sizes} records on average are no comparison")
 
 
