@@ -9,7 +9,7 @@ from importlib import import_module
 import structlog
 
 #: Each is a module of this package with a function ``run``, described by its docstring.
-NAMES = ("passthrough", "spark", "memory")
+NAMES = ("passthrough", "spark", "memory", "coordination")
 
 
 def main() -> None:

@@ -1,0 +1,177 @@
+"""Real daemons as members of one group, and what each of them noted."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmarks import stack
+from headrace.clock import SYSTEM_CLOCK, Deadline
+from headrace.local.process import ServerProcess
+from headrace.local.waiting import wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from headrace.local import LocalStack
+
+#: Seconds that the members of a group may take for anything that is waited for.
+PATIENCE = 120.0
+
+#: Seconds in which nothing may have changed before a group counts as being at rest: longer than
+#: the delay from a change in the group to the first move.
+_REST = 1.5
+
+_ROOT = Path(__file__).parents[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """One line of a member's notes. ``at`` is the machine's monotonic time."""
+
+    at: float
+    event: str
+    partition: int | None
+    epoch: int | None
+    pid: int
+
+
+class Member:
+    """One daemon with a folder of its own. For one thread."""
+
+    def __init__(
+        self, servers: LocalStack, topic: str, name: str, session: float, options: dict[str, Any]
+    ) -> None:
+        self.name = name
+        folder = servers.directory / "members" / topic / name
+        folder.mkdir(parents=True)
+        self._file = folder / "notes"
+        self._log = folder / "daemon.log"
+        self._read = 0
+        self._notes: list[Note] = []
+        self._process: ServerProcess | None = None
+        self.started = 0.0
+        self._path = stack.configuration(
+            folder,
+            stack.addresses(servers),
+            {
+                "topics": [topic],
+                "group": topic,
+                "batch": {"max_records": 1, "linger": 0},
+                "processor": {
+                    "type": "custom",
+                    "factory": "benchmarks.coordination_probe:ProbeProcessor",
+                    "options": {"file": str(self._file), **options},
+                },
+            },
+            instance_id=name,
+            python_path=[str(_ROOT)],
+            zookeeper={"hosts": servers.zookeeper_hosts, "session_timeout": f"{session}s"},
+            logging={"level": "info", "format": "json"},
+        )
+
+    @property
+    def pid(self) -> int:
+        """The process's number."""
+        assert self._process is not None, "it was started"
+        return self._process.identity.pid
+
+    def start(self) -> None:
+        """Start the process; it is ready when it notes so."""
+        command = [sys.executable, "-m", "headrace", "run", "-c", str(self._path)]
+        self.started = SYSTEM_CLOCK.monotonic()
+        self._process = ServerProcess.start(
+            command,
+            log_file=self._log,
+            deadline=Deadline.after(PATIENCE),
+            environment={"PYTHONPATH": str(_ROOT)},
+        )
+
+    def kill(self) -> float:
+        """End the process with SIGKILL, and return when; harmless without one."""
+        at = SYSTEM_CLOCK.monotonic()
+        if self._process is not None:
+            self._process.kill()
+            self._process = None
+        return at
+
+    def stop(self) -> float:
+        """Stop the process in order, and return when it was asked to.
+
+        Raises:
+            AssertionError: it did not end with code 0.
+        """
+        assert self._process is not None, "it was started"
+        at = SYSTEM_CLOCK.monotonic()
+        code = self._process.stop(Deadline.after(PATIENCE))
+        self._process = None
+        if code:
+            raise AssertionError(f"{self.name} ended with code {code}; see {self._log}")
+        return at
+
+    def notes(self) -> list[Note]:
+        """Return what it has noted so far, over all its lives."""
+        if self._file.exists():
+            with self._file.open("rb") as file:
+                file.seek(self._read)
+                whole = file.read().rpartition(b"\n")[0]
+            if whole:
+                self._read += len(whole) + 1
+                self._notes += [Note(**json.loads(line)) for line in whole.splitlines()]
+        return self._notes
+
+    def since(self, at: float, event: str) -> list[Note]:
+        """Return the notes of one event from a moment on."""
+        return [note for note in self.notes() if note.event == event and note.at >= at]
+
+    def ready(self) -> float:
+        """Wait until the started process is ready to connect, and return when that was."""
+        await_true(lambda: bool(self.since(self.started, "ready")), f"{self.name} to be ready")
+        return self.since(self.started, "ready")[0].at
+
+    def held(self) -> set[int]:
+        """Return the partitions that the present process delivers from, by its notes."""
+        if self._process is None:
+            return set()
+        held: set[int] = set()
+        for note in self.notes():
+            if note.pid != self.pid or note.partition is None:
+                continue
+            if note.event == "delivered":
+                held.add(note.partition)
+            elif note.event in {"terminated", "lost"}:
+                held.discard(note.partition)
+        return held
+
+
+def await_shares(members: Sequence[Member], shares: Sequence[int]) -> None:
+    """Wait until the members deliver from so many partitions each, and that stays so.
+
+    Raises:
+        AssertionError: it did not come to that.
+    """
+    reached_at = 0.0
+    reached: list[set[int]] = []
+
+    def at_rest() -> bool:
+        nonlocal reached_at, reached
+        now, held = SYSTEM_CLOCK.monotonic(), [member.held() for member in members]
+        if held != reached or [len(each) for each in held] != list(shares):
+            reached_at, reached = now, held
+        return now - reached_at > _REST
+
+    names = ", ".join(member.name for member in members)
+    await_true(at_rest, f"{names} to have {list(shares)}; they have {reached}")
+
+
+def await_true(condition: Callable[[], bool], what: str) -> None:
+    """Wait for a condition.
+
+    Raises:
+        AssertionError: it did not come true in time.
+    """
+    if not wait_for(condition, Deadline.after(PATIENCE)):
+        raise AssertionError(f"waited in vain for {what}")
