@@ -19,6 +19,14 @@ class TopicPartition(NamedTuple):
         return f"{self.topic}-{self.partition}"
 
 
+def identity_of(cluster: str, group: str, topic_id: str, partition: int) -> str:
+    """Return the name under which a sink keeps a partition's offset.
+
+    It names the data, not just the topic: a topic that is created again has another id.
+    """
+    return f"{cluster}/{group}/{topic_id}/{partition}"
+
+
 class Record(Protocol):
     """One Kafka record as the client delivers it (``confluent_kafka.Message`` fits).
 

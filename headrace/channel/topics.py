@@ -9,6 +9,7 @@ import structlog
 
 from headrace.clock import Clock, Deadline
 from headrace.errors import HeadraceError, UnknownTopicError
+from headrace.records import identity_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -80,7 +81,7 @@ class TopicWatcher:
     def identity(self, partition: TopicPartition, group: str) -> str:
         """Return the name under which a sink keeps the partition's offset."""
         topic_id = self._known[partition.topic].topic_id
-        return f"{self._cluster}/{group}/{topic_id}/{partition.partition}"
+        return identity_of(self._cluster, group, topic_id, partition.partition)
 
     def appeared_later(self, partition: TopicPartition) -> bool:
         """Whether the partition was added to its topic after this channel started."""

@@ -5,8 +5,17 @@ from __future__ import annotations
 from headrace.spark.sinks.contract import (
     CommitConflictError,
     Guarantee,
+    OffsetKeeper,
+    OffsetMove,
     PartitionCommit,
     Sink,
 )
 
-__all__ = ["CommitConflictError", "Guarantee", "PartitionCommit", "Sink"]
+__all__ = [
+    "CommitConflictError",
+    "Guarantee",
+    "OffsetKeeper",
+    "OffsetMove",
+    "PartitionCommit",
+    "Sink",
+]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
 
 from headrace.errors import HeadraceError, SinkConflictError
 
@@ -50,6 +50,16 @@ class PartitionCommit:
             raise ValueError(f"{self.partition}: {self.next_offset} is not behind {self.start}")
 
 
+@dataclass(frozen=True, slots=True)
+class OffsetMove:
+    """An offset that an operator moves in a sink, forward or back: no data goes with it."""
+
+    identity: str
+    partition: TopicPartition
+    start: int
+    next_offset: int
+
+
 class CommitConflictError(HeadraceError):
     """Some partitions' stored offsets are not where the micro-batch begins; nothing was stored.
 
@@ -59,6 +69,27 @@ class CommitConflictError(HeadraceError):
     def __init__(self, conflicts: Sequence[SinkConflictError]) -> None:
         super().__init__("; ".join(map(str, conflicts)))
         self.conflicts = tuple(conflicts)
+
+
+@runtime_checkable
+class OffsetKeeper(Protocol):
+    """What a sink has besides, if its offsets win at the start and an operator may move them.
+
+    Neither method needs :meth:`Sink.open`. Any thread; both block.
+    """
+
+    def stored_offset(self, identity: str) -> int | None:
+        """Return the next offset stored for a partition, None if there is none."""
+        ...
+
+    def move_offsets(self, moves: Sequence[OffsetMove], note: str) -> None:
+        """Move all of the offsets or none; ``note`` says in the sink's own history why.
+
+        Raises:
+            CommitConflictError: an offset is not where its move starts, so somebody writes.
+            Exception: nothing was moved, as far as the sink can tell.
+        """
+        ...
 
 
 S = TypeVar("S")

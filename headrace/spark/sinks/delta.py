@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import uuid
 from typing import TYPE_CHECKING
 
 import structlog
@@ -15,13 +16,16 @@ from headrace.spark.sinks.schema import check_schema, delta_schema
 from headrace.spark.sinks.staging import StagedFiles, Staging, local_folder, sync
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
+    from typing import TypeAlias
 
     from pyspark.sql import DataFrame
 
     from headrace.spark.micro_batch import MicroBatch
-    from headrace.spark.sinks.contract import PartitionCommit
+    from headrace.spark.sinks.contract import OffsetMove, PartitionCommit
+
+    Offset: TypeAlias = PartitionCommit | OffsetMove
 
 log = structlog.get_logger(__name__)
 
@@ -32,6 +36,7 @@ _COMMIT_ATTEMPTS = 5
 #: What a commit says about itself in the table's history.
 MICRO_BATCH_KEY = "headrace_micro_batch"
 MEMBER_KEY = "headrace_member"
+OFFSETS_KEY = "headrace_offsets"
 
 
 class DeltaSink:
@@ -110,10 +115,25 @@ class DeltaSink:
             if table is None:
                 return
             check_schema(self._folder, table, staged.schema)
-            attempts = 1
-            while not self._try(self._checked(offsets), staged, offsets, attempts):
-                attempts += 1
+            self._commit(staged, offsets, {MICRO_BATCH_KEY: staged.name})
         self._staging.remove(staged)
+
+    def move_offsets(self, moves: Sequence[OffsetMove], note: str) -> None:
+        """Move the offsets in one commit without data, which the table's history keeps.
+
+        Raises:
+            CommitConflictError: another writer moved some of the offsets.
+            DeltaError: the table could not be written; nothing was stored as far as can be told.
+        """
+        with self._lock:
+            self._commit(StagedFiles(f"offsets-{uuid.uuid4().hex[:8]}"), moves, {OFFSETS_KEY: note})
+
+    def _commit(
+        self, staged: StagedFiles, offsets: Sequence[Offset], metadata: Mapping[str, str]
+    ) -> None:
+        attempts = 1
+        while not self._try(self._checked(offsets), staged, offsets, metadata, attempts):
+            attempts += 1
 
     def discard(self, staged: StagedFiles) -> None:
         """Remove the files, staged or already in place, unless they may be part of the table."""
@@ -161,7 +181,7 @@ class DeltaSink:
             self._sync_log(range(1))
         return self._handle()
 
-    def _checked(self, offsets: Sequence[PartitionCommit]) -> DeltaTable:
+    def _checked(self, offsets: Sequence[Offset]) -> DeltaTable:
         """Return the handle once it says that every offset is where the micro-batch begins."""
         table = self._handle()
         assert table is not None, "a table that was there is gone"
@@ -176,7 +196,8 @@ class DeltaSink:
         self,
         table: DeltaTable,
         staged: StagedFiles,
-        offsets: Sequence[PartitionCommit],
+        offsets: Sequence[Offset],
+        metadata: Mapping[str, str],
         attempts: int,
     ) -> bool:
         """Commit once. Return False where another check on a new handle may help."""
@@ -188,7 +209,7 @@ class DeltaSink:
                 schema=table.schema(),
                 partition_by=list(self._partition_by) or None,
                 commit_properties=CommitProperties(
-                    custom_metadata={MICRO_BATCH_KEY: staged.name, **self._metadata},
+                    custom_metadata={**metadata, **self._metadata},
                     app_transactions=[Transaction(o.identity, o.next_offset) for o in offsets],
                 ),
             )
@@ -203,7 +224,7 @@ class DeltaSink:
         return True
 
     def _is_stored(
-        self, staged: StagedFiles, offsets: Sequence[PartitionCommit], error: BaseException
+        self, staged: StagedFiles, offsets: Sequence[Offset], error: BaseException
     ) -> bool:
         """Tell a failed commit call's outcome from the table itself, through a new handle."""
         self._table = None
@@ -241,7 +262,7 @@ def _offset(table: DeltaTable, identity: str) -> int | None:
     return version
 
 
-def _conflicts(table: DeltaTable, offsets: Sequence[PartitionCommit]) -> list[SinkConflictError]:
+def _conflicts(table: DeltaTable, offsets: Sequence[Offset]) -> list[SinkConflictError]:
     stored = [(offset, _offset(table, offset.identity)) for offset in offsets]
     return [
         SinkConflictError(offset.partition, offset.start, found)
