@@ -1,0 +1,140 @@
+"""What is known of a partition's offsets: the log's, the group's and the sink's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from threading import Event
+from typing import TYPE_CHECKING
+
+from headrace.clock import Deadline
+from headrace.kafka.ports import OffsetStoreError
+from headrace.offsets.errors import OffsetsError
+from headrace.records import identity_of
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping
+
+    from headrace.clock import Clock
+    from headrace.kafka.ports import OffsetStore, StoredOffset, TopicCatalog, TopicInfo
+    from headrace.records import TopicPartition
+    from headrace.spark.sinks.contract import OffsetKeeper
+
+#: Seconds in which the brokers have to answer one question, as at a channel's start.
+ANSWER_TIMEOUT = 15.0
+
+#: Seconds between two tries to read a group whose coordinator is just being chosen.
+_RETRY = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionOffsets:
+    """One partition's offsets. They always mean the next record.
+
+    ``low`` and ``high`` bound what the broker has. ``group`` is what the group committed and
+    ``sink`` what the sink stored, None where there is nothing.
+    """
+
+    partition: TopicPartition
+    identity: str
+    low: int
+    high: int
+    group: StoredOffset | None
+    sink: int | None
+
+    @property
+    def next(self) -> int | None:
+        """Where a start goes on: the sink's offset wins. None: ``initial_offset`` decides."""
+        if self.sink is not None:
+            return self.sink
+        return None if self.group is None else self.group.offset
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """The Kafka cluster and those of a channel's topics that it has."""
+
+    id: str
+    topics: Mapping[str, TopicInfo]
+
+
+class Reader:
+    """Reads offsets. Every call blocks; each question has its own deadline."""
+
+    def __init__(
+        self,
+        catalog: TopicCatalog,
+        store: OffsetStore,
+        keeper: OffsetKeeper | None,
+        clock: Clock,
+    ) -> None:
+        self._catalog = catalog
+        self._store = store
+        self._keeper = keeper
+        self._clock = clock
+
+    def cluster(self, topics: Collection[str]) -> Cluster:
+        """Return what there is.
+
+        Raises:
+            KafkaUnavailableError: no broker answered.
+        """
+        deadline = Deadline.after(ANSWER_TIMEOUT, self._clock)
+        return Cluster(self._catalog.cluster_id(deadline), self._catalog.describe(topics, deadline))
+
+    def offsets(
+        self, partitions: Iterable[TopicPartition], cluster: Cluster, group: str
+    ) -> list[PartitionOffsets]:
+        """Return the offsets of partitions that exist.
+
+        Raises:
+            KafkaUnavailableError, OffsetStoreError: the brokers did not answer.
+            OffsetsError: the sink cannot be read.
+        """
+        return [self.of(partition, cluster, group) for partition in partitions]
+
+    def of(self, partition: TopicPartition, cluster: Cluster, group: str) -> PartitionOffsets:
+        """Return the offsets of one partition; see :meth:`offsets`."""
+        topic_id = cluster.topics[partition.topic].topic_id
+        identity = identity_of(cluster.id, group, topic_id, partition.partition)
+        low, high = self._catalog.watermarks(partition, self._deadline())
+        return PartitionOffsets(
+            partition=partition,
+            identity=identity,
+            low=low,
+            high=high,
+            group=self._of_group(partition),
+            sink=self._of_sink(partition, identity),
+        )
+
+    def offset_at(self, partition: TopicPartition, timestamp: int) -> int | None:
+        """Return the first offset that is not older, None where all are.
+
+        Raises:
+            KafkaUnavailableError: the brokers did not answer.
+        """
+        return self._catalog.offset_at(partition, timestamp, self._deadline())
+
+    def _of_group(self, partition: TopicPartition) -> StoredOffset | None:
+        """Ask the group's coordinator, which may be changing just now."""
+        deadline = self._deadline()
+        while True:
+            try:
+                return self._store.read(partition, deadline)
+            except OffsetStoreError:
+                if deadline.remaining <= _RETRY:
+                    raise
+                Event().wait(_RETRY)
+
+    def _of_sink(self, partition: TopicPartition, identity: str) -> int | None:
+        if self._keeper is None:
+            return None
+        try:
+            return self._keeper.stored_offset(identity)
+        except Exception as error:
+            raise OffsetsError(
+                f"{partition}: the sink's offset cannot be read: {type(error).__name__}: {error}; "
+                "nothing was changed"
+            ) from error
+
+    def _deadline(self) -> Deadline:
+        return Deadline.after(ANSWER_TIMEOUT, self._clock)
