@@ -95,6 +95,13 @@ class Metrics:
         self.commit_failures = self._counter(
             "commit_failures", "Offset commits that failed.", "channel", "topic"
         )
+        self.foreign_commits = self._counter(
+            "foreign_commits",
+            "Stored offsets found to be somebody else's, or gone, by what was found.",
+            "channel",
+            "topic",
+            "finding",
+        )
         self.rebalances = self._counter(
             "rebalances", "Rounds in which partitions were taken or given.", "channel"
         )

@@ -19,6 +19,7 @@ from headrace.channel.lifecycle import CHANNEL_TRANSITIONS, ChannelState, StopRe
 from headrace.channel.parts import Parts
 from headrace.channel.policy import FailurePolicy
 from headrace.channel.scheduler import Scheduler
+from headrace.channel.states import Ending
 from headrace.channel.topics import TopicWatcher
 from headrace.channel.turns import Turns
 from headrace.channel.watchdog import Watchdog
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from headrace.config import ChannelConfig
     from headrace.coordinators.coordinator import Coordinator
     from headrace.coordinators.listener import Listener
-    from headrace.kafka.ports import OffsetStore, RecordSource, TopicCatalog
+    from headrace.kafka.ports import OffsetStore, RecordSource, Refusal, TopicCatalog
     from headrace.metrics import Metrics, PartitionReading
     from headrace.processors import BatchProcessor
 
@@ -128,6 +129,7 @@ class InboundKafkaChannel:
             ports.store,
             interval=_either(ports.commit_interval, config.commit_interval),
             touch=touch,
+            lose=self._superseded,
             metrics=metrics,
             channel=name,
             clock=clock,
@@ -289,6 +291,20 @@ class InboundKafkaChannel:
         log.error("channel_failed", channel=self.name, error=f"{type(error).__name__}: {error}")
         if self._on_failure is not None:
             self._on_failure(self, error)
+
+    def _superseded(self, owned: OwnedPartition, refusal: Refusal) -> None:
+        """Let go of a partition of which the offset store says that it is somebody else's."""
+        log.warning(
+            "partition_superseded",
+            channel=self.name,
+            topic=owned.partition.topic,
+            partition=owned.partition.partition,
+            epoch=owned.epoch,
+            refusal=refusal.value,
+        )
+        owned.end(Ending.LOST)
+        self._coordinator.released(owned.claim, clean=False)
+        self._scheduler.touch(owned)
 
     def _turn(self, owned: OwnedPartition) -> None:
         self._turns.turn(owned)

@@ -9,16 +9,17 @@ from typing import TYPE_CHECKING
 import structlog
 
 from headrace.channel.news import Committed, Trouble
+from headrace.channel.offset_guard import CHECK_INTERVAL, Acknowledged, Finding, OffsetGuard
 from headrace.channel.threads import guarded_thread
 from headrace.clock import Clock, Deadline
 from headrace.errors import CommitFailedError
-from headrace.kafka.ports import StoredOffset
+from headrace.kafka.ports import Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headrace.channel.partition import OwnedPartition
-    from headrace.kafka.ports import OffsetStore
+    from headrace.kafka.ports import Failure, OffsetStore
     from headrace.metrics import Metrics
 
 log = structlog.get_logger(__name__)
@@ -44,7 +45,8 @@ class _Staged:
 class Committer:
     """Owns the offset store and the loop that commits to it.
 
-    ``stage``, ``flush`` and ``forget`` may be called on any thread and do not block.
+    ``stage``, ``flush`` and ``forget`` may be called on any thread and do not block. ``lose`` is
+    told of partitions that turn out to be somebody else's.
     """
 
     def __init__(
@@ -53,6 +55,7 @@ class Committer:
         *,
         interval: float,
         touch: Callable[[OwnedPartition], None],
+        lose: Callable[[OwnedPartition, Refusal], None],
         metrics: Metrics,
         channel: str,
         clock: Clock,
@@ -61,12 +64,15 @@ class Committer:
         self._store = store
         self._interval = interval
         self._touch = touch
+        self._lose = lose
         self._metrics = metrics
         self._channel = channel
         self._clock = clock
+        self._guard = OffsetGuard(store, metrics=metrics, channel=channel, clock=clock)
         self._lock = Lock()
         self._staged: dict[OwnedPartition, _Staged] = {}
-        self._stored_at: dict[OwnedPartition, float] = {}
+        self._acknowledged: dict[OwnedPartition, Acknowledged] = {}
+        self._commit_at = 0.0
         self._wake = Event()
         self._stopping = Event()
         self._thread = guarded_thread(f"{channel}-committer", self._run, fail)
@@ -90,7 +96,7 @@ class Committer:
         """Drop what is staged for a partition that ended."""
         with self._lock:
             self._staged.pop(partition, None)
-            self._stored_at.pop(partition, None)
+            self._acknowledged.pop(partition, None)
 
     def stop(self, deadline: Deadline) -> bool:
         """Commit what is staged, end the thread and close the store; False if it overran."""
@@ -103,27 +109,59 @@ class Committer:
         return not self._thread.is_alive()
 
     def _run(self) -> None:
+        interval = self._interval or 1.0
         try:
             while not self._stopping.is_set():
-                self._wake.wait(self._interval or 1.0)
-                self._wake.clear()
-                self._store.serve()
-                self._refresh()
-                self._commit()
+                self.turn(flushed=self._wake.wait(min(interval, CHECK_INTERVAL)))
         finally:
             self._store.close()
+
+    def turn(self, *, flushed: bool) -> None:
+        """Do what is due: look at what is stored, and commit what is staged. Blocks.
+
+        For the committer's thread, and for tests that have no such thread.
+        """
+        self._wake.clear()
+        self._store.serve()
+        self._refresh()
+        with self._lock:
+            before_commit = bool(self._staged) and self._commits(flushed=flushed)
+        if self._guard.is_due(before_commit=before_commit):
+            self._look()
+        if self._commits(flushed=flushed):
+            self._commit_at = self._clock.monotonic() + self._interval
+            self._commit()
+
+    def _commits(self, *, flushed: bool) -> bool:
+        """Whether this turn commits."""
+        return flushed or self._clock.monotonic() >= self._commit_at
 
     def _refresh(self) -> None:
         """Stage again what was stored so long ago that the broker might forget it."""
         before = self._clock.monotonic() - REFRESH_INTERVAL
         with self._lock:
-            for partition, at in self._stored_at.items():
-                if (
-                    at < before
-                    and partition not in self._staged
-                    and partition.committed is not None
-                ):
-                    self._staged[partition] = _Staged(partition.committed, partition.staged)
+            for partition, known in self._acknowledged.items():
+                if known.at < before:
+                    self._staged.setdefault(partition, _Staged(known.offset, known.sequence))
+
+    def _look(self) -> None:
+        """Store again what somebody else changed, and let go of what is somebody else's.
+
+        What is staged for a partition is newer than what was found, and mends it as well. Its
+        commit asks the claim's lease like any other: only an owner repairs.
+        """
+        with self._lock:
+            believed, staged = dict(self._acknowledged), set(self._staged)
+        for partition, finding in self._guard.look(believed, staged).items():
+            if finding is Finding.SUPERSEDED:
+                self._lose(partition, Refusal.CLAIM)
+                self.forget(partition)
+                continue
+            known = believed[partition]
+            with self._lock:
+                if partition in self._acknowledged:
+                    self._staged.setdefault(partition, _Staged(known.offset, known.sequence))
+            self._commit_at = 0.0
 
     def _commit(self) -> None:
         """Store the offsets of every partition whose claim holds at this moment."""
@@ -135,25 +173,28 @@ class Committer:
             return
         lease = min(partition.claim.lease.remaining() for partition in current)
         deadline = Deadline.after(min(COMMIT_TIMEOUT, lease), self._clock)
-        offsets = {p.partition: StoredOffset(s.offset, p.epoch) for p, s in current.items()}
+        commits = {p: p.claim.commit(staged.offset) for p, staged in current.items()}
         with self._metrics.stage(self._channel, "commit"):
-            failures = self._store.commit(offsets, deadline)
+            failures = self._store.commit({p.partition: c for p, c in commits.items()}, deadline)
         for partition, staged in current.items():
-            reason = failures.get(partition.partition)
-            if reason is None:
-                self._succeeded(partition, staged)
+            failure = failures.get(partition.partition)
+            if failure is None:
+                self._succeeded(partition, staged, commits[partition].epoch)
             else:
-                self._failed(partition, staged, reason)
+                self._failed(partition, staged, failure)
             self._touch(partition)
 
-    def _succeeded(self, partition: OwnedPartition, staged: _Staged) -> None:
+    def _succeeded(self, partition: OwnedPartition, staged: _Staged, epoch: int) -> None:
         self._metrics.commits.labels(self._channel, partition.partition.topic).inc()
+        now = self._clock.monotonic()
         with self._lock:
             if not partition.final:
-                self._stored_at[partition] = self._clock.monotonic()
+                self._acknowledged[partition] = Acknowledged(
+                    staged.offset, epoch, staged.sequence, now
+                )
         partition.tell(Committed(staged.offset, staged.sequence))
 
-    def _failed(self, partition: OwnedPartition, staged: _Staged, reason: str) -> None:
+    def _failed(self, partition: OwnedPartition, staged: _Staged, failure: Failure) -> None:
         """Keep it staged for the next interval, unless a newer offset was staged meanwhile."""
         self._metrics.commit_failures.labels(self._channel, partition.partition.topic).inc()
         log.warning(
@@ -161,10 +202,17 @@ class Committer:
             channel=self._channel,
             topic=partition.partition.topic,
             partition=partition.partition.partition,
+            epoch=partition.epoch,
             offset=staged.offset,
-            reason=reason,
+            reason=failure.reason,
+            refusal=failure.refusal.value,
         )
+        if failure.refusal is not Refusal.NONE:
+            self._lose(partition, failure.refusal)
+            self.forget(partition)
+            return
         with self._lock:
             if not partition.final:
                 self._staged.setdefault(partition, staged)
-        partition.tell(Trouble(CommitFailedError(partition.partition, staged.offset, reason)))
+        error = CommitFailedError(partition.partition, staged.offset, failure.reason)
+        partition.tell(Trouble(error))

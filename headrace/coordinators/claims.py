@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from headrace.kafka.ports import Commit
+
 if TYPE_CHECKING:
     from headrace.coordinators.lease import Lease
     from headrace.records import TopicPartition
@@ -43,6 +45,10 @@ class Claim:
     node_version: int
     lease: Lease = field(repr=False)
     previous: PreviousOwner | None = None
+
+    def commit(self, offset: int) -> Commit:
+        """Return what an offset store has to know to store ``offset`` for this claim."""
+        return Commit(offset, self.epoch, self.member, node_version=self.node_version)
 
 
 class Refusal(Enum):

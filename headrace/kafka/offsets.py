@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
@@ -12,18 +11,18 @@ from confluent_kafka import TopicPartition as ClientPartition
 
 from headrace.kafka import properties
 from headrace.kafka.clients import open_consumer
-from headrace.kafka.ports import OffsetStoreError, StoredOffset
+from headrace.kafka.fencing import fence_producers
+from headrace.kafka.offset_metadata import entry, stored_in
+from headrace.kafka.ports import Failure, OffsetStoreError
 from headrace.records import TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from headrace.clock import Deadline
+    from headrace.kafka.ports import StoredOffset
 
 log = structlog.get_logger(__name__)
-
-#: Version of the metadata format; a reader that does not know it takes the offset without epoch.
-METADATA_VERSION = 1
 
 #: Seconds in which the client hands over a callback that has come.
 _POLL = 0.1
@@ -34,10 +33,14 @@ class KafkaOffsetStore:
 
     Commits are asynchronous with a deadline, because a synchronous one blocks for 45 s when there
     is no group coordinator. The answer is handed over only while the client is polled.
+
+    Kafka takes commits from every client that assigns partitions to itself. A former owner's is
+    known by the epoch in its metadata, and is mended by the owner; see ``channel.offset_guard``.
     """
 
     def __init__(self, client_properties: Mapping[str, Any], group: str) -> None:
         self._group = group
+        self._properties = dict(client_properties)
         self._answers: list[tuple[object, list[ClientPartition]]] = []
         self._unanswered = 0
         self._consumer = open_consumer(
@@ -49,33 +52,44 @@ class KafkaOffsetStore:
 
     def read(self, partition: TopicPartition, deadline: Deadline) -> StoredOffset | None:
         """Return the group's offset of one partition."""
-        wanted = ClientPartition(partition.topic, partition.partition)
+        return self.read_many([partition], deadline).get(partition)
+
+    def read_many(
+        self, partitions: Collection[TopicPartition], deadline: Deadline
+    ) -> Mapping[TopicPartition, StoredOffset]:
+        """Return the group's offsets with one request."""
+        wanted = [ClientPartition(p.topic, p.partition) for p in partitions]
         try:
-            found = self._consumer.committed([wanted], timeout=max(0.001, deadline.remaining))[0]
+            found = self._consumer.committed(wanted, timeout=max(0.001, deadline.remaining))
         except KafkaException as error:
-            raise OffsetStoreError(
-                f"group {self._group}: the offset of {partition} cannot be read: "
-                f"{error.args[0].str()}"
-            ) from error
-        if found.error is not None:
-            raise OffsetStoreError(
-                f"group {self._group}: the offset of {partition} cannot be read: "
-                f"{found.error.str()}"
-            )
-        if found.offset < 0:
-            return None
-        return StoredOffset(found.offset, _epoch(found.metadata))
+            raise self._unreadable(partitions, error.args[0].str()) from error
+        offsets = {}
+        for each in found:
+            partition = TopicPartition(each.topic, each.partition)
+            if each.error is not None:
+                raise self._unreadable([partition], each.error.str())
+            stored = stored_in(each)
+            if stored is not None:
+                offsets[partition] = stored
+        return offsets
+
+    def _unreadable(self, partitions: Collection[TopicPartition], reason: str) -> OffsetStoreError:
+        first = next(iter(partitions), None)
+        more = f" and {len(partitions) - 1} more" if len(partitions) > 1 else ""
+        return OffsetStoreError(
+            f"group {self._group}: the offset of {first}{more} cannot be read: {reason}"
+        )
 
     def commit(
         self, offsets: Mapping[TopicPartition, StoredOffset], deadline: Deadline
-    ) -> Mapping[TopicPartition, str]:
+    ) -> Mapping[TopicPartition, Failure]:
         """Store offsets and wait for the coordinator's answer."""
         try:
             self._consumer.commit(
-                offsets=[_entry(p, stored) for p, stored in offsets.items()], asynchronous=True
+                offsets=[entry(p, stored) for p, stored in offsets.items()], asynchronous=True
             )
         except KafkaException as error:
-            return dict.fromkeys(offsets, error.args[0].str())
+            return dict.fromkeys(offsets, Failure(error.args[0].str()))
         self._unanswered += 1
         wanted = {p: stored.offset for p, stored in offsets.items()}
         while not deadline.expired:
@@ -86,7 +100,11 @@ class KafkaOffsetStore:
                 if {TopicPartition(a.topic, a.partition): a.offset for a in answered} == wanted:
                     return _failures(problem, answered)
                 log.info("late_commit_answer", group=self._group, error=str(problem))
-        return dict.fromkeys(offsets, "no answer from the group coordinator in time")
+        return dict.fromkeys(offsets, Failure("no answer from the group coordinator in time"))
+
+    def fence(self, transactional_ids: Collection[str], deadline: Deadline) -> None:
+        """Shut out the producers of members that committed through transactions."""
+        fence_producers(self._properties, transactional_ids, deadline)
 
     def serve(self) -> None:
         """Run what callbacks have come."""
@@ -105,28 +123,11 @@ class KafkaOffsetStore:
             self._consumer.close()
 
 
-def _entry(partition: TopicPartition, stored: StoredOffset) -> ClientPartition:
-    metadata = json.dumps({"version": METADATA_VERSION, "epoch": stored.epoch})
-    return ClientPartition(partition.topic, partition.partition, stored.offset, metadata=metadata)
-
-
-def _epoch(metadata: str | None) -> int:
-    """Return the epoch in a commit's metadata, 0 where another program committed."""
-    try:
-        document = json.loads(metadata or "")
-    except ValueError:
-        return 0
-    if not isinstance(document, dict) or document.get("version") != METADATA_VERSION:
-        return 0
-    epoch = document.get("epoch")
-    return epoch if isinstance(epoch, int) else 0
-
-
-def _failures(error: Any, answered: list[ClientPartition]) -> dict[TopicPartition, str]:
+def _failures(error: Any, answered: list[ClientPartition]) -> dict[TopicPartition, Failure]:
     """Return the reason for each partition that failed; the error of the whole counts for all."""
     failures = {}
-    for entry in answered:
-        reason = entry.error or error
+    for each in answered:
+        reason = each.error or error
         if reason is not None:
-            failures[TopicPartition(entry.topic, entry.partition)] = reason.str()
+            failures[TopicPartition(each.topic, each.partition)] = Failure(reason.str())
     return failures

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
 from headrace.errors import HeadraceError
@@ -81,10 +82,48 @@ class RecordSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StoredOffset:
-    """A group's offset for one partition, and the epoch of the claim that stored it (0: none)."""
+    """A group's offset for one partition, and the epoch of the claim that stored it (0: none).
+
+    ``by`` says for the log who that was: a member's name, or what another program left there.
+    """
 
     offset: int
     epoch: int
+    by: str = field(default="", compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Commit(StoredOffset):
+    """An offset to be stored on behalf of a claim, and what a store can tell a zombie by.
+
+    ``node_version`` is the version of the partition's epoch node since the claim.
+    ``transactional_id`` names the producer of the claim's membership, where one commits.
+    """
+
+    node_version: int = 0
+    transactional_id: str | None = None
+
+
+class Refusal(Enum):
+    """What a failed commit says about the one who tried it."""
+
+    NONE = "none"
+    """Nothing: it may be tried again. Whether it is stored is not known."""
+    CLAIM = "claim"
+    """Somebody claimed the partition after us; nothing was or will be stored under our claim."""
+    MEMBERSHIP = "membership"
+    """Our transactional producer is fenced: no claim of this membership can commit any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why an offset is not known to be stored."""
+
+    reason: str
+    refusal: Refusal = Refusal.NONE
+
+    def __str__(self) -> str:
+        return self.reason
 
 
 class OffsetStore(Protocol):
@@ -98,13 +137,36 @@ class OffsetStore(Protocol):
         """
         ...
 
-    def commit(
-        self, offsets: Mapping[TopicPartition, StoredOffset], deadline: Deadline
-    ) -> Mapping[TopicPartition, str]:
-        """Store offsets; return the reason for each partition that failed. The committer's thread.
+    def read_many(
+        self, partitions: Collection[TopicPartition], deadline: Deadline
+    ) -> Mapping[TopicPartition, StoredOffset]:
+        """Return what is stored of each partition, in few requests; what is not is missing.
 
-        A partition that is not in the result is stored. When the deadline passes first, every
-        partition is in the result, and whether it is stored is not known.
+        Any thread; blocks.
+
+        Raises:
+            OffsetStoreError: no answer by the deadline, or an error of any partition.
+        """
+        ...
+
+    def commit(
+        self, offsets: Mapping[TopicPartition, Commit], deadline: Deadline
+    ) -> Mapping[TopicPartition, Failure]:
+        """Store offsets; return why for each partition that failed. The committer's thread.
+
+        A partition that is not in the result is stored. When the deadline passes first, those
+        without an answer are in the result, and whether they are stored is not known: the store
+        may yet execute the commit, unless it refuses zombies and somebody claimed meanwhile.
+        """
+        ...
+
+    def fence(self, transactional_ids: Collection[str], deadline: Deadline) -> None:
+        """Shut out the producers of former owners, so that nothing they sent counts any more.
+
+        Any thread; blocks. What they had committed before can be read when this returns.
+
+        Raises:
+            OffsetStoreError: one of them may still commit.
         """
         ...
 

@@ -9,7 +9,7 @@ from threading import Condition
 from typing import TYPE_CHECKING
 
 from headrace.errors import KafkaUnavailableError
-from headrace.kafka.ports import Fetched, OffsetStoreError, StoredOffset, TopicInfo
+from headrace.kafka.ports import Failure, Fetched, OffsetStoreError, StoredOffset, TopicInfo
 from headrace.records import TopicPartition
 from headrace.testing.records import FakeRecord
 
@@ -100,6 +100,11 @@ class InMemoryBroker:
     def committed(self, group: str, partition: TopicPartition) -> StoredOffset | None:
         """Return a group's offset."""
         return self._offsets.get((group, partition))
+
+    def forget(self, group: str, partition: TopicPartition) -> None:
+        """Drop a group's offset, as its retention does."""
+        with self._changed:
+            self._offsets.pop((group, partition), None)
 
     def wait_committed(
         self, group: str, partition: TopicPartition, offset: int, deadline: Deadline
@@ -211,33 +216,62 @@ class InMemorySource:
 
 
 class InMemoryOffsets:
-    """An ``OffsetStore`` on an :class:`InMemoryBroker`. ``refuse`` makes commits fail."""
+    """An ``OffsetStore`` on an :class:`InMemoryBroker`.
+
+    ``refuse`` makes commits fail. ``late`` makes them time out and keeps them for
+    ``deliver_late``, as when an answer is lost and the request is executed all the same.
+    """
 
     def __init__(self, broker: InMemoryBroker, group: str) -> None:
         self._broker = broker
         self._group = group
         self.refuse: str | None = None
+        self.late = False
+        self._kept: list[dict[TopicPartition, StoredOffset]] = []
         self.closed = False
+
+    def deliver_late(self) -> None:
+        """Execute what timed out, in its order."""
+        while self._kept:
+            self._store(self._kept.pop(0))
 
     def read(self, partition: TopicPartition, deadline: Deadline) -> StoredOffset | None:
         """Return what is stored."""
+        return self.read_many([partition], deadline).get(partition)
+
+    def read_many(
+        self, partitions: Collection[TopicPartition], deadline: Deadline
+    ) -> Mapping[TopicPartition, StoredOffset]:
+        """Return what is stored of each."""
         if self._broker.down or deadline.expired:
-            raise OffsetStoreError(f"the offset of {partition} cannot be read: broker is down")
-        return self._broker.committed(self._group, partition)
+            first = next(iter(partitions), None)
+            raise OffsetStoreError(f"the offset of {first} cannot be read: broker is down")
+        found = {p: self._broker.committed(self._group, p) for p in partitions}
+        return {p: stored for p, stored in found.items() if stored is not None}
 
     def commit(
         self, offsets: Mapping[TopicPartition, StoredOffset], deadline: Deadline
-    ) -> Mapping[TopicPartition, str]:
+    ) -> Mapping[TopicPartition, Failure]:
         """Store offsets."""
         reason = "broker is down" if self._broker.down or deadline.expired else self.refuse
         if reason is not None:
-            return dict.fromkeys(offsets, reason)
+            return dict.fromkeys(offsets, Failure(reason))
+        stored = {p: StoredOffset(each.offset, each.epoch, each.by) for p, each in offsets.items()}
+        if self.late:
+            self._kept.append(stored)
+            return dict.fromkeys(offsets, Failure("no answer, as the test wants it"))
+        self._store(stored)
+        return {}
+
+    def _store(self, offsets: Mapping[TopicPartition, StoredOffset]) -> None:
         with self._broker._changed:  # noqa: SLF001 - one double in two classes
             for partition, stored in offsets.items():
                 self._broker._offsets[self._group, partition] = stored  # noqa: SLF001 - as above
                 self._broker.commits.append((partition, stored))
             self._broker._changed.notify_all()  # noqa: SLF001 - as above
-        return {}
+
+    def fence(self, transactional_ids: Collection[str], deadline: Deadline) -> None:
+        """Do nothing: nobody commits through transactions here."""
 
     def serve(self) -> None:
         """Do nothing: there are no callbacks."""

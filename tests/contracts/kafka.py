@@ -9,7 +9,7 @@ import pytest
 
 from headrace.clock import SYSTEM_CLOCK, Deadline
 from headrace.errors import KafkaUnavailableError
-from headrace.kafka.ports import OffsetStoreError, StoredOffset
+from headrace.kafka.ports import Commit, OffsetStoreError, StoredOffset
 from headrace.records import TopicPartition
 from headrace.testing.records import FakeRecord
 from tests.contracts.kafka_world import WAIT, Reader, World, values
@@ -18,6 +18,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from headrace.kafka.ports import TopicCatalog, TopicInfo
+
+#: What other programs may leave with an offset.
+FOREIGN_METADATA = [
+    "",
+    "by hand",
+    "[]",
+    '{"epoch": 9}',
+    '{"version": 0, "epoch": 9}',
+    '{"version": 1, "epoch": "9"}',
+    '{"version": 1, "epoch": true}',
+    '{"version": 1, "epoch": -1}',
+]
 
 
 class KafkaContract:
@@ -252,22 +264,19 @@ class KafkaContract:
         world.add_partitions(partition.topic, 2)
         store, other = world.store(group), world.store(group)
         assert store.read(partition, Deadline.after(WAIT)) is None
-        stored = {partition: StoredOffset(7, 3), second: StoredOffset(0, 1)}
+        stored = {partition: Commit(7, 3), second: Commit(0, 1)}
         assert store.commit(stored, Deadline.after(WAIT)) == {}
         store.serve()
         for where, what in stored.items():
-            assert other.read(where, Deadline.after(WAIT)) == what
-        assert store.commit({partition: StoredOffset(5, 4)}, Deadline.after(WAIT)) == {}
+            assert other.read(where, Deadline.after(WAIT)) == StoredOffset(what.offset, what.epoch)
+        assert store.commit({partition: Commit(5, 4)}, Deadline.after(WAIT)) == {}
         assert other.read(partition, Deadline.after(WAIT)) == StoredOffset(5, 4)
         stranger = world.store(uuid4().hex)
         assert stranger.read(partition, Deadline.after(WAIT)) is None
         for each in (store, other, stranger):
             each.close()
 
-    @pytest.mark.parametrize(
-        "metadata",
-        ["", "by hand", "[]", '{"version": 2, "epoch": 9}', '{"version": 1, "epoch": "9"}'],
-    )
+    @pytest.mark.parametrize("metadata", FOREIGN_METADATA)
     def test_foreign_metadata_means_no_epoch(
         self, world: World, partition: TopicPartition, metadata: str
     ) -> None:
@@ -349,7 +358,7 @@ class UnreachableContract:
         late = Deadline.after(WAIT)
         with pytest.raises(OffsetStoreError, match="events-0"):
             store.read(one, Deadline.after(0.5))
-        offsets = {one: StoredOffset(1, 1), two: StoredOffset(2, 1)}
+        offsets = {one: Commit(1, 1), two: Commit(2, 1)}
         failures = store.commit(offsets, Deadline.after(0.5))
         assert set(failures) == {one, two}
         assert all(failures.values())

@@ -27,6 +27,7 @@ PINNED = {
     "headrace_commit_failures": ("counter", ["channel", "topic"]),
     "headrace_commits": ("counter", ["channel", "topic"]),
     "headrace_committed_offset": ("gauge", PARTITION),
+    "headrace_foreign_commits": ("counter", ["channel", "finding", "topic"]),
     "headrace_high_watermark": ("gauge", PARTITION),
     "headrace_lag_records": ("gauge", PARTITION),
     "headrace_owner_epoch": ("gauge", PARTITION),

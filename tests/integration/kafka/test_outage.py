@@ -8,7 +8,7 @@ import pytest
 
 from headrace.clock import Deadline
 from headrace.errors import KafkaUnavailableError
-from headrace.kafka.ports import OffsetStoreError, StoredOffset
+from headrace.kafka.ports import Commit, Failure, OffsetStoreError, StoredOffset
 from headrace.local import KafkaBroker
 from headrace.records import TopicPartition
 from tests.integration.kafka.test_contract import RealWorld
@@ -33,14 +33,14 @@ def test_a_late_answer_is_not_taken_for_another_commit_s(server: KafkaBroker) ->
     world = RealWorld(server.address)
     partition = TopicPartition(world.create_topic(), 0)
     store = world.store("late")
-    assert store.commit({partition: StoredOffset(1, 1)}, Deadline.after(WAIT)) == {}
+    assert store.commit({partition: Commit(1, 1)}, Deadline.after(WAIT)) == {}
     server.pause(Deadline.after(WAIT))
-    failures = store.commit({partition: StoredOffset(2, 1)}, Deadline.after(0.5))
-    assert failures == {partition: "no answer from the group coordinator in time"}
+    failures = store.commit({partition: Commit(2, 1)}, Deadline.after(0.5))
+    assert failures == {partition: Failure("no answer from the group coordinator in time")}
     with pytest.raises(OffsetStoreError, match="cannot be read"):
         store.read(partition, Deadline.after(0.5))
     server.resume()
-    assert store.commit({partition: StoredOffset(3, 2)}, Deadline.after(WAIT)) == {}
+    assert store.commit({partition: Commit(3, 2)}, Deadline.after(WAIT)) == {}
     assert store.read(partition, Deadline.after(WAIT)) == StoredOffset(3, 2)
     store.close()
 

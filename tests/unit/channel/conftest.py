@@ -35,10 +35,10 @@ def gates() -> Gates:
 def own(clock: FakeClock, gates: Gates) -> Callable[..., OwnedPartition]:
     """Make an owned partition by number, with two batches in flight."""
 
-    def make(number: int = 0, session_timeout: float = 10.0) -> OwnedPartition:
+    def make(number: int = 0, session_timeout: float = 10.0, epoch: int = 1) -> OwnedPartition:
         partition = TopicPartition("events", number)
         lease = Lease(session_timeout, clock, clock.monotonic())
-        claim = Claim(partition, 1, "me", 7, 1, lease)
+        claim = Claim(partition, epoch, "me", 7, 1, lease)
         return OwnedPartition(
             claim,
             f"c/g/t/{number}",

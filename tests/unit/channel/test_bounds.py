@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import replace
-from threading import Event
 from typing import TYPE_CHECKING
 
 import pytest
 
 from headrace.channel.bounds import Until
 from headrace.clock import Deadline
-from headrace.kafka.ports import StoredOffset
+from headrace.kafka.ports import Commit, StoredOffset
 from headrace.processors import BatchResponse
 from headrace.records import TopicPartition
 from headrace.testing import (
@@ -35,10 +34,7 @@ LATEST = Until()
 def done(channel: InboundKafkaChannel) -> bool:
     """Ask until the channel says that its run is over."""
     deadline = Deadline.after(PATIENCE)
-    while not channel.reached_bounds(deadline):
-        assert not deadline.expired, channel.partitions()
-        Event().wait(0.005)
-    return True
+    return wait_for(lambda: channel.reached_bounds(deadline), deadline) is True
 
 
 def at(*seconds: int) -> list[FakeRecord]:
@@ -122,7 +118,7 @@ def test_a_run_until_a_moment_ends_before_the_first_record_not_older(
 def test_a_partition_that_is_there_already_is_not_touched(broker: InMemoryBroker) -> None:
     """Where the group is at the bound or behind it, nothing is delivered or moved back."""
     broker.produce(P0, *at(1, 2, 3, 4))
-    broker.store("group").commit({P0: StoredOffset(3, 0)}, Deadline.after(PATIENCE))
+    broker.store("group").commit({P0: Commit(3, 0)}, Deadline.after(PATIENCE))
     recorder = Recorder()
     channel = in_memory_channel(recorder, broker, until=Until(TIMESTAMP + 2000))
     with running(channel):

@@ -13,7 +13,7 @@ from headrace.errors import (
     StartError,
     UnknownTopicError,
 )
-from headrace.kafka.ports import StoredOffset
+from headrace.kafka.ports import Commit, StoredOffset
 from headrace.processors import BatchResponse
 from headrace.testing import InMemoryBroker, InMemoryZooKeeper, in_memory_channel, running
 from tests.unit.channel.recorder import PATIENCE, Recorder
@@ -99,7 +99,7 @@ def test_the_sink_s_offset_has_precedence(broker: InMemoryBroker) -> None:
 
 def test_an_epoch_behind_the_committed_one_is_raised_above_it(broker: InMemoryBroker) -> None:
     """After ZooKeeper lost its data, commits still carry a higher epoch than before."""
-    broker.store("group").commit({P0: StoredOffset(0, 41)}, Deadline.after(PATIENCE))
+    broker.store("group").commit({P0: Commit(0, 41)}, Deadline.after(PATIENCE))
     broker.produce(P0, *values(3))
     recorder = Recorder()
     with running(in_memory_channel(recorder, broker)):

@@ -1,0 +1,60 @@
+"""What a commit says of itself in Kafka: the claim's epoch and the member, as JSON metadata."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, TypeGuard
+
+from confluent_kafka import TopicPartition as ClientPartition
+
+from headrace.kafka.ports import StoredOffset
+
+if TYPE_CHECKING:
+    from headrace.records import TopicPartition
+
+#: Version of the metadata format. Later ones may add keys; ``version`` and ``epoch`` keep their
+#: meaning in all, so that members of different versions know a former owner by its epoch.
+METADATA_VERSION = 1
+
+#: Characters of another program's metadata that are kept for the log.
+_SHOWN = 100
+
+
+def entry(partition: TopicPartition, stored: StoredOffset) -> ClientPartition:
+    """Return an offset as the client takes it.
+
+    A member's name has 249 bytes at most, far from the 4 KiB that brokers allow for metadata.
+    """
+    document = {"version": METADATA_VERSION, "epoch": stored.epoch, "member": stored.by}
+    return ClientPartition(
+        partition.topic, partition.partition, stored.offset, metadata=json.dumps(document)
+    )
+
+
+def stored_in(found: ClientPartition) -> StoredOffset | None:
+    """Return what the client found, None if there is no offset."""
+    if found.offset < 0:
+        return None
+    ours = _document(found.metadata)
+    if ours is None:
+        return StoredOffset(found.offset, 0, (found.metadata or "")[:_SHOWN])
+    epoch, member = ours
+    return StoredOffset(found.offset, epoch, member)
+
+
+def _document(metadata: str | None) -> tuple[int, str] | None:
+    """Return epoch and member from metadata of ours, None where another program committed."""
+    try:
+        document = json.loads(metadata or "")
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(document, dict):
+        return None
+    version, epoch, member = (document.get(key) for key in ("version", "epoch", "member"))
+    if not (_is_number(version) and version >= METADATA_VERSION and _is_number(epoch)):
+        return None
+    return epoch, member if isinstance(member, str) else ""
+
+
+def _is_number(value: Any) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0

@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+from confluent_kafka import TopicPartition as ClientPartition
+
+from headrace.kafka.offset_metadata import entry, stored_in
+from headrace.kafka.ports import StoredOffset
+from headrace.records import TopicPartition
+from tests.contracts.kafka import FOREIGN_METADATA
+
+P = TopicPartition("events", 3)
+
+
+def test_what_is_stored_is_read_back() -> None:
+    """Offset, epoch and member come back as they were stored."""
+    found = stored_in(entry(P, StoredOffset(7, 3, "a")))
+    assert found == StoredOffset(7, 3)
+    assert found is not None
+    assert found.by == "a"
+
+
+def test_a_later_version_s_epoch_counts() -> None:
+    """A former owner of an older version sees that it is superseded."""
+    metadata = json.dumps({"version": 2, "epoch": 9, "member": ["b"], "more": {}})
+    found = stored_in(ClientPartition("events", 3, 11, metadata=metadata))
+    assert found == StoredOffset(11, 9)
+
+
+@pytest.mark.parametrize("metadata", [*FOREIGN_METADATA, "x" * 4000, "[" * 4000])
+def test_what_another_program_left_is_kept_for_the_log(metadata: str) -> None:
+    """There is no epoch, and the beginning of the text says who it was."""
+    found = stored_in(ClientPartition("events", 3, 11, metadata=metadata))
+    assert found == StoredOffset(11, 0)
+    assert found is not None
+    assert found.by == metadata[:100]
+
+
+def test_no_offset_is_none() -> None:
+    """The client's marks for offsets that do not exist are none."""
+    assert stored_in(ClientPartition("events", 3, -1001)) is None
