@@ -31,6 +31,7 @@ class WorkDirectory:
         self.path = _made() if chosen is None else _empty(chosen.absolute())
         self.keep = chosen is not None
         self._log = (self.path / "demo.log").open("w", encoding="utf-8")
+        self._logged_before = structlog.get_config()
         structlog.configure(
             logger_factory=structlog.PrintLoggerFactory(self._log),
             wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
@@ -55,7 +56,7 @@ class WorkDirectory:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        structlog.reset_defaults()
+        structlog.configure(**self._logged_before)
         self._log.close()
         if not self.keep and not isinstance(error, Exception):
             # a JVM that has lost its parent may still be removing its own files

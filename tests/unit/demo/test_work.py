@@ -5,6 +5,7 @@ import signal
 from typing import TYPE_CHECKING
 
 import pytest
+import structlog
 
 from headrace.demo.errors import DemoError
 from headrace.demo.interruption import Interruption, interruptible
@@ -30,6 +31,17 @@ def test_a_folder_that_was_made_is_removed() -> None:
     """After a run, and after Ctrl-C, nothing is left."""
     assert not leave(WorkDirectory(None))
     assert not leave(WorkDirectory(None), KeyboardInterrupt())
+
+
+def test_a_run_logs_to_its_folder_and_then_as_before() -> None:
+    """Events go to the file while the folder is in use, and afterwards where they went before."""
+    before = structlog.get_config()
+    work = WorkDirectory(None)
+    work.keep = True
+    structlog.get_logger().info("during_the_run")
+    leave(work)
+    assert structlog.get_config() == before
+    assert "during_the_run" in (work.path / "demo.log").read_text(encoding="utf-8")
 
 
 def test_a_folder_stays_after_an_error() -> None:
