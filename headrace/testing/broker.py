@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 #: Records that one fetch of the double brings at most.
 MAX_RECORDS = 1000
 
+#: Seconds that one fetch of the double waits at most. Whoever reads hears a command, or a stop,
+#: between two fetches only: tests with hundreds of those cannot wait as long as a service can.
+MAX_WAIT = 0.005
+
 
 @dataclass(slots=True)
 class _Log:
@@ -170,12 +174,12 @@ class InMemorySource:
         self._paused.difference_update(partitions)
 
     def fetch(self, timeout: float) -> Fetched:
-        """Return what there is, waiting for it."""
+        """Return what there is, waiting for it, though never longer than ``MAX_WAIT``."""
         changed = self._broker._changed  # noqa: SLF001 - one double in two classes
         with changed:
             fetched = self._collect()
             if not (fetched.chunks or fetched.ends or fetched.out_of_range):
-                changed.wait(timeout)
+                changed.wait(min(timeout, MAX_WAIT))
                 fetched = self._collect()
             return fetched
 
