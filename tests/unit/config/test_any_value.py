@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.config import load, show
 from headrace.errors import ConfigError
 from tests.unit.config.test_show import FULL
+from tests.unit.strategies import CHARACTERS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,7 +30,7 @@ def _places(value: Any, at: Steps = ()) -> Iterator[Steps]:
             yield from _places(item, (*at, step))
 
 
-LEAVES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
+LEAVES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(CHARACTERS, max_size=8)
 WORDS = st.sampled_from(["spark", "static", "a:b", "5s", "1MiB", "${X}", "${file:x}", "type"])
 ANYTHING = st.recursive(
     LEAVES | WORDS,
@@ -46,7 +47,6 @@ def _problems(path: Path) -> list[str]:
     return []
 
 
-@settings(deadline=None)
 @given(st.sampled_from(list(_places(VALUES))), ANYTHING)
 def test_any_value_anywhere_loads_or_is_refused(place: Steps, value: object) -> None:
     """Whatever stands in one place of a file, it loads and shows, or gives one-line sentences."""

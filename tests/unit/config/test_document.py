@@ -113,7 +113,7 @@ def test_a_byte_order_mark_is_skipped(tmp_path: Path) -> None:
         ("a:\n  <<: 5", " (line 2, column 7): << takes a mapping or a list of mappings"),
         ("a: !!int b", " has a number or !! tag that YAML cannot read"),
         ("a: !!bool b", " has a number or !! tag that YAML cannot read"),
-        ("a: " + "[" * 2000, " is nested too deeply"),
+        ("a: " + "[\n" * 2000, " is nested too deeply"),
     ],
 )
 def test_broken_yaml_is_refused(tmp_path: Path, text: str, sentence: str) -> None:

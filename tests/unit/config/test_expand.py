@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.config.expand import MAX_FILE_BYTES, Expanded, Expansion
+from tests.unit.strategies import CHARACTERS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -122,7 +123,7 @@ def test_an_escape_alone_is_not_a_reference(expansion: Expansion) -> None:
     assert type(expansion.expand("$${NAME}")) is str
 
 
-@given(st.text())
+@given(st.text(CHARACTERS))
 def test_any_text_survives_escaping(text: str) -> None:
     """Text whose ${ are escaped expands to itself, whatever it is."""
     expansion = Expansion({}, folder=None)  # type: ignore[arg-type]  # no file is referred to
@@ -130,7 +131,7 @@ def test_any_text_survives_escaping(text: str) -> None:
     assert expansion.failures == []
 
 
-@given(st.text(), st.text(alphabet="${}NAME:-file/$"))
+@given(st.text(CHARACTERS), st.text(alphabet="${}NAME:-file/$"))
 def test_what_a_reference_brings_in_is_not_expanded(value: str, around: str) -> None:
     """The value of a variable arrives as it is, also when it looks like a reference."""
     expansion = Expansion({"V": value}, folder=None)  # type: ignore[arg-type]

@@ -20,6 +20,7 @@ from headrace.coordinators.layout import (
 from headrace.coordinators.members import MemberInfo, Mode
 from headrace.errors import ConfigError
 from headrace.records import TopicPartition
+from tests.unit.strategies import CHARACTERS
 
 DOCUMENTS = (
     MemberDocument(
@@ -48,7 +49,7 @@ def test_paths_are_those_of_the_documented_layout() -> None:
     assert paths.offset(partition) == "/consumers/g/offsets/t.with.dots/3"
 
 
-@given(st.text(min_size=1))
+@given(st.text(CHARACTERS, min_size=1))
 def test_any_name_makes_one_part_of_a_path_and_comes_back(name: str) -> None:
     """Names that ZooKeeper could not take are encoded, and decoded again."""
     name = name.encode(errors="replace").decode()
@@ -125,8 +126,8 @@ def test_wrong_values_in_a_member_node_are_refused(name: str, value: object) -> 
 @given(
     st.binary(max_size=60)
     | st.recursive(
-        st.none() | st.booleans() | st.integers() | st.text(),
-        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+        st.none() | st.booleans() | st.integers() | st.text(CHARACTERS),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(CHARACTERS), inner),
         max_leaves=8,
     ).map(lambda value: json.dumps(value).encode())
 )
