@@ -96,7 +96,7 @@ def running(zookeeper: InMemoryZooKeeper) -> Iterator[Running]:
     """Return a coordinator that is stopped after the test."""
     running = Running(zookeeper)
     yield running
-    running.coordinator.stop(Deadline.after(0.2))
+    running.coordinator.stop(Deadline.after(0.05))
 
 
 def test_stop_waits_for_what_the_channel_gives_back(running: Running) -> None:
@@ -179,7 +179,7 @@ def test_waiting_for_the_join_raises_what_went_wrong(running: Running) -> None:
     """A name in use is raised to the starter and told to the channel."""
     running.coordinator.wait_joined(Deadline.after(WAIT))
     zookeeper = running.registry.session._zookeeper
-    zookeeper.session_timeout = 0.3
+    zookeeper.session_timeout = 0.05
     second = Running(zookeeper, "a")
     with pytest.raises(InstanceInUseError):
         second.coordinator.wait_joined(Deadline.after(WAIT))
@@ -226,4 +226,4 @@ def test_turns_are_seen_by_a_watchdog(zookeeper: InMemoryZooKeeper) -> None:
     while running.coordinator.last_turn == seen and not deadline.expired:
         moved.wait(0.01)
     assert seen < running.coordinator.last_turn <= SYSTEM_CLOCK.monotonic()
-    running.coordinator.stop(Deadline.after(0.2))
+    running.coordinator.stop(Deadline.after(0.05))
