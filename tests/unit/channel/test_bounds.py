@@ -11,6 +11,7 @@ import pytest
 from headrace.channel.bounds import Until
 from headrace.clock import Deadline
 from headrace.kafka.ports import Commit, StoredOffset
+from headrace.local.waiting import wait_for
 from headrace.processors import BatchResponse
 from headrace.records import TopicPartition
 from headrace.testing import (
