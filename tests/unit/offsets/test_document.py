@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.kafka.ports import TopicInfo
@@ -40,9 +40,12 @@ def problems(text: str) -> tuple[str, ...]:
 names = st.text(st.characters(codec="utf-8", exclude_categories=["Cs", "Cc"]), min_size=1)
 
 
+@settings(max_examples=30)
 @given(
     st.dictionaries(
-        st.builds(TopicPartition, names, st.integers(0, 10_000)), st.integers(0, 2**63 - 1)
+        st.builds(TopicPartition, names, st.integers(0, 10_000)),
+        st.integers(0, 2**63 - 1),
+        max_size=5,
     ),
     names,
 )

@@ -1,0 +1,234 @@
+"""Holding a group's partitions while their offsets are changed, as a member would hold them."""
+
+from __future__ import annotations
+
+import os
+import socket
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import structlog
+
+from headrace.coordinators.claims import Claim
+from headrace.coordinators.factory import member_info
+from headrace.coordinators.layout import (
+    BadDocumentError,
+    GroupPaths,
+    MemberDocument,
+    decode_name,
+)
+from headrace.coordinators.lease import Lease
+from headrace.coordinators.registry import (
+    MembershipLostError,
+    RegistryUnavailableError,
+)
+from headrace.coordinators.zookeeper_registry import ZooKeeperRegistry
+from headrace.kafka.ports import Commit
+from headrace.offsets.errors import ChannelRunningError, OffsetsError
+from headrace.zookeeper.errors import NoNodeError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from headrace.clock import Clock
+    from headrace.config import ChannelConfig
+    from headrace.offsets.reading import PartitionOffsets
+    from headrace.records import TopicPartition
+    from headrace.zookeeper.protocol import Session
+
+log = structlog.get_logger(__name__)
+
+
+def own_name() -> str:
+    """Return what this process is called in the group, and in what it writes elsewhere."""
+    return f"offsets.{socket.gethostname()}.{os.getpid()}"
+
+
+def members_of(session: Session, group: str) -> dict[str, str]:
+    """Return the members of a group by name, each with the process that it is.
+
+    Raises:
+        ZooKeeperError: there was no answer.
+    """
+    paths = GroupPaths(group)
+    try:
+        names = sorted(session.children(paths.ids))
+    except NoNodeError:
+        return {}
+    nodes = [f"{paths.ids}/{name}" for name in names]
+    found = zip(names, nodes, session.get_many(nodes), strict=True)
+    return {
+        decode_name(name): _process(path, node.data)
+        for name, path, node in found
+        if node is not None
+    }
+
+
+def _process(path: str, data: bytes) -> str:
+    try:
+        document = MemberDocument.decode(path, data)
+    except BadDocumentError as error:
+        return str(error)
+    return f"process {document.pid} on {document.host}"
+
+
+class Hold:
+    """Claims on the partitions of a group that has no other member.
+
+    While it lasts, a member that starts finds them owned and waits. It ends like any member's
+    claims when the ZooKeeper session does, so :meth:`confirm` has to come right before a change.
+    """
+
+    def __init__(self, registry: ZooKeeperRegistry, lease: Lease, clock: Clock) -> None:
+        self._registry = registry
+        self._lease = lease
+        self._clock = clock
+        self._claims: dict[TopicPartition, Claim] = {}
+        self.clean = True
+
+    def claim(self, partition: TopicPartition) -> None:
+        """Take one partition.
+
+        Raises:
+            ChannelRunningError: somebody has it or just took it.
+        """
+        self.keep()
+        found = self._registry.claim(partition, self._lease)
+        if not isinstance(found, Claim):
+            raise ChannelRunningError(
+                f"{partition} cannot be taken ({found.value}): a member holds it or begins with "
+                "it, or its ZooKeeper nodes are of a later Headrace; stop the channel, see what "
+                "stands below the group's node, then try again"
+            )
+        self._claims[partition] = found
+
+    def raise_above(self, offsets: Iterable[PartitionOffsets]) -> None:
+        """Raise the epochs above those of commits, which are higher after a wiped ZooKeeper.
+
+        Raises:
+            OffsetsError: somebody claimed after us.
+        """
+        for found in offsets:
+            claim = self._claims[found.partition]
+            if found.group is None or found.group.epoch < claim.epoch:
+                continue
+            self.keep()
+            raised = self._registry.raise_epoch(claim, found.group.epoch + 1)
+            if raised is None:
+                raise _lost()
+            self._claims[found.partition] = raised
+
+    def keep(self) -> None:
+        """Prolong the hold when half of its time is over: to be called on the way of long work.
+
+        Raises:
+            OffsetsError: it ended.
+        """
+        if self._lease.remaining() < self._registry.session_timeout / 2:
+            self._prolong()
+
+    def confirm(self) -> None:
+        """Prove that every claim holds, which it then does for a session time-out.
+
+        Raises:
+            OffsetsError: one of them ended.
+        """
+        self._prolong()
+        try:
+            broken = self._registry.verify(self._claims.values())
+        except RegistryUnavailableError as error:
+            raise _lost() from error
+        if broken:
+            raise _lost()
+
+    def _prolong(self) -> None:
+        sent_at = self._clock.monotonic()
+        try:
+            self._registry.heartbeat()
+        except (RegistryUnavailableError, MembershipLostError) as error:
+            raise _lost() from error
+        if not self._lease.confirm(sent_at):
+            raise _lost()
+
+    def remaining(self) -> float:
+        """Seconds for which the claims hold for certain."""
+        return self._lease.remaining()
+
+    def unfenced(self) -> frozenset[str]:
+        """Return the transactional ids of former owners whose end was not clean."""
+        former = [claim.previous for claim in self._claims.values() if claim.previous is not None]
+        return frozenset(
+            owner.transactional_id
+            for owner in former
+            if owner.transactional_id is not None and not owner.clean_end
+        )
+
+    def commit(self, partition: TopicPartition, offset: int) -> Commit:
+        """Return an offset as it is to be stored under the claim."""
+        claim = self._claims[partition]
+        return Commit(offset, claim.epoch, claim.member, node_version=claim.node_version)
+
+    def release(self) -> None:
+        """Give everything back; what cannot be ends with the session."""
+        for claim in self._claims.values():
+            self._registry.release(claim, clean=self.clean)
+
+
+def _lost() -> OffsetsError:
+    return OffsetsError(
+        "the hold on the group was lost: ZooKeeper did not answer in time, or somebody else "
+        "claimed; look who is in the group, then try again"
+    )
+
+
+@contextmanager
+def holding(
+    session: Session, channel: ChannelConfig, partitions: Iterable[TopicPartition], clock: Clock
+) -> Iterator[Hold]:
+    """Join the group as a member that takes nothing by itself, and claim the partitions.
+
+    Raises:
+        ChannelRunningError: the group has a member, or somebody holds one of the partitions.
+        OffsetsError: ZooKeeper did not answer; the hold is over.
+    """
+    registry = ZooKeeperRegistry(session, channel.group, own_name(), clock=clock)
+    refuse_members(session, channel.group)
+    try:
+        sent_at = clock.monotonic()
+        membership = registry.join(replace(member_info(channel), draining=True))
+        hold = Hold(registry, Lease(membership.session_timeout, clock, sent_at), clock)
+        try:
+            refuse_members(session, channel.group)
+            for partition in partitions:
+                hold.claim(partition)
+            yield hold
+        finally:
+            _end(registry, hold)
+    except (RegistryUnavailableError, MembershipLostError) as error:
+        raise OffsetsError(f"ZooKeeper did not answer as it should: {error}; try again") from error
+
+
+def _end(registry: ZooKeeperRegistry, hold: Hold) -> None:
+    try:
+        hold.release()
+        registry.leave()
+    except (RegistryUnavailableError, MembershipLostError) as error:
+        log.warning("hold_left_to_session", error=str(error))
+
+
+def refuse_members(session: Session, group: str) -> None:
+    """Refuse to go on while the group has a member other than this process.
+
+    Raises:
+        ChannelRunningError: it has; the message says which, and how to stop it.
+    """
+    others = {
+        name: process for name, process in members_of(session, group).items() if name != own_name()
+    }
+    if others:
+        named = ", ".join(f"{name} ({process})" for name, process in others.items())
+        raise ChannelRunningError(
+            f"group {group} has members: {named}; stop them first, with SIGTERM to the process or "
+            "with systemctl stop. One that crashed is gone when its ZooKeeper session ends"
+        )

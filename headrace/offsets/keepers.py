@@ -1,0 +1,57 @@
+"""Which of a channel's offsets live outside of the group: those that its sink keeps."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NoReturn
+
+from headrace import config
+from headrace.offsets.hold import own_name
+from headrace.processors.contract import BatchProcessor
+from headrace.spark.sinks.contract import OffsetKeeper
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Keeping:
+    """What wins over the group's offsets at the start.
+
+    ``keeper`` is a sink that can be asked and changed. ``out_of_reach`` names a processor that
+    keeps offsets where only its own code finds them.
+    """
+
+    keeper: OffsetKeeper | None = None
+    out_of_reach: str | None = None
+
+
+def keeping_of(channel: config.ChannelConfig, python_path: Iterable[Path]) -> Keeping:
+    """Find out what keeps offsets for a channel. A custom processor is imported and built for it.
+
+    Raises:
+        ConfigError: a sink's path cannot be used.
+        StartError: the processor cannot be imported or built.
+    """
+    match channel.processor:
+        case config.SparkProcessorConfig():
+            from headrace.spark.factory import build_sink  # noqa: PLC0415 - pyspark takes a second
+
+            assert channel.sink is not None, "the configuration demands a sink"
+            sink = build_sink(channel.sink, own_name())
+            return Keeping(keeper=sink if isinstance(sink, OffsetKeeper) else None)
+        case config.CustomProcessorConfig(factory=factory):
+            from headrace.processors.factory import build_processor  # noqa: PLC0415 - as above
+
+            sys.path[:0] = [f for f in map(str, python_path) if f not in sys.path]
+            processor = build_processor(channel, _no_spark, own_name())
+            keeps = type(processor).stored_offset is not BatchProcessor.stored_offset
+            return Keeping(out_of_reach=factory if keeps else None)
+        case config.SimpleProcessorConfig():
+            return Keeping()
+
+
+def _no_spark() -> NoReturn:
+    raise AssertionError("a custom processor is built without Spark")

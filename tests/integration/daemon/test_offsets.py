@@ -1,0 +1,281 @@
+"""The offsets of real groups, from the command line."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+import yaml
+from confluent_kafka import Consumer
+from deltalake import CommitProperties, DeltaTable, Transaction
+
+from headrace.clock import SYSTEM_CLOCK, Deadline
+from headrace.config.kinds.moments import format_moment
+from headrace.kafka import KafkaTopicCatalog
+from headrace.records import identity_of
+from headrace.spark.sinks.delta import DeltaSink
+from headrace.testing.records import FakeRecord
+from tests.integration.daemon.rig import WAIT, eventually
+
+if TYPE_CHECKING:
+    from tests.integration.daemon.rig import Site
+
+
+class Operator:
+    """Calls ``headrace offsets`` for a site."""
+
+    def __init__(self, site: Site, document: dict[str, Any] | None = None) -> None:
+        self.site = site
+        self.file = site.directory / "operator.yaml"
+        self.file.write_text(json.dumps(document or site.document()), encoding="utf-8")
+        self.errors = ""
+
+    def call(self, command: str, *options: str, code: int = 0) -> str:
+        """Call a command and return what it printed; it has to end with ``code``."""
+        done = subprocess.run(
+            [sys.executable, "-m", "headrace", "offsets", command, "-c", str(self.file), *options],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=WAIT,
+        )
+        self.errors = done.stderr
+        assert done.returncode == code, (done.stdout, done.stderr)
+        return done.stdout
+
+    def shown(self) -> list[dict[str, Any]]:
+        """Return what ``show --json`` says of the partitions."""
+        (channel,) = json.loads(self.call("show", "--json"))
+        assert channel["group"] == self.site.group
+        partitions: list[dict[str, Any]] = channel["partitions"]
+        return partitions
+
+
+@pytest.fixture
+def operator(site: Site) -> Operator:
+    """An operator of a group that has read ten records of either partition."""
+    for number in (0, 1):
+        site.broker.produce(site.partition(number), *[b"%d-%d" % (number, n) for n in range(10)])
+    daemon = site.daemon(site.document()).start("--until", "latest")
+    assert daemon.wait() == 0, daemon.text()
+    return Operator(site)
+
+
+def test_a_group_is_shown(operator: Operator) -> None:
+    """Offsets, epochs, the log's ends and the lag, as a table and as JSON."""
+    site = operator.site
+    site.broker.produce(site.partition(1), b"more")
+    assert operator.shown() == [
+        {
+            "topic": site.topic,
+            "partition": number,
+            "group_offset": 10,
+            "epoch": 1,
+            "sink_offset": None,
+            "next_offset": 10,
+            "log_start": 0,
+            "log_end": 10 + number,
+            "lag": number,
+            "notes": [],
+        }
+        for number in (0, 1)
+    ]
+    first, heads, *rows = operator.call("show", "--topic", f"{site.topic}:1").splitlines()
+    assert first == f"channel main, group {site.group}"
+    assert heads.split() == [
+        "topic", "partition", "group", "epoch", "sink", "first", "end", "lag", "note",
+    ]  # fmt: skip
+    assert [row.split() for row in rows] == [[site.topic, "1", "10", "1", "-", "0", "11", "1"]]
+    assert operator.errors == ""
+
+
+def test_a_reset_is_planned_and_then_done(operator: Operator) -> None:
+    """The dry run changes nothing; afterwards a daemon reads the same records again."""
+    site = operator.site
+    planned = operator.call("reset", "--to", "shift-by:-3", "--dry-run")
+    assert planned.splitlines()[-1] == "2 of 2 partitions would move"
+    assert site.offsets() == [10, 10]
+    table = operator.call("reset", "--to", "shift-by:-3", "--topic", f"{site.topic}:1")
+    assert table.splitlines()[1].split() == [site.topic, "1", "10", "7", "-3"]
+    assert table.splitlines()[-1] == "1 of 1 partitions moved"
+    assert site.offsets() == [10, 7]
+    assert site.nodes() == []
+    before = len(site.seen())
+    assert site.daemon(site.document()).start("--until", "latest").wait() == 0
+    assert site.seen()[before:] == ["1-7", "1-8", "1-9"]
+    assert [each["epoch"] for each in operator.shown()] == [2, 3]
+
+
+def test_a_reset_to_a_time_to_an_offset_and_to_the_ends(operator: Operator) -> None:
+    """Clamped where the log ends, and by the records' own times."""
+    site = operator.site
+    noon = int(SYSTEM_CLOCK.time()) * 1000 + 60_000
+    late = [FakeRecord(value_=b"late", timestamp_=noon + n) for n in range(3)]
+    site.broker.produce(site.partition(0), *late)
+    site.broker.delete_before(site.partition(0), 4)
+    for target, offsets in (
+        ("earliest", [4, 0]),
+        ("latest", [13, 10]),
+        (f"datetime:{format_moment(noon)}", [10, 10]),
+        ("offset:2", [4, 2]),
+    ):
+        done = json.loads(operator.call("reset", "--to", target, "--json"))
+        assert [each["new_offset"] for each in done["partitions"]] == offsets
+        assert site.offsets() == offsets
+    assert done["partitions"][0]["notes"] == ["2 is before the log: its first offset"]
+
+
+def test_a_running_channel_is_refused_by_name(operator: Operator) -> None:
+    """Exit code 3, who it is and how to stop it; once it is stopped, the reset works."""
+    site = operator.site
+    daemon = site.run()
+    daemon.wait_event("member_joined")
+    operator.call("reset", "--to", "earliest", code=3)
+    assert f"one (process {daemon.running.pid} on " in operator.errors
+    assert "SIGTERM" in operator.errors
+    rehearsal = json.loads(operator.call("reset", "--to", "earliest", "--dry-run", "--json"))
+    assert "process" in rehearsal["refused"]
+    assert site.offsets() == [10, 10]
+    daemon.signal(signal.SIGTERM)
+    assert daemon.wait() == 0
+    operator.call("reset", "--to", "earliest")
+    assert site.offsets() == [0, 0]
+
+
+def test_a_consumer_of_another_kind_is_refused(operator: Operator) -> None:
+    """A program that subscribes with the same group is named by its client id."""
+    site = operator.site
+    with Consumer(
+        {
+            "bootstrap.servers": site.broker.address,
+            "group.id": site.group,
+            "client.id": "stranger",
+        }
+    ) as consumer:
+        consumer.subscribe([site.topic])
+        eventually(lambda: consumer.poll(0.1) is None and consumer.assignment())
+        operator.call("reset", "--to", "earliest", code=3)
+    assert "stranger at " in operator.errors
+    assert site.offsets() == [10, 10]
+
+
+def test_offsets_are_exported_and_imported(operator: Operator) -> None:
+    """What was exported is restored, also into another group."""
+    site = operator.site
+    file = site.directory / "offsets.yaml"
+    operator.call("reset", "--to", "offset:6", "--topic", f"{site.topic}:0")
+    assert operator.call("export", str(file)).startswith("2 of 2 partitions")
+    written = yaml.safe_load(file.read_text())
+    assert written["topics"][site.topic]["offsets"] == {0: 6, 1: 10}
+    operator.call("reset", "--to", "earliest")
+    operator.call("import", str(file))
+    assert site.offsets() == [6, 10]
+
+    document = site.document(group=f"{site.group}.copy")
+    copy = Operator(site, document)
+    copy.call("import", str(file))
+    copied = site.broker.committed(f"{site.group}.copy", site.partition(0), site.partition(1))
+    assert [None if each is None else each.offset for each in copied] == [6, 10]
+
+
+def test_a_file_that_does_not_fit_changes_nothing(operator: Operator) -> None:
+    """Exit code 2 with everything that is wrong; the offsets that would fit stay, too."""
+    site = operator.site
+    file = site.directory / "offsets.yaml"
+    document = {
+        "headrace_offsets": 1,
+        "topics": {site.topic: {"offsets": {0: 3, 1: 999}}},
+    }
+    file.write_text(yaml.safe_dump(document))
+    operator.call("import", str(file), code=2)
+    assert operator.errors.startswith(f"{site.topic}-1: offset 999 is outside of what the brokers")
+    assert site.offsets() == [10, 10]
+    assert site.nodes() == []
+
+
+def test_offsets_in_a_delta_table_move_as_well(operator: Operator) -> None:
+    """They are shown beside the group's, and a reset leaves its trace in the table's history."""
+    site = operator.site
+    table, identities = site.directory / "table", identities_of(site)
+    DeltaTable.create(table, pa.schema([("id", pa.int64())]))
+    DeltaTable(table).create_write_transaction(
+        [],
+        "append",
+        DeltaTable(table).schema(),
+        commit_properties=CommitProperties(app_transactions=[Transaction(identities[0], 8)]),
+    )
+    processor = {"type": "spark", "reducer": "functions:keep"}
+    sink = {"type": "delta", "path": str(table)}
+    with_table = Operator(site, site.document(processor=processor, sink=sink))
+    assert [each["sink_offset"] for each in with_table.shown()] == [8, None]
+    assert with_table.shown()[0]["notes"] == ["the sink's offset counts, not the group's"]
+
+    plan = json.loads(with_table.call("reset", "--to", "shift-by:-1", "--json"))
+
+    assert [each["old_offset"] for each in plan["partitions"]] == [8, 10]
+    assert site.offsets() == [7, 9]
+    assert [DeltaSink(table).stored_offset(identity) for identity in identities] == [7, None]
+    history = DeltaTable(table).history(1)[0]
+    assert json.loads(history["headrace_offsets"]) == {
+        "operation": "reset",
+        "moved": {f"{site.topic}-0": [8, 7]},
+    }
+    assert history["headrace_member"].startswith("offsets.")
+
+
+def identities_of(site: Site) -> list[str]:
+    """Return what a sink keeps the partitions' offsets under."""
+    catalog = KafkaTopicCatalog({"bootstrap.servers": site.broker.address}, site.group)
+    deadline = Deadline.after(WAIT)
+    cluster = catalog.cluster_id(deadline)
+    topic_id = catalog.describe([site.topic], deadline)[site.topic].topic_id
+    catalog.close()
+    return [identity_of(cluster, site.group, topic_id, number) for number in (0, 1)]
+
+
+def test_a_processor_with_offsets_of_its_own_is_refused(operator: Operator) -> None:
+    """They would win at the next start; the message says where to change them."""
+    site = operator.site
+    (site.directory / "keeping.py").write_text(
+        "from headrace import BatchProcessor, BatchResponse\n"
+        "class Keeping(BatchProcessor):\n"
+        "    def on_next_batch(self, batch):\n"
+        "        return BatchResponse.advance()\n"
+        "    def stored_offset(self, assignment):\n"
+        "        return 3\n"
+    )
+    document = site.document(processor={"type": "custom", "factory": "keeping:Keeping"})
+    del document["channels"]["main"]["sink"]
+    keeping = Operator(site, document)
+    keeping.call("reset", "--to", "earliest", code=1)
+    assert "keeping:Keeping keeps offsets of its own" in keeping.errors
+    assert site.offsets() == [10, 10]
+    (shown,) = json.loads(keeping.call("show", "--json"))
+    assert shown["sink_offsets_known"] is False
+
+
+def test_what_cannot_be_found_is_said(operator: Operator) -> None:
+    """Topics, partitions, channels, times and servers, each with an exit code of its own."""
+    site = operator.site
+    operator.call("reset", "--to", "earliest", "--topic", f"{site.topic}:7", code=2)
+    assert "has no partition 7; it has 2, from 0 on" in operator.errors
+    operator.call("reset", "--to", "earliest", "--channel", "other", code=2)
+    assert "there is no channel other; choose from main" in operator.errors
+    operator.call("reset", "--to", "noon", code=2)
+    assert "shift-by:N" in operator.errors
+    document = site.document()
+    document["channels"]["main"]["topics"] = [site.topic, "gone.topic"]
+    missing = Operator(site, document)
+    missing.call("reset", "--to", "earliest", code=2)
+    assert "topic gone.topic does not exist on the brokers" in missing.errors
+    assert len(missing.shown()) == 2
+    missing.call("reset", "--to", "earliest", "--topic", site.topic)
+    assert site.offsets() == [0, 0]
+    document["zookeeper"] = {"hosts": "127.0.0.1:1", "connect_timeout": "1s"}
+    Operator(site, document).call("reset", "--to", "latest", "--topic", site.topic, code=1)
+    assert site.offsets() == [0, 0]

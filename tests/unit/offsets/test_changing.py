@@ -1,0 +1,344 @@
+"""Changing offsets on servers in memory: who is in the way, in which order, and what is left."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pytest
+
+from headrace.clock import Deadline
+from headrace.config import ChannelConfig
+from headrace.coordinators.layout import EpochDocument, GroupPaths
+from headrace.errors import SinkConflictError
+from headrace.kafka.ports import StoredOffset
+from headrace.local.waiting import wait_for
+from headrace.offsets.changing import Group, change
+from headrace.offsets.errors import ChannelRunningError, OffsetsError, RequestError
+from headrace.offsets.planning import Plan, change_to
+from headrace.offsets.reading import PartitionOffsets, Reader
+from headrace.spark.sinks import CommitConflictError, OffsetMove
+from headrace.testing import (
+    FakeClock,
+    InMemoryBroker,
+    InMemorySession,
+    InMemoryZooKeeper,
+    in_memory_channel,
+    running,
+)
+from headrace.testing.channel import QUICK
+from tests.unit.channel.in_memory import P0, P1, committed, values
+from tests.unit.channel.recorder import PATIENCE, Recorder
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from headrace.kafka.ports import OffsetStore
+    from headrace.records import TopicPartition
+
+#: Something that happens while offsets are being changed.
+Happening = Callable[[], object]
+
+PATHS = GroupPaths("group")
+CHANNEL = ChannelConfig.model_validate(QUICK)
+
+
+@dataclass
+class Keeper:
+    """A sink that keeps offsets, by the number of the partition."""
+
+    offsets: dict[str, int] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    before: Happening = lambda: None
+
+    def stored_offset(self, identity: str) -> int | None:
+        """Return what is stored."""
+        return self.offsets.get(identity[-1])
+
+    def move_offsets(self, moves: Sequence[OffsetMove], note: str) -> None:
+        """Move them, all or none."""
+        self.before()
+        conflicts = [
+            SinkConflictError(move.partition, move.start, self.offsets[move.identity[-1]])
+            for move in moves
+            if self.offsets[move.identity[-1]] != move.start
+        ]
+        if conflicts:
+            raise CommitConflictError(conflicts)
+        self.offsets.update({move.identity[-1]: move.next_offset for move in moves})
+        self.notes.append(note)
+
+
+class Stage:
+    """A stopped channel with two partitions of ten records, and an operator at work."""
+
+    def __init__(self) -> None:
+        self.broker = InMemoryBroker()
+        self.broker.create_topic("events", 2)
+        for partition in (P0, P1):
+            self.broker.produce(partition, *values(10))
+        self.zookeeper = InMemoryZooKeeper()
+        self.session: InMemorySession = self.zookeeper.session()
+        self.clock = FakeClock()
+        self.store: OffsetStore = self.broker.store("group")
+        self.keeper: Keeper | None = None
+        self.subscribers: list[str] = []
+        self.meanwhile: Happening = lambda: None
+
+    def commit(self, partition: TopicPartition, offset: int, epoch: int) -> None:
+        """Commit as a member did before."""
+        self.broker._offsets["group", partition] = StoredOffset(offset, epoch)
+
+    def committed(self) -> list[tuple[int, int] | None]:
+        """Return offset and epoch of both partitions' commits."""
+        found = [self.broker.committed("group", partition) for partition in (P0, P1)]
+        return [None if each is None else (each.offset, each.epoch) for each in found]
+
+    def move(self, *targets: int, partitions: Sequence[TopicPartition] = (P0, P1)) -> Plan:
+        """Move partitions to the offsets given."""
+        reader = Reader(self.broker.catalog(), self.store, self.keeper, self.clock)
+        cluster = reader.cluster(["events"])
+        group = Group(
+            CHANNEL,
+            self.session,
+            self.store,
+            self.keeper,
+            lambda: self.subscribers,
+            self.clock,
+        )
+
+        def plan(found: Sequence[PartitionOffsets]) -> Plan:
+            self.meanwhile()
+            return tuple(change_to(*pair) for pair in zip(found, targets, strict=True))
+
+        return change(group, partitions, lambda p: reader.of(p, cluster, "group"), plan, "reset")
+
+    def epoch(self, partition: TopicPartition) -> EpochDocument:
+        """Return what the epoch node says."""
+        path = PATHS.epoch(partition)
+        return EpochDocument.decode(path, self.session.get(path).data)
+
+    def left(self) -> list[str]:
+        """Return the member and owner nodes."""
+        parents = (f"{PATHS.ids}/", f"{PATHS.owners('events')}/")
+        return [path for path in self.zookeeper.paths() if path.startswith(parents)]
+
+
+@pytest.fixture
+def stage() -> Stage:
+    """A stopped channel."""
+    return Stage()
+
+
+def test_offsets_are_committed_under_claims_of_their_own(stage: Stage) -> None:
+    """Each partition is claimed with a higher epoch, which its commit carries, and given back."""
+    stage.move(3, 4)
+    stage.move(5, 4)
+    assert stage.committed() == [(5, 2), (4, 2)]
+    assert stage.left() == []
+    ended = stage.epoch(P0)
+    assert (ended.epoch, ended.clean_end) == (2, True)
+    assert ended.member.startswith("offsets.")
+
+
+def test_the_next_member_goes_on_from_there(stage: Stage) -> None:
+    """It claims above our epoch, so our commit is no stranger's to it."""
+    stage.commit(P0, 10, 4)
+    stage.move(7, partitions=[P0])
+    assert stage.committed()[0] == (7, 5)
+    recorder = Recorder()
+    channel = in_memory_channel(recorder, stage.broker, zookeeper=stage.zookeeper)
+    with running(channel):
+        assert committed(stage.broker, P0, 10)
+    assert recorder.delivered() == [(7, 10, 1)]
+    assert stage.committed()[0] == (10, 6)
+
+
+def test_epochs_are_raised_above_those_of_commits(stage: Stage) -> None:
+    """After a wiped ZooKeeper the commits know higher epochs than the nodes."""
+    stage.commit(P0, 10, 41)
+    stage.move(0, partitions=[P0])
+    assert stage.committed()[0] == (0, 42)
+    assert stage.epoch(P0).epoch == 42
+
+
+def test_an_offset_that_stays_is_committed_again_under_the_claim(stage: Stage) -> None:
+    """The epoch in the commit is that of the last claim, as after a member's start."""
+    stage.commit(P0, 5, 1)
+    stage.move(5, partitions=[P0])
+    assert stage.committed()[0] == (5, 2)
+
+
+def test_partitions_that_were_not_chosen_are_not_touched(stage: Stage) -> None:
+    """Neither their offsets nor their nodes."""
+    stage.commit(P1, 9, 3)
+    stage.move(0, partitions=[P0])
+    assert stage.committed() == [(0, 1), (9, 3)]
+    assert PATHS.epoch(P1) not in stage.zookeeper.paths()
+
+
+def test_a_running_channel_is_refused(stage: Stage) -> None:
+    """The message names the member, its process and how to stop it; nothing has changed."""
+    channel = in_memory_channel(Recorder(), stage.broker, zookeeper=stage.zookeeper, member="web-1")
+    with running(channel):
+        assert committed(stage.broker, P0, 10)
+        assert committed(stage.broker, P1, 10)
+        with pytest.raises(ChannelRunningError, match=r"web-1 \(process \d+ on .*SIGTERM"):
+            stage.move(0, 0)
+        assert stage.committed() == [(10, 1), (10, 1)]
+    stage.move(0, 0)
+    assert stage.committed() == [(0, 2), (0, 2)]
+
+
+def test_a_member_that_cannot_be_read_is_a_member(stage: Stage) -> None:
+    """A later version's node, or one scribbled over, is named all the same."""
+    stage.zookeeper.put(f"{PATHS.ids}/future", b'{"version": 9}')
+    with pytest.raises(ChannelRunningError, match=r"future.*format version 9"):
+        stage.move(0, 0)
+
+
+def test_subscribed_consumers_are_refused(stage: Stage) -> None:
+    """Kafka's own members of the group commit for themselves."""
+    stage.subscribers = ["rdkafka at 10.0.0.7"]
+    with pytest.raises(ChannelRunningError, match=r"rdkafka at 10\.0\.0\.7"):
+        stage.move(0, 0)
+    assert (stage.committed(), stage.left()) == ([None, None], [])
+
+
+def test_a_consumer_that_subscribes_meanwhile_is_refused(stage: Stage) -> None:
+    """It is asked again right before the change."""
+    stage.meanwhile = lambda: stage.subscribers.append("late at 10.0.0.7")
+    with pytest.raises(ChannelRunningError, match="late at"):
+        stage.move(0, 0)
+    assert stage.committed() == [None, None]
+
+
+def test_a_partition_that_somebody_owns_is_refused(stage: Stage) -> None:
+    """What was claimed before it is given back."""
+    stage.zookeeper.put(PATHS.owner(P1), b"somebody")
+    with pytest.raises(ChannelRunningError, match="events-1 cannot be taken"):
+        stage.move(0, 0)
+    assert stage.committed() == [None, None]
+    assert stage.left() == [PATHS.owner(P1)]
+
+
+def test_a_member_that_starts_meanwhile_waits(stage: Stage) -> None:
+    """It finds the partitions owned, and begins with the new offsets when they are free."""
+    stage.commit(P0, 10, 1)
+    stage.commit(P1, 10, 1)
+    recorder = Recorder()
+    channel = in_memory_channel(recorder, stage.broker, zookeeper=stage.zookeeper)
+
+    def start() -> None:
+        channel.start(Deadline.after(PATIENCE))
+        joined = f"{PATHS.ids}/member"
+        assert wait_for(lambda: joined in stage.zookeeper.paths(), Deadline.after(PATIENCE))
+        assert recorder.batches == []
+
+    stage.meanwhile = start
+    try:
+        stage.move(7, 8)
+        assert committed(stage.broker, P0, 10)
+        assert committed(stage.broker, P1, 10)
+    finally:
+        channel.stop(Deadline.after(PATIENCE))
+    assert recorder.delivered(0) == [(7, 10, 1)]
+    assert recorder.delivered(1) == [(8, 10, 1)]
+
+
+def test_a_lost_session_stops_the_change(stage: Stage) -> None:
+    """Our claims ended with it, so somebody else may have them."""
+    stage.meanwhile = stage.session.expire
+    with pytest.raises(OffsetsError, match=r"hold on the group was lost|did not answer"):
+        stage.move(0, 0)
+    assert stage.committed() == [None, None]
+
+
+def test_a_claim_that_somebody_overwrote_stops_the_change(stage: Stage) -> None:
+    """The epoch node is looked at right before the change."""
+    document = EpochDocument(9, "other", 1, None, clean_end=False)
+    stage.meanwhile = lambda: stage.zookeeper.put(PATHS.epoch(P1), document.encode())
+    with pytest.raises(OffsetsError, match="hold on the group was lost"):
+        stage.move(0, 0)
+    assert stage.committed() == [None, None]
+
+
+def test_a_hold_that_stood_still_too_long_is_over(stage: Stage) -> None:
+    """The lease is asked of the clock, as with every member."""
+    stage.meanwhile = lambda: stage.clock.advance(60)
+    with pytest.raises(OffsetsError, match="hold on the group was lost"):
+        stage.move(0, 0)
+    assert stage.committed() == [None, None]
+
+
+def test_a_plan_that_is_refused_changes_nothing(stage: Stage) -> None:
+    """What the check finds comes out as it is, and everything is given back."""
+
+    def refuse() -> None:
+        raise RequestError(["no"])
+
+    stage.meanwhile = refuse
+    with pytest.raises(RequestError, match="no"):
+        stage.move(0, 0)
+    assert (stage.committed(), stage.left()) == ([None, None], [])
+
+
+def test_the_sink_s_offsets_move_with_the_group_s(stage: Stage) -> None:
+    """Those it has, in one go, with what was done in its history."""
+    stage.keeper = Keeper({"0": 10})
+    stage.commit(P0, 9, 1)
+    plan = stage.move(2, 3)
+    assert [each.found.next for each in plan] == [10, None]
+    assert stage.keeper.offsets == {"0": 2}
+    assert [json.loads(note) for note in stage.keeper.notes] == [
+        {"operation": "reset", "moved": {"events-0": [10, 2]}}
+    ]
+    assert stage.committed() == [(2, 2), (3, 1)]
+
+
+def test_a_sink_that_somebody_writes_to_stops_the_change(stage: Stage) -> None:
+    """Neither the sink nor the group is changed."""
+    keeper = stage.keeper = Keeper({"0": 10, "1": 10})
+    keeper.before = lambda: keeper.offsets.update({"1": 12})
+    with pytest.raises(OffsetsError, match="nothing was changed: somebody writes"):
+        stage.move(0, 0)
+    assert keeper.offsets == {"0": 10, "1": 12}
+    assert stage.committed() == [None, None]
+
+
+def test_a_sink_that_fails_stops_the_change(stage: Stage) -> None:
+    """The error says what it was, and that the group is as before."""
+
+    def fail() -> None:
+        raise OSError("disk full")
+
+    stage.keeper = Keeper({"0": 10}, before=fail)
+    with pytest.raises(OffsetsError, match=r"disk full.*group's were not touched"):
+        stage.move(0, 0)
+    assert stage.committed() == [None, None]
+
+
+def test_a_commit_that_fails_after_the_sink_s_says_so(stage: Stage) -> None:
+    """The sink's offsets count; the same command again does the rest."""
+    keeper = stage.keeper = Keeper({"0": 10})
+    store = stage.broker.store("group")
+    store.refuse = "not authorised"
+    stage.store = store
+    with pytest.raises(OffsetsError, match=r"events-0: not authorised.*sink's offsets were moved"):
+        stage.move(0, 0)
+    assert keeper.offsets == {"0": 0}
+    assert not stage.epoch(P0).clean_end
+    store.refuse = None
+    stage.move(0, 0)
+    assert stage.committed() == [(0, 2), (0, 2)]
+
+
+def test_a_hold_lost_behind_the_sink_s_move_is_told_with_it(stage: Stage) -> None:
+    """The group's offsets are not committed without a hold."""
+    keeper = stage.keeper = Keeper({"0": 10})
+    keeper.before = lambda: stage.clock.advance(60)
+    with pytest.raises(OffsetsError, match=r"sink's offsets were moved.*hold on the group"):
+        stage.move(0, 0)
+    assert stage.committed() == [None, None]
