@@ -1,0 +1,268 @@
+"""Members against a simulated ZooKeeper, through whatever order of events hypothesis thinks of."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from headrace.coordinators.layout import EpochDocument
+from headrace.coordinators.member import ENDED
+from tests.unit.coordinators.group import INFO, PATHS, Group, Participant, partition
+
+if TYPE_CHECKING:
+    from headrace.coordinators.claims import Claim
+
+PARTITIONS = 5
+NAMES = ("a", "b", "c")
+
+#: Seconds of a turn in the model, and in which a healed group has to agree: the safety poll finds
+#: what no watch tells, and after a loss a member may have to wait for its own former session.
+STEP = 0.25
+AGREEMENT = 80.0
+
+members = st.sampled_from(NAMES)
+numbers = st.integers(0, PARTITIONS - 1)
+
+
+class GroupMachine(RuleBasedStateMachine):
+    """Joins, crashes, stops, cuts, lost and late answers, and hands in the tree, in any order.
+
+    The simulated servers end a session as real ones do: when they heard nothing of it for the
+    session time-out, or at once when a process that dies closes it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.group = Group(PARTITIONS)
+        self.running: dict[str, Participant] = {}
+        self.silent_since: dict[Participant, float] = {}
+        self.epochs: dict[int, int] = {}
+        self.raised: set[int] = set()
+        self.seen: list[Claim] = []
+
+    # --- members --------------------------------------------------------------------------------
+
+    @initialize(names=st.sets(members, min_size=1))
+    def begin(self, names: set[str]) -> None:
+        """Begin with members that have their partitions, or the first steps would be all joins."""
+        for name in sorted(names):
+            self.join(name)
+        self.pass_time(3.0)
+
+    @rule(name=members)
+    def join(self, name: str) -> None:
+        """Start a member; beside a running one of its name it is refused."""
+        if name not in self.running:
+            self.running[name] = self.group.join(name, INFO)
+
+    @rule(name=members)
+    def crash(self, name: str) -> None:
+        """End a process without a word; its session lives on until it is over."""
+        participant = self.running.pop(name, None)
+        if participant is not None:
+            participant.stopped = True
+            self.silent_since.setdefault(participant, self.now)
+
+    @rule(name=members)
+    def leave(self, name: str) -> None:
+        """Stop a member in order; what its channel keeps is lost."""
+        participant = self.running.pop(name, None)
+        if participant is not None:
+            participant.stopped = False
+            participant.member.leave()
+            participant.session.close()
+            self.silent_since.pop(participant, None)
+            self.group.participants.remove(participant)
+
+    @rule(name=members)
+    def stop(self, name: str) -> None:
+        """Stop a process where it is, as a signal or a long collection does."""
+        participant = self.running.get(name)
+        if participant is not None:
+            participant.stopped = True
+            self.silent_since.setdefault(participant, self.now)
+
+    @rule(name=members)
+    def go_on(self, name: str) -> None:
+        """Let a stopped or cut off process go on; its client learns what became of its session."""
+        participant = self.running.get(name)
+        if participant is None or self.silent_since.pop(participant, None) is None:
+            return
+        participant.stopped = False
+        participant.session.suspend()
+        participant.session.resume()
+
+    @rule(name=members)
+    def cut(self, name: str) -> None:
+        """Cut the connection to the servers."""
+        participant = self.running.get(name)
+        if participant is not None and not participant.stopped:
+            participant.session.suspend()
+            self.silent_since.setdefault(participant, self.now)
+
+    @rule(name=members, number=st.integers(1, 3), delay=st.booleans())
+    def lose_answers(self, name: str, number: int, *, delay: bool) -> None:
+        """Let changes happen unheard of, or much later."""
+        if name in self.running:
+            self.running[name].session.lose_answers(number, delay=delay)
+
+    @rule(name=members)
+    def deliver_late(self, name: str) -> None:
+        """Execute what was delayed."""
+        if name in self.running:
+            self.running[name].session.deliver_late()
+
+    # --- channels -------------------------------------------------------------------------------
+
+    @rule(name=members)
+    def keep(self, name: str) -> None:
+        """Let a channel sit on what it is asked for."""
+        if name in self.running:
+            self.running[name].channel.gives_back = False
+
+    @rule(name=members, clean=st.booleans())
+    def give_back(self, name: str, *, clean: bool) -> None:
+        """Let a channel give back what it was asked for, finished or not."""
+        participant = self.running.get(name)
+        if participant is None or participant.stopped:
+            return
+        participant.channel.gives_back = True
+        for claim in _asked(participant):
+            participant.channel.release(claim, clean=clean)
+
+    @rule(name=members, number=numbers)
+    def abandon(self, name: str, number: int) -> None:
+        """Let a channel fail to begin with a partition."""
+        participant = self.running.get(name)
+        if participant is not None and not participant.stopped:
+            claim = participant.channel.held.pop(partition(number), None)
+            if claim is not None:
+                participant.member.abandoned(claim)
+
+    @rule(name=members, number=numbers, more=st.integers(1, 5))
+    def raise_epoch(self, name: str, number: int, more: int) -> None:
+        """Let a channel learn of a higher epoch in its sink."""
+        participant = self.running.get(name)
+        if participant is not None and not participant.stopped:
+            claim = participant.channel.held.get(partition(number))
+            if claim is not None:
+                participant.member.raise_epoch(claim, claim.epoch + more)
+                self.raised.add(number)
+
+    # --- hands in the tree ----------------------------------------------------------------------
+
+    @rule(number=numbers)
+    def remove_owner(self, number: int) -> None:
+        """Delete an owner node by hand."""
+        if self.group.zookeeper.node(PATHS.owner(partition(number))) is not None:
+            self.group.zookeeper.remove(PATHS.owner(partition(number)))
+
+    @rule(number=numbers)
+    def spoil_epoch(self, number: int) -> None:
+        """Write nonsense into an epoch node by hand, unless its epoch was raised.
+
+        Then the node's version no longer bounds it, and only the group's commit knows better.
+        """
+        if (
+            number not in self.raised
+            and self.group.zookeeper.node(PATHS.epoch(partition(number))) is not None
+        ):
+            self.group.zookeeper.put(PATHS.epoch(partition(number)), b"?")
+
+    @rule(name=members)
+    def remove_member(self, name: str) -> None:
+        """Delete a member's node by hand."""
+        if self.group.zookeeper.node(PATHS.member(name)) is not None:
+            self.group.zookeeper.remove(PATHS.member(name))
+
+    # --- time -----------------------------------------------------------------------------------
+
+    @rule(seconds=st.sampled_from((0.25, 1.0, 3.0, 7.0)))
+    def pass_time(self, seconds: float) -> None:
+        """Let everybody act; the servers end the sessions they heard nothing of for too long."""
+        for _ in range(round(seconds / STEP)):
+            self.group.run(STEP, STEP)
+            self._end_silent_sessions()
+            self._note_epochs()
+
+    @property
+    def now(self) -> float:
+        """Seconds of the clock that all share."""
+        return self.group.clock.monotonic()
+
+    def _end_silent_sessions(self) -> None:
+        timeout = self.group.zookeeper.session_timeout
+        for participant, since in list(self.silent_since.items()):
+            if self.now - since < timeout:
+                continue
+            participant.session.expire()
+            if participant not in self.running.values():
+                participant.channel.held.clear()
+                self.group.participants.remove(participant)
+                del self.silent_since[participant]
+
+    # --- what always holds ----------------------------------------------------------------------
+
+    @invariant()
+    def no_partition_has_two_owners_with_effect(self) -> None:
+        """Of the claims that somebody may act on, no two are for one partition."""
+        self.group.check_exclusive()
+
+    def _note_epochs(self) -> None:
+        """Each new claim of a partition has a higher epoch than all before."""
+        for participant in self.group.participants:
+            for claim in participant.channel.held.values():
+                self._note(claim)
+
+    def _note(self, claim: Claim) -> None:
+        if any(claim is known for known in self.seen):
+            return
+        self.seen.append(claim)
+        number = claim.partition.partition
+        assert claim.epoch > self.epochs.get(number, 0)
+        self.epochs[number] = claim.epoch
+
+    # --- the end --------------------------------------------------------------------------------
+
+    def teardown(self) -> None:
+        """Heal everything: then the group agrees, and every partition is with one member."""
+        for name, participant in self.running.items():
+            self.go_on(name)
+            participant.session.lose_answers(0)
+            participant.session.deliver_late()
+            self.give_back(name, clean=True)
+        self.pass_time(AGREEMENT)
+        active = [p for p in self.running.values() if p.member.state not in ENDED]
+        assert len(active) == len(self.running)
+        if active:
+            _check_agreement(self.group, active)
+
+
+def _asked(participant: Participant) -> list[Claim]:
+    held = participant.channel.held
+    return [claim for claim in participant.channel.asked if held.get(claim.partition) == claim]
+
+
+def _check_agreement(group: Group, active: list[Participant]) -> None:
+    held = sorted(number for participant in active for number in participant.held)
+    assert held == list(range(PARTITIONS))
+    counts = [len(participant.held) for participant in active]
+    assert max(counts) - min(counts) <= 1
+    for participant in active:
+        claims = participant.channel.held.values()
+        assert participant.registry.verify(claims) == []
+        for claim in claims:
+            node: Any = group.zookeeper.node(PATHS.epoch(claim.partition))
+            assert EpochDocument.decode("", node.data).member == participant.registry.member
+
+
+TestGroupMachine = GroupMachine.TestCase
+TestGroupMachine.settings = settings(
+    max_examples=30,
+    stateful_step_count=30,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+)
