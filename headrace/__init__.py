@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.version import VERSION
 
 if TYPE_CHECKING:
+    from headrace.channel.bounds import Until
     from headrace.channel.channel import ChannelPorts, InboundKafkaChannel
     from headrace.clock import Deadline
     from headrace.config import ChannelConfig, Config, load
@@ -43,6 +44,7 @@ _HOMES = {
     "SimpleKafkaProcessor": "headrace.processors.simple",
     "SimpleOptions": "headrace.processors.simple",
     "TopicPartition": "headrace.records",
+    "Until": "headrace.channel.bounds",
     "configure_logging": "headrace.logs",
     "load": "headrace.config",
 }
@@ -66,6 +68,7 @@ __all__ = [
     "SimpleKafkaProcessor",
     "SimpleOptions",
     "TopicPartition",
+    "Until",
     "configure_logging",
     "load",
 ]
