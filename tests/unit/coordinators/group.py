@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
 from headrace.coordinators.layout import GroupPaths
@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 TOPIC = "orders"
 INFO = MemberInfo(frozenset({TOPIC}))
 PATHS = GroupPaths("group")
+
+#: Every step of every test asks for these paths again.
+epoch_path = cache(PATHS.epoch)
+
 SETTINGS = CoordinatorSettings(rebalance_delay=0.5, safety_poll=30, retry_delay=10)
 
 
@@ -166,7 +170,7 @@ class Group:
 
     def _superseded(self, claim: Claim) -> bool:
         """Whether a checked write under the claim would be refused."""
-        node = self.zookeeper.node(PATHS.epoch(claim.partition))
+        node = self.zookeeper.node(epoch_path(claim.partition))
         return node is None or node.stat.version != claim.node_version
 
     def crash(self, participant: Participant) -> None:
