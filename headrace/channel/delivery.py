@@ -11,6 +11,7 @@ import structlog
 from headrace.channel.answers import Effect, Standing, effect_of
 from headrace.channel.callbacks import WorkerAbandoned
 from headrace.channel.partition import Outstanding
+from headrace.channel.states import PartitionState
 from headrace.errors import (
     BatchCancelledError,
     BatchTimeoutError,
@@ -207,7 +208,9 @@ class Delivery:
         covered = batch is not None and effect.commit >= batch.next_offset
         kept = batch if covered and self._callbacks.wants_processed else None
         self._parts.committer.stage(owned, effect.commit, owned.stage(kept))
-        if kept is not None and owned.held_bytes() >= owned.share:
+        full = kept is not None and owned.held_bytes() >= owned.share
+        # nobody else can go on with a partition that only waits for the end of the interval
+        if full or owned.state is PartitionState.RELEASING:
             self._parts.committer.flush()
 
     def _move(self, owned: OwnedPartition, target: int, retained: list[Cut]) -> None:

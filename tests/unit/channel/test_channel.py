@@ -14,11 +14,13 @@ from headrace.errors import (
     UnknownTopicError,
 )
 from headrace.kafka.ports import Commit, StoredOffset
+from headrace.local.waiting import wait_for
 from headrace.processors import BatchResponse
 from headrace.testing import InMemoryBroker, InMemoryZooKeeper, in_memory_channel, running
 from tests.unit.channel.recorder import PATIENCE, Recorder
 
 if TYPE_CHECKING:
+    from headrace.channel.channel import InboundKafkaChannel
     from headrace.records import Batch
 
 from tests.unit.channel.in_memory import P0, P1, committed, values
@@ -205,6 +207,27 @@ def test_two_members_share_and_one_takes_over(broker: InMemoryBroker) -> None:
         assert sum(end - begin for begin, end, _ in offsets) == 25  # type: ignore[operator]
 
 
+def test_a_release_does_not_wait_for_the_end_of_the_commit_interval(
+    broker: InMemoryBroker,
+) -> None:
+    """An answer that comes while its partition is being released is committed at once."""
+    zookeeper = InMemoryZooKeeper()
+    for each in (P0, P1):
+        broker.produce(each, *values(5))
+    old = Recorder()
+    old.answer = old.later
+    slow = in_memory_channel(old, broker, zookeeper=zookeeper, member="a", commit_interval="1h")
+    new = Recorder()
+    with running(slow):
+        old.wait(lambda: len(old.futures) == 2)
+        with running(in_memory_channel(new, broker, zookeeper=zookeeper, member="b")):
+            assert wait_for(lambda: _states(slow) >= {"releasing"}, Deadline.after(PATIENCE))
+            for future in old.futures:
+                future.set_result(BatchResponse.advance())
+            new.wait(lambda: "assigned" in new.names(1))
+    assert new.delivered(1) == []
+
+
 def test_a_lost_session_ends_every_partition_and_begins_again(broker: InMemoryBroker) -> None:
     """Expiry: on_partition_lost, then a new claim that goes on from the committed offset."""
     zookeeper = InMemoryZooKeeper()
@@ -262,3 +285,7 @@ def test_an_unreachable_broker_is_a_start_error(broker: InMemoryBroker) -> None:
     with pytest.raises(StartError):
         channel.start(Deadline.after(PATIENCE))
     assert channel.stop(Deadline.after(PATIENCE)).clean
+
+
+def _states(channel: InboundKafkaChannel) -> set[str]:
+    return {reading.state for reading in channel.partitions()}
