@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import time
 from statistics import median
+from typing import TYPE_CHECKING
 
 from headrace.coordinators.allocation import allocate
 from headrace.coordinators.members import MemberInfo
 from headrace.records import TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 _ROUNDS = 5
 
@@ -28,7 +32,7 @@ def allocate_ms(partitions: int, members: int) -> float:
 def _median_ms(
     members: dict[str, MemberInfo],
     partitions: set[TopicPartition],
-    owners: dict[TopicPartition, str],
+    owners: Mapping[TopicPartition, str],
 ) -> float:
     taken = []
     for _ in range(_ROUNDS):

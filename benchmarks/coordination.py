@@ -88,8 +88,8 @@ def run(plan: Plan | None = None) -> Report:
 def _round(plan: Plan, servers: LocalStack, number: int) -> dict[str, Any]:
     """Let two members go through each kind of change once."""
     topic = f"round-{number}"
-    stack.fill(servers, topic, records=plan.partitions * plan.records, size=16,
-               partitions=plan.partitions)
+    records = plan.partitions * plan.records
+    stack.fill(servers, topic, records=records, size=16, partitions=plan.partitions, keyed=True)
     with _members(plan, servers, topic, {}) as (one, two):
         half = plan.partitions // 2
         one.start()
@@ -164,7 +164,7 @@ def _moves(at: float, *members: Member) -> int:
 def _size(plan: Plan, servers: LocalStack, size: int) -> dict[str, Any]:
     """Let one member own ``size`` partitions, then another one join."""
     topic = f"size-{size}"
-    stack.fill(servers, topic, records=size * 30, size=16, partitions=size)
+    stack.fill(servers, topic, records=size * 30, size=16, partitions=size, keyed=True)
     with _members(plan, servers, topic, {"rest": 2.0}) as (one, two):
         one.start()
         begun = one.ready()

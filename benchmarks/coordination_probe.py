@@ -84,9 +84,7 @@ class _Timer:
         self._thread = Thread(target=self._run, name="probe-timer", daemon=True)
         self._thread.start()
 
-    def after(
-        self, seconds: float, answer: Future[BatchResponse], response: BatchResponse
-    ) -> None:
+    def after(self, seconds: float, answer: Future[BatchResponse], response: BatchResponse) -> None:
         """Complete ``answer`` that much later."""
         with self._changed:
             heappush(self._due, (time.monotonic() + seconds, next(self._numbers), answer, response))
@@ -111,4 +109,3 @@ class _Timer:
                 _, _, answer, response = heappop(self._due)
             with suppress(InvalidStateError):  # the channel has withdrawn the batch
                 answer.set_result(response)
-

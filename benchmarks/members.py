@@ -19,11 +19,14 @@ if TYPE_CHECKING:
     from headrace.local import LocalStack
 
 #: Seconds that the members of a group may take for anything that is waited for.
-PATIENCE = 120.0
+PATIENCE = 60.0
 
 #: Seconds in which nothing may have changed before a group counts as being at rest: longer than
 #: the delay from a change in the group to the first move.
 _REST = 1.5
+
+#: How much of a log an error message quotes.
+_QUOTED_LINES = 15
 
 _ROOT = Path(__file__).parents[1]
 
@@ -146,6 +149,11 @@ class Member:
                 held.discard(note.partition)
         return held
 
+    def end_of_log(self) -> str:
+        """Return the last lines of the daemon's log, below its name."""
+        text = self._log.read_text(encoding="utf-8", errors="replace") if self._log.exists() else ""
+        return "\n".join([f"the end of {self._log}:", *text.splitlines()[-_QUOTED_LINES:]])
+
 
 def await_shares(members: Sequence[Member], shares: Sequence[int]) -> None:
     """Wait until the members deliver from so many partitions each, and that stays so.
@@ -163,8 +171,10 @@ def await_shares(members: Sequence[Member], shares: Sequence[int]) -> None:
             reached_at, reached = now, held
         return now - reached_at > _REST
 
-    names = ", ".join(member.name for member in members)
-    await_true(at_rest, f"{names} to have {list(shares)}; they have {reached}")
+    if not wait_for(at_rest, Deadline.after(PATIENCE)):
+        have = ", ".join(f"{m.name} {sorted(m.held())}" for m in members)
+        logs = "\n".join(member.end_of_log() for member in members)
+        raise AssertionError(f"{logs}\nthe members should have {list(shares)}; they have {have}")
 
 
 def await_true(condition: Callable[[], bool], what: str) -> None:
