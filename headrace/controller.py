@@ -12,10 +12,11 @@ import structlog
 
 from headrace.channel.channel import ChannelPorts, InboundKafkaChannel
 from headrace.channel.lifecycle import StopReport
+from headrace.channel.offset_stores import open_offset_store, transactional_prefix
 from headrace.clock import SYSTEM_CLOCK, Clock, Deadline
 from headrace.coordinators.factory import build_coordinator
 from headrace.coordinators.zookeeper_registry import ZooKeeperRegistry
-from headrace.kafka import KafkaOffsetStore, KafkaRecordSource, KafkaTopicCatalog
+from headrace.kafka import KafkaRecordSource, KafkaTopicCatalog
 from headrace.kafka.clients import client_properties
 from headrace.kafka.properties import PREFETCH_SHARE
 from headrace.metrics import Metrics
@@ -186,8 +187,13 @@ class KafkaController:
     def _ports(self, channel: ChannelConfig) -> ChannelPorts:
         kafka = client_properties(self.config.kafka)
         prefetch = int(channel.buffer.max_bytes * PREFETCH_SHARE)
+        member = self.config.instance_id
         registry = ZooKeeperRegistry(
-            self._session, channel.group, self.config.instance_id, clock=self._clock
+            self._session,
+            channel.group,
+            member,
+            transactional_prefix=transactional_prefix(channel, member),
+            clock=self._clock,
         )
 
         def coordinator(listener: Listener) -> Coordinator:
@@ -195,7 +201,7 @@ class KafkaController:
 
         return ChannelPorts(
             source=KafkaRecordSource(kafka, channel.group, prefetch),
-            store=KafkaOffsetStore(kafka, channel.group),
+            store=open_offset_store(channel, kafka, self._session, self._clock),
             catalog=KafkaTopicCatalog(kafka, channel.group),
             coordinator=coordinator,
             prefetch=prefetch,

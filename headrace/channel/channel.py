@@ -26,6 +26,7 @@ from headrace.channel.watchdog import Watchdog
 from headrace.channel.workers import Workers
 from headrace.clock import SYSTEM_CLOCK, Clock, Deadline
 from headrace.errors import FatalError
+from headrace.kafka.ports import Refusal
 from headrace.processors import ChannelContext
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from headrace.config import ChannelConfig
     from headrace.coordinators.coordinator import Coordinator
     from headrace.coordinators.listener import Listener
-    from headrace.kafka.ports import OffsetStore, RecordSource, Refusal, TopicCatalog
+    from headrace.kafka.ports import OffsetStore, RecordSource, TopicCatalog
     from headrace.metrics import Metrics, PartitionReading
     from headrace.processors import BatchProcessor
 
@@ -303,7 +304,10 @@ class InboundKafkaChannel:
             refusal=refusal.value,
         )
         owned.end(Ending.LOST)
-        self._coordinator.released(owned.claim, clean=False)
+        if refusal is Refusal.MEMBERSHIP:
+            self._coordinator.rejoin(owned.claim)
+        else:
+            self._coordinator.released(owned.claim, clean=False)
         self._scheduler.touch(owned)
 
     def _turn(self, owned: OwnedPartition) -> None:

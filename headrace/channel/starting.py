@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from headrace.channel.fences import Fences
 from headrace.channel.news import Committed, EpochRaised, Trouble
 from headrace.channel.states import PartitionState
 from headrace.clock import Deadline
@@ -27,6 +28,7 @@ class Starting:
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
+        self._fences = Fences(parts.store)
 
     def turn(self, owned: OwnedPartition) -> None:
         """Take the next step towards the first delivery; an error is tried again with back-off."""
@@ -52,6 +54,7 @@ class Starting:
     def _resolve(self, owned: OwnedPartition) -> None:
         parts = self._parts
         deadline = Deadline.after(READ_TIMEOUT, parts.clock)
+        owned.claim = self._fences.put_up(owned.claim, deadline)
         group = parts.store.read(owned.partition, deadline)
         if group is not None and group.epoch >= owned.epoch:
             # The epoch node was wiped or is behind: without this our commits would look stale.

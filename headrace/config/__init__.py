@@ -18,6 +18,11 @@ from headrace.config.model.coordinator import (
     StaticCoordinatorConfig,
 )
 from headrace.config.model.kafka import KafkaConfig, KafkaSasl
+from headrace.config.model.offsets import (
+    KafkaOffsetsConfig,
+    OffsetsConfig,
+    ZooKeeperOffsetsConfig,
+)
 from headrace.config.model.processor import (
     CustomProcessorConfig,
     ProcessorConfig,
@@ -54,11 +59,13 @@ __all__ = [
     "Guarantee",
     "JsonLinesSinkConfig",
     "KafkaConfig",
+    "KafkaOffsetsConfig",
     "KafkaSasl",
     "KafkaTls",
     "LoggingConfig",
     "MetricsConfig",
     "NoopSinkConfig",
+    "OffsetsConfig",
     "OnErrorConfig",
     "ProcessorConfig",
     "Section",
@@ -69,6 +76,7 @@ __all__ = [
     "StaticCoordinatorConfig",
     "ZooKeeperConfig",
     "ZooKeeperDigest",
+    "ZooKeeperOffsetsConfig",
     "ZooKeeperSasl",
     "ZooKeeperTls",
     "guarantee",

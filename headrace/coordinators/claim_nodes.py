@@ -30,14 +30,26 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
+MOST_UNFENCED = 20
+"""Producers that one epoch node names as not shut out. Each is of an owner that ended before it
+could shut out those before it, one after the other; the oldest are long dead."""
+
 
 @dataclass(frozen=True, slots=True)
 class Claimant:
-    """What our claims say of us."""
+    """What our claims say of us.
+
+    With ``transactional_prefix`` we commit through a producer, another one in each stay.
+    """
 
     member: str
     host: str
-    transactional_id: str | None
+    transactional_prefix: str | None
+
+    def transactional_id(self, member_epoch: int) -> str | None:
+        """Return the id of the producer through which we commit during one stay in the group."""
+        prefix = self.transactional_prefix
+        return None if prefix is None else f"{prefix}.{member_epoch}"
 
 
 class ClaimNodes:
@@ -81,6 +93,7 @@ class ClaimNodes:
         node: Node | None,
     ) -> Claim:
         previous = _previous(self._paths.epoch(partition), node)
+        transactional_id = self._claimant.transactional_id(membership.epoch)
         return Claim(
             partition=partition,
             epoch=1 if previous is None else previous.epoch + 1,
@@ -89,6 +102,8 @@ class ClaimNodes:
             node_version=0 if node is None else node.stat.version + 1,
             lease=lease,
             previous=previous,
+            transactional_id=transactional_id,
+            unfenced=_unfenced(previous, transactional_id),
         )
 
     def _write(self, claim: Claim, *, fresh: bool) -> None:
@@ -229,8 +244,9 @@ class ClaimNodes:
             epoch=claim.epoch,
             member=claim.member,
             member_epoch=claim.member_epoch,
-            transactional_id=self._claimant.transactional_id,
+            transactional_id=claim.transactional_id,
             clean_end=clean_end,
+            unfenced=claim.unfenced,
         ).encode()
 
 
@@ -254,4 +270,17 @@ def _previous(path: str, node: Node | None) -> PreviousOwner | None:
         member_epoch=found.member_epoch,
         transactional_id=found.transactional_id,
         clean_end=found.clean_end,
+        unfenced=found.unfenced,
     )
+
+
+def _unfenced(previous: PreviousOwner | None, own: str | None) -> tuple[str, ...]:
+    """Return the producers that the next owner has to shut out.
+
+    Never our own: what it committed for a claim that we lost is decided before it commits again.
+    """
+    if previous is None:
+        return ()
+    last = None if previous.clean_end else previous.transactional_id
+    ids = dict.fromkeys([*previous.unfenced, last])
+    return tuple(i for i in ids if i is not None and i != own)[-MOST_UNFENCED:]

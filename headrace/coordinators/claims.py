@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -19,7 +19,8 @@ class PreviousOwner:
 
     ``clean_end`` says that it committed everything and let go by itself: nothing of it needs to
     be fenced. ``member`` and ``member_epoch`` are None where the epoch node could not be read.
-    ``transactional_id`` names the producer through which it committed, if it used one.
+    ``transactional_id`` names the producer through which it committed, if it used one;
+    ``unfenced`` those of owners before it which nobody has shut out yet.
     """
 
     epoch: int
@@ -27,6 +28,7 @@ class PreviousOwner:
     member_epoch: int | None
     transactional_id: str | None
     clean_end: bool
+    unfenced: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +37,9 @@ class Claim:
 
     ``node_version`` is the epoch node's version since the claim: a write that checks it is
     refused once anybody has claimed after us. The claim may be acted on while ``lease.valid()``.
-    ``previous`` is None when nobody held the partition before.
+    ``previous`` is None when nobody held the partition before. ``transactional_id`` names the
+    producer through which this member commits, if it uses one. ``unfenced`` names producers of
+    former owners that may still commit: they have to be shut out before offsets are read.
     """
 
     partition: TopicPartition
@@ -45,10 +49,22 @@ class Claim:
     node_version: int
     lease: Lease = field(repr=False)
     previous: PreviousOwner | None = None
+    transactional_id: str | None = None
+    unfenced: tuple[str, ...] = ()
 
     def commit(self, offset: int) -> Commit:
         """Return what an offset store has to know to store ``offset`` for this claim."""
-        return Commit(offset, self.epoch, self.member, node_version=self.node_version)
+        return Commit(
+            offset,
+            self.epoch,
+            self.member,
+            node_version=self.node_version,
+            transactional_id=self.transactional_id,
+        )
+
+    def fenced(self) -> Claim:
+        """Return the claim as it is once all former owners are shut out."""
+        return replace(self, unfenced=())
 
 
 class Refusal(Enum):
@@ -82,6 +98,8 @@ class LossReason(Enum):
     """Our node among the members is gone or somebody else's."""
     NODE_CHANGED = "node_changed"
     """The owner node is gone or the epoch node moved on, though the session lives."""
+    FENCED = "fenced"
+    """Somebody shut out the producer through which this member commits; it joins anew."""
     STOPPED = "stopped"
     """The coordinator ended before the claim was given back."""
     FAILED = "failed"

@@ -150,6 +150,13 @@ class Coordinator:
         """Have the claim's epoch raised to ``at_least``: one more than the highest ever seen."""
         self._send(partial(self._member.raise_epoch, claim, at_least))
 
+    def rejoin(self, claim: Claim) -> None:
+        """Have the member join anew, because nothing can be committed in the stay of ``claim``.
+
+        All its claims are lost, and claimed anew with a new member epoch.
+        """
+        self._send(partial(self._member.rejoin, claim))
+
     def set_partitions(self, counts: Mapping[str, int]) -> None:
         """Say how many partitions each topic has, for all topics."""
         self._send(partial(self._member.set_partitions, dict(counts)))

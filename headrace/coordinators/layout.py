@@ -200,13 +200,18 @@ class OwnerDocument:
 
 @dataclass(frozen=True, slots=True)
 class EpochDocument:
-    """Content of ``epochs/<topic>/<partition>``: the latest claim and whether it ended cleanly."""
+    """Content of ``epochs/<topic>/<partition>``: the latest claim and whether it ended cleanly.
+
+    ``unfenced`` names the producers of earlier owners that may still commit: whoever claims next
+    shuts them out, and the last one if its end was not clean.
+    """
 
     epoch: int
     member: str
     member_epoch: int
     transactional_id: str | None
     clean_end: bool
+    unfenced: tuple[str, ...] = ()
 
     def encode(self) -> bytes:
         """Return the node's data."""
@@ -216,6 +221,7 @@ class EpochDocument:
             member_epoch=self.member_epoch,
             transactional_id=self.transactional_id,
             clean_end=self.clean_end,
+            unfenced=list(self.unfenced),
         )
 
     @classmethod
@@ -228,6 +234,7 @@ class EpochDocument:
             member_epoch=fields.get("member_epoch", int),
             transactional_id=fields.optional("transactional_id", str),
             clean_end=fields.get("clean_end", bool),
+            unfenced=tuple(fields.optional_list_of("unfenced", str)),
         )
 
 
@@ -310,6 +317,9 @@ class _Fields:
         if _is(self._fields.get(name), int):
             return float(self.get(name, int))
         return self.get(name, float)
+
+    def optional_list_of(self, name: str, kind: type[V]) -> list[V]:
+        return [] if self._fields.get(name) is None else self.list_of(name, kind)
 
     def list_of(self, name: str, kind: type[V]) -> list[V]:
         values = self.get(name, list)

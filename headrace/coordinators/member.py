@@ -153,6 +153,8 @@ class GroupMember:
             log.debug("claim_ended_before", partition=str(claim.partition), epoch=claim.epoch)
             return False
         holding.state = state
+        # whoever ends a claim knows whether it shut out the former owners
+        holding.claim = replace(holding.claim, unfenced=claim.unfenced)
         return True
 
     def raise_epoch(self, claim: Claim, at_least: int) -> None:
@@ -160,6 +162,14 @@ class GroupMember:
         holding = self._holdings.find(claim)
         if holding is not None and holding.state in WITH_CHANNEL:
             holding.raise_to = max(at_least, holding.raise_to or 0)
+
+    def rejoin(self, claim: Claim) -> None:
+        """Begin a new stay in the group: nothing can be committed in that of ``claim`` any more."""
+        membership = self._membership
+        if membership is None or membership.epoch != claim.member_epoch or self.state in ENDED:
+            return
+        log.warning("member_fenced", member=self._registry.member, member_epoch=membership.epoch)
+        self._rejoin(LossReason.FENCED)
 
     # --- turning ----------------------------------------------------------------------------
 

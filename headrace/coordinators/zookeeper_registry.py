@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 class ZooKeeperRegistry:
     """See ``headrace.coordinators.registry.Registry``.
 
-    ``transactional_id`` names the producer through which this member commits, if it uses one; it
-    is noted in each claim, for the member that has to fence this one.
+    With ``transactional_prefix`` this member commits through a transactional producer, whose id is
+    the prefix and the member epoch. It is noted in each claim, for whoever has to fence us.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class ZooKeeperRegistry:
         group: str,
         member: str,
         *,
-        transactional_id: str | None = None,
+        transactional_prefix: str | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         paths = GroupPaths(group)
@@ -45,7 +45,8 @@ class ZooKeeperRegistry:
         self._session = session
         self._member = member
         self._members = MemberNodes(session, paths, member, host, clock)
-        self._claims = ClaimNodes(session, paths, Claimant(member, host, transactional_id), clock)
+        claimant = Claimant(member, host, transactional_prefix)
+        self._claims = ClaimNodes(session, paths, claimant, clock)
         self._changed: Callable[[], None] | None = None
 
     @property

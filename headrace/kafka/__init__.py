@@ -5,5 +5,11 @@ from __future__ import annotations
 from headrace.kafka.catalog import KafkaTopicCatalog
 from headrace.kafka.offsets import KafkaOffsetStore
 from headrace.kafka.source import KafkaRecordSource
+from headrace.kafka.transactional import TransactionalOffsetStore
 
-__all__ = ["KafkaOffsetStore", "KafkaRecordSource", "KafkaTopicCatalog"]
+__all__ = [
+    "KafkaOffsetStore",
+    "KafkaRecordSource",
+    "KafkaTopicCatalog",
+    "TransactionalOffsetStore",
+]

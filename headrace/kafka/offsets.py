@@ -102,6 +102,14 @@ class KafkaOffsetStore:
                 log.info("late_commit_answer", group=self._group, error=str(problem))
         return dict.fromkeys(offsets, Failure("no answer from the group coordinator in time"))
 
+    def group_metadata(self) -> object:
+        """Return what a transactional producer has to know of the group: its name only.
+
+        A consumer that only assigns has no member id, so that the group's coordinator refuses
+        nobody by it.
+        """
+        return self._consumer.consumer_group_metadata()
+
     def fence(self, transactional_ids: Collection[str], deadline: Deadline) -> None:
         """Shut out the producers of members that committed through transactions."""
         fence_producers(self._properties, transactional_ids, deadline)

@@ -9,7 +9,15 @@ from threading import Condition
 from typing import TYPE_CHECKING
 
 from headrace.errors import KafkaUnavailableError
-from headrace.kafka.ports import Failure, Fetched, OffsetStoreError, StoredOffset, TopicInfo
+from headrace.kafka.ports import (
+    Commit,
+    Failure,
+    Fetched,
+    OffsetStoreError,
+    Refusal,
+    StoredOffset,
+    TopicInfo,
+)
 from headrace.records import TopicPartition
 from headrace.testing.records import FakeRecord
 
@@ -52,6 +60,7 @@ class InMemoryBroker:
         self._topics: dict[str, TopicInfo] = {}
         self._topic_ids = count(1)
         self._offsets: dict[tuple[str, TopicPartition], StoredOffset] = {}
+        self._shut_out: set[str] = set()
         self.commits: list[tuple[TopicPartition, StoredOffset]] = []
         self.down = False
 
@@ -117,6 +126,16 @@ class InMemoryBroker:
         with self._changed:
             return self._changed.wait_for(
                 lambda: self._offsets.get((group, partition), _NOTHING).offset == offset,
+                deadline.remaining,
+            )
+
+    def wait_commit(
+        self, group: str, partition: TopicPartition, epoch: int, deadline: Deadline
+    ) -> bool:
+        """Wait until a group's offset is of ``epoch``; False when the deadline passes first."""
+        with self._changed:
+            return self._changed.wait_for(
+                lambda: self._offsets.get((group, partition), _NOTHING).epoch == epoch,
                 deadline.remaining,
             )
 
@@ -222,8 +241,9 @@ class InMemorySource:
 class InMemoryOffsets:
     """An ``OffsetStore`` on an :class:`InMemoryBroker`.
 
-    ``refuse`` makes commits fail. ``late`` makes them time out and keeps them for
-    ``deliver_late``, as when an answer is lost and the request is executed all the same.
+    Commits of claims that name a transactional producer count as sent through it, and are refused
+    once it was fenced. ``refuse`` makes commits fail. ``late`` makes them time out and keeps them
+    for ``deliver_late``, as when an answer is lost and the request is executed all the same.
     """
 
     def __init__(self, broker: InMemoryBroker, group: str) -> None:
@@ -231,7 +251,7 @@ class InMemoryOffsets:
         self._group = group
         self.refuse: str | None = None
         self.late = False
-        self._kept: list[dict[TopicPartition, StoredOffset]] = []
+        self._kept: list[Mapping[TopicPartition, StoredOffset]] = []
         self.closed = False
 
     def deliver_late(self) -> None:
@@ -260,22 +280,30 @@ class InMemoryOffsets:
         reason = "broker is down" if self._broker.down or deadline.expired else self.refuse
         if reason is not None:
             return dict.fromkeys(offsets, Failure(reason))
-        stored = {p: StoredOffset(each.offset, each.epoch, each.by) for p, each in offsets.items()}
         if self.late:
-            self._kept.append(stored)
+            self._kept.append(offsets)
             return dict.fromkeys(offsets, Failure("no answer, as the test wants it"))
-        self._store(stored)
-        return {}
+        return self._store(offsets)
 
-    def _store(self, offsets: Mapping[TopicPartition, StoredOffset]) -> None:
+    def _store(
+        self, offsets: Mapping[TopicPartition, StoredOffset]
+    ) -> Mapping[TopicPartition, Failure]:
         with self._broker._changed:  # noqa: SLF001 - one double in two classes
-            for partition, stored in offsets.items():
+            if any(_producer(each) in self._broker._shut_out for each in offsets.values()):  # noqa: SLF001 - as above
+                return dict.fromkeys(offsets, Failure("shut out", Refusal.MEMBERSHIP))
+            for partition, each in offsets.items():
+                stored = StoredOffset(each.offset, each.epoch, each.by)
                 self._broker._offsets[self._group, partition] = stored  # noqa: SLF001 - as above
                 self._broker.commits.append((partition, stored))
             self._broker._changed.notify_all()  # noqa: SLF001 - as above
+        return {}
 
     def fence(self, transactional_ids: Collection[str], deadline: Deadline) -> None:
-        """Do nothing: nobody commits through transactions here."""
+        """Refuse what comes through these producers from now on."""
+        if self._broker.down or deadline.expired:
+            raise OffsetStoreError("producers cannot be fenced: broker is down")
+        with self._broker._changed:  # noqa: SLF001 - one double in two classes
+            self._broker._shut_out.update(transactional_ids)  # noqa: SLF001 - as above
 
     def serve(self) -> None:
         """Do nothing: there are no callbacks."""
@@ -283,6 +311,10 @@ class InMemoryOffsets:
     def close(self) -> None:
         """Note that it was closed."""
         self.closed = True
+
+
+def _producer(stored: StoredOffset) -> str | None:
+    return stored.transactional_id if isinstance(stored, Commit) else None
 
 
 class InMemoryCatalog:

@@ -6,9 +6,11 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from headrace.channel.channel import ChannelPorts, InboundKafkaChannel
+from headrace.channel.offset_stores import arranged, transactional_prefix
 from headrace.clock import SYSTEM_CLOCK, Deadline
 from headrace.config import ChannelConfig
 from headrace.coordinators.factory import build_coordinator
+from headrace.coordinators.offset_nodes import ZooKeeperOffsetStore
 from headrace.metrics import Metrics
 from headrace.testing.registry import InMemoryRegistry
 from headrace.testing.zookeeper import InMemoryZooKeeper
@@ -57,15 +59,20 @@ def in_memory_channel(
     """
     config = ChannelConfig.model_validate({**QUICK, **settings})
     registry = InMemoryRegistry(
-        zookeeper or InMemoryZooKeeper(), config.group, member, session=session
+        zookeeper or InMemoryZooKeeper(),
+        config.group,
+        member,
+        session=session,
+        transactional_prefix=transactional_prefix(config, member),
     )
+    nodes = ZooKeeperOffsetStore(registry.session, config.group)
 
     def coordinator(listener: Listener) -> Coordinator:
         return build_coordinator(config, registry, listener, SYSTEM_CLOCK)
 
     ports = ChannelPorts(
         source=broker.source(),
-        store=broker.store(config.group),
+        store=arranged(config, broker.store(config.group), nodes),
         catalog=broker.catalog(),
         coordinator=coordinator,
     )

@@ -24,10 +24,10 @@ class InMemoryRegistry(ZooKeeperRegistry):
         member: str = "member",
         *,
         session: InMemorySession | None = None,
-        transactional_id: str | None = None,
+        transactional_prefix: str | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self.session = zookeeper.session() if session is None else session
         super().__init__(
-            self.session, group, member, transactional_id=transactional_id, clock=clock
+            self.session, group, member, transactional_prefix=transactional_prefix, clock=clock
         )

@@ -39,7 +39,7 @@ class World(Protocol):
         """A session beside the members'."""
         ...
 
-    def member(self, name: str, *, transactional_id: str | None = None) -> Registry:
+    def member(self, name: str, *, transactional_prefix: str | None = None) -> Registry:
         """Return the access of a member that has a session of its own, in ``GROUP``."""
         ...
 
@@ -149,7 +149,7 @@ class RegistryContract:
 
     def test_the_next_owner_learns_of_a_clean_end(self, world: World) -> None:
         """After a clean release the next claim has a higher epoch and knows the end was clean."""
-        a, b = joined(world, "a", transactional_id="tx-a"), joined(world, "b")
+        a, b = joined(world, "a", transactional_prefix="tx.a"), joined(world, "b")
         first = claimed(a, P0)
         assert a.release(first, clean=True) is Release.RELEASED
         second = claimed(b, P0)
@@ -158,7 +158,8 @@ class RegistryContract:
         assert second.previous.clean_end
         assert second.previous.member == "a"
         assert second.previous.member_epoch == first.member_epoch
-        assert second.previous.transactional_id == "tx-a"
+        assert second.previous.transactional_id == f"tx.a.{first.member_epoch}"
+        assert second.unfenced == ()
 
     def test_the_next_owner_learns_of_an_abandoned_claim(self, world: World) -> None:
         """After a release without a clean end the next owner knows that it has to fence."""
@@ -167,6 +168,33 @@ class RegistryContract:
         previous = claimed(b, P0).previous
         assert previous is not None
         assert not previous.clean_end
+
+    def test_producers_are_handed_down_until_they_are_fenced(self, world: World) -> None:
+        """Each claim names the producers of all former owners that nobody has shut out yet."""
+        names = "abcd"
+        a, b, c, d = (joined(world, name, transactional_prefix=f"tx.{name}") for name in names)
+        first = claimed(a, P0)
+        a.release(first, clean=False)
+        second = claimed(b, P0)
+        assert second.unfenced == (first.transactional_id,)
+        b.release(second, clean=False)
+        third = claimed(c, P0)
+        assert third.unfenced == (first.transactional_id, second.transactional_id)
+        raised = c.raise_epoch(third, 9)
+        assert raised is not None
+        assert raised.unfenced == third.unfenced
+        c.release(raised, clean=True)
+        fourth = claimed(d, P0)
+        assert fourth.unfenced == third.unfenced, "a clean end shuts nobody else out"
+        d.release(fourth.fenced(), clean=True)
+        assert claimed(a, P0).unfenced == ()
+
+    def test_nobody_has_to_fence_itself(self, world: World) -> None:
+        """A member that claims anew what it lost in the same stay commits as before."""
+        a = joined(world, "a", transactional_prefix="tx.a")
+        first = claimed(a, P0)
+        a.release(first, clean=False)
+        assert claimed(a, P0).unfenced == ()
 
     def test_a_session_takes_its_claims_along(self, world: World) -> None:
         """When a session ends, its partitions are free, and the end was not clean."""
@@ -308,9 +336,9 @@ class RegistryContract:
         assert b.owners(P0.topic) == {}
 
 
-def joined(world: World, name: str, *, transactional_id: str | None = None) -> Registry:
+def joined(world: World, name: str, *, transactional_prefix: str | None = None) -> Registry:
     """Return the access of a member that is in the group."""
-    registry = world.member(name, transactional_id=transactional_id)
+    registry = world.member(name, transactional_prefix=transactional_prefix)
     registry.join(INFO)
     return registry
 

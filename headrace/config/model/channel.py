@@ -23,6 +23,7 @@ from headrace.config.model.coordinator import (
     DynamicCoordinatorConfig,
     StaticCoordinatorConfig,
 )
+from headrace.config.model.offsets import KafkaOffsetsConfig, OffsetsConfig
 from headrace.config.model.processor import ProcessorConfig, SparkProcessorConfig
 from headrace.config.model.sink import FITTING, SinkConfig
 from headrace.config.wording import either
@@ -48,6 +49,13 @@ def _sink_form(value: Any) -> Any:
     if not isinstance(value, str):
         return value
     return {"type": "function", "function": value} if ":" in value else {"type": value}
+
+
+def _offsets_form(value: Any) -> Any:
+    """Let a bare word name the type, and no type mean Kafka."""
+    if isinstance(value, str):
+        return {"type": value}
+    return {"type": "kafka", **value} if isinstance(value, dict) else value
 
 
 def _default_in_flight(info: ValidationInfo) -> int:
@@ -165,6 +173,11 @@ class ChannelConfig(Section):
 
     commit_interval: Hot[Pause] = 1.0
     """How often offsets are committed; 0s: after every answer."""
+
+    offsets: Cold[Annotated[OffsetsConfig, BeforeValidator(_offsets_form, str | OffsetsConfig)]] = (
+        KafkaOffsetsConfig()
+    )
+    """Where the group's offsets are kept. A bare word is a type: offsets: zookeeper."""
 
     on_error: Hot[OnErrorConfig] = OnErrorConfig()
     """What happens when a batch fails."""

@@ -32,9 +32,11 @@ class ZooKeeperWorld:
         self._sessions[id(session)] = session
         return session
 
-    def member(self, name: str, *, transactional_id: str | None = None) -> ZooKeeperRegistry:
+    def member(self, name: str, *, transactional_prefix: str | None = None) -> ZooKeeperRegistry:
         """Return the access of a member."""
-        return ZooKeeperRegistry(self._open(), GROUP, name, transactional_id=transactional_id)
+        return ZooKeeperRegistry(
+            self._open(), GROUP, name, transactional_prefix=transactional_prefix
+        )
 
     def end_session(self, registry: Registry) -> None:
         """Expire a member's session."""

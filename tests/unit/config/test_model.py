@@ -14,10 +14,12 @@ from headrace.config import (
     FixedCountCoordinatorConfig,
     FunctionSinkConfig,
     JsonLinesSinkConfig,
+    KafkaOffsetsConfig,
     NoopSinkConfig,
     OnErrorConfig,
     SparkProcessorConfig,
     StaticCoordinatorConfig,
+    ZooKeeperOffsetsConfig,
 )
 from headrace.config.places import field_shape, fields
 from headrace.config.reference import chapters, is_hot
@@ -108,6 +110,22 @@ def test_attempts_depend_on_the_policy(given: dict[str, Any], expected: int | No
 def test_coordinators_can_be_written_short(written: object, expected: Section) -> None:
     """A word names a coordinator's type, and no type means dynamic."""
     assert channel(coordinator=written).coordinator == expected
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        ("kafka", KafkaOffsetsConfig()),
+        ("zookeeper", ZooKeeperOffsetsConfig()),
+        ({}, KafkaOffsetsConfig(fencing="metadata")),
+        ({"fencing": "transactions"}, KafkaOffsetsConfig(fencing="transactions")),
+        (ZooKeeperOffsetsConfig(), ZooKeeperOffsetsConfig()),
+    ],
+)
+def test_offsets_can_be_written_short(written: object, expected: Section) -> None:
+    """A word names where offsets are kept, and no type means Kafka, as does nothing at all."""
+    assert channel(offsets=written).offsets == expected
+    assert channel().offsets == KafkaOffsetsConfig()
 
 
 @pytest.mark.parametrize(

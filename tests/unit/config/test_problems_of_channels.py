@@ -89,6 +89,18 @@ WORKERS = "a whole number from 1 to 256"
             "coordinator: {type: static, partitions: {a/b: [0]}}",
             f"coordinator.partitions.a/b: the key 'a/b' is not {TOPIC}",
         ),
+        ("offsets: disk", "offsets.type: 'disk' is not kafka or zookeeper"),
+        (
+            "offsets: {fencing: transaction}",
+            (
+                "offsets.fencing: 'transaction' is not metadata or transactions; "
+                "did you mean transactions?"
+            ),
+        ),
+        (
+            "offsets: {type: zookeeper, fencing: metadata}",
+            "offsets.fencing: is not a known key; known here: type",
+        ),
         ("workers: 2.0", f"workers: 2.0 is not {WORKERS}"),
         ("workers: '2'", f"workers: '2' is not {WORKERS}"),
         (f"workers: 0x{'f' * 5000}", f"workers: a very large number is not {WORKERS}"),

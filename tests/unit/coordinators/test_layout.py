@@ -34,6 +34,7 @@ DOCUMENTS = (
     ),
     OwnerDocument(member="m", member_epoch=77, epoch=3, host="h", since=1.5),
     EpochDocument(epoch=3, member="m", member_epoch=77, transactional_id="tx", clean_end=True),
+    EpochDocument(3, "m", 77, transactional_id="c", clean_end=False, unfenced=("a", "b")),
     EpochDocument(epoch=0, member="m", member_epoch=77, transactional_id=None, clean_end=False),
     OffsetDocument(offset=12, epoch=3, member="m", since=1.5),
 )
@@ -73,7 +74,7 @@ def test_unknown_keys_are_skipped_and_missing_ones_are_not(document: MemberDocum
     fields = json.loads(document.encode())
     more = json.dumps({**fields, "colour": "blue"}).encode()
     assert type(document).decode("/n", more) == document
-    for name in fields.keys() - {"transactional_id"}:
+    for name in fields.keys() - {"transactional_id", "unfenced"}:
         less = {key: value for key, value in fields.items() if key != name}
         with pytest.raises(BadDocumentError, match=f"{name} is missing"):
             type(document).decode("/n", json.dumps(less).encode())

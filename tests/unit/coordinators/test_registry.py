@@ -24,9 +24,11 @@ class InMemoryWorld:
         self.zookeeper = InMemoryZooKeeper()
         self.hand = self.zookeeper.session()
 
-    def member(self, name: str, *, transactional_id: str | None = None) -> InMemoryRegistry:
+    def member(self, name: str, *, transactional_prefix: str | None = None) -> InMemoryRegistry:
         """Return the access of a member."""
-        return InMemoryRegistry(self.zookeeper, GROUP, name, transactional_id=transactional_id)
+        return InMemoryRegistry(
+            self.zookeeper, GROUP, name, transactional_prefix=transactional_prefix
+        )
 
     def end_session(self, registry: object) -> None:
         """End a member's session; its client opens a new one, as kazoo does."""

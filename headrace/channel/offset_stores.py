@@ -1,0 +1,55 @@
+"""From a channel's ``offsets`` to its store."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from headrace.channel.moved_offsets import MovedOffsets
+from headrace.config import KafkaOffsetsConfig, ZooKeeperOffsetsConfig
+from headrace.coordinators.offset_nodes import ZooKeeperOffsetStore
+from headrace.kafka import KafkaOffsetStore, TransactionalOffsetStore
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from headrace.clock import Clock
+    from headrace.config import ChannelConfig
+    from headrace.kafka.ports import OffsetStore
+    from headrace.zookeeper.protocol import Session
+
+
+def open_offset_store(
+    channel: ChannelConfig, client_properties: Mapping[str, Any], session: Session, clock: Clock
+) -> OffsetStore:
+    """Open the store that the channel's offsets are in, on a Kafka client of its own.
+
+    Offsets are found wherever they were kept before, and move with the first commit. The session
+    is the process's and stays open when the store is closed.
+    """
+    nodes = ZooKeeperOffsetStore(session, channel.group, clock)
+    match channel.offsets:
+        case KafkaOffsetsConfig(fencing="transactions"):
+            kafka: OffsetStore = TransactionalOffsetStore(client_properties, channel.group)
+        case _:
+            kafka = KafkaOffsetStore(client_properties, channel.group)
+    return arranged(channel, kafka, nodes)
+
+
+def arranged(
+    channel: ChannelConfig, kafka: OffsetStore, nodes: ZooKeeperOffsetStore
+) -> OffsetStore:
+    """Return the channel's store, with the other one as that of its former offsets."""
+    match channel.offsets:
+        case ZooKeeperOffsetsConfig():
+            return MovedOffsets(nodes, kafka)
+        case KafkaOffsetsConfig():
+            return MovedOffsets(kafka, nodes, nodes.drop)
+
+
+def transactional_prefix(channel: ChannelConfig, member: str) -> str | None:
+    """Return how the ids of a member's producers begin; None where it commits without one."""
+    match channel.offsets:
+        case KafkaOffsetsConfig(fencing="transactions"):
+            return f"headrace.{channel.group}.{member}"
+        case _:
+            return None

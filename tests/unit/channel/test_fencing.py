@@ -1,0 +1,163 @@
+"""A whole channel whose offsets are refused or overwritten by somebody else."""
+
+from __future__ import annotations
+
+from threading import Event
+from typing import TYPE_CHECKING
+
+import pytest
+
+from headrace.channel.fences import Fences
+from headrace.clock import SYSTEM_CLOCK, Deadline
+from headrace.coordinators.claims import Claim
+from headrace.coordinators.layout import EpochDocument, GroupPaths
+from headrace.coordinators.lease import Lease
+from headrace.kafka.ports import Commit, OffsetStoreError
+from headrace.testing import InMemoryZooKeeper, in_memory_channel, running
+from tests.unit.channel.in_memory import P0, P1, committed, values
+from tests.unit.channel.recorder import PATIENCE, Recorder
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from headrace.testing import InMemoryBroker
+
+PATHS = GroupPaths("group")
+TRANSACTIONS = {"fencing": "transactions"}
+
+
+def epoch_node(zookeeper: InMemoryZooKeeper) -> EpochDocument:
+    """Return what the epoch node of P0 says."""
+    node = zookeeper.node(PATHS.epoch(P0))
+    assert node is not None
+    return EpochDocument.decode("epoch", node.data)
+
+
+def test_a_member_whose_producer_is_shut_out_joins_anew(broker: InMemoryBroker) -> None:
+    """All its partitions are lost, and claimed anew in another stay, with another producer."""
+    zookeeper, recorder = InMemoryZooKeeper(), Recorder()
+    channel = in_memory_channel(recorder, broker, zookeeper=zookeeper, offsets=TRANSACTIONS)
+    with running(channel):
+        broker.produce(P0, *values(5))
+        assert committed(broker, P0, 5)
+        assert committed(broker, P1, 0)
+        before = epoch_node(zookeeper)
+        assert before.transactional_id == f"headrace.group.member.{before.member_epoch}"
+        broker.store("group").fence([before.transactional_id], Deadline.after(PATIENCE))
+        broker.produce(P0, *values(5))
+        assert committed(broker, P0, 10)
+        recorder.wait(lambda: recorder.names(1).count("assigned") == 2)
+    after = epoch_node(zookeeper)
+    assert after.member_epoch > before.member_epoch
+    assert after.transactional_id != before.transactional_id
+    assert recorder.names().count("lost") == 1
+    assert recorder.names(1) == ["assigned", "lost", "assigned", "terminated"]
+    offsets = [offset for _, offset in broker_commits(broker)]
+    assert offsets == sorted(offsets)
+
+
+def broker_commits(broker: InMemoryBroker) -> list[tuple[int, int]]:
+    """Return epoch and offset of each commit of P0, in order."""
+    return [(s.epoch, s.offset) for partition, s in broker.commits if partition == P0]
+
+
+def test_a_takeover_shuts_out_the_former_owner(broker: InMemoryBroker) -> None:
+    """What a crashed member's producer sends after the takeover is refused, and stays refused."""
+    zookeeper = InMemoryZooKeeper()
+    crashed = in_memory_channel(
+        Recorder(), broker, zookeeper=zookeeper, member="a", offsets=TRANSACTIONS
+    )
+    with running(crashed):
+        broker.produce(P0, *values(5))
+        assert committed(broker, P0, 5)
+        former = epoch_node(zookeeper)
+    zookeeper.put(PATHS.epoch(P0), former.encode())  # as if it had not ended in order
+    late = Commit(2, former.epoch, "a", transactional_id=former.transactional_id)
+    with running(
+        in_memory_channel(Recorder(), broker, zookeeper=zookeeper, member="b", offsets=TRANSACTIONS)
+    ):
+        assert broker.wait_commit("group", P0, epoch=2, deadline=Deadline.after(PATIENCE))
+        failures = broker.store("group").commit({P0: late}, Deadline.after(PATIENCE))
+        assert failures.keys() == {P0}
+    assert epoch_node(zookeeper).unfenced == ()
+    assert [offset for _, offset in broker_commits(broker)] == [0, 5, 5]
+
+
+def test_a_partition_waits_until_its_former_owner_is_shut_out(broker: InMemoryBroker) -> None:
+    """Nothing is delivered while the producer of a former owner may still commit."""
+    zookeeper, recorder = InMemoryZooKeeper(), Recorder()
+    former = EpochDocument(7, "a", 3, transactional_id="gone", clean_end=False, unfenced=("older",))
+    zookeeper.put(PATHS.epoch(P0), former.encode())
+    channel = in_memory_channel(recorder, broker, zookeeper=zookeeper)
+    broker.produce(P0, *values(1))
+    fence = channel._store.fence
+    asked: list[list[str]] = []
+
+    def refuse(ids: list[str], deadline: Deadline) -> None:
+        asked.append(ids)
+        if len(asked) < 3:
+            raise OffsetStoreError("not just now")
+        assert recorder.names() == []
+        fence(ids, deadline)
+
+    channel._store.fence = refuse  # type: ignore[method-assign,assignment]
+    with running(channel):
+        assert committed(broker, P0, 1)
+    assert asked == [["older", "gone"]] * 3
+
+
+def test_a_claim_that_ends_before_it_fenced_hands_the_duty_down(broker: InMemoryBroker) -> None:
+    """The epoch node goes on to name a producer that nobody could shut out."""
+    zookeeper, recorder = InMemoryZooKeeper(), Recorder()
+    former = EpochDocument(7, "a", 3, transactional_id="gone", clean_end=False)
+    zookeeper.put(PATHS.epoch(P0), former.encode())
+    channel = in_memory_channel(recorder, broker, zookeeper=zookeeper)
+    tried_once = Event()
+
+    def refuse(_ids: list[str], _: Deadline) -> None:
+        tried_once.set()
+        raise OffsetStoreError("never")
+
+    channel._store.fence = refuse  # type: ignore[method-assign,assignment]
+    with running(channel):
+        assert committed(broker, P1, 0)
+        assert tried_once.wait(PATIENCE)
+    assert epoch_node(zookeeper).clean_end
+    assert epoch_node(zookeeper).unfenced == ("gone",)
+
+
+def test_a_superseded_owner_lets_go(
+    broker: InMemoryBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A commit of a higher epoch ends delivery and commits, and the next claim is above it."""
+    for module in ("committer", "offset_guard"):
+        monkeypatch.setattr(f"headrace.channel.{module}.CHECK_INTERVAL", 0.01)
+    zookeeper, recorder = InMemoryZooKeeper(), Recorder()
+    with running(in_memory_channel(recorder, broker, zookeeper=zookeeper)):
+        broker.produce(P0, *values(5))
+        assert committed(broker, P0, 5)
+        other = {P0: Commit(3, 50, "other")}
+        broker.store("group").commit(other, Deadline.after(PATIENCE))
+        recorder.wait(lambda: "lost" in recorder.names())
+        assert broker.wait_commit("group", P0, epoch=51, deadline=Deadline.after(PATIENCE))
+    assert broker_commits(broker)[-2:] == [(50, 3), (51, 3)]
+
+
+@pytest.mark.parametrize("unfenced", [(), ("x",), ("x", "y")])
+def test_each_producer_is_shut_out_once(
+    broker: InMemoryBroker, monkeypatch: pytest.MonkeyPatch, unfenced: tuple[str, ...]
+) -> None:
+    """The partitions of one former owner cost one fence."""
+    store = broker.store("group")
+    asked: list[str] = []
+
+    def note(ids: Collection[str], _: Deadline) -> None:
+        asked.extend(ids)
+
+    monkeypatch.setattr(store, "fence", note)
+    fences = Fences(store)
+    lease = Lease(60, SYSTEM_CLOCK, SYSTEM_CLOCK.monotonic())
+    for number in range(3):
+        claim = Claim(P0._replace(partition=number), 1, "me", 7, 1, lease, unfenced=unfenced)
+        assert fences.put_up(claim, Deadline.after(1)).unfenced == ()
+    assert asked == list(unfenced)
