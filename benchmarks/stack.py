@@ -13,7 +13,7 @@ import yaml
 from headrace.clock import Deadline
 from headrace.kafka import KafkaTopicCatalog
 from headrace.kafka.producer import TopicProducer, create_topic
-from headrace.local import LocalStack
+from headrace.local import Blueprint, LocalStack
 from headrace.records import TopicPartition
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def servers() -> Iterator[LocalStack]:
     """Run ZooKeeper and a broker in a temporary folder, which is removed with all data."""
     with (
         tempfile.TemporaryDirectory(prefix="headrace-bench-") as folder,
-        LocalStack.start(Path(folder), broker_properties=_BROKER) as stack,
+        LocalStack.start(Path(folder), blueprint=Blueprint(properties=_BROKER)) as stack,
     ):
         yield stack
 

@@ -6,9 +6,10 @@ need Java and nothing else installed, start in seconds and end with the process 
 
 from __future__ import annotations
 
+from headrace.local.blueprint import Blueprint
 from headrace.local.errors import LocalStackError
 from headrace.local.kafka import KafkaBroker
 from headrace.local.stack import LocalStack
 from headrace.local.zookeeper import ZooKeeperServer
 
-__all__ = ["KafkaBroker", "LocalStack", "LocalStackError", "ZooKeeperServer"]
+__all__ = ["Blueprint", "KafkaBroker", "LocalStack", "LocalStackError", "ZooKeeperServer"]

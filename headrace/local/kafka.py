@@ -48,6 +48,8 @@ _SETTINGS = {
 class KafkaBroker(LocalServer):
     """One broker. Data, settings and log live in ``directory`` and survive a restart.
 
+    ``controllers`` are the controller ports of the cluster's members by node id, itself included;
+    without any it is a cluster of its own.
     ``properties`` are added to the broker's own, and win over them.
     """
 
@@ -56,14 +58,16 @@ class KafkaBroker(LocalServer):
         directory: Path,
         *,
         port: int | None = None,
-        controller_port: int | None = None,
+        controllers: Mapping[int, int] | None = None,
+        cluster_id: str | None = None,
         properties: Mapping[str, str] | None = None,
         node_id: int = 1,
     ) -> None:
         super().__init__(f"kafka-{node_id}", directory)
         self.node_id = node_id
         self.port = free_port() if port is None else port
-        self.controller_port = free_port() if controller_port is None else controller_port
+        self._controllers = dict(controllers or {node_id: free_port()})
+        self._cluster_id = cluster_id or new_cluster_id()
         self._properties = dict(properties or {})
 
     @property
@@ -91,8 +95,10 @@ class KafkaBroker(LocalServer):
         return {
             **_SETTINGS,
             "node.id": str(self.node_id),
-            "controller.quorum.voters": f"{self.node_id}@{LOOPBACK}:{self.controller_port}",
-            "listeners": f"{plain},CONTROLLER://{LOOPBACK}:{self.controller_port}",
+            "controller.quorum.voters": ",".join(
+                f"{node}@{LOOPBACK}:{port}" for node, port in self._controllers.items()
+            ),
+            "listeners": f"{plain},CONTROLLER://{LOOPBACK}:{self._controllers[self.node_id]}",
             "advertised.listeners": plain,
             "log.dirs": str(self.directory / "data"),
             **self._properties,
@@ -104,7 +110,7 @@ class KafkaBroker(LocalServer):
         if mark.exists():
             return
         shutil.rmtree(self.directory / "data", ignore_errors=True)
-        arguments = ["format", f"--cluster-id={_new_cluster_id()}", "-c", str(settings)]
+        arguments = ["format", f"--cluster-id={self._cluster_id}", "-c", str(settings)]
         try:
             subprocess.run(
                 self._java(_FORMAT, arguments, "-XX:TieredStopAtLevel=1"),
@@ -129,6 +135,6 @@ class KafkaBroker(LocalServer):
         )
 
 
-def _new_cluster_id() -> str:
+def new_cluster_id() -> str:
     """Return a random UUID in Kafka's notation: 22 letters of URL-safe base 64."""
     return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")

@@ -8,18 +8,19 @@ from contextlib import suppress
 from typing import IO, TYPE_CHECKING, final
 
 from headrace.clock import Deadline
+from headrace.local.blueprint import Blueprint
 from headrace.local.errors import LocalStackError, PortTakenError
 from headrace.local.jars import kafka_jars
-from headrace.local.kafka import KafkaBroker
 from headrace.local.ports import PortBook
-from headrace.local.zookeeper import ZooKeeperServer
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
     from types import TracebackType
 
+    from headrace.local.kafka import KafkaBroker
     from headrace.local.server import LocalServer
+    from headrace.local.zookeeper import ZooKeeperServer
 
 #: Both servers need 4 s on two idle cores; a busy machine may take ten times as long.
 START_TIMEOUT_S = 60
@@ -54,9 +55,11 @@ class LocalStack:
         directory: Path,
         deadline: Deadline | None = None,
         *,
-        broker_properties: Mapping[str, str] | None = None,
+        blueprint: Blueprint | None = None,
     ) -> LocalStack:
-        """Start one ZooKeeper and one broker, data in ``directory``. Blocks.
+        """Start one ZooKeeper and one broker, or as ``blueprint`` says, data in ``directory``.
+
+        Blocks. A folder that was used before wants the same blueprint again.
 
         The ports are free ones, kept in the folder for the next time it is used.
 
@@ -68,6 +71,7 @@ class LocalStack:
                 process runs a stack in the same folder. Nothing is left running.
         """
         kafka_jars()
+        blueprint = blueprint or Blueprint()
         deadline = deadline or Deadline.after(START_TIMEOUT_S)
         directory = directory.absolute()
         lock = _lock(directory)
@@ -75,9 +79,9 @@ class LocalStack:
         try:
             for _ in range(_PORT_ATTEMPTS - 1):
                 with suppress(PortTakenError):
-                    return cls._start_once(directory, ports, lock, deadline, broker_properties)
+                    return cls._start_once(directory, ports, lock, deadline, blueprint)
                 ports.forget()
-            return cls._start_once(directory, ports, lock, deadline, broker_properties)
+            return cls._start_once(directory, ports, lock, deadline, blueprint)
         except BaseException:
             lock.close()
             raise
@@ -89,10 +93,12 @@ class LocalStack:
         ports: PortBook,
         lock: IO[str],
         deadline: Deadline,
-        properties: Mapping[str, str] | None,
+        blueprint: Blueprint,
     ) -> LocalStack:
         stack = cls(
-            directory, [_zookeeper(directory, 1, ports)], [_broker(directory, 1, ports, properties)]
+            directory,
+            blueprint.zookeeper_servers(directory, ports),
+            blueprint.kafka_brokers(directory, ports),
         )
         try:
             _start_all(stack.servers, deadline, lock)
@@ -157,24 +163,6 @@ def _start_all(servers: Sequence[LocalServer], deadline: Deadline, lock: IO[str]
         started = [pool.submit(server.start, deadline) for server in servers]
     for future in started:
         future.result()
-
-
-def _zookeeper(directory: Path, number: int, ports: PortBook) -> ZooKeeperServer:
-    name = f"zookeeper-{number}"
-    return ZooKeeperServer(directory / name, port=ports.port(name), server_id=number)
-
-
-def _broker(
-    directory: Path, number: int, ports: PortBook, properties: Mapping[str, str] | None
-) -> KafkaBroker:
-    name = f"kafka-{number}"
-    return KafkaBroker(
-        directory / name,
-        port=ports.port(name),
-        controller_port=ports.port(f"{name}-controller"),
-        properties=properties,
-        node_id=number,
-    )
 
 
 def _lock(directory: Path) -> IO[str]:

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
     from headrace.clock import Deadline
 
-_MAIN = "org.apache.zookeeper.server.ZooKeeperServerMain"
+_STANDALONE = "org.apache.zookeeper.server.ZooKeeperServerMain"
+_MEMBER = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 
 #: What the server loads when it keeps to plain TCP and file storage.
 _JARS = (
@@ -45,12 +46,19 @@ _SETTINGS = {
     "4lw.commands.whitelist": "*",
 }
 
+#: Ticks that a member of an ensemble may take to connect to its leader, and to fall behind it.
+_ENSEMBLE = {"initLimit": "20", "syncLimit": "8"}
+
 #: Seconds for one question to a server that may not listen yet.
 _PROBE_TIMEOUT_S = 2.0
 
 
 class ZooKeeperServer(LocalServer):
-    """One ZooKeeper server. Data, settings and log live in ``directory`` and survive a restart."""
+    """One ZooKeeper server. Data, settings and log live in ``directory`` and survive a restart.
+
+    ``peers`` are the members of its ensemble by server id, itself included, each as
+    ``host:port:election-port``; without any it stands alone.
+    """
 
     def __init__(
         self,
@@ -59,8 +67,11 @@ class ZooKeeperServer(LocalServer):
         port: int | None = None,
         settings: Mapping[str, str] | None = None,
         server_id: int = 1,
+        peers: Mapping[int, str] | None = None,
     ) -> None:
         super().__init__(f"zookeeper-{server_id}", directory)
+        self.server_id = server_id
+        self._peers = dict(peers or {})
         self.port = free_port() if port is None else port
         self._settings = dict(settings or {})
 
@@ -69,18 +80,25 @@ class ZooKeeperServer(LocalServer):
         """``host:port`` for clients."""
         return f"{LOOPBACK}:{self.port}"
 
+    def mode(self) -> str | None:
+        """Ask the server what it is: standalone, leader or follower; None if it does not serve."""
+        for line in four_letter_word(self.port, b"srvr").decode().splitlines():
+            if line.startswith("Mode: "):
+                return line.removeprefix("Mode: ")
+        return None
+
     def _command(self, deadline: Deadline) -> list[str]:
         del deadline  # nothing to wait for
-        path = self.directory / "zoo.cfg"
-        settings = {
-            **_SETTINGS,
-            "dataDir": str(self.directory / "data"),
-            "clientPort": str(self.port),
-            **self._settings,
-        }
+        path, data = self.directory / "zoo.cfg", self.directory / "data"
+        settings = {**_SETTINGS, "dataDir": str(data), "clientPort": str(self.port)}
+        if self._peers:
+            settings |= _ENSEMBLE | {f"server.{n}": peer for n, peer in self._peers.items()}
+            data.mkdir(exist_ok=True)
+            (data / "myid").write_text(str(self.server_id), encoding="utf-8")
+        settings |= self._settings
         path.write_text("".join(f"{k}={v}\n" for k, v in settings.items()), encoding="utf-8")
         return java_command(
-            _MAIN,
+            _MEMBER if self._peers else _STANDALONE,
             [str(path)],
             class_path=pick_jars(_JARS),
             heap="256m",
@@ -88,7 +106,7 @@ class ZooKeeperServer(LocalServer):
         )
 
     def _answers(self) -> bool:
-        return b"Mode:" in four_letter_word(self.port, b"srvr")
+        return self.mode() is not None
 
 
 def four_letter_word(port: int, word: bytes) -> bytes:

@@ -9,7 +9,7 @@ from confluent_kafka.cimpl import NewTopic
 from kazoo.client import KazooClient
 
 from headrace.clock import Deadline
-from headrace.local import LocalStack, LocalStackError
+from headrace.local import Blueprint, LocalStack, LocalStackError
 from headrace.local.identity import ProcessState
 from headrace.local.kafka_probe import live_brokers
 from headrace.local.ports import LOOPBACK
@@ -25,7 +25,9 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStack]:
     """A stack whose servers may be stopped and killed."""
     properties = {"message.max.bytes": "2000000"}
     with LocalStack.start(
-        tmp_path_factory.mktemp("own"), Deadline.after(90), broker_properties=properties
+        tmp_path_factory.mktemp("own"),
+        Deadline.after(90),
+        blueprint=Blueprint(properties=properties),
     ) as stack:
         yield stack
 
