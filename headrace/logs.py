@@ -69,5 +69,7 @@ def _level(config: LoggingConfig) -> int:
 def _renderers(config: LoggingConfig) -> list[Processor]:
     for_people = config.format == "console" or (config.format == "auto" and sys.stderr.isatty())
     if for_people:
-        return [structlog.dev.ConsoleRenderer()]
+        # the renderer's own tracebacks show local variables, and with them what is secret
+        plain = structlog.dev.plain_traceback
+        return [structlog.dev.ConsoleRenderer(exception_formatter=plain)]
     return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
