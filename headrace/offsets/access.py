@@ -6,8 +6,9 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from headrace.channel.offset_stores import open_offset_store
 from headrace.clock import SYSTEM_CLOCK, Deadline
-from headrace.kafka import KafkaOffsetStore, KafkaTopicCatalog
+from headrace.kafka import KafkaTopicCatalog
 from headrace.kafka.clients import client_properties
 from headrace.kafka.groups import subscribers
 from headrace.offsets.changing import Group
@@ -49,7 +50,7 @@ def access(config: Config, channel: ChannelConfig) -> Iterator[Access]:
     with ExitStack() as stack:
         stack.callback(catalog.close)
         session = stack.enter_context(_session(config))
-        store = KafkaOffsetStore(properties, channel.group)
+        store = open_offset_store(channel, properties, session, SYSTEM_CLOCK)
         stack.callback(store.close)
         group = Group(
             channel=channel,

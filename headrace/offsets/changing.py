@@ -66,7 +66,7 @@ def change(
     """
     with holding(group.session, group.channel, partitions, group.clock) as hold:
         refuse_subscribers(group)
-        _fence(group, hold)
+        hold.fence(group.store, Deadline.after(FENCE_TIMEOUT, group.clock))
         found = [_read(hold, read, partition) for partition in partitions]
         made = plan(found)
         hold.raise_above(found)
@@ -77,14 +77,6 @@ def change(
             _confirm_again(hold)
         _commit(group, made, hold, moved=moved)
     return made
-
-
-def _fence(group: Group, hold: Hold) -> None:
-    """Shut former owners out as a member does, before their offsets are read."""
-    former = hold.unfenced()
-    if former:
-        group.store.fence(former, Deadline.after(FENCE_TIMEOUT, group.clock))
-        hold.keep()
 
 
 def _read(

@@ -24,15 +24,15 @@ from headrace.coordinators.registry import (
     RegistryUnavailableError,
 )
 from headrace.coordinators.zookeeper_registry import ZooKeeperRegistry
-from headrace.kafka.ports import Commit
 from headrace.offsets.errors import ChannelRunningError, OffsetsError
 from headrace.zookeeper.errors import NoNodeError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from headrace.clock import Clock
+    from headrace.clock import Clock, Deadline
     from headrace.config import ChannelConfig
+    from headrace.kafka.ports import Commit, OffsetStore
     from headrace.offsets.reading import PartitionOffsets
     from headrace.records import TopicPartition
     from headrace.zookeeper.protocol import Session
@@ -87,21 +87,26 @@ class Hold:
         self._claims: dict[TopicPartition, Claim] = {}
         self.clean = True
 
-    def claim(self, partition: TopicPartition) -> None:
-        """Take one partition.
+    def claim(self, partitions: Iterable[TopicPartition]) -> None:
+        """Take all of the partitions.
 
         Raises:
-            ChannelRunningError: somebody has it or just took it.
+            ChannelRunningError: somebody has one of them or just took it.
         """
-        self.keep()
-        found = self._registry.claim(partition, self._lease)
-        if not isinstance(found, Claim):
-            raise ChannelRunningError(
-                f"{partition} cannot be taken ({found.value}): a member holds it or begins with "
-                "it, or its ZooKeeper nodes are of a later Headrace; stop the channel, see what "
-                "stands below the group's node, then try again"
-            )
-        self._claims[partition] = found
+        wanted = sorted(partitions)
+        owners = {topic: self._registry.owners(topic) for topic in {p.topic for p in wanted}}
+        for partition in wanted:
+            self.keep()
+            owner = owners[partition.topic].get(partition.partition)
+            found = None if owner else self._registry.claim(partition, self._lease)
+            if not isinstance(found, Claim):
+                by = "another process" if owner is None else owner.member or "somebody unreadable"
+                reason = "" if found is None else f" ({found.value})"
+                raise ChannelRunningError(
+                    f"{partition} is held by {by}{reason}; stop that member first. Where none of "
+                    "that name runs, see what stands in the partition's nodes in ZooKeeper"
+                )
+            self._claims[partition] = found
 
     def raise_above(self, offsets: Iterable[PartitionOffsets]) -> None:
         """Raise the epochs above those of commits, which are higher after a wiped ZooKeeper.
@@ -155,19 +160,20 @@ class Hold:
         """Seconds for which the claims hold for certain."""
         return self._lease.remaining()
 
-    def unfenced(self) -> frozenset[str]:
-        """Return the transactional ids of former owners whose end was not clean."""
-        former = [claim.previous for claim in self._claims.values() if claim.previous is not None]
-        return frozenset(
-            owner.transactional_id
-            for owner in former
-            if owner.transactional_id is not None and not owner.clean_end
-        )
+    def fence(self, store: OffsetStore, deadline: Deadline) -> None:
+        """Shut former owners out that may still commit, as a member does before it reads.
+
+        Raises:
+            OffsetStoreError: one of them could not be; the next owner has to.
+        """
+        ids = {unfenced for claim in self._claims.values() for unfenced in claim.unfenced}
+        if ids:
+            store.fence(ids, deadline)
+            self._claims = {p: claim.fenced() for p, claim in self._claims.items()}
 
     def commit(self, partition: TopicPartition, offset: int) -> Commit:
         """Return an offset as it is to be stored under the claim."""
-        claim = self._claims[partition]
-        return Commit(offset, claim.epoch, claim.member, node_version=claim.node_version)
+        return self._claims[partition].commit(offset)
 
     def release(self) -> None:
         """Give everything back; what cannot be ends with the session."""
@@ -200,8 +206,7 @@ def holding(
         hold = Hold(registry, Lease(membership.session_timeout, clock, sent_at), clock)
         try:
             refuse_members(session, channel.group)
-            for partition in partitions:
-                hold.claim(partition)
+            hold.claim(partitions)
             yield hold
         finally:
             _end(registry, hold)

@@ -9,6 +9,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+#: More than any row takes: a terminal breaks long lines by itself, others want them whole.
+_WIDTH = 10_000
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -132,4 +135,4 @@ def _table(*columns: str) -> Table:
 
 
 def _print(table: Table) -> None:
-    Console(soft_wrap=True).print(table)
+    Console(soft_wrap=True, width=_WIDTH).print(table)

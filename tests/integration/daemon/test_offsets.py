@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import signal
 import subprocess
 import sys
@@ -10,24 +11,31 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+import structlog
 import yaml
 from confluent_kafka import Consumer
 from deltalake import CommitProperties, DeltaTable, Transaction
+from typer.testing import CliRunner
 
 from headrace.clock import SYSTEM_CLOCK, Deadline
 from headrace.config.kinds.moments import format_moment
 from headrace.kafka import KafkaTopicCatalog
+from headrace.kafka.ports import Commit
+from headrace.offsets import commands
+from headrace.offsets.cli import app
 from headrace.records import identity_of
 from headrace.spark.sinks.delta import DeltaSink
 from headrace.testing.records import FakeRecord
 from tests.integration.daemon.rig import WAIT, eventually
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tests.integration.daemon.rig import Site
 
 
 class Operator:
-    """Calls ``headrace offsets`` for a site."""
+    """Calls ``headrace offsets`` for a site, in this process."""
 
     def __init__(self, site: Site, document: dict[str, Any] | None = None) -> None:
         self.site = site
@@ -37,16 +45,10 @@ class Operator:
 
     def call(self, command: str, *options: str, code: int = 0) -> str:
         """Call a command and return what it printed; it has to end with ``code``."""
-        done = subprocess.run(
-            [sys.executable, "-m", "headrace", "offsets", command, "-c", str(self.file), *options],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=WAIT,
-        )
-        self.errors = done.stderr
-        assert done.returncode == code, (done.stdout, done.stderr)
-        return done.stdout
+        result = CliRunner().invoke(app, [command, "-c", str(self.file), *options])
+        self.errors = result.stderr
+        assert result.exit_code == code, (result.stdout, result.stderr, result.exception)
+        return result.stdout
 
     def shown(self) -> list[dict[str, Any]]:
         """Return what ``show --json`` says of the partitions."""
@@ -56,14 +58,38 @@ class Operator:
         return partitions
 
 
+@pytest.fixture(autouse=True)
+def quiet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Have the commands log warnings, as they do, without taking over the tests' logging."""
+    before = structlog.get_config()
+    warnings = structlog.make_filtering_bound_logger(logging.WARNING)
+    monkeypatch.setattr(
+        commands, "configure_logging", lambda _: structlog.configure(wrapper_class=warnings)
+    )
+    yield
+    structlog.configure(**before)
+
+
 @pytest.fixture
 def operator(site: Site) -> Operator:
     """An operator of a group that has read ten records of either partition."""
     for number in (0, 1):
         site.broker.produce(site.partition(number), *[b"%d-%d" % (number, n) for n in range(10)])
-    daemon = site.daemon(site.document()).start("--until", "latest")
-    assert daemon.wait() == 0, daemon.text()
+    committed = {site.partition(number): Commit(10, 1, "one") for number in (0, 1)}
+    eventually(lambda: not site._store.commit(committed, Deadline.after(WAIT)))
     return Operator(site)
+
+
+def test_the_console_script_has_the_commands(operator: Operator) -> None:
+    """In a process of its own: the table alone is on standard output, and nothing besides."""
+    done = subprocess.run(
+        [sys.executable, "-m", "headrace", "offsets", "show", "-c", str(operator.file)],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=WAIT,
+    )
+    assert (done.stdout, done.stderr) == (operator.call("show"), "")
 
 
 def test_a_group_is_shown(operator: Operator) -> None:
@@ -198,6 +224,21 @@ def test_a_file_that_does_not_fit_changes_nothing(operator: Operator) -> None:
     assert site.nodes() == []
 
 
+@pytest.mark.parametrize("offsets", ["zookeeper", {"fencing": "transactions"}])
+def test_a_reset_works_wherever_the_group_s_offsets_are(site: Site, offsets: Any) -> None:
+    """In ZooKeeper's nodes, and where members commit through transactions."""
+    document = site.document(offsets=offsets)
+    for number in (0, 1):
+        site.broker.produce(site.partition(number), b"first", b"second")
+    assert site.daemon(document).start("--until", "latest").wait() == 0
+    operator = Operator(site, document)
+    assert [each["group_offset"] for each in operator.shown()] == [2, 2]
+    operator.call("reset", "--to", "shift-by:-1")
+    assert [each["next_offset"] for each in operator.shown()] == [1, 1]
+    assert site.daemon(document).start("--until", "latest").wait() == 0
+    assert sorted(site.seen()[4:]) == ["second", "second"]
+
+
 def test_offsets_in_a_delta_table_move_as_well(operator: Operator) -> None:
     """They are shown beside the group's, and a reset leaves its trace in the table's history."""
     site = operator.site
@@ -226,6 +267,35 @@ def test_offsets_in_a_delta_table_move_as_well(operator: Operator) -> None:
         "moved": {f"{site.topic}-0": [8, 7]},
     }
     assert history["headrace_member"].startswith("offsets.")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_spark_channel_follows_the_table_s_offset_after_a_reset(site: Site) -> None:
+    """Two bounded runs with a reset between them: records behind the new offset come again."""
+    (site.directory / "reducers.py").write_text(
+        "def keep(df, batch):\n    return df.selectExpr('partition', 'offset')\n"
+    )
+    table = site.directory / "table"
+    document = site.document(
+        processor={"type": "spark", "reducer": "reducers:keep"},
+        sink={"type": "delta", "path": str(table)},
+    )
+    document["spark"] = {"master": "local[1]"}
+    for number in (0, 1):
+        site.broker.transact(site.partition(number), *[b"x"] * 5)
+    assert site.daemon(document).start("--until", "latest").wait() == 0
+    operator = Operator(site, document)
+    assert [(p["group_offset"], p["sink_offset"]) for p in operator.shown()] == [(6, 5)] * 2
+
+    operator.call("reset", "--to", "offset:3", "--topic", f"{site.topic}:1")
+
+    assert [p["next_offset"] for p in operator.shown()] == [5, 3]
+    assert site.daemon(document).start("--until", "latest").wait() == 0
+    rows = DeltaTable(table).to_pyarrow_table().to_pylist()
+    found = sorted((row["partition"], row["offset"]) for row in rows)
+    assert found == [(0, n) for n in range(5)] + [(1, n) for n in (0, 1, 2, 3, 3, 4, 4)]
+    assert site.offsets() == [6, 6]
 
 
 def identities_of(site: Site) -> list[str]:

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from headrace.channel.moved_offsets import MovedOffsets
 from headrace.clock import Deadline
 from headrace.config import ChannelConfig
 from headrace.coordinators.layout import EpochDocument, GroupPaths
+from headrace.coordinators.offset_nodes import ZooKeeperOffsetStore
 from headrace.errors import SinkConflictError
-from headrace.kafka.ports import StoredOffset
+from headrace.kafka.ports import Commit, OffsetStoreError, Refusal, StoredOffset
 from headrace.local.waiting import wait_for
 from headrace.offsets.changing import Group, change
 from headrace.offsets.errors import ChannelRunningError, OffsetsError, RequestError
@@ -85,6 +87,7 @@ class Stage:
         self.store: OffsetStore = self.broker.store("group")
         self.keeper: Keeper | None = None
         self.subscribers: list[str] = []
+        self.ask: Callable[[], list[str]] = lambda: self.subscribers
         self.meanwhile: Happening = lambda: None
 
     def commit(self, partition: TopicPartition, offset: int, epoch: int) -> None:
@@ -105,7 +108,7 @@ class Stage:
             self.session,
             self.store,
             self.keeper,
-            lambda: self.subscribers,
+            self.ask,
             self.clock,
         )
 
@@ -218,7 +221,7 @@ def test_a_consumer_that_subscribes_meanwhile_is_refused(stage: Stage) -> None:
 def test_a_partition_that_somebody_owns_is_refused(stage: Stage) -> None:
     """What was claimed before it is given back."""
     stage.zookeeper.put(PATHS.owner(P1), b"somebody")
-    with pytest.raises(ChannelRunningError, match="events-1 cannot be taken"):
+    with pytest.raises(ChannelRunningError, match="events-1 is held by somebody unreadable"):
         stage.move(0, 0)
     assert stage.committed() == [None, None]
     assert stage.left() == [PATHS.owner(P1)]
@@ -283,6 +286,50 @@ def test_a_plan_that_is_refused_changes_nothing(stage: Stage) -> None:
     with pytest.raises(RequestError, match="no"):
         stage.move(0, 0)
     assert (stage.committed(), stage.left()) == ([None, None], [])
+
+
+def test_former_owners_are_shut_out_first(stage: Stage) -> None:
+    """One that commits through transactions cannot any more, and the next owner need not care."""
+    former = EpochDocument(3, "old", 1, "old.1", clean_end=False)
+    stage.zookeeper.put(PATHS.epoch(P0), former.encode())
+    stage.move(1, 1)
+    late = Commit(9, 3, "old", transactional_id="old.1")
+    failures = stage.broker.store("group").commit({P0: late}, Deadline.after(PATIENCE))
+    assert failures[P0].refusal is Refusal.MEMBERSHIP
+    assert stage.committed() == [(1, 4), (1, 1)]
+    assert stage.epoch(P0).unfenced == ()
+
+
+def test_a_former_owner_that_cannot_be_shut_out_stops_the_change(stage: Stage) -> None:
+    """Nothing is changed, and its name stays for the next owner."""
+    former = EpochDocument(3, "old", 1, "old.1", clean_end=False)
+    stage.zookeeper.put(PATHS.epoch(P0), former.encode())
+    stage.meanwhile = pytest.fail
+
+    def silent() -> list[str]:
+        stage.broker.down = True
+        return []
+
+    stage.ask = silent
+    with pytest.raises(OffsetStoreError, match="cannot be fenced"):
+        stage.move(1, 1)
+    stage.broker.down = False
+    assert stage.epoch(P0).unfenced == ("old.1",)
+
+
+def test_offsets_in_zookeeper_move_under_the_same_claims(stage: Stage) -> None:
+    """The store checks the epoch nodes as they were claimed, raised epochs included."""
+    nodes = ZooKeeperOffsetStore(stage.session, "group", stage.clock)
+    stage.store = MovedOffsets(nodes, stage.broker.store("group"))
+    stage.commit(P0, 10, 7)
+    stage.move(2, 3)
+    deadline = Deadline.after(PATIENCE)
+    found = [nodes.read(partition, deadline) for partition in (P0, P1)]
+    assert [None if each is None else (each.offset, each.epoch) for each in found] == [
+        (2, 8),
+        (3, 1),
+    ]
+    assert stage.committed() == [(10, 7), None]
 
 
 def test_the_sink_s_offsets_move_with_the_group_s(stage: Stage) -> None:
