@@ -10,6 +10,7 @@ import typer
 from headrace.config.cli import check, schema
 from headrace.config.kinds.moments import parse_moment
 from headrace.demo.cli import demo
+from headrace.groups.cli import group
 from headrace.local.cli import app as local
 from headrace.offsets.cli import app as offsets
 from headrace.version import VERSION
@@ -27,6 +28,7 @@ app = typer.Typer(
 app.command()(check)
 app.command()(schema)
 app.command()(demo)
+app.command()(group)
 app.add_typer(local, name="local")
 app.add_typer(offsets, name="offsets")
 

@@ -41,13 +41,13 @@ EXIT_FAILED = 1
 EXIT_RUNNING = 3
 
 
-def guarded(file: Path, command: Callable[[Config], None]) -> int:
-    """Load the configuration, run a command with it, and return the exit code."""
+def guarded(file: Path, command: Callable[[Config], int | None]) -> int:
+    """Load the configuration, run a command with it, and return the exit code: its own or 0."""
     try:
         config = load(file)
         # what is worth a log line of a daemon would be in a command's way
         configure_logging(config.logging.model_copy(update={"level": "warning"}))
-        command(config)
+        code = command(config)
     except ConfigError as error:
         report(file, error)
         return EXIT_CONFIG
@@ -60,13 +60,29 @@ def guarded(file: Path, command: Callable[[Config], None]) -> int:
     except HeadraceError as error:
         typer.echo(str(error), err=True)
         return EXIT_FAILED
-    return 0
+    return code or 0
+
+
+def channel_name(config: Config, channel: str | None) -> str:
+    """Return the channel that is meant.
+
+    Raises:
+        RequestError: there is none of that name, or several and none was named.
+    """
+    names = list(config.channels)
+    if channel is None and len(names) == 1:
+        return names[0]
+    if channel is None:
+        raise RequestError([f"there are several channels; choose one: --channel {'|'.join(names)}"])
+    if channel not in config.channels:
+        raise RequestError([f"there is no channel {channel}; choose from {', '.join(names)}"])
+    return channel
 
 
 def show(config: Config, channel: str | None, choices: Sequence[Choice], *, as_json: bool) -> None:
     """Print where the partitions of one channel, or of all, stand."""
     documents: list[dict[str, Any]] = []
-    for name in config.channels if channel is None else [_name(config, channel)]:
+    for name in config.channels if channel is None else [channel_name(config, channel)]:
         with access(config, config.channels[name]) as opened:
             cluster = opened.reader.cluster(opened.channel.topics)
             found = _read(opened, _existing(opened, cluster, choices), cluster)
@@ -97,7 +113,7 @@ def reset(
     as_json: bool,
 ) -> None:
     """Move the offsets of a stopped channel to ``target``."""
-    name = _name(config, channel)
+    name = channel_name(config, channel)
     with access(config, config.channels[name]) as opened:
         _refuse_out_of_reach(name, opened)
         cluster = opened.reader.cluster(opened.channel.topics)
@@ -114,7 +130,7 @@ def import_offsets(
     config: Config, channel: str | None, file: Path, *, dry_run: bool, as_json: bool
 ) -> None:
     """Move the offsets of a stopped channel to those in a file."""
-    name = _name(config, channel)
+    name = channel_name(config, channel)
     document = OffsetsDocument.parse(_text(file), str(file))
     with access(config, config.channels[name]) as opened:
         _refuse_out_of_reach(name, opened)
@@ -130,7 +146,7 @@ def import_offsets(
 
 def export(config: Config, channel: str | None, choices: Sequence[Choice], file: Path) -> None:
     """Write where a start of the channel would go on to a file."""
-    name = _name(config, channel)
+    name = channel_name(config, channel)
     with access(config, config.channels[name]) as opened:
         _refuse_out_of_reach(name, opened)
         cluster = opened.reader.cluster(opened.channel.topics)
@@ -219,17 +235,6 @@ def _existing(opened: Access, cluster: Cluster, choices: Sequence[Choice]) -> li
             typer.echo(f"topic {topic} does not exist on the brokers", err=True)
         topics = tuple(topic for topic in topics if topic in cluster.topics)
     return selected(choices, topics, cluster.topics)
-
-
-def _name(config: Config, channel: str | None) -> str:
-    names = list(config.channels)
-    if channel is None and len(names) == 1:
-        return names[0]
-    if channel is None:
-        raise RequestError([f"there are several channels; choose one: --channel {'|'.join(names)}"])
-    if channel not in config.channels:
-        raise RequestError([f"there is no channel {channel}; choose from {', '.join(names)}"])
-    return channel
 
 
 def _text(file: Path) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from threading import Event
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from headrace.clock import Deadline
 from headrace.kafka.ports import OffsetStoreError
@@ -12,12 +12,14 @@ from headrace.offsets.errors import OffsetsError
 from headrace.records import identity_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     from headrace.clock import Clock
     from headrace.kafka.ports import OffsetStore, StoredOffset, TopicCatalog, TopicInfo
     from headrace.records import TopicPartition
     from headrace.spark.sinks.contract import OffsetKeeper
+
+T = TypeVar("T")
 
 #: Seconds in which the brokers have to answer one question, as at a channel's start.
 ANSWER_TIMEOUT = 15.0
@@ -94,6 +96,13 @@ class Reader:
 
     def of(self, partition: TopicPartition, cluster: Cluster, group: str) -> PartitionOffsets:
         """Return the offsets of one partition; see :meth:`offsets`."""
+        stored = self._patiently(lambda deadline: self._store.read(partition, deadline))
+        return self.around(stored, partition, cluster, group)
+
+    def around(
+        self, stored: StoredOffset | None, partition: TopicPartition, cluster: Cluster, group: str
+    ) -> PartitionOffsets:
+        """Return the same for a partition whose ``stored`` offset is known; :meth:`offsets`."""
         topic_id = cluster.topics[partition.topic].topic_id
         identity = identity_of(cluster.id, group, topic_id, partition.partition)
         low, high = self._catalog.watermarks(partition, self._deadline())
@@ -102,7 +111,7 @@ class Reader:
             identity=identity,
             low=low,
             high=high,
-            group=self._of_group(partition),
+            group=stored,
             sink=self._of_sink(partition, identity),
         )
 
@@ -114,12 +123,22 @@ class Reader:
         """
         return self._catalog.offset_at(partition, timestamp, self._deadline())
 
-    def _of_group(self, partition: TopicPartition) -> StoredOffset | None:
+    def of_group(
+        self, partitions: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, StoredOffset]:
+        """Return what the store has of partitions, with one request. What it has not is missing.
+
+        Raises:
+            OffsetStoreError: the group's coordinator did not answer.
+        """
+        return self._patiently(lambda deadline: self._store.read_many(partitions, deadline))
+
+    def _patiently(self, read: Callable[[Deadline], T]) -> T:
         """Ask the group's coordinator, which may be changing just now."""
         deadline = self._deadline()
         while True:
             try:
-                return self._store.read(partition, deadline)
+                return read(deadline)
             except OffsetStoreError:
                 if deadline.remaining <= _RETRY:
                     raise

@@ -84,6 +84,7 @@ def build_client(
         default_acl=[_acl(entry) for entry in settings.acl] or None,
         auth_data=_auth_data(settings),
         sasl_options=_sasl_options(settings.sasl) if settings.sasl else None,
+        read_only=settings.read_only,
         connection_retry=KazooRetry(
             max_tries=-1, max_delay=min(LONGEST_RECONNECT_DELAY, settings.session_timeout / 4)
         ),

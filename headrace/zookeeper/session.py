@@ -138,7 +138,8 @@ class ZooKeeperSession:
         try:
             if not self._client.start_async().wait(deadline.remaining):
                 raise self._unavailable("no server let us in")
-            self._ensure_chroot(deadline)
+            if not self._settings.read_only:
+                self._ensure_chroot(deadline)
         except HeadraceError as error:
             self._ending.wait(0)
             if isinstance(error, ZooKeeperUnavailableError):

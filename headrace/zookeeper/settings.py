@@ -59,7 +59,9 @@ class ZooKeeperSettings:
     ``session_timeout`` is what is asked for; the servers bound it to between 2 and 20 of their
     ticks, and the session tells what was agreed on. ``operation_timeout`` bounds each call; None
     means a quarter of the agreed time-out, so that a caller that makes one call at a time still
-    turns twice in half a session, the most that liveness allows.
+    turns twice in half a session, the most that liveness allows. ``read_only`` is for a look from
+    outside: the chroot is not created, and a server that has lost its ensemble will do as well,
+    where servers are set up to answer then (``readonlymode.enabled``).
     """
 
     hosts: str
@@ -71,3 +73,4 @@ class ZooKeeperSettings:
     sasl: SaslSettings | None = None
     digest: DigestAuth | None = None
     acl: tuple[AclEntry, ...] = ()
+    read_only: bool = False

@@ -47,6 +47,8 @@ def test_settings_reach_the_client() -> None:
     assert (client.use_ssl, client.ca, client.certfile) == (True, "ca", "cert")
     assert (client.verify_certs, client.check_hostname) == (True, False)
     assert negotiated() == 7
+    assert not client.read_only
+    assert build_client(ZooKeeperSettings("h:1", read_only=True)).client.read_only
 
 
 def test_secrets_do_not_show() -> None:

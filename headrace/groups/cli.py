@@ -1,0 +1,39 @@
+"""``headrace group``.
+
+Exit codes: 0 shown; 1 ZooKeeper, Kafka or a sink did not answer, and what did is shown; 2 the
+configuration or the command line cannot be used.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path  # noqa: TC003 - typer reads annotations at run time
+from typing import Annotated
+
+import typer
+
+
+def group(
+    config: Annotated[
+        Path, typer.Option("--config", "-c", metavar="FILE", help="The YAML configuration file.")
+    ],
+    channel: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Only this channel, not all of the file.")
+    ] = None,
+    watch: Annotated[
+        float | None,
+        typer.Option(metavar="SECONDS", min=0.1, help="Look again every so often, until Ctrl-C."),
+    ] = None,
+    *,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")] = False,
+) -> None:
+    """Show who is in a channel's group, who has which partition, positions and lag.
+
+    Works whether the channel runs or not, and changes nothing: it joins no group, creates no node
+    and commits no offset. Exits with 1 if ZooKeeper or Kafka does not answer, and shows the rest.
+    """
+    from headrace.groups import commands  # noqa: PLC0415 - takes a second to import
+    from headrace.offsets.commands import guarded  # noqa: PLC0415 - as above
+
+    command = partial(commands.group, channel=channel, as_json=json, watch=watch)
+    raise typer.Exit(guarded(config, command))
