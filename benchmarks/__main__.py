@@ -4,28 +4,37 @@ from __future__ import annotations
 
 import argparse
 import logging
+import sys
 from importlib import import_module
 
 import structlog
 
 #: Each is a module of this package with a function ``run``, described by its docstring.
-NAMES = ("passthrough", "spark", "memory", "coordination")
+NAMES = ("passthrough", "spark", "memory", "coordination", "chaos")
 
 
-def main() -> None:
-    """Run what the command line names."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("name", nargs="?", choices=NAMES, help="which one; none lists them")
-    parser.add_argument("--json", action="store_true", help="end with one JSON object on a line")
-    chosen = parser.parse_args()
+def main() -> int:
+    """Run what the command line names; 1 if something must not be as it was found."""
+    chosen = _arguments()
     if chosen.name is None:
         for name in NAMES:
             print(f"{name:<12} {import_module(f'benchmarks.{name}').__doc__}")
-        return
+        return 0
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
-    report = import_module(f"benchmarks.{chosen.name}").run()
+    run = import_module(f"benchmarks.{chosen.name}").run
+    report = run(chosen.minutes, chosen.seed) if chosen.name == "chaos" else run()
     print(report.as_json() if chosen.json else report.as_table())
+    return 0 if report.figures.get("holds", True) else 1
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("name", nargs="?", choices=NAMES, help="which one; none lists them")
+    parser.add_argument("--json", action="store_true", help="end with one JSON object on a line")
+    parser.add_argument("--minutes", type=float, default=10.0, help="chaos: how long faults go on")
+    parser.add_argument("--seed", type=int, default=1, help="chaos: which faults, and when")
+    return parser.parse_args()
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,0 +1,112 @@
+"""The conservation oracle: what was acknowledged against what is stored."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+    from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """One record as a sink has it, in the order of storing."""
+
+    number: int
+    partition: str
+    offset: int
+    member: str
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Conservation:
+    """What became of the acknowledged records in one sink.
+
+    ``lost`` are missing; ``duplicated`` counts occurrences beyond the first; ``disordered`` counts
+    records stored behind one with a higher offset, duplicates left out. Of ``claims`` partitions,
+    ``moved`` were written by more than one member; ``moves`` counts the changes.
+    """
+
+    acknowledged: int
+    stored: int
+    lost: int
+    duplicated: int
+    disordered: int
+    claims: int
+    moved: int
+    moves: int
+
+
+def acknowledged(path: Path) -> dict[int, int]:
+    """Return the offsets of the acknowledged records by number, from a producer's file."""
+    with path.open(encoding="utf-8") as file:
+        # a line that is not whole yet is read the next time
+        lines = (line.split() for line in file if line.endswith("\n"))
+        return {int(number): int(offset) for number, offset in lines}
+
+
+def stored(directory: Path) -> Iterator[Stored]:
+    """Yield what the files of one sink have."""
+    for path in sorted(directory.glob("*.sqlite")):
+        database = sqlite3.connect(path)
+        try:
+            query = "SELECT id, at_offset, member, epoch FROM stored ORDER BY rowid"
+            for number, offset, member, epoch in database.execute(query):
+                yield Stored(number, path.stem, offset, member, epoch)
+        finally:
+            database.close()
+
+
+def reached(directory: Path) -> dict[str, int]:
+    """Return the highest offset that one sink has of each partition."""
+    highest: dict[str, int] = {}
+    for path in directory.glob("*.sqlite"):
+        database = sqlite3.connect(path)
+        try:
+            row = database.execute("SELECT max(at_offset) FROM stored").fetchone()
+        except sqlite3.OperationalError:
+            continue  # a member is just making it
+        finally:
+            database.close()
+        if row[0] is not None:
+            highest[path.stem] = row[0]
+    return highest
+
+
+def compare(sent: Mapping[int, int], found: Iterable[Stored]) -> Conservation:
+    """Hold what is stored against what was acknowledged.
+
+    A record whose acknowledgement got lost may be there or not.
+    """
+    seen: Counter[int] = Counter()
+    highest: dict[str, int] = {}
+    writers: dict[str, list[str]] = {}
+    disordered = 0
+    for each in found:
+        seen[each.number] += 1
+        if seen[each.number] == 1:
+            disordered += each.offset < highest.get(each.partition, -1)
+            highest[each.partition] = max(each.offset, highest.get(each.partition, -1))
+        turns = writers.setdefault(each.partition, [])
+        if not turns or turns[-1] != each.member:
+            turns.append(each.member)
+    return Conservation(
+        acknowledged=len(sent),
+        stored=sum(seen.values()),
+        lost=sum(number not in seen for number in sent),
+        duplicated=sum(seen.values()) - len(seen),
+        disordered=disordered,
+        claims=len(writers),
+        moved=sum(len(turns) > 1 for turns in writers.values()),
+        moves=sum(len(turns) - 1 for turns in writers.values()),
+    )
+
+
+def check(ledger: Path, sink: Path) -> Conservation:
+    """Compare a producer's file with a sink's folder."""
+    return compare(acknowledged(ledger), stored(sink))

@@ -1,0 +1,267 @@
+"""The servers, the members and the links between them: everything that can be harmed."""
+
+from __future__ import annotations
+
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from benchmarks.chaos.link import Link, Network
+from headrace.clock import Deadline
+from headrace.kafka.producer import create_topic
+from headrace.local import KafkaBroker, ZooKeeperServer
+from headrace.local.identity import ProcessState
+from headrace.local.ports import LOOPBACK, free_port
+from headrace.local.process import ServerProcess
+from headrace.metrics import read_metrics
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from concurrent.futures import Future
+
+TOPIC = "numbers"
+
+#: Seconds that a server may take to start, and a member to stop.
+PATIENCE = 60.0
+
+#: Seconds that a member has to answer a question about its metrics.
+_SCRAPE = 1.0
+
+_ROOT = Path(__file__).parents[2]
+
+#: A sink that keeps offsets, and one that does not with each of the places for them.
+CHANNELS: Mapping[str, Mapping[str, Any]] = {
+    "transactional": {"sink": "TransactionalSink"},
+    "plain": {"sink": "PlainSink", "offsets": {"type": "kafka", "fencing": "metadata"}},
+    "fenced": {"sink": "PlainSink", "offsets": {"type": "kafka", "fencing": "transactions"}},
+    "zookeeper": {"sink": "PlainSink", "offsets": {"type": "zookeeper"}},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What a world is made of. Times are in seconds; ``sinks`` is the module with the sinks."""
+
+    partitions: int = 8
+    session: float = 4.0
+    work: float = 0.03
+    channels: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: CHANNELS)
+    sinks: str = "benchmarks.chaos.sinks"
+
+
+class Lane:
+    """What is done to one target, one thing after the other, on a thread of its own."""
+
+    def __init__(self, name: str) -> None:
+        self._pool = ThreadPoolExecutor(1, f"chaos-{name}")
+        self._done: list[Future[object]] = []
+
+    def do(self, action: Callable[[], object]) -> Future[object]:
+        """Have something done when everything before it is."""
+        future: Future[object] = self._pool.submit(action)
+        self._done.append(future)
+        return future
+
+    def settle(self) -> None:
+        """Wait until everything is done; raises what was raised."""
+        for future in self._done:
+            future.result(4 * PATIENCE)
+        self._done.clear()
+
+    def close(self) -> None:
+        """End the thread, and do nothing more."""
+        self._pool.shutdown(cancel_futures=True)
+
+
+class Daemon:
+    """One member: a real ``headrace run``, reached only through links. Used in its lane."""
+
+    def __init__(self, name: str, world: World, zookeeper: Link, kafka: Link) -> None:
+        self.name = name
+        self.zookeeper = zookeeper
+        self.kafka = kafka
+        self.lane = Lane(name)
+        self.wanted = False
+        self.exits: list[int] = []
+        self._folder = world.directory / name
+        self._folder.mkdir()
+        self._metrics = free_port()
+        self._path = self._folder / "headrace.yaml"
+        self._path.write_text(yaml.safe_dump(self._document(world)), encoding="utf-8")
+        self._process: ServerProcess | None = None
+
+    def _document(self, world: World) -> dict[str, Any]:
+        setting = world.setting
+        return {
+            "instance_id": self.name,
+            "state_dir": str(self._folder / "state"),
+            "shutdown_timeout": "15s",
+            "python_path": [str(_ROOT)],
+            "kafka": {"bootstrap_servers": self.kafka.address},
+            "zookeeper": {
+                "hosts": self.zookeeper.address,
+                "session_timeout": f"{setting.session}s",
+            },
+            "logging": {"format": "json"},
+            "metrics": {"host": LOOPBACK, "port": self._metrics},
+            "channels": {name: self._channel(world, name) for name in world.channels},
+        }
+
+    def _channel(self, world: World, name: str) -> dict[str, Any]:
+        facts = dict(world.channels[name])
+        sink = facts.pop("sink")
+        return {
+            "topics": [TOPIC],
+            "group": name,
+            "processor": {
+                "type": "custom",
+                "factory": sink if ":" in sink else f"{world.setting.sinks}:{sink}",
+                "options": {
+                    "directory": str(world.sink(name)),
+                    "member": self.name,
+                    "work": world.setting.work,
+                },
+            },
+            "batch": {"max_records": 50, "linger": "20ms"},
+            "buffer": {"max_bytes": "32MiB"},
+            "on_error": {"backoff": "100ms", "max_backoff": "1s"},
+            **facts,
+        }
+
+    @property
+    def running(self) -> bool:
+        """Whether there is a process."""
+        return self._process is not None and self._process.exit_code is None
+
+    def start(self) -> None:
+        """Start the process, unless there is one."""
+        self.bury()
+        self.wanted = True
+        if self._process is None:
+            self._process = ServerProcess.start(
+                [sys.executable, "-m", "headrace", "run", "-c", str(self._path)],
+                log_file=self._folder / "daemon.log",
+                deadline=Deadline.after(PATIENCE),
+                environment={"PYTHONPATH": str(_ROOT)},
+            )
+
+    def bury(self) -> bool:
+        """Take note of a process that ended by itself; whether there was one."""
+        code = None if self._process is None else self._process.exit_code
+        if self._process is None or code is None:
+            return False
+        self._process.kill()
+        self._process = None
+        self.exits.append(code)
+        return True
+
+    def kill(self) -> None:
+        """End the process with SIGKILL."""
+        if self._process is not None:
+            self._process.kill()
+            self._process = None
+
+    def stop(self) -> None:
+        """End the process with SIGTERM, and take note of its code."""
+        self.wanted = False
+        if self._process is not None:
+            self.exits.append(self._process.stop(Deadline.after(PATIENCE)))
+            self._process = None
+
+    def freeze(self) -> None:
+        """Stop the process where it stands."""
+        if self.running and self._process is not None:
+            self._process.pause(Deadline.after(PATIENCE))
+
+    def thaw(self) -> None:
+        """Let a frozen process go on."""
+        if self._process is not None and self._process.identity.state is ProcessState.PAUSED:
+            self._process.resume()
+
+    def owns(self) -> int:
+        """Return how many partitions it says that it owns, 0 where it does not answer. Blocks."""
+        try:
+            samples = read_metrics(LOOPBACK, self._metrics, _SCRAPE)
+        except OSError:
+            return 0
+        return sum(sample.name == "headrace_owner_epoch" for sample in samples)
+
+
+class World:
+    """One ZooKeeper, one broker and the members, in a folder. For one thread."""
+
+    def __init__(self, directory: Path, members: Sequence[str], setting: Setting) -> None:
+        self.directory = directory
+        self.setting = setting
+        self.channels = setting.channels
+        self.network = Network()
+        self.zookeeper = ZooKeeperServer(directory / "zookeeper")
+        links = {name: free_port() for name in members}
+        self.broker = _broker(directory / "kafka", links)
+        self.server_lanes = {"zookeeper": Lane("zookeeper"), "kafka": Lane("kafka")}
+        self.daemons: dict[str, Daemon] = {}
+        self._links = links
+
+    def start(self) -> None:
+        """Start the servers and create the topic. Blocks."""
+        self.zookeeper.start(Deadline.after(PATIENCE))
+        self.broker.start(Deadline.after(PATIENCE))
+        client = {"bootstrap.servers": self.broker.address}
+        create_topic(client, TOPIC, self.setting.partitions, Deadline.after(PATIENCE))
+        for name, port in self._links.items():
+            kafka = self.network.link(self.broker.member_ports[name], port)
+            self.daemons[name] = Daemon(name, self, self.network.link(self.zookeeper.port), kafka)
+
+    def sink(self, channel: str) -> Path:
+        """Return the folder of a channel's sink."""
+        return self.directory / "sinks" / channel
+
+    @property
+    def claims(self) -> int:
+        """How many claims there are to be had."""
+        return self.setting.partitions * len(self.channels)
+
+    def close(self) -> None:
+        """End everything at once."""
+        for lane in [*self.server_lanes.values(), *(d.lane for d in self.daemons.values())]:
+            lane.close()
+        for daemon in self.daemons.values():
+            daemon.kill()
+        self.broker.kill()
+        self.zookeeper.kill()
+        self.network.close()
+
+
+class MemberBroker(KafkaBroker):
+    """A broker with a listener for each member, whose advertised address is the member's link."""
+
+    member_ports: Mapping[str, int] = {}
+
+
+def _broker(directory: Path, links: Mapping[str, int]) -> MemberBroker:
+    port, controller = free_port(), free_port()
+    behind = {name: free_port() for name in links}
+    names = {name: f"MEMBER_{number}" for number, name in enumerate(links)}
+    plain = f"PLAINTEXT://{LOOPBACK}:{port}"
+    inner = [f"{names[name]}://{LOOPBACK}:{behind[name]}" for name in links]
+    outer = [f"{names[name]}://{LOOPBACK}:{links[name]}" for name in links]
+    protocols = [f"{name}:PLAINTEXT" for name in ("PLAINTEXT", "CONTROLLER", *names.values())]
+    broker = MemberBroker(
+        directory,
+        port=port,
+        controllers={1: controller},
+        properties={
+            "listeners": ",".join([plain, f"CONTROLLER://{LOOPBACK}:{controller}", *inner]),
+            "advertised.listeners": ",".join([plain, *outer]),
+            "listener.security.protocol.map": ",".join(protocols),
+            "inter.broker.listener.name": "PLAINTEXT",
+            # the oracle reads every commit at the end
+            "log.cleaner.enable": "false",
+        },
+    )
+    broker.member_ports = behind
+    return broker
