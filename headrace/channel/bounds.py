@@ -13,7 +13,7 @@ from headrace.kafka.ports import OffsetStoreError
 from headrace.records import TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Mapping
 
     from headrace.clock import Clock
     from headrace.kafka.ports import OffsetStore, TopicCatalog
@@ -35,6 +35,14 @@ class Until:
     timestamp: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Partitions that somebody owns, and those that nobody is to have."""
+
+    owned: frozenset[TopicPartition]
+    unowned: frozenset[TopicPartition]
+
+
 class Bounds:
     """The bounds of one channel's partitions; without ``until`` there are none.
 
@@ -47,7 +55,7 @@ class Bounds:
         self._channel = channel
         self._clock = clock
         self._offsets: dict[TopicPartition, int] = {}
-        self._unwanted: frozenset[TopicPartition] | None = None
+        self._group: _Group | None = None
         self._reached: set[TopicPartition] = set()
 
     def fix(self, catalog: TopicCatalog, counts: Mapping[str, int], deadline: Deadline) -> None:
@@ -78,9 +86,14 @@ class Bounds:
         """Return the offset before which a partition's deliveries end. Any thread."""
         return inf if self._until is None else self._offsets.get(partition, 0)
 
-    def nobody_has(self, partitions: frozenset[TopicPartition]) -> None:
-        """Take note of the partitions that no member of the group is to have. Any thread."""
-        self._unwanted = partitions
+    def group_is(
+        self, owned: Collection[TopicPartition], unowned: Collection[TopicPartition]
+    ) -> None:
+        """Take note of who has what: partitions with an owner, and those nobody is to have.
+
+        Any thread.
+        """
+        self._group = _Group(frozenset(owned), frozenset(unowned))
 
     def reached(
         self, own: Mapping[TopicPartition, int | None], store: OffsetStore, deadline: Deadline
@@ -89,33 +102,35 @@ class Bounds:
 
         ``own`` has what is committed of the partitions held here. About others the group's store
         is asked, until each has been there once; while it does not answer, they are not there.
-        Partitions that nobody is to have do not count.
+        Partitions that nobody is to have do not count. The others need an owner, because a commit
+        of before may be ahead of the sink that the owner goes by.
         """
-        unwanted = self._unwanted
-        if self._until is None or unwanted is None:
+        group = self._group
+        if self._until is None or group is None:
+            return False
+        wanted = self._offsets.keys() - group.unowned
+        if not wanted <= group.owned | own.keys():
             return False
         if not all(self._is_there(partition, offset) for partition, offset in own.items()):
             return False
-        others = self._offsets.keys() - own.keys() - unwanted - self._reached
-        if not self._others_are_there(sorted(others), store, deadline):
+        if not self._others_are_there(wanted - own.keys() - self._reached, store, deadline):
             return False
-        left_out = sorted(map(str, self._offsets.keys() & unwanted))
+        left_out = sorted(map(str, self._offsets.keys() & group.unowned))
         log.info("bounds_reached", channel=self._channel, unowned=left_out)
         return True
 
     def _others_are_there(
-        self, others: Iterable[TopicPartition], store: OffsetStore, deadline: Deadline
+        self, others: Collection[TopicPartition], store: OffsetStore, deadline: Deadline
     ) -> bool:
-        for partition in others:
-            try:
-                stored = store.read(partition, deadline)
-            except OffsetStoreError as error:
-                log.warning("bounds_unsure", channel=self._channel, error=str(error))
-                return False
-            if not self._is_there(partition, None if stored is None else stored.offset):
-                return False
-            self._reached.add(partition)
-        return True
+        if not others:
+            return True
+        try:
+            stored = store.read_many(others, deadline)
+        except OffsetStoreError as error:
+            log.warning("bounds_unsure", channel=self._channel, error=str(error))
+            return False
+        self._reached |= {p for p, each in stored.items() if self._is_there(p, each.offset)}
+        return self._reached.issuperset(others)
 
     def _is_there(self, partition: TopicPartition, offset: int | None) -> bool:
         return offset is not None and offset >= self.of(partition)

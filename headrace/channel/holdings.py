@@ -177,7 +177,7 @@ class Holdings:
 
     def rebalanced(self, summary: RebalanceSummary) -> None:
         """Count a change of what this member is to have, and log how the group looks."""
-        self._bounds.nobody_has(summary.unowned)
+        self._bounds.group_is(summary.owners, summary.unowned)
         if summary.mine != self._mine:
             self._mine = summary.mine
             self._metrics.rebalances.labels(self._name).inc()

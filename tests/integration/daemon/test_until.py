@@ -5,10 +5,12 @@ from __future__ import annotations
 import signal
 from typing import TYPE_CHECKING
 
+from confluent_kafka import Producer
+
 from headrace.clock import SYSTEM_CLOCK
 from headrace.config.kinds.moments import format_moment
 from headrace.testing.records import FakeRecord
-from tests.integration.daemon.rig import eventually
+from tests.integration.daemon.rig import WAIT, eventually
 
 if TYPE_CHECKING:
     from tests.integration.daemon.rig import Daemon, Site
@@ -40,6 +42,22 @@ def test_a_run_until_latest_ends_by_itself(site: Site) -> None:
     )
     assert site.offsets() == [2500, 22]
     assert site.nodes() == []
+
+
+def test_an_open_transaction_does_not_hold_a_run_up(site: Site) -> None:
+    """Its records are not part of the run: the bound is what a reader sees at the start."""
+    site.broker.produce(site.partition(0), *numbered("plain", 5))
+    producer = Producer(
+        {"bootstrap.servers": site.broker.address, "transactional.id": site.group, "log_level": 0}
+    )
+    producer.init_transactions(WAIT)
+    producer.begin_transaction()
+    producer.produce(site.topic, b"open", partition=0)
+    assert producer.flush(WAIT) == 0
+    assert ended(site.daemon(site.document()).start("--until", "latest"))
+    producer.abort_transaction(WAIT)
+    assert site.offsets() == [5, 0]
+    assert len(site.seen()) == 5
 
 
 def test_a_run_that_has_nothing_to_do_ends_too(site: Site) -> None:

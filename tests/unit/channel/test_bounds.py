@@ -128,6 +128,20 @@ def test_a_partition_that_is_there_already_is_not_touched(broker: InMemoryBroker
     assert broker.committed("group", P0) == StoredOffset(3, 1)
 
 
+def test_a_sink_that_is_behind_the_group_is_caught_up(broker: InMemoryBroker) -> None:
+    """The group's commit alone ends nothing: a start goes by the sink."""
+    for partition in (P0, P1):
+        broker.produce(partition, *values(5))
+        broker.store("group").commit({partition: Commit(5, 0)}, Deadline.after(PATIENCE))
+    recorder = Recorder()
+    recorder.stored = {0: 2}
+    channel = in_memory_channel(recorder, broker, until=LATEST)
+    with running(channel):
+        assert done(channel)
+    assert recorder.delivered() == [(2, 5, 1)]
+    assert recorder.delivered(1) == []
+
+
 def test_a_failed_batch_at_the_bound_is_delivered_again(broker: InMemoryBroker) -> None:
     """The run is not over before the last batch succeeded and is committed."""
     broker.produce(P0, *values(5))
