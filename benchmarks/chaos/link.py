@@ -23,6 +23,7 @@ class Network:
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
+        self._links: list[Link] = []
         self._thread = Thread(target=self._loop.run_forever, name="chaos-network", daemon=True)
         self._thread.start()
 
@@ -30,6 +31,7 @@ class Network:
         """Open a link to a loopback port; it need not be listened on yet."""
         link = Link(self, free_port() if port is None else port, target)
         self.run(link.listen())
+        self._links.append(link)
         return link
 
     def run(self, coroutine: Coroutine[object, object, None]) -> None:
@@ -38,6 +40,8 @@ class Network:
 
     def close(self) -> None:
         """End the loop with all links."""
+        for link in self._links:
+            link.cut(drops=True)
         self.run(_cancel_all())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(_PATIENCE)
@@ -82,6 +86,7 @@ class Link:
         self._passable.clear()
 
     async def _drop(self) -> None:
+        self._passable.set()
         if self._server is not None:
             self._server.close()
             self._server = None
