@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -202,6 +203,18 @@ class ClaimNodes:
             return Owner(None, None, ours=False)
         ours = self._in_our_session(node) and document.member == self._claimant.member
         return Owner(document.member, document.epoch, ours)
+
+    def former(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, str]:
+        """Return by whom partitions were claimed last, as far as readable nodes say so."""
+        named = list(partitions)
+        paths = [self._paths.epoch(partition) for partition in named]
+        former: dict[TopicPartition, str] = {}
+        for partition, path, node in zip(named, paths, self._session.get_many(paths), strict=True):
+            if node is None:
+                continue
+            with suppress(BadDocumentError):
+                former[partition] = EpochDocument.decode(path, node.data).member
+        return former
 
     def broken(self, claims: Collection[Claim]) -> list[Claim]:
         """Return those claims whose nodes are not as we left them."""

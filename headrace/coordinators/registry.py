@@ -141,6 +141,10 @@ class Registry(Protocol):
         """Read who owns the topic's partitions; those without an owner are missing."""
         ...
 
+    def former(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, str]:
+        """Read who claimed partitions last; those of which nothing can be told are missing."""
+        ...
+
     def claim(self, partition: TopicPartition, lease: Lease) -> Claim | Refusal:
         """Take a partition that nobody owns, with an epoch above all before."""
         ...

@@ -106,6 +106,11 @@ class ZooKeeperRegistry:
         with _no_answer():
             return self._claims.owners(topic, self._changed)
 
+    def former(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, str]:
+        """Read who claimed partitions last."""
+        with _no_answer():
+            return self._claims.former(partitions)
+
     def claim(self, partition: TopicPartition, lease: Lease) -> Claim | Refusal:
         """Take a partition that nobody owns, with an epoch above all before."""
         with _no_answer():

@@ -335,6 +335,16 @@ class RegistryContract:
             a.heartbeat()
         assert b.owners(P0.topic) == {}
 
+    def test_who_had_a_partition_last_is_known_without_an_owner(self, world: World) -> None:
+        """The last claimant's name stays, after its end too; of other nodes nothing is told."""
+        a, b = joined(world, "a"), joined(world, "b")
+        a.release(claimed(a, P0), clean=True)
+        claimed(a, P1)
+        world.end_session(a)
+        assert b.former([P0, P1, TopicPartition("t.with.dots", 2)]) == {P0: "a", P1: "a"}
+        world.hand.set(PATHS.epoch(P1), b"scribble")
+        assert b.former([P0, P1]) == {P0: "a"}
+
 
 def joined(world: World, name: str, *, transactional_prefix: str | None = None) -> Registry:
     """Return the access of a member that is in the group."""

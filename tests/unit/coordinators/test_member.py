@@ -6,7 +6,7 @@ from headrace.coordinators.claims import LossReason
 from headrace.coordinators.member import MemberState
 from headrace.coordinators.members import MemberInfo, Mode
 from headrace.errors import InstanceInUseError
-from tests.unit.coordinators.group import INFO, TOPIC, Group, partition, state_of
+from tests.unit.coordinators.group import INFO, PATHS, TOPIC, Group, partition, state_of
 
 
 def test_a_lone_member_claims_everything_once_the_group_has_settled(group: Group) -> None:
@@ -317,3 +317,34 @@ def test_the_summary_says_what_is_on_the_way(group: Group) -> None:
     group.run()
     assert not a.channel.summary.pending
     assert set(a.channel.summary.owners.values()) == {"a"}
+
+
+def test_a_group_that_lost_all_sessions_goes_back_to_what_it_had(group: Group) -> None:
+    """Members that come back after an outage first take their former partitions."""
+    members = []
+    for name in ("a", "b", "c"):
+        members.append(group.join(name))
+        group.run()
+    before = [member.held for member in members]
+    assert before != [[0, 1, 2], [3, 4, 5], [6, 7]]
+    for member in members:
+        member.session.suspend()
+    group.run(7)
+    for member in members:
+        member.session.expire()
+    for member in reversed(members):
+        member.session.resume()
+        group.run(0.2)
+    group.run()
+    assert [member.held for member in members] == before
+
+
+def test_a_member_that_starts_again_goes_back_to_what_it_had(group: Group) -> None:
+    """A restart between two looks at the group moves nothing, though its nodes were gone."""
+    members = [group.join(name) for name in ("a", "b", "c")]
+    group.run()
+    before = [member.held for member in members]
+    for name in ("a", "b"):
+        group.zookeeper.remove(PATHS.member(name))
+    group.run(12)
+    assert [member.held for member in members] == before
