@@ -16,10 +16,12 @@ import pytest
 from headrace.clock import Deadline
 from headrace.zookeeper.errors import (
     AccessDeniedError,
+    NoNodeError,
     SessionClosedError,
 )
 from headrace.zookeeper.identity import Identity
 from headrace.zookeeper.protocol import Session, SessionState
+from headrace.zookeeper.reading import reading
 from headrace.zookeeper.session import SessionStore, ZooKeeperSession
 from headrace.zookeeper.settings import AclEntry, DigestAuth, ZooKeeperSettings
 from tests.contracts.session import SessionContract
@@ -93,6 +95,22 @@ def test_nodes_are_created_with_the_configured_acl(
         stranger.get(f"{settings.chroot}/mine")
     with pytest.raises(AccessDeniedError):
         stranger.create(f"{settings.chroot}/theirs")
+
+
+def test_reading_leaves_no_trace(start: Open, settings: ZooKeeperSettings) -> None:
+    """Not even a chroot is created; what there is can be read, and what is missing is missing."""
+    with reading(settings) as reader:
+        with pytest.raises(NoNodeError):
+            reader.children("/")
+        assert reader.get_many(["/mine"]) == [None]
+    outside = start(replace(settings, chroot=""))
+    assert outside.exists(settings.chroot) is None
+    start().create("/mine", b"data")
+    with reading(settings) as reader:
+        assert reader.children("/") == ["mine"]
+        (node,) = reader.get_many(["/mine"])
+    assert node is not None
+    assert node.data == b"data"
 
 
 def test_an_expired_session_is_replaced_and_told(start: Open) -> None:
