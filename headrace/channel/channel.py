@@ -19,6 +19,7 @@ from headrace.channel.lifecycle import CHANNEL_TRANSITIONS, ChannelState, StopRe
 from headrace.channel.parts import Parts
 from headrace.channel.policy import FailurePolicy
 from headrace.channel.scheduler import Scheduler
+from headrace.channel.stall import StallGuard
 from headrace.channel.states import Ending
 from headrace.channel.topics import TopicWatcher
 from headrace.channel.turns import Turns
@@ -155,6 +156,10 @@ class InboundKafkaChannel:
             clock=clock,
         )
 
+        self._stall_guard = StallGuard(
+            "coordinator", self._coordinator, fail=self.fail, channel=name
+        )
+
     def _parts(self, ports: ChannelPorts) -> Parts:
         config, name, metrics = self.config, self.name, self._metrics
         backoff = Backoff(config.on_error.backoff, config.on_error.max_backoff)
@@ -227,6 +232,7 @@ class InboundKafkaChannel:
         for part in (self._committer, self._fetcher, self._workers, self._watchdog):
             part.start()
         self._coordinator.start()
+        self._stall_guard.start()
 
     def reached_bounds(self, deadline: Deadline) -> bool:
         """Whether a bounded run is over: all partitions of the group are committed that far.
@@ -257,6 +263,7 @@ class InboundKafkaChannel:
             ("fetcher", self._fetcher),
             ("committer", self._committer),
             ("watchdog", self._watchdog),
+            ("stall guard", self._stall_guard),
         ):
             if not part.stop(deadline):
                 left.append(name)

@@ -125,11 +125,17 @@ class Coordinator:
 
     @property
     def last_turn(self) -> float:
-        """Monotonic time of the last sign of progress; a watchdog compares it with half a session.
-
-        Without events there is one at least every third of a session.
-        """
+        """Monotonic time of the last sign of progress."""
         return self._member.last_progress
+
+    @property
+    def turn_limit(self) -> float | None:
+        """Seconds within which there has to be another: a session. None unless it runs.
+
+        Without events there is one at least every third of a session; one that asks ZooKeeper
+        several things may wait for each answer up to a quarter of it.
+        """
+        return self._registry.session_timeout if self._thread.is_alive() else None
 
     @property
     def claims(self) -> tuple[Claim, ...]:

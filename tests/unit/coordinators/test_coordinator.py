@@ -126,6 +126,16 @@ def test_stop_ends_by_its_deadline_and_names_what_was_left(running: Running) -> 
     assert running.registry.owners("orders") == {}
 
 
+def test_turns_are_expected_only_while_it_runs(running: Running) -> None:
+    """A running coordinator has a session's time for a turn; before and after, none is missed."""
+    idle = Coordinator(running.registry, running.inbox, INFO, SETTINGS)
+    assert idle.turn_limit is None
+    running.take(2)
+    assert running.coordinator.turn_limit == running.registry.session_timeout
+    running.coordinator.stop(Deadline.after(0.05))
+    assert running.coordinator.turn_limit is None
+
+
 def test_a_drained_member_stays_and_can_take_part_again(running: Running) -> None:
     """A drain returns what is not given back in time, and takes nothing new until it ends."""
     claims = running.take(2)
