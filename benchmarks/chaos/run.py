@@ -61,12 +61,12 @@ def run(minutes: float = 10.0, seed: int = 1) -> Report:
     return carry_out(Plan(draw(seed, minutes * 60)))
 
 
-def carry_out(plan: Plan) -> Report:
-    """Carry a plan out in a folder of its own, which is kept when something is wrong."""
+def carry_out(plan: Plan, *, keep: bool = False) -> Report:
+    """Carry a plan out in a folder of its own, which is kept with ``keep`` or when it fails."""
     directory = Path(tempfile.mkdtemp(prefix="headrace-chaos-"))
     say(f"seed {plan.schedule.seed}, {plan.schedule.seconds:.0f} s, in {directory}")
     report = Run(plan, directory).report()
-    if report.figures["holds"]:
+    if report.figures["holds"] and not keep:
         shutil.rmtree(directory, ignore_errors=True)
     else:
         say(f"everything is kept in {directory}")
