@@ -152,10 +152,11 @@ def _commit(group: Group, plan: Plan, hold: Hold, *, moved: bool) -> None:
     if not offsets:
         return
     deadline = Deadline.after(min(COMMIT_TIMEOUT, hold.remaining()), group.clock)
+    hold.clean = False
     failures = group.store.commit(offsets, deadline)
     if failures:
-        hold.clean = False
         raise OffsetsError(_failure_text(group.channel.group, failures, moved=moved))
+    hold.clean = True
 
 
 def _after(change: Change) -> int | None:

@@ -89,7 +89,10 @@ def reset(
 @app.command()
 def export(
     config: _Config,
-    file: Annotated[Path, typer.Argument(help="The file to write, in YAML.", dir_okay=False)],
+    file: Annotated[
+        Path,
+        typer.Argument(help="The file to write, in YAML; - for standard output.", dir_okay=False),
+    ],
     channel: _Channel = None,
     topic: _Topics = None,
 ) -> None:

@@ -160,6 +160,9 @@ def export(config: Config, channel: str | None, choices: Sequence[Choice], file:
         group=opened.channel.group,
         exported=format_moment(int(SYSTEM_CLOCK.time()) * 1000),
     )
+    if str(file) == "-":
+        typer.echo(document.dump(), nl=False)
+        return
     write_whole(file, document.dump())
     typer.echo(f"{len(offsets)} of {len(found)} partitions have an offset; written to {file}")
 

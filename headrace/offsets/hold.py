@@ -85,6 +85,7 @@ class Hold:
         self._lease = lease
         self._clock = clock
         self._claims: dict[TopicPartition, Claim] = {}
+        #: Whether nothing is under way under the claims, which is how they end then.
         self.clean = True
 
     def claim(self, partitions: Iterable[TopicPartition]) -> None:

@@ -80,6 +80,12 @@ def operator(site: Site) -> Operator:
     return Operator(site)
 
 
+def read_up(site: Site, document: dict[str, Any]) -> None:
+    """Have a daemon read what is there."""
+    daemon = site.daemon(document).start("--until", "latest")
+    assert daemon.wait() == 0, daemon.text()
+
+
 def test_the_console_script_has_the_commands(operator: Operator) -> None:
     """In a process of its own: the table alone is on standard output, and nothing besides."""
     done = subprocess.run(
@@ -132,7 +138,7 @@ def test_a_reset_is_planned_and_then_done(operator: Operator) -> None:
     assert site.offsets() == [10, 7]
     assert site.nodes() == []
     before = len(site.seen())
-    assert site.daemon(site.document()).start("--until", "latest").wait() == 0
+    read_up(site, site.document())
     assert site.seen()[before:] == ["1-7", "1-8", "1-9"]
     assert [each["epoch"] for each in operator.shown()] == [2, 3]
 
@@ -197,6 +203,8 @@ def test_offsets_are_exported_and_imported(operator: Operator) -> None:
     operator.call("reset", "--to", "offset:6", "--topic", f"{site.topic}:0")
     assert operator.call("export", str(file)).startswith("2 of 2 partitions")
     written = yaml.safe_load(file.read_text())
+    printed = yaml.safe_load(operator.call("export", "-"))
+    assert {**printed, "exported": None} == {**written, "exported": None}
     assert written["topics"][site.topic]["offsets"] == {0: 6, 1: 10}
     operator.call("reset", "--to", "earliest")
     operator.call("import", str(file))
@@ -230,12 +238,12 @@ def test_a_reset_works_wherever_the_group_s_offsets_are(site: Site, offsets: Any
     document = site.document(offsets=offsets)
     for number in (0, 1):
         site.broker.produce(site.partition(number), b"first", b"second")
-    assert site.daemon(document).start("--until", "latest").wait() == 0
+    read_up(site, document)
     operator = Operator(site, document)
     assert [each["group_offset"] for each in operator.shown()] == [2, 2]
     operator.call("reset", "--to", "shift-by:-1")
     assert [each["next_offset"] for each in operator.shown()] == [1, 1]
-    assert site.daemon(document).start("--until", "latest").wait() == 0
+    read_up(site, document)
     assert sorted(site.seen()[4:]) == ["second", "second"]
 
 
@@ -284,14 +292,14 @@ def test_a_spark_channel_follows_the_table_s_offset_after_a_reset(site: Site) ->
     document["spark"] = {"master": "local[1]"}
     for number in (0, 1):
         site.broker.transact(site.partition(number), *[b"x"] * 5)
-    assert site.daemon(document).start("--until", "latest").wait() == 0
+    read_up(site, document)
     operator = Operator(site, document)
     assert [(p["group_offset"], p["sink_offset"]) for p in operator.shown()] == [(6, 5)] * 2
 
     operator.call("reset", "--to", "offset:3", "--topic", f"{site.topic}:1")
 
     assert [p["next_offset"] for p in operator.shown()] == [5, 3]
-    assert site.daemon(document).start("--until", "latest").wait() == 0
+    read_up(site, document)
     rows = DeltaTable(table).to_pyarrow_table().to_pylist()
     found = sorted((row["partition"], row["offset"]) for row in rows)
     assert found == [(0, n) for n in range(5)] + [(1, n) for n in (0, 1, 2, 3, 3, 4, 4)]
