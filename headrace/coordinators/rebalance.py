@@ -14,7 +14,7 @@ from headrace.coordinators.settling import Settling
 from headrace.records import TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from headrace.clock import Clock
     from headrace.coordinators.allocation import Allocation
@@ -50,6 +50,7 @@ class Rebalance:
         self._counts: dict[str, int] = {}
         self._not_before: dict[TopicPartition, float] = {}
         self._last_look_took = 0.0
+        self._returning = True
         self._said: RebalanceSummary | None = None
         self._next_verification = clock.monotonic() + settings.safety_poll
         self.next_look = clock.monotonic()
@@ -58,6 +59,7 @@ class Rebalance:
 
     def begin(self) -> None:
         """Start over after joining: the group is new to us."""
+        self._returning = True
         self._settling = Settling(self._settings.rebalance_delay, self._clock)
         self.next_look = self._clock.monotonic()
 
@@ -98,13 +100,22 @@ class Rebalance:
             self.look_soon()
             return
         self._reconcile(owners)
-        allocation = self._allocate(view, owners)
+        partitions = self._partitions()
+        former = self._registry.former(sorted(partitions - owners.keys()))
+        present = reckoned(view.members, self._names(owners), former)
+        allocation = allocate(view.members, partitions, present)
+        mine = allocation.of(self._registry.member) - owners.keys()
         wait = self._settling.observe(view.members)
         if wait > 0:
             self._look_after(wait)
+            if self._returning:
+                # nothing moves by that, so that nobody has to be waited for
+                ours = {p for p in mine if former.get(p) == self._registry.member}
+                self._claim(ours, lease, keep_alive)
         else:
+            self._returning = False
             self._release(allocation)
-            self._claim(allocation, owners, lease, keep_alive)
+            self._claim(mine, lease, keep_alive)
         self._say(view, allocation, owners)
 
     def verify(self) -> None:
@@ -136,18 +147,6 @@ class Rebalance:
             for topic, count in self._counts.items()
             for number in range(count)
         }
-
-    def _allocate(self, view: GroupView, owners: Mapping[TopicPartition, Owner]) -> Allocation:
-        """Compute the map; who had a free partition last counts as its owner.
-
-        So a group whose nodes all went, with ZooKeeper or with every session, comes back to what
-        it had. Partitions on their way to another member are in the same place before, during and
-        after their release.
-        """
-        partitions = self._partitions()
-        former = self._registry.former(sorted(partitions - owners.keys()))
-        returning = {p: member for p, member in former.items() if member in view.members}
-        return allocate(view.members, partitions, returning | self._names(owners))
 
     def _names(self, owners: Mapping[TopicPartition, Owner]) -> dict[TopicPartition, str]:
         """Return owners by name; one that is not to be reckoned with gets a name no member has."""
@@ -185,13 +184,12 @@ class Rebalance:
 
     def _claim(
         self,
-        allocation: Allocation,
-        owners: Mapping[TopicPartition, Owner],
+        partitions: Collection[TopicPartition],
         lease: Lease,
         keep_alive: Callable[[], None],
     ) -> None:
         now = self._clock.monotonic()
-        for partition in sorted(allocation.of(self._registry.member) - owners.keys()):
+        for partition in sorted(partitions):
             if partition in self._holdings:
                 continue
             due = self._not_before.get(partition, now)

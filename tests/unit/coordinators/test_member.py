@@ -348,3 +348,19 @@ def test_a_member_that_starts_again_goes_back_to_what_it_had(group: Group) -> No
         group.zookeeper.remove(PATHS.member(name))
     group.run(12)
     assert [member.held for member in members] == before
+
+
+def test_what_was_a_members_own_it_claims_without_delay(group: Group) -> None:
+    """A member that starts again has its former partitions at once, and no others."""
+    a, b = group.join("a"), group.join("b")
+    group.run()
+    had, other = a.held, b.held
+    group.crash(a)
+    b.stopped = True
+    again = group.join("a")
+    group.run(0.2)
+    assert again.held == had
+    b.stopped = False
+    group.run()
+    assert (again.held, b.held) == (had, other)
+    assert not b.channel.asked
