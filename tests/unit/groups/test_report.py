@@ -101,6 +101,22 @@ def test_what_is_on_its_way(scene: Scene) -> None:
     assert len(scene.look().standing(OWNED)) == 2
 
 
+def test_what_is_free_waits_for_whoever_had_it_last(scene: Scene) -> None:
+    """The look reckons as the members do, or it would name others."""
+    members = scene.group.join("b"), scene.group.join("a")
+    scene.group.run()
+    running = scene.look()
+    for member in members:
+        scene.group.crash(member)
+    for each in running.members:
+        assert each.document is not None
+        scene.group.zookeeper.put(PATHS.member(each.name), each.document.encode())
+    pending = scene.look().standing(PENDING)
+    assert [(each.partition, each.meant_for) for each in pending] == [
+        (each.partition, each.owner) for each in running.partitions
+    ]
+
+
 def test_what_static_lists_get_wrong(scene: Scene) -> None:
     """A partition in two lists is contended, one that does not exist is missing."""
     static = MemberInfo(frozenset({TOPIC}), Mode.STATIC, lists={TOPIC: (0, 1, 9)})
@@ -146,6 +162,16 @@ def test_an_unreadable_member_is_shown_with_its_problem(scene: Scene) -> None:
     assert (member.name, member.document) == ("x", None)
     assert member.problem is not None
     assert "is not JSON" in member.problem
+
+
+def test_what_a_later_version_left_says_why_it_waits(scene: Scene) -> None:
+    """Its epoch nodes are not destroyed, so nobody of this version can claim."""
+    scene.group.zookeeper.put(PATHS.epoch(partition(0)), b'{"version":2}')
+    scene.group.join("a")
+    scene.group.run()
+    found = scene.partition(0)
+    assert (found.standing, found.meant_for, found.epoch) == (PENDING, "a", None)
+    assert any("format version 2" in note for note in found.notes)
 
 
 def test_claims_that_cannot_take_effect_are_noted(scene: Scene) -> None:
