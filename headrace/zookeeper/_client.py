@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from kazoo import exceptions as kazoo_errors
 from kazoo.client import KazooClient
 from kazoo.protocol import connection as kazoo_connection
+from kazoo.protocol.states import KazooState
 from kazoo.retry import KazooRetry
 from kazoo.security import ACL, make_acl
 
+from headrace.clock import SYSTEM_CLOCK
 from headrace.errors import ConfigError
 from headrace.zookeeper.errors import (
     AccessDeniedError,
@@ -26,6 +28,7 @@ from headrace.zookeeper.nodes import Check, Create, Delete, NodeStat, SetData
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from headrace.clock import Clock
     from headrace.errors import HeadraceError
     from headrace.zookeeper.nodes import Operation
     from headrace.zookeeper.settings import (
@@ -74,7 +77,9 @@ class ClientHandle(NamedTuple):
 
 
 def build_client(
-    settings: ZooKeeperSettings, credentials: Credentials | None = None
+    settings: ZooKeeperSettings,
+    credentials: Credentials | None = None,
+    clock: Clock = SYSTEM_CLOCK,
 ) -> ClientHandle:
     """Return a client that is not started yet; with ``credentials`` it asks for that session."""
     client = KazooClient(
@@ -90,24 +95,36 @@ def build_client(
         ),
         **(_tls_options(settings.tls) if settings.tls else {}),
     )
-    return ClientHandle(client, _observe_negotiation(client, settings.session_timeout))
+    return ClientHandle(client, _observe_connects(client, settings.session_timeout, clock))
 
 
-def _observe_negotiation(client: Any, requested: float) -> Callable[[], float]:
-    """Remember what each connect agrees on.
+def _observe_connects(client: Any, requested: float, clock: Clock) -> Callable[[], float]:
+    """Remember what each connect agrees on, and let a client forget what nobody has any more.
 
     kazoo keeps the agreed time-out to itself; its connect returns two thirds of it as the read
     time-out, in milliseconds. Only this lets a lease be as short as the servers made the session.
+
+    It also asks to be let in by none but servers that have all it ever saw, for as long as it
+    lives. Servers that lost their data would refuse it for ever. A session's length after the
+    connection was lost every lease is over and nothing that was seen counts: from then on any
+    server will do.
     """
     agreed = [requested]
+    lost_at: list[float] = []
     connect = client._connection._connect  # noqa: SLF001 - there is no public way to the number
 
     def observed(*args: Any) -> tuple[float, float]:
+        if lost_at and clock.monotonic() - lost_at[0] > agreed[0]:
+            client.last_zxid = 0
         read_timeout, connect_timeout = connect(*args)
         agreed[0] = round(read_timeout * 1.5) / 1000
         return read_timeout, connect_timeout
 
+    def note(state: str) -> None:
+        lost_at[:] = [clock.monotonic()] if state == KazooState.SUSPENDED else []
+
     client._connection._connect = observed  # noqa: SLF001 - see above
+    client.add_listener(note)
     return lambda: agreed[0]
 
 

@@ -118,7 +118,7 @@ class ZooKeeperSession:
         self._settings = settings
         self._store = store
         self._clock = clock
-        self._client, self._negotiated = build_client(settings)
+        self._client, self._negotiated = build_client(settings, clock=clock)
         self._ending = _Ending(self._client)
         self._stored: Credentials | None = None
         self._store_lock = threading.Lock()
@@ -178,6 +178,15 @@ class ZooKeeperSession:
             outside.ensure(self._settings.chroot)
         finally:
             outside.close(deadline)
+
+    def _restore_chroot(self) -> None:
+        """Create the chroot again where the servers lost it; no answer leaves it to the caller."""
+        if not self._settings.chroot:
+            return
+        try:
+            self._ensure_chroot(Deadline.after(self.operation_timeout, self._clock))
+        except ZooKeeperUnavailableError as error:
+            raise OutcomeUnknownError(self._settings.chroot, str(error)) from error
 
     def _retire_predecessor(self, deadline: Deadline) -> None:
         """Attach to the session of a crashed process and close it: its nodes vanish at once."""
@@ -268,8 +277,11 @@ class ZooKeeperSession:
         return node_stat(stat)
 
     def ensure(self, path: str) -> None:
-        """Create a persistent node and its parents where they are missing."""
-        if path in {"", "/"} or self.exists(path) is not None:
+        """Create a persistent node and its parents where they are missing, the chroot as well."""
+        if path in {"", "/"}:
+            self._restore_chroot()
+            return
+        if self.exists(path) is not None:
             return
         self.ensure(path.rpartition("/")[0])
         with suppress(NodeExistsError):
