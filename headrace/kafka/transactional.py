@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from enum import Enum
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 import structlog
 from confluent_kafka import KafkaError, KafkaException, Producer
 
+from headrace.clock import Deadline
 from headrace.kafka import properties
 from headrace.kafka.offset_metadata import entry
 from headrace.kafka.offsets import KafkaOffsetStore
-from headrace.kafka.ports import Failure, Refusal
+from headrace.kafka.ports import Failure, OffsetStoreError, Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from headrace.clock import Deadline
+    from confluent_kafka import TopicPartition as ClientPartition
+
+    from headrace.clock import Clock
     from headrace.kafka.ports import Commit, StoredOffset
     from headrace.records import TopicPartition
 
@@ -25,6 +29,17 @@ log = structlog.get_logger(__name__)
 #: Milliseconds after which the brokers abort a transaction whose producer is silent. Offsets in an
 #: open transaction cannot be read; a new owner does not wait for this, it fences the producer.
 TRANSACTION_TIMEOUT_MS = 15_000
+
+#: Milliseconds that a request may stay unanswered. The client's call that adds offsets to a
+#: transaction waits for this, whatever time-out it is given: 15 s with the client's own choice.
+SOCKET_TIMEOUT_MS = 5_000
+
+#: Seconds after which a call of the client counts as hung, provided that the brokers answer: what
+#: a transaction left open is aborted by them before that.
+STUCK_AFTER = 2 * TRANSACTION_TIMEOUT_MS / 1000
+
+#: Seconds in which the brokers have to answer for that.
+_ASK_TIMEOUT = 1.0
 
 _SHUT_OUT = "the brokers shut out our transactional producer"
 
@@ -43,27 +58,67 @@ class _Phase(Enum):
 
 
 class _Member:
-    """The producer of one stay in the group. Used by the committer's thread."""
+    """The producer of one stay in the group. Used by the committer's thread.
+
+    Its calls run on a thread of their own, one commit at a time: the client does not heed every
+    time-out, and after some outages a call never comes back.
+    """
 
     def __init__(self, client_properties: Mapping[str, Any], transactional_id: str) -> None:
         self.transactional_id = transactional_id
         self._phase = _Phase.NEW
+        self._call: Thread | None = None
+        self._called_at = 0.0
+        self._outcome: Failure | None = None
         self._producer = Producer(
             {
-                **properties.silent(client_properties),
+                "socket.timeout.ms": SOCKET_TIMEOUT_MS,
+                **properties.base(client_properties),
                 "transactional.id": transactional_id,
                 "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
             }
         )
 
     def commit(
-        self, offsets: Mapping[TopicPartition, Commit], group: object, deadline: Deadline
-    ) -> None:
-        """Store offsets, after what an earlier call left undecided. Raises KafkaException."""
+        self, entries: list[ClientPartition], group: object, deadline: Deadline
+    ) -> Failure | None:
+        """Store offsets, after what an earlier call left undecided; None if they are stored."""
+        if self.busy_for(deadline.clock) > 0:
+            return Failure("the producer is still busy with an earlier commit")
+        self._called_at = deadline.clock.monotonic()
+        self._call = Thread(
+            target=self._run, args=[entries, group, deadline], name="kafka-commit", daemon=True
+        )
+        self._call.start()
+        self._call.join(deadline.remaining)
+        if self._call.is_alive():
+            return Failure("no answer to the transaction in time")
+        return self._outcome
+
+    def busy_for(self, clock: Clock) -> float:
+        """Return the seconds for which a call has not come back, 0.0 if there is none."""
+        if self._call is None or not self._call.is_alive():
+            return 0.0
+        return max(clock.monotonic() - self._called_at, 0.001)
+
+    def serve(self) -> None:
+        """Hand over what the client has to say."""
+        self._producer.poll(0)
+
+    # --- on the thread of a call ------------------------------------------------------------
+
+    def _run(self, entries: list[ClientPartition], group: object, deadline: Deadline) -> None:
+        try:
+            self._transact(entries, group, deadline)
+        except KafkaException as error:
+            self._outcome = self._failed(error.args[0])
+        else:
+            self._outcome = None
+
+    def _transact(self, entries: list[ClientPartition], group: object, deadline: Deadline) -> None:
         self._settle(deadline)
         self._producer.begin_transaction()
         self._phase = _Phase.OPEN
-        entries = [entry(partition, commit) for partition, commit in offsets.items()]
         self._producer.send_offsets_to_transaction(entries, group, _left(deadline))
         self._phase = _Phase.COMMITTING
         self._producer.commit_transaction(_left(deadline))
@@ -79,7 +134,7 @@ class _Member:
                 self._producer.commit_transaction(_left(deadline))
         self._phase = _Phase.READY
 
-    def failed(self, error: KafkaError) -> Failure:
+    def _failed(self, error: KafkaError) -> Failure:
         """Return what an error means, and be ready for what is to follow."""
         if error.fatal() or error.code() in _FENCED:
             return Failure(f"{_SHUT_OUT}: {error.str()}", Refusal.MEMBERSHIP)
@@ -137,17 +192,30 @@ class TransactionalOffsetStore:
     ) -> Failure | None:
         if transactional_id in self._ended:
             return Failure("this stay in the group is over", Refusal.MEMBERSHIP)
-        member: _Member | None = None
         try:
             member = self._member_of(transactional_id)
-            member.commit(offsets, self._plain.group_metadata(), deadline)
         except KafkaException as error:
-            reason = error.args[0]
-            failure = Failure(reason.str()) if member is None else member.failed(reason)
-            if failure.refusal is Refusal.MEMBERSHIP:
-                self._end()
-            return failure
-        return None
+            return Failure(error.args[0].str())
+        entries = [entry(partition, commit) for partition, commit in offsets.items()]
+        failure = member.commit(entries, self._plain.group_metadata(), deadline)
+        if failure is not None and self._is_stuck(member, offsets, deadline):
+            failure = Failure("our transactional producer does not come back", Refusal.MEMBERSHIP)
+        if failure is not None and failure.refusal is Refusal.MEMBERSHIP:
+            self._end()
+        return failure
+
+    def _is_stuck(
+        self, member: _Member, partitions: Collection[TopicPartition], deadline: Deadline
+    ) -> bool:
+        """Whether the producer hangs though the brokers answer others."""
+        if member.busy_for(deadline.clock) < STUCK_AFTER:
+            return False
+        try:
+            self._plain.read_many(partitions, Deadline.after(_ASK_TIMEOUT, deadline.clock))
+        except OffsetStoreError:
+            return False
+        log.error("producer_stuck", transactional_id=member.transactional_id)
+        return True
 
     def _member_of(self, transactional_id: str) -> _Member:
         """Return the producer of a stay in the group; a new stay ends the one before."""
@@ -169,6 +237,8 @@ class TransactionalOffsetStore:
     def serve(self) -> None:
         """Run what callbacks have come."""
         self._plain.serve()
+        if self._member is not None:
+            self._member.serve()
 
     def close(self) -> None:
         """Release the clients."""

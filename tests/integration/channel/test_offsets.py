@@ -1,0 +1,120 @@
+"""Channels on real servers whose offsets somebody else writes, or that move to another store."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from headrace.clock import Deadline
+from headrace.coordinators.layout import EpochDocument, GroupPaths
+from headrace.coordinators.offset_nodes import ZooKeeperOffsetStore
+from headrace.kafka.fencing import fence_producers
+from headrace.kafka.ports import StoredOffset
+from headrace.zookeeper.session import ZooKeeperSession
+from headrace.zookeeper.settings import ZooKeeperSettings
+from tests.integration.channel.rig import WAIT, Notes, eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from headrace.zookeeper.protocol import Session
+    from tests.integration.channel.rig import Group
+
+TRANSACTIONS = {"fencing": "transactions"}
+
+
+@pytest.fixture
+def session(zookeeper_hosts: str) -> Iterator[Session]:
+    """A session beside the members'."""
+    session = ZooKeeperSession(ZooKeeperSettings(zookeeper_hosts))
+    session.start()
+    yield session
+    session.close(Deadline.after(5))
+
+
+@pytest.mark.parametrize("offsets", ["kafka", TRANSACTIONS])
+@pytest.mark.parametrize(
+    "metadata", ["", json.dumps({"version": 1, "epoch": 1, "member": "zombie"})]
+)
+def test_a_foreign_commit_is_mended(group: Group, offsets: Any, metadata: str) -> None:
+    """What a zombie or another program commits is replaced, though the channel is idle."""
+    with group.running(Notes(), offsets=offsets):
+        eventually(lambda: group.stored() == [StoredOffset(0, 1)])
+    notes = Notes()
+    with group.running(notes, offsets=offsets) as controller:
+        group.produce(20)
+        eventually(lambda: group.stored() == [StoredOffset(20, 2)])
+        group.broker.commit(group.name, group.partition(), 3, metadata)
+        eventually(lambda: group.stored() == [StoredOffset(20, 2)])
+        found = "stale" if metadata else "foreign"
+        labels = ("main", group.topic, found)
+        eventually(lambda: controller.metrics.foreign_commits.labels(*labels)._value.get() == 1)
+    assert notes.records[group.partition()] == list(range(20))
+
+
+def test_an_owner_yields_to_a_higher_epoch(group: Group) -> None:
+    """A commit of a later claim ends ours; the next claim is above it and goes on from there."""
+    notes = Notes()
+    with group.running(notes):
+        group.produce(20)
+        eventually(lambda: group.stored() == [StoredOffset(20, 1)])
+        later = json.dumps({"version": 1, "epoch": 9, "member": "other"})
+        group.broker.commit(group.name, group.partition(), 15, later)
+        notes.wait(lambda: "lost" in notes.callbacks[group.partition()])
+        eventually(lambda: group.stored() == [StoredOffset(20, 10)])
+    assert notes.records[group.partition()] == [*range(20), *range(15, 20)]
+
+
+def test_a_member_that_is_shut_out_joins_anew(group: Group, session: Session) -> None:
+    """Its producer's end costs it the claims; with the next ones it goes on where it was."""
+    notes, path = Notes(), GroupPaths(group.name).epoch(group.partition())
+    with group.running(notes, offsets=TRANSACTIONS):
+        group.produce(20)
+        eventually(lambda: group.stored() == [StoredOffset(20, 1)])
+        before = EpochDocument.decode(path, session.get(path).data)
+        assert before.transactional_id == f"headrace.{group.name}.a.{before.member_epoch}"
+        properties = {"bootstrap.servers": group.broker.address}
+        fence_producers(properties, [before.transactional_id], Deadline.after(WAIT))
+        group.produce(20, start=20)
+        eventually(lambda: group.stored() == [StoredOffset(40, 2)])
+    after = EpochDocument.decode(path, session.get(path).data)
+    assert after.member_epoch > before.member_epoch
+    assert after.clean_end
+    assert notes.callbacks[group.partition()].count("lost") == 1
+
+
+def test_a_killed_member_s_producer_is_shut_out(group: Group, session: Session) -> None:
+    """After an end that was not clean the next owner fences, and hands nothing down."""
+    path = GroupPaths(group.name).epoch(group.partition())
+    with group.running(Notes(), offsets=TRANSACTIONS):
+        group.produce(20)
+        eventually(lambda: group.stored() == [StoredOffset(20, 1)])
+        former = EpochDocument.decode(path, session.get(path).data)
+    session.set(path, former.encode())  # as a crash would have left it
+    notes = Notes()
+    with group.running(notes, "b", offsets=TRANSACTIONS):
+        group.produce(20, start=20)
+        eventually(lambda: group.stored() == [StoredOffset(40, 2)])
+        present = EpochDocument.decode(path, session.get(path).data)
+        assert present.unfenced == (former.transactional_id,)
+    assert EpochDocument.decode(path, session.get(path).data).unfenced == ()
+    assert notes.records[group.partition()] == list(range(20, 40))
+
+
+def test_a_group_moves_to_zookeeper_and_back(group: Group, session: Session) -> None:
+    """By its setting alone; nothing is missed or repeated, and nothing is left behind."""
+    nodes = ZooKeeperOffsetStore(session, group.name)
+    partition, read = group.partition(), []
+    kept: list[tuple[int | None, int | None]] = []
+    for number, offsets in enumerate(("kafka", "zookeeper", TRANSACTIONS, "zookeeper")):
+        notes = Notes()
+        with group.running(notes, offsets=offsets):
+            group.produce(10, start=10 * number)
+            notes.wait_values(10)
+        read += notes.records[partition]
+        node = nodes.read(partition, Deadline.after(WAIT))
+        kept.append((group.offsets()[0], None if node is None else node.offset))
+    assert kept == [(10, None), (10, 20), (30, None), (30, 40)]
+    assert read == list(range(40))

@@ -1,0 +1,198 @@
+"""What a transactional store makes of its producer's answers, with a producer that plays them."""
+
+from __future__ import annotations
+
+from collections import deque
+from threading import Event
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from headrace.clock import Deadline
+from headrace.kafka import transactional
+from headrace.kafka.ports import Commit, OffsetStoreError, Refusal
+from headrace.kafka.transactional import STUCK_AFTER, TransactionalOffsetStore
+from headrace.records import TopicPartition
+from headrace.testing import FakeClock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from headrace.kafka.ports import Failure
+
+P0 = TopicPartition("events", 0)
+WAIT = 10.0
+
+TIMED_OUT = KafkaError(KafkaError._TIMED_OUT, "timed out", retriable=True)
+ABORT = KafkaError(KafkaError._TIMED_OUT, "abort", txn_requires_abort=True)
+FENCED = KafkaError(KafkaError._FENCED, "fenced", fatal=True)
+
+
+class Stage:
+    """Producers that note their calls and fail as the script of each call says."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self.opened: list[str] = []
+        self.script: dict[str, deque[KafkaError]] = {}
+        self.hang = Event()
+        self.hang.set()
+
+    def producer(self, properties: Mapping[str, Any]) -> Stage:
+        """Open a producer; all of them are this one."""
+        self.opened.append(properties["transactional.id"])
+        return self
+
+    def _called(self, name: str) -> None:
+        self.calls.append(name)
+        assert self.hang.wait(WAIT)
+        if self.script.get(name):
+            raise KafkaException(self.script[name].popleft())
+
+    def init_transactions(self, _: float) -> None:
+        """Note it."""
+        self._called("init")
+
+    def begin_transaction(self) -> None:
+        """Note it."""
+        self._called("begin")
+
+    def send_offsets_to_transaction(self, *_: object) -> None:
+        """Note it."""
+        self._called("send")
+
+    def commit_transaction(self, _: float) -> None:
+        """Note it."""
+        self._called("commit")
+
+    def abort_transaction(self, _: float) -> None:
+        """Note it."""
+        self._called("abort")
+
+    def poll(self, _: float) -> None:
+        """Have nothing to say."""
+
+
+@pytest.fixture
+def stage(monkeypatch: pytest.MonkeyPatch) -> Stage:
+    """Producers that do as they are told."""
+    stage = Stage()
+    monkeypatch.setattr(transactional, "Producer", stage.producer)
+    return stage
+
+
+@pytest.fixture
+def store(stage: Stage) -> Iterator[TransactionalOffsetStore]:
+    """A store without a broker."""
+    del stage
+    store = TransactionalOffsetStore({"bootstrap.servers": "127.0.0.1:1", "log_level": 0}, "group")
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def commit(store: TransactionalOffsetStore) -> Callable[..., Failure | None]:
+    """Commit for P0 as a stay in the group."""
+
+    def commit(stay: str = "tx.1", deadline: Deadline | None = None) -> Failure | None:
+        commits = {P0: Commit(7, 1, "a", transactional_id=stay)}
+        return store.commit(commits, deadline or Deadline.after(WAIT)).get(P0)
+
+    return commit
+
+
+def test_one_producer_commits_for_one_stay(
+    stage: Stage, commit: Callable[..., Failure | None]
+) -> None:
+    """It is opened with the first commit, serves all of the stay, and a new stay has its own."""
+    assert [commit(), commit(), commit("tx.2")] == [None, None, None]
+    assert stage.opened == ["tx.1", "tx.2"]
+    transaction = ["begin", "send", "commit"]
+    assert stage.calls == ["init", *transaction, *transaction, "init", *transaction]
+    failure = commit()
+    assert failure is not None
+    assert failure.refusal is Refusal.MEMBERSHIP
+    assert stage.opened == ["tx.1", "tx.2"], "a stay that is over is never begun anew"
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "then"),
+    [
+        ("init", TIMED_OUT, ["init", "begin", "send", "commit"]),
+        ("begin", TIMED_OUT, ["begin", "send", "commit"]),
+        ("send", TIMED_OUT, ["abort", "begin", "send", "commit"]),
+        ("send", ABORT, ["abort", "begin", "send", "commit"]),
+        ("commit", TIMED_OUT, ["commit", "begin", "send", "commit"]),
+        ("commit", ABORT, ["abort", "begin", "send", "commit"]),
+    ],
+)
+def test_what_was_left_open_is_settled_first(
+    stage: Stage,
+    commit: Callable[..., Failure | None],
+    call: str,
+    error: KafkaError,
+    then: list[str],
+) -> None:
+    """After a time-out the end that was asked for is asked for again, anything else is undone."""
+    stage.script[call] = deque([error])
+    failure = commit()
+    assert failure is not None
+    assert failure.refusal is Refusal.NONE
+    stage.calls.clear()
+    assert commit() is None
+    assert stage.calls == then
+
+
+@pytest.mark.parametrize("call", ["init", "begin", "send", "commit"])
+def test_a_producer_that_is_shut_out_is_not_asked_again(
+    stage: Stage, commit: Callable[..., Failure | None], call: str
+) -> None:
+    """The stay in the group is over, whatever call heard of it first."""
+    stage.script[call] = deque([FENCED])
+    refusals = [failure.refusal for failure in (commit(), commit()) if failure is not None]
+    assert refusals == [Refusal.MEMBERSHIP] * 2
+    assert stage.calls[-1] == call
+    assert commit("tx.2") is None
+
+
+def test_a_call_that_does_not_come_back_ends_the_stay(
+    stage: Stage,
+    store: TransactionalOffsetStore,
+    commit: Callable[..., Failure | None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The committer never hangs with it; once the brokers answer others, it is given up."""
+    clock = FakeClock()
+    stage.hang.clear()
+    outcomes = [commit(deadline=Deadline.after(0, clock))]
+    outcomes.append(commit(deadline=Deadline.after(0, clock)))
+    clock.advance(STUCK_AFTER)
+
+    def unreachable(*_: object) -> None:
+        raise OffsetStoreError("no broker")
+
+    monkeypatch.setattr(store._plain, "read_many", unreachable)
+    outcomes.append(commit(deadline=Deadline.after(0, clock)))
+    monkeypatch.setattr(store._plain, "read_many", lambda *_: {})
+    outcomes.append(commit(deadline=Deadline.after(0, clock)))
+    refusals = [outcome.refusal for outcome in outcomes if outcome is not None]
+    assert refusals == [Refusal.NONE] * 3 + [Refusal.MEMBERSHIP]
+    stage.hang.set()
+    assert commit("tx.2") is None
+
+
+def test_a_claim_without_a_producer_commits_plainly(
+    stage: Stage, store: TransactionalOffsetStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An operator's hold on a stopped group has no stay to be fenced."""
+    plain: list[object] = []
+
+    def note(offsets: object, _: Deadline) -> dict[object, object]:
+        plain.append(offsets)
+        return {}
+
+    monkeypatch.setattr(store._plain, "commit", note)
+    assert store.commit({P0: Commit(7, 1)}, Deadline.after(WAIT)) == {}
+    assert plain == [{P0: Commit(7, 1)}]
+    assert stage.opened == []
