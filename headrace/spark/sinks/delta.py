@@ -12,6 +12,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 
 from headrace.errors import SinkConflictError, StartError
 from headrace.spark.sinks.contract import CommitConflictError, Guarantee
+from headrace.spark.sinks.delta_format import check_format, format_note
 from headrace.spark.sinks.schema import check_schema, delta_schema
 from headrace.spark.sinks.staging import StagedFiles, Staging, local_folder, sync
 
@@ -75,12 +76,16 @@ class DeltaSink:
         """Make the folder, remove what dead processes left staged, look at the table.
 
         Raises:
-            StartError: the folder cannot be written, or holds a table of another layout.
+            StartError: the folder cannot be written, or holds a table of another layout or of a
+                later version of Headrace.
         """
         self._staging.open()
         with self._lock:
             table = self._handle()
-        if table is not None and tuple(table.metadata().partition_columns) != self._partition_by:
+        if table is None:
+            return
+        check_format(self._folder, table)
+        if tuple(table.metadata().partition_columns) != self._partition_by:
             raise StartError(
                 f"{self._folder}: the table is partitioned by "
                 f"{table.metadata().partition_columns}, the sink is set to "
@@ -88,10 +93,18 @@ class DeltaSink:
             )
 
     def stored_offset(self, identity: str) -> int | None:
-        """Return the offset in the newest version of the table, None without table or entry."""
+        """Return the offset in the newest version of the table, None without table or entry.
+
+        Raises:
+            LaterFormatError: a later version of Headrace writes to the table.
+        """
         with self._lock:
             table = self._handle()
-            return None if table is None else _offset(self._refreshed(table), identity)
+            if table is None:
+                return None
+            table = self._refreshed(table)
+            check_format(self._folder, table)
+            return _offset(table, identity)
 
     def stage(self, micro_batch: MicroBatch, result: DataFrame | None) -> StagedFiles:
         """Have Spark write the result as Parquet files that no reader of the table sees."""
@@ -107,6 +120,7 @@ class DeltaSink:
 
         Raises:
             CommitConflictError: another writer moved some of the offsets.
+            LaterFormatError: a later version of Headrace writes to the table.
             SchemaMismatchError: the result's columns are not the table's.
             DeltaError: the table could not be written; nothing was stored as far as can be told.
         """
@@ -187,9 +201,10 @@ class DeltaSink:
         assert table is not None, "a table that was there is gone"
         if _conflicts(table, offsets):
             table = self._refreshed(table)
-            conflicts = _conflicts(table, offsets)
-            if conflicts:
-                raise CommitConflictError(conflicts)
+        check_format(self._folder, table)
+        conflicts = _conflicts(table, offsets)
+        if conflicts:
+            raise CommitConflictError(conflicts)
         return table
 
     def _try(
@@ -210,7 +225,10 @@ class DeltaSink:
                 partition_by=list(self._partition_by) or None,
                 commit_properties=CommitProperties(
                     custom_metadata={**metadata, **self._metadata},
-                    app_transactions=[Transaction(o.identity, o.next_offset) for o in offsets],
+                    app_transactions=[
+                        *(Transaction(o.identity, o.next_offset) for o in offsets),
+                        *format_note(table),
+                    ],
                 ),
             )
         except BaseException as error:  # a panic in delta-rs is no Exception

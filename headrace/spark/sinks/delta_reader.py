@@ -11,6 +11,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from headrace.errors import HeadraceError
 from headrace.spark.sinks.delta import MEMBER_KEY
+from headrace.spark.sinks.delta_format import FORMAT_KEY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -100,5 +101,5 @@ def _commit(version: int, actions: Sequence[Mapping[str, Any]]) -> TableCommit:
         at=info.get("timestamp", 0) / 1000,
         member=info.get(MEMBER_KEY),
         rows=sum(json.loads(each.get("stats") or "{}").get("numRecords", 0) for each in added),
-        offsets={each["appId"]: each["version"] for each in moved},
+        offsets={e["appId"]: e["version"] for e in moved if e["appId"] != FORMAT_KEY},
     )

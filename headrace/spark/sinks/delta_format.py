@@ -1,0 +1,53 @@
+"""The format of the offsets in a Delta table: noted in the table, and checked by every writer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from deltalake import Transaction
+
+from headrace.errors import StartError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from deltalake import DeltaTable
+
+#: Under which application id the format stands among the table's transactions. No partition's
+#: identity looks like it: those have four parts.
+FORMAT_KEY = "headrace/format"
+
+#: What identities and offsets mean since the first version. A table without a note is of that one.
+FORMAT_VERSION = 1
+
+
+class LaterFormatError(StartError):
+    """A later version of Headrace keeps its offsets in the table in a way we do not know."""
+
+    def __init__(self, folder: Path, found: int) -> None:
+        super().__init__(
+            f"{folder}: the offsets in the table have format version {found}, this Headrace knows "
+            f"up to {FORMAT_VERSION}; upgrade this member, or give it a table of its own"
+        )
+        self.found = found
+
+
+def check_format(folder: Path, table: DeltaTable) -> None:
+    """Refuse a table whose offsets could be misread.
+
+    Raises:
+        LaterFormatError: they are of a later format.
+    """
+    found = table.transaction_version(FORMAT_KEY)
+    if found is not None and found > FORMAT_VERSION:
+        raise LaterFormatError(folder, found)
+
+
+def format_note(table: DeltaTable) -> list[Transaction]:
+    """Return what a commit has to note, nothing where it is noted already.
+
+    It is written once for each table: two commits that note it at the same time conflict.
+    """
+    if table.transaction_version(FORMAT_KEY) is not None:
+        return []
+    return [Transaction(FORMAT_KEY, FORMAT_VERSION)]

@@ -1,0 +1,106 @@
+"""Two versions of Headrace at one table."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+from deltalake import CommitProperties, DeltaTable, Transaction
+
+from headrace.records import TopicPartition
+from headrace.spark.sinks.contract import OffsetMove
+from headrace.spark.sinks.delta import DeltaSink
+from headrace.spark.sinks.delta_format import FORMAT_KEY, FORMAT_VERSION, LaterFormatError
+from headrace.spark.sinks.delta_reader import DeltaLog
+from tests.unit.spark.sinks.delta_tables import share, stage, visible
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+
+def commit_in(folder: Path, version: int, **offsets: int) -> None:
+    """Write as a version of Headrace would: its note and some offsets, without rows."""
+    table = DeltaTable(folder)
+    moved = [Transaction(identity, offset) for identity, offset in offsets.items()]
+    table.create_write_transaction(
+        [],
+        "append",
+        table.schema(),
+        commit_properties=CommitProperties(
+            app_transactions=[Transaction(FORMAT_KEY, version), *moved]
+        ),
+    )
+
+
+def test_the_format_is_noted_once(sink: DeltaSink, folder: Path) -> None:
+    """The first commit notes it, later ones do not; whoever reads offsets does not see it."""
+    sink.commit(stage(sink, "two", [2]), [share(0, 10, 20)])
+    assert DeltaTable(folder).transaction_version(FORMAT_KEY) == FORMAT_VERSION
+    first = (folder / "_delta_log" / f"{1:020}.json").read_text()
+    second = (folder / "_delta_log" / f"{2:020}.json").read_text()
+    assert (FORMAT_KEY in first, FORMAT_KEY in second) == (True, False)
+    assert [commit.offsets for commit in DeltaLog(folder).read_new()][1:] == [
+        {"id/0": 10},
+        {"id/0": 20},
+    ]
+
+
+def test_a_table_without_a_note_is_of_the_first_format(
+    opened: Callable[[], DeltaSink], folder: Path
+) -> None:
+    """What stands in a table from before there was a note still counts, and it is noted now."""
+    DeltaTable.create(folder, pa.schema([("id", pa.int64())]))
+    table = DeltaTable(folder)
+    table.create_write_transaction(
+        [],
+        "append",
+        table.schema(),
+        commit_properties=CommitProperties(app_transactions=[Transaction("id/0", 10)]),
+    )
+    sink = opened()
+    assert sink.stored_offset("id/0") == 10
+    sink.move_offsets([OffsetMove("id/0", TopicPartition("t", 0), 10, 5)], "note")
+    assert DeltaTable(folder).transaction_version(FORMAT_KEY) == FORMAT_VERSION
+
+
+def test_two_that_note_it_at_the_same_time_both_commit(
+    opened: Callable[[], DeltaSink], folder: Path
+) -> None:
+    """The second one's commit conflicts once, and is made again on what the first one noted."""
+    first, second = opened(), opened()
+    DeltaTable.create(folder, pa.schema([("id", pa.int64())]))
+    assert first.stored_offset("id/0") is second.stored_offset("id/1") is None
+    first.commit(stage(first, "one", [1]), [share(0, 0, 10)])
+    second.commit(stage(second, "two", [2]), [share(1, 0, 10)])
+    assert visible(folder) == [1, 2]
+    assert DeltaSink(folder).stored_offset("id/1") == 10
+
+
+def test_a_later_format_is_refused(sink: DeltaSink, folder: Path) -> None:
+    """Neither opened nor read nor written: what its offsets mean is not known here."""
+    commit_in(folder, FORMAT_VERSION + 1, **{"id/0": 20})
+    later = f"format version {FORMAT_VERSION + 1}"
+    with pytest.raises(LaterFormatError, match=later):
+        DeltaSink(folder).open()
+    with pytest.raises(LaterFormatError, match="upgrade this member"):
+        sink.stored_offset("id/0")
+    staged = stage(sink, "two", [2])
+    with pytest.raises(LaterFormatError):
+        sink.commit(staged, [share(0, 20, 30)])
+    sink.discard(staged)
+    with pytest.raises(LaterFormatError):
+        sink.move_offsets([OffsetMove("id/0", TopicPartition("t", 0), 20, 5)], "note")
+    assert visible(folder) == [1]
+    assert DeltaTable(folder).transaction_version("id/0") == 20
+
+
+def test_a_member_at_work_notices_a_later_format(sink: DeltaSink, folder: Path) -> None:
+    """Its partition was taken over by a later version: its handle is old, and it is refused."""
+    commit_in(folder, FORMAT_VERSION + 1, **{"id/0": 25})
+    staged = stage(sink, "two", [2])
+    with pytest.raises(LaterFormatError):
+        sink.commit(staged, [share(0, 10, 20)])
+    sink.discard(staged)
+    assert visible(folder) == [1]
