@@ -8,13 +8,15 @@ import pytest
 
 from headrace.clock import Deadline
 from headrace.errors import KafkaUnavailableError
-from headrace.kafka.ports import Commit, Failure, OffsetStoreError, StoredOffset
+from headrace.kafka import TransactionalOffsetStore
+from headrace.kafka.ports import Commit, Failure, OffsetStoreError, Refusal, StoredOffset
 from headrace.local import KafkaBroker
 from headrace.records import TopicPartition
+from tests.brokers import stored_offset
 from tests.integration.kafka.test_contract import RealWorld
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 WAIT = 60.0
 
@@ -61,3 +63,34 @@ def test_a_frozen_broker_is_unavailable_in_time(server: KafkaBroker) -> None:
     server.resume()
     assert partition.topic in catalog.describe([partition.topic], Deadline.after(WAIT))
     catalog.close()
+
+
+def test_a_transaction_without_an_answer_is_settled(server: KafkaBroker) -> None:
+    """It holds up nobody past the deadline; afterwards its stay commits, or ends and says so."""
+    world = RealWorld(server.address)
+    partition = TopicPartition(world.create_topic(), 0)
+    store = TransactionalOffsetStore({"bootstrap.servers": server.address}, "settled")
+    stay = 1
+
+    def commit(offset: int, seconds: float) -> Mapping[TopicPartition, Failure]:
+        offsets = {partition: Commit(offset, 1, "a", transactional_id=f"settled.{stay}")}
+        return store.commit(offsets, Deadline.after(seconds))
+
+    def commit_in_the_end(offset: int) -> None:
+        nonlocal stay
+        late = Deadline.after(WAIT)
+        while failures := commit(offset, late.at_most(5)):
+            assert not late.expired, failures
+            if failures[partition].refusal is Refusal.MEMBERSHIP:
+                stay += 1
+
+    commit_in_the_end(1)
+    server.pause(Deadline.after(WAIT))
+    late = Deadline.after(3)
+    assert commit(2, 0.5)[partition].refusal is Refusal.NONE
+    assert commit(3, 0.5)[partition].refusal is Refusal.NONE
+    assert not late.expired
+    server.resume()
+    commit_in_the_end(4)
+    assert stored_offset(store, partition) == StoredOffset(4, 1)
+    store.close()
