@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from headrace.channel.committer import COMMIT_TIMEOUT
+from headrace.channel.news import Committed, EpochRaised, Trouble
 from headrace.channel.states import Ending, PartitionState
 
 if TYPE_CHECKING:
@@ -41,12 +43,30 @@ class Endings:
     def unstarted(self, owned: OwnedPartition) -> None:
         """Give back a partition that the processor has not heard of yet.
 
-        Its start position may be on the way to the broker still: the end is not clean then.
+        Its start position may be on the way to the broker still, and is waited for as long as a
+        commit may take: after an end that is not clean the next owner may shut this member out,
+        with all its other partitions.
         """
+        self._hear(owned)
+        latest = self._parts.clock.monotonic() + COMMIT_TIMEOUT
+        owned.release_by = latest if owned.release_by is None else min(owned.release_by, latest)
+        if owned.owes_commit and not self._parts.overdue(owned):
+            return
         clean = not owned.owes_commit
         self._drop(owned)
         owned.become(PartitionState.TERMINATED)
         self._parts.coordinator.released(owned.claim, clean=clean)
+
+    @staticmethod
+    def _hear(owned: OwnedPartition) -> None:
+        while owned.news:
+            match owned.news.popleft():
+                case Committed() as news:
+                    owned.confirm(news)
+                case EpochRaised(claim):
+                    owned.claim = claim
+                case Trouble(error):
+                    owned.last_error = str(error)
 
     def begin(self, owned: OwnedPartition) -> None:
         """Stop fetching; what is out may still be answered."""

@@ -217,7 +217,7 @@ class OwnedPartition:
         if self.state in _ENDING_STATES:
             return earliest(self.release_by, self._timeout_due())
         if self.state is PartitionState.STARTING:
-            return None if self.not_before == inf else self.not_before
+            return earliest(self.release_by, None if self.not_before == inf else self.not_before)
         return self._active_due()
 
     def _urgent(self) -> bool:
@@ -227,8 +227,13 @@ class OwnedPartition:
             return self.may_act()
         if self.state not in _ENDING_STATES and not self.may_act():
             return True
-        ends = self._ending is Ending.RELEASE and self.state not in _ENDING_STATES
-        return ends or bool(self.news) or self._answered()
+        return self._is_to_end() or bool(self.news) or self._answered()
+
+    def _is_to_end(self) -> bool:
+        """Whether an ending has still to begin; before the start it waits for an open commit."""
+        if self._ending is not Ending.RELEASE or self.state in _ENDING_STATES:
+            return False
+        return self.state is not PartitionState.STARTING or not self.owes_commit
 
     def _active_due(self) -> float | None:
         paused = self.state is PartitionState.PAUSED

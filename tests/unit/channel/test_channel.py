@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from headrace.channel.lifecycle import ChannelState
+from headrace.channel.states import Ending
 from headrace.clock import Deadline
 from headrace.errors import (
     StartError,
     UnknownTopicError,
 )
-from headrace.kafka.ports import Commit, StoredOffset
+from headrace.kafka.ports import Commit, Failure, StoredOffset
 from headrace.local.waiting import wait_for
 from headrace.processors import BatchResponse
 from headrace.testing import InMemoryBroker, InMemoryZooKeeper, in_memory_channel, running
@@ -21,7 +22,7 @@ from tests.unit.channel.recorder import PATIENCE, Recorder
 
 if TYPE_CHECKING:
     from headrace.channel.channel import InboundKafkaChannel
-    from headrace.records import Batch
+    from headrace.records import Batch, TopicPartition
 
 from tests.unit.channel.in_memory import P0, P1, committed, values
 
@@ -228,6 +229,27 @@ def test_a_release_does_not_wait_for_the_end_of_the_commit_interval(
     assert new.delivered(1) == []
 
 
+def test_a_start_position_on_its_way_is_waited_for_when_its_partition_goes(
+    monkeypatch: pytest.MonkeyPatch, broker: InMemoryBroker
+) -> None:
+    """A partition that has to go before it began still ends cleanly."""
+    zookeeper = InMemoryZooKeeper()
+    slow = in_memory_channel(Recorder(), broker, zookeeper=zookeeper, member="a")
+    store = slow._committer._store
+    monkeypatch.setattr(store, "commit", lambda offsets, _: dict.fromkeys(offsets, Failure("no")))
+    new = Recorder()
+    after = in_memory_channel(new, broker, zookeeper=zookeeper, member="b")
+    with running(slow):
+        assert wait_for(lambda: len(slow.partitions()) == 2, Deadline.after(PATIENCE))
+        with running(after):
+            assert wait_for(lambda: _to_release(slow) == {P1}, Deadline.after(PATIENCE))
+            monkeypatch.undo()
+            new.wait(lambda: "assigned" in new.names(1))
+            [owned] = after._holdings.all()
+            assert owned.claim.previous is not None
+            assert owned.claim.previous.clean_end
+
+
 def test_a_lost_session_ends_every_partition_and_begins_again(broker: InMemoryBroker) -> None:
     """Expiry: on_partition_lost, then a new claim that goes on from the committed offset."""
     zookeeper = InMemoryZooKeeper()
@@ -289,3 +311,8 @@ def test_an_unreachable_broker_is_a_start_error(broker: InMemoryBroker) -> None:
 
 def _states(channel: InboundKafkaChannel) -> set[str]:
     return {reading.state for reading in channel.partitions()}
+
+
+def _to_release(channel: InboundKafkaChannel) -> set[TopicPartition]:
+    owned = channel._holdings.all()
+    return {each.partition for each in owned if each.ending is Ending.RELEASE}
