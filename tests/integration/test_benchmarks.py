@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 
-from benchmarks import memory, passthrough, spark
+import pytest
+
+from benchmarks import coordination, memory, passthrough, spark
 
 _MIB = 1 << 20
 
@@ -39,3 +41,15 @@ def test_memory_watches_a_daemon_that_takes_nothing() -> None:
     figures = json.loads(memory.run(plan).as_json())
     assert figures["custom_1024"]["peak_mib"] > figures["custom_1024"]["idle_mib"]
     assert figures["worst_of_budget"] == figures["custom_1024"]["of_budget"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_coordination_goes_through_every_kind_of_change() -> None:
+    """Members join, are killed, come back and leave, and no partition moves without need."""
+    plan = coordination.Plan(rounds=1, partitions=4, sizes=(4, 8))
+    figures = json.loads(coordination.run(plan).as_json())
+    assert figures["moves_over_minimum"] == 0
+    assert figures["threads_growth"] == 0
+    assert all(figures[name] > 0 for name in ("join_stable_s", "restart_takeover_s", "leave_s"))
+    assert figures["zk_ops_per_partition"] > 0
