@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _STANDALONE = "org.apache.zookeeper.server.ZooKeeperServerMain"
 _MEMBER = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 
-#: What the server loads when it keeps to plain TCP and file storage.
+#: What the server loads when it keeps to file storage.
 _JARS = (
     "zookeeper-",
     "zookeeper-jute-",
@@ -29,6 +29,8 @@ _JARS = (
     "netty-common-",
     "netty-buffer-",
     "netty-transport-",
+    "netty-transport-classes-epoll-",
+    "netty-transport-native-unix-common-",
     "netty-codec-",
     "netty-resolver-",
     *LOGGING_JARS,
