@@ -220,7 +220,9 @@ class InboundKafkaChannel:
             self._processor.open(
                 ChannelContext(self.name, self.config.group, self._metrics, self._clock)
             )
-            self._topics.start(deadline, self._coordinator.set_partitions)
+            self._topics.start(
+                deadline, self._coordinator.set_partitions, self._holdings.log_replaced
+            )
             self._bounds.fix(self._catalog, self._topics.counts(), deadline)
         except BaseException:
             self._become(ChannelState.STOPPING)

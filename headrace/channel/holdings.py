@@ -9,7 +9,7 @@ import structlog
 
 from headrace.channel.buffer import Limits
 from headrace.channel.committer import COMMIT_TIMEOUT
-from headrace.channel.news import EpochRaised
+from headrace.channel.news import EpochRaised, LogReplaced
 from headrace.channel.partition import OwnedPartition
 from headrace.channel.states import Ending
 from headrace.metrics import PartitionReading
@@ -96,6 +96,13 @@ class Holdings:
             )
             for owned in self.all()
         ]
+
+    def log_replaced(self, topic: str) -> None:
+        """Have the partitions of a topic that was created again begin anew."""
+        for owned in self.all():
+            if owned.partition.topic == topic:
+                owned.tell(LogReplaced())
+                self._scheduler.touch(owned)
 
     def finish_by(self, deadline: Deadline) -> None:
         """Have releases that are asked for from now on end within ``deadline``."""

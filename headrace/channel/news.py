@@ -50,4 +50,9 @@ class GapPassed:
     end: int
 
 
-News = Committed | Trouble | EpochRaised | OutOfRange | GapPassed
+@dataclass(frozen=True, slots=True)
+class LogReplaced:
+    """News for a partition: its topic was created again, so that its offsets mean other records."""
+
+
+News = Committed | Trouble | EpochRaised | OutOfRange | GapPassed | LogReplaced

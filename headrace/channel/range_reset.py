@@ -25,6 +25,25 @@ class RangeReset:
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
+        self._replaced: set[OwnedPartition] = set()
+
+    def begin_anew(self, owned: OwnedPartition) -> None:
+        """Go to the beginning of a log that took the place of the one that was read.
+
+        Where it does not begin at 0 any more, what follows is what follows a deleted position.
+        The claim ends once that is committed: a sink knows the new log by another name.
+        """
+        self._parts.fetcher.unassign(owned)
+        self._go_back(owned, 0)
+        self._parts.committer.flush()
+        self._replaced.add(owned)
+
+    def has_begun_anew(self, owned: OwnedPartition) -> bool:
+        """Whether a partition was sent to the beginning of another log, and that is committed."""
+        if owned not in self._replaced or owned.owes_commit:
+            return False
+        self._replaced.remove(owned)
+        return True
 
     def reset(self, owned: OwnedPartition) -> None:
         """Move the position into range, and say which offsets are passed over."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from headrace.channel.fences import Fences
-from headrace.channel.news import Committed, EpochRaised, Trouble
+from headrace.channel.news import Committed, EpochRaised, LogReplaced, Trouble
 from headrace.channel.states import PartitionState
 from headrace.clock import Deadline
 
@@ -29,6 +29,7 @@ class Starting:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._fences = Fences(parts.store)
+        self._replaced: set[OwnedPartition] = set()
 
     def turn(self, owned: OwnedPartition) -> None:
         """Take the next step towards the first delivery; an error is tried again with back-off."""
@@ -107,6 +108,8 @@ class Starting:
                     return
                 case Trouble(error):
                     owned.last_error = str(error)
+                case LogReplaced():
+                    self._replaced.add(owned)
 
     def _begin(self, owned: OwnedPartition) -> None:
         """Tell the processor and begin to fetch: the start position is stored."""
@@ -117,3 +120,6 @@ class Starting:
         owned.idle_at = now + self._parts.config.idle_time
         owned.become(PartitionState.WAITING)
         self._parts.fetcher.assign(owned)
+        if owned in self._replaced:
+            self._replaced.remove(owned)
+            owned.tell(LogReplaced())

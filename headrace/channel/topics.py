@@ -31,7 +31,7 @@ REFRESH_TIMEOUT = 10.0
 
 
 class TopicWatcher:
-    """Owns the loop that asks the catalog, and tells of changed partition counts."""
+    """Owns the loop that asks the catalog, and tells of changed partition counts and topic ids."""
 
     def __init__(
         self,
@@ -47,12 +47,20 @@ class TopicWatcher:
         self._clock = clock
         self._known: Mapping[str, TopicInfo] = {}
         self._first: Mapping[str, TopicInfo] = {}
+        self._replaced: set[str] = set()
         self._cluster = ""
         self._stopping = Event()
         self._thread: Thread | None = None
 
-    def start(self, deadline: Deadline, changed: Callable[[Mapping[str, int]], None]) -> None:
+    def start(
+        self,
+        deadline: Deadline,
+        changed: Callable[[Mapping[str, int]], None],
+        replaced: Callable[[str], None],
+    ) -> None:
         """Look once, so that the channel knows what there is, then start the thread.
+
+        ``changed`` is told of the partition counts, ``replaced`` of a topic that was created again.
 
         Raises:
             KafkaUnavailableError: no broker answered by the deadline.
@@ -70,7 +78,7 @@ class TopicWatcher:
             )
         changed(self.counts())
         self._thread = Thread(
-            target=self._run, args=[changed], name=f"{self._channel}-topics", daemon=True
+            target=self._run, args=[changed, replaced], name=f"{self._channel}-topics", daemon=True
         )
         self._thread.start()
 
@@ -84,7 +92,9 @@ class TopicWatcher:
         return identity_of(self._cluster, group, topic_id, partition.partition)
 
     def appeared_later(self, partition: TopicPartition) -> bool:
-        """Whether the partition was added to its topic after this channel started."""
+        """Whether the partition, or its topic as it is now, was made after this channel started."""
+        if partition.topic in self._replaced:
+            return True
         return partition.partition >= self._first[partition.topic].partitions
 
     def stop(self, deadline: Deadline) -> bool:
@@ -95,17 +105,32 @@ class TopicWatcher:
         self._thread.join(deadline.remaining)
         return not self._thread.is_alive()
 
-    def _run(self, changed: Callable[[Mapping[str, int]], None]) -> None:
+    def _run(
+        self, changed: Callable[[Mapping[str, int]], None], replaced: Callable[[str], None]
+    ) -> None:
         while not self._stopping.wait(REFRESH_INTERVAL):
             try:
-                self._refresh(changed)
+                self._refresh(changed, replaced)
             except HeadraceError as error:
                 log.warning("topics_unknown", channel=self._channel, error=str(error))
 
-    def _refresh(self, changed: Callable[[Mapping[str, int]], None]) -> None:
+    def _refresh(
+        self, changed: Callable[[Mapping[str, int]], None], replaced: Callable[[str], None]
+    ) -> None:
         deadline = Deadline.after(REFRESH_TIMEOUT, self._clock)
-        before = self.counts()
+        before, known = self.counts(), self._known
         self._known = {**self._known, **self._catalog.describe(self._topics, deadline)}
         if self.counts() != before:
             log.info("partitions_changed", channel=self._channel, partitions=self.counts())
             changed(self.counts())
+        for topic, info in self._known.items():
+            if info.topic_id != known[topic].topic_id:
+                log.warning(
+                    "topic_replaced",
+                    channel=self._channel,
+                    topic=topic,
+                    before=known[topic].topic_id,
+                    topic_id=info.topic_id,
+                )
+                self._replaced.add(topic)
+                replaced(topic)

@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING
 
 from headrace.channel.delivery import Delivery
 from headrace.channel.ending import Endings
-from headrace.channel.news import Committed, EpochRaised, GapPassed, OutOfRange, Trouble
+from headrace.channel.news import (
+    Committed,
+    EpochRaised,
+    GapPassed,
+    LogReplaced,
+    OutOfRange,
+    Trouble,
+)
 from headrace.channel.range_reset import RangeReset
 from headrace.channel.starting import Starting
 from headrace.channel.states import Ending, PartitionState
@@ -132,6 +139,8 @@ class Turns:
                     owned.gap_end = end
             case EpochRaised(claim):
                 owned.claim = claim
+            case LogReplaced():
+                self._range_reset.begin_anew(owned)
 
     def _trouble(self, owned: OwnedPartition, error: PartitionError) -> None:
         """Tell the processor, unless it has had its last callback for the partition."""
@@ -145,6 +154,10 @@ class Turns:
         processor = self._callbacks.processor
         for batch in owned.confirm(news):
             self._callbacks.ask(owned, partial(processor.on_batch_processed, batch))
+        if self._range_reset.has_begun_anew(owned):
+            owned.end(Ending.LOST)
+            self._parts.coordinator.released(owned.claim, clean=False)
+            self._parts.scheduler.touch(owned)
 
     def _pass_gap(self, owned: OwnedPartition) -> None:
         """Commit the end of a gap once everything before it is: or lag would never reach 0."""

@@ -15,6 +15,8 @@ from tests.integration.channel.rig import WAIT, Group, Notes, eventually
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    import pytest
+
     from tests.brokers import Broker
 
 
@@ -53,6 +55,32 @@ def test_a_topic_created_again_with_fewer_records_is_read_from_its_beginning(
     assert {type(error) for error in notes.errors} == {OffsetOutOfRangeError}
     assert notes.records[group.partition()] == [*range(10), 0, 1, 2]
     assert set(notes.values.values()) == {1}
+
+
+def test_a_topic_created_again_that_has_grown_is_read_from_its_beginning(
+    broker: Broker,
+    make_group: Callable[..., Group],
+    zookeeper_hosts: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The topic's id tells the new log from the old one, though the position exists in both."""
+    monkeypatch.setattr("headrace.channel.topics.REFRESH_INTERVAL", 0.2)
+    group, notes = make_group(zookeeper_hosts), Notes()
+    group.produce(10)
+    new = [b"new-%d" % number for number in range(25)]
+    with group.running(notes):
+        eventually(lambda: group.offsets() == [10])
+        broker.delete_topic(group.topic)
+        eventually(lambda: _created(broker, group.topic))
+        eventually(lambda: _takes(group, new[0]))
+        broker.produce(group.partition(), *new[1:])
+        notes.wait(lambda: notes.callbacks[group.partition()].count("assigned") == 2)
+        eventually(lambda: group.offsets() == [25])
+        (stored,) = group.stored()
+    assert stored is not None
+    assert stored.epoch > 1
+    assert set(notes.values) == {b"0-%d" % number for number in range(10)} | set(new)
+    assert notes.callbacks[group.partition()].count("lost") == 1
 
 
 def _created(broker: Broker, topic: str) -> bool:
