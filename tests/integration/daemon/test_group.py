@@ -115,6 +115,27 @@ def test_a_group_that_never_ran(site: Site) -> None:
     assert site.offsets() == [None, None]
 
 
+def test_a_member_of_a_later_version(site: Site) -> None:
+    """What it owns is left to it and shown as foreign; once it is gone, ours takes over."""
+    paths, first = GroupPaths(site.group), site.partition(0)
+    stranger = ZooKeeperSession(ZooKeeperSettings(site.zookeeper_hosts))
+    stranger.start()
+    for path in (paths.ids, paths.owners(site.topic)):
+        stranger.ensure(path)
+    for path in (paths.member("later"), paths.owner(first)):
+        stranger.create(path, b'{"version":2}', ephemeral=True)
+    site.run()
+    onlooker = Onlooker(site)
+    eventually(lambda: onlooker.look()["partitions"][1]["owner"] == "one")
+    found = onlooker.look()
+    assert [each["state"] for each in found["partitions"]] == ["foreign", "owned"]
+    assert found["foreign"] == [{"topic": site.topic, "partition": 0, "owner": ""}]
+    assert "upgrade this member" in found["members"][0]["problem"]
+    assert found["members"][1]["problem"] is None
+    assert stranger.close(Deadline.after(WAIT))
+    eventually(lambda: onlooker.look()["partitions"][0]["owner"] == "one")
+
+
 def test_servers_that_cannot_be_reached(site: Site) -> None:
     """Exit code 1 and who it is; what the other one knows is shown."""
     site.broker.produce(site.partition(0), b"record")
