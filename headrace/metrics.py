@@ -106,6 +106,9 @@ class Metrics:
         self.rebalances = self._counter(
             "rebalances", "Rounds in which partitions were taken or given.", "channel"
         )
+        self.stalls = self._counter(
+            "stalls", "Partitions found to stand still though their log grew.", "channel", "topic"
+        )
         self.abandoned = self._counter(
             "abandoned_workers", "Worker threads given up as hung.", "channel"
         )

@@ -20,6 +20,7 @@ from headrace.channel.parts import Parts
 from headrace.channel.policy import FailurePolicy
 from headrace.channel.scheduler import Scheduler
 from headrace.channel.stall import StallGuard
+from headrace.channel.stalls import StallWatch
 from headrace.channel.states import Ending
 from headrace.channel.topics import TopicWatcher
 from headrace.channel.turns import Turns
@@ -160,6 +161,16 @@ class InboundKafkaChannel:
             "coordinator", self._coordinator, fail=self.fail, channel=name
         )
 
+        self._stalls = StallWatch(
+            partitions=self._holdings.all,
+            fetcher=self._fetcher,
+            catalog=ports.catalog,
+            metrics=metrics,
+            channel=name,
+            clock=clock,
+            fail=self.fail,
+        )
+
     def _parts(self, ports: ChannelPorts) -> Parts:
         config, name, metrics = self.config, self.name, self._metrics
         backoff = Backoff(config.on_error.backoff, config.on_error.max_backoff)
@@ -231,7 +242,13 @@ class InboundKafkaChannel:
             raise
         self._metrics.watch_partitions(self.name, self._holdings.readings)
         self._become(ChannelState.RUNNING)
-        for part in (self._committer, self._fetcher, self._workers, self._watchdog):
+        for part in (
+            self._committer,
+            self._fetcher,
+            self._workers,
+            self._watchdog,
+            self._stalls,
+        ):
             part.start()
         self._coordinator.start()
         self._stall_guard.start()
@@ -265,6 +282,7 @@ class InboundKafkaChannel:
             ("fetcher", self._fetcher),
             ("committer", self._committer),
             ("watchdog", self._watchdog),
+            ("stall watch", self._stalls),
             ("stall guard", self._stall_guard),
         ):
             if not part.stop(deadline):

@@ -101,6 +101,11 @@ class Fetcher:
         """Start the thread."""
         self._thread.start()
 
+    @property
+    def fetching(self) -> bool:
+        """Whether the budget leaves room for more records."""
+        return self._may_fetch
+
     def assign(self, partition: OwnedPartition) -> None:
         """Begin to fetch ``partition``."""
         self._commands.put(_Assign(partition))

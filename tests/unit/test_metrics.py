@@ -22,6 +22,7 @@ PARTITION = ["channel", "partition", "topic"]
 #: What dashboards and alerts rely on: renaming one breaks them without a sound.
 PINNED = {
     "headrace_abandoned_workers": ("counter", ["channel"]),
+    "headrace_stalls": ("counter", ["channel", "topic"]),
     "headrace_batches": ("counter", ["channel", "outcome", "topic"]),
     "headrace_buffer_bytes": ("gauge", ["channel"]),
     "headrace_commit_failures": ("counter", ["channel", "topic"]),

@@ -1,0 +1,137 @@
+"""The thread that finds partitions which stand still though their logs grow."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from threading import Event
+from typing import TYPE_CHECKING
+
+import structlog
+
+from headrace.channel.states import PartitionState
+from headrace.channel.threads import guarded_thread
+from headrace.clock import Deadline
+from headrace.errors import KafkaUnavailableError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from headrace.channel.fetcher import Fetcher
+    from headrace.channel.partition import OwnedPartition
+    from headrace.clock import Clock
+    from headrace.kafka.ports import TopicCatalog
+    from headrace.metrics import Metrics
+
+log = structlog.get_logger(__name__)
+
+#: Seconds between two looks. A partition is taken for stalled after two of them at the earliest:
+#: far longer than a client takes to find a new leader.
+LOOK_INTERVAL = 30.0
+
+#: Seconds to wait for a partition's leader to say where the log ends.
+ASK_TIMEOUT = 2.0
+
+
+@dataclass(slots=True)
+class _Seen:
+    """Where a partition stood at the last look; ``end`` is that of its log, as its leader said."""
+
+    position: int
+    end: int
+    refetched: int = 0
+
+
+class StallWatch:
+    """Asks, for each partition from which nothing came since the last look, where its log ends.
+
+    One that did not get to where the log ended a look before has stalled. It is fetched anew, and
+    when that does not help it is reported at every look. What waits for something else than the
+    fetcher is left alone: a batch that is out, a pause, a full buffer. A request for each idle
+    partition at each look is what this costs.
+    """
+
+    def __init__(
+        self,
+        *,
+        partitions: Callable[[], Iterable[OwnedPartition]],
+        fetcher: Fetcher,
+        catalog: TopicCatalog,
+        metrics: Metrics,
+        channel: str,
+        clock: Clock,
+        fail: Callable[[BaseException], None],
+    ) -> None:
+        self._partitions = partitions
+        self._fetcher = fetcher
+        self._catalog = catalog
+        self._metrics = metrics
+        self._channel = channel
+        self._clock = clock
+        self._seen: dict[OwnedPartition, _Seen] = {}
+        self._stopping = Event()
+        self._thread = guarded_thread(f"{channel}-stalls", self._run, fail)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self, deadline: Deadline) -> bool:
+        """End the thread; False if it overran the deadline."""
+        self._stopping.set()
+        if self._thread.ident is None:
+            return True
+        self._thread.join(deadline.remaining)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        while not self._stopping.wait(LOOK_INTERVAL):
+            self._look()
+
+    def _look(self) -> None:
+        before, self._seen = self._seen, {}
+        for owned in self._partitions():
+            if self._stopping.is_set():
+                return
+            if _waits_for_records(owned) and self._fetcher.fetching:
+                self._ask(owned, before.get(owned))
+
+    def _ask(self, owned: OwnedPartition, before: _Seen | None) -> None:
+        position = owned.buffer.expected
+        if before is None or before.position != position:
+            before = None
+        try:
+            _, end = self._catalog.watermarks(
+                owned.partition, Deadline.after(ASK_TIMEOUT, self._clock)
+            )
+        except KafkaUnavailableError as error:
+            # without a leader there is nothing to fetch, and the client says so by itself
+            log.debug("watermarks_unknown", channel=self._channel, error=str(error))
+            return
+        seen = _Seen(position, end, 0 if before is None else before.refetched)
+        self._seen[owned] = seen
+        if before is not None and position < before.end:
+            self._stalled(owned, seen)
+
+    def _stalled(self, owned: OwnedPartition, seen: _Seen) -> None:
+        """Fetch anew; say it louder when that was done before."""
+        topic, number = owned.partition
+        self._metrics.stalls.labels(self._channel, topic).inc()
+        report = log.error if seen.refetched else log.warning
+        report(
+            "partition_stalled",
+            channel=self._channel,
+            topic=topic,
+            partition=number,
+            epoch=owned.epoch,
+            position=seen.position,
+            end=seen.end,
+            refetched=seen.refetched,
+        )
+        seen.refetched += 1
+        self._fetcher.seek(owned)
+
+
+def _waits_for_records(owned: OwnedPartition) -> bool:
+    """Whether nothing but the fetcher holds a partition up."""
+    idle = owned.state is PartitionState.WAITING and not owned.buffer.complete
+    return idle and not (owned.outstanding or owned.pending or owned.buffer.records)
