@@ -200,6 +200,7 @@ class InboundKafkaChannel:
             clock=self._clock,
             fail=self.fail,
             unfinished=self._unfinished.append,
+            held=self._holdings.all,
         )
 
     # --- what it is doing -----------------------------------------------------------------------

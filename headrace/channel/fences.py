@@ -19,12 +19,18 @@ class Fences:
         self._lock = Lock()
         self._done: set[str] = set()
 
+    def are_up(self, claim: Claim) -> bool:
+        """Whether nobody of before may commit any more. Does not block."""
+        return self._done.issuperset(claim.unfenced)
+
     def put_up(self, claim: Claim, deadline: Deadline) -> Claim:
         """Shut out whoever may still commit, and return the claim without them. Blocks.
 
         Raises:
             OffsetStoreError: one of them may still commit.
         """
+        if not claim.unfenced:
+            return claim
         with self._lock:
             wanted = [i for i in claim.unfenced if i not in self._done]
             if wanted:

@@ -36,13 +36,22 @@ class MovedOffsets:
 
     def read(self, partition: TopicPartition, deadline: Deadline) -> StoredOffset | None:
         """Return the offset of the later claim."""
-        present = self._store.read(partition, deadline)
-        former = self._former.read(partition, deadline)
-        if former is None:
-            return present
-        self._left.add(partition)
-        if present is not None and present.epoch >= former.epoch:
-            return present
+        return self.find([partition], deadline).get(partition)
+
+    def find(
+        self, partitions: Collection[TopicPartition], deadline: Deadline
+    ) -> Mapping[TopicPartition, StoredOffset]:
+        """Return the offsets of the later claims."""
+        found = dict(self._store.find(partitions, deadline))
+        for partition, former in self._former.find(partitions, deadline).items():
+            self._left.add(partition)
+            present = found.get(partition)
+            if present is None or present.epoch < former.epoch:
+                found[partition] = former
+                self._report(partition, former)
+        return found
+
+    def _report(self, partition: TopicPartition, former: StoredOffset) -> None:
         log.info(
             "offset_taken_over",
             topic=partition.topic,
@@ -51,7 +60,6 @@ class MovedOffsets:
             epoch=former.epoch,
             source=type(self._former).__name__,
         )
-        return former
 
     def read_many(
         self, partitions: Collection[TopicPartition], deadline: Deadline

@@ -143,6 +143,14 @@ class OwnedPartition:
         """Whether an offset was staged that is not known to be stored."""
         return self.stored < self.staged
 
+    def is_unresolved(self) -> bool:
+        """Whether its start position is still to be looked for, and nothing of before remains."""
+        return (
+            self.state is PartitionState.STARTING
+            and self.staged == 0
+            and (self.predecessor is None or self.predecessor.final)
+        )
+
     def held_bytes(self) -> int:
         """Bytes of records fetched for it that something here still holds on to."""
         out = self._copies * sum(item.cut.size for item in tuple(self.outstanding))

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 class Parts:
     """The parts of one channel, as its workers use them.
 
-    ``fail`` stops the whole channel; ``unfinished`` notes what a release had to leave undone.
+    ``fail`` stops the whole channel; ``unfinished`` notes what a release had to leave undone;
+    ``held`` returns the partitions that are held now.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Parts:
     clock: Clock
     fail: Callable[[BaseException], None]
     unfinished: Callable[[str], None]
+    held: Callable[[], list[OwnedPartition]]
 
     def overdue(self, owned: OwnedPartition) -> bool:
         """Whether a release has used up its time."""

@@ -9,6 +9,7 @@ import structlog
 
 from headrace.channel.fences import Fences
 from headrace.channel.news import Committed, EpochRaised, LogReplaced, Trouble
+from headrace.channel.start_offsets import StartOffsets
 from headrace.channel.states import PartitionState
 from headrace.clock import Deadline
 
@@ -28,7 +29,7 @@ class Starting:
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
-        self._fences = Fences(parts.store)
+        self._offsets = StartOffsets(parts.store, Fences(parts.store), parts.held)
         self._replaced: set[OwnedPartition] = set()
 
     def turn(self, owned: OwnedPartition) -> None:
@@ -55,8 +56,7 @@ class Starting:
     def _resolve(self, owned: OwnedPartition) -> None:
         parts = self._parts
         deadline = Deadline.after(READ_TIMEOUT, parts.clock)
-        owned.claim = self._fences.put_up(owned.claim, deadline)
-        group = parts.store.read(owned.partition, deadline)
+        group = self._offsets.read(owned, deadline)
         if group is not None and group.epoch >= owned.epoch:
             # The epoch node was wiped or is behind: without this our commits would look stale.
             owned.not_before = inf

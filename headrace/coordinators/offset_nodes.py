@@ -55,6 +55,12 @@ class ZooKeeperOffsetStore:
         """Return what the partition's node says."""
         return self.read_many([partition], deadline).get(partition)
 
+    def find(
+        self, partitions: Collection[TopicPartition], deadline: Deadline
+    ) -> Mapping[TopicPartition, StoredOffset]:
+        """Return what the partitions' nodes say."""
+        return self.read_many(partitions, deadline)
+
     def read_many(
         self, partitions: Collection[TopicPartition], deadline: Deadline
     ) -> Mapping[TopicPartition, StoredOffset]:

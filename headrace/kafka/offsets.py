@@ -54,6 +54,12 @@ class KafkaOffsetStore:
         """Return the group's offset of one partition."""
         return self.read_many([partition], deadline).get(partition)
 
+    def find(
+        self, partitions: Collection[TopicPartition], deadline: Deadline
+    ) -> Mapping[TopicPartition, StoredOffset]:
+        """Return the group's offsets with one request."""
+        return self.read_many(partitions, deadline)
+
     def read_many(
         self, partitions: Collection[TopicPartition], deadline: Deadline
     ) -> Mapping[TopicPartition, StoredOffset]:

@@ -130,17 +130,29 @@ class OffsetStore(Protocol):
     """Where the group's offsets live."""
 
     def read(self, partition: TopicPartition, deadline: Deadline) -> StoredOffset | None:
-        """Return what is stored, None if nothing is. Any thread; blocks.
+        """Return where the group stands, None if it never was there. Any thread; blocks.
 
         Raises:
             OffsetStoreError: no answer by the deadline, or an error.
         """
         ...
 
+    def find(
+        self, partitions: Collection[TopicPartition], deadline: Deadline
+    ) -> Mapping[TopicPartition, StoredOffset]:
+        """Return what ``read`` would of each partition, in few requests; None is missing.
+
+        Any thread; blocks.
+
+        Raises:
+            OffsetStoreError: no answer by the deadline, or an error of any partition.
+        """
+        ...
+
     def read_many(
         self, partitions: Collection[TopicPartition], deadline: Deadline
     ) -> Mapping[TopicPartition, StoredOffset]:
-        """Return what is stored of each partition, in few requests; what is not is missing.
+        """Return what this store itself holds of each partition, also if another is ahead of it.
 
         Any thread; blocks.
 

@@ -166,6 +166,12 @@ class TransactionalOffsetStore:
         """Return the group's offset of one partition, once no transaction has it in doubt."""
         return self._plain.read(partition, deadline)
 
+    def find(
+        self, partitions: Collection[TopicPartition], deadline: Deadline
+    ) -> Mapping[TopicPartition, StoredOffset]:
+        """Return the group's offsets, once no transaction has them in doubt."""
+        return self.read_many(partitions, deadline)
+
     def read_many(
         self, partitions: Collection[TopicPartition], deadline: Deadline
     ) -> Mapping[TopicPartition, StoredOffset]:

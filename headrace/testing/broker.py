@@ -263,6 +263,12 @@ class InMemoryOffsets:
         """Return what is stored."""
         return self.read_many([partition], deadline).get(partition)
 
+    def find(
+        self, partitions: Collection[TopicPartition], deadline: Deadline
+    ) -> Mapping[TopicPartition, StoredOffset]:
+        """Return what is stored of each."""
+        return self.read_many(partitions, deadline)
+
     def read_many(
         self, partitions: Collection[TopicPartition], deadline: Deadline
     ) -> Mapping[TopicPartition, StoredOffset]:

@@ -182,9 +182,17 @@ def test_every_member_waits_for_the_whole_group(broker: InMemoryBroker) -> None:
     recorders = [Recorder(), Recorder()]
     for recorder in recorders:
         recorder.answer = recorder.later
+    static = {"type": "static", "rebalance_delay": "10ms"}
     channels = [
-        in_memory_channel(r, broker, zookeeper=zookeeper, member=name, until=LATEST)
-        for r, name in zip(recorders, ("one", "two"), strict=True)
+        in_memory_channel(
+            recorder,
+            broker,
+            zookeeper=zookeeper,
+            member=f"member-{number}",
+            until=LATEST,
+            coordinator={**static, "partitions": {"events": [number]}},
+        )
+        for number, recorder in enumerate(recorders)
     ]
     with ExitStack() as stack:
         for channel in channels:

@@ -1,0 +1,61 @@
+"""Where claimed partitions begin, read for all that are starting at once."""
+
+from __future__ import annotations
+
+from threading import Lock
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from headrace.channel.fences import Fences
+    from headrace.channel.partition import OwnedPartition
+    from headrace.clock import Deadline
+    from headrace.kafka.ports import OffsetStore, StoredOffset
+    from headrace.records import TopicPartition
+
+    #: A claim: the partition, the epoch and the stay in the group.
+    _Key = tuple[TopicPartition, int, int]
+
+
+class StartOffsets:
+    """Reads the group's offsets, after former owners are shut out. Any worker thread.
+
+    A partition's offset is read after its claim, because before that another owner may move it.
+    So what is read for one partition is read for all others that were claimed meanwhile: a
+    request for each would cost more than all else in a large rebalance.
+    """
+
+    def __init__(
+        self, store: OffsetStore, fences: Fences, held: Callable[[], Iterable[OwnedPartition]]
+    ) -> None:
+        self._store = store
+        self._fences = fences
+        self._held = held
+        self._lock = Lock()
+        self._found: dict[_Key, StoredOffset | None] = {}
+
+    def read(self, owned: OwnedPartition, deadline: Deadline) -> StoredOffset | None:
+        """Return the group's offset, None if there is none; each call looks anew. Blocks.
+
+        Raises:
+            OffsetStoreError: no answer, or a former owner may still commit.
+        """
+        owned.claim = self._fences.put_up(owned.claim, deadline)
+        with self._lock:
+            if _key(owned) not in self._found:
+                self._read(owned, deadline)
+            return self._found.pop(_key(owned))
+
+    def _read(self, owned: OwnedPartition, deadline: Deadline) -> None:
+        keys = {_key(other) for other in self._held() if self._awaits(other)} | {_key(owned)}
+        found = self._store.find([partition for partition, _, _ in keys], deadline)
+        self._found = {key: found.get(key[0]) for key in keys}
+
+    def _awaits(self, owned: OwnedPartition) -> bool:
+        """Whether its offset will be asked for, and nobody of before can move it any more."""
+        return owned.is_unresolved() and self._fences.are_up(owned.claim)
+
+
+def _key(owned: OwnedPartition) -> _Key:
+    return owned.partition, owned.epoch, owned.claim.member_epoch

@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from headrace.channel.fences import Fences
+from headrace.channel.start_offsets import StartOffsets
+from headrace.clock import Deadline
+from headrace.kafka.ports import Commit, OffsetStoreError, StoredOffset
+from headrace.records import TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping
+
+    from headrace.channel.partition import OwnedPartition
+    from headrace.testing import InMemoryBroker
+    from headrace.testing.broker import InMemoryOffsets
+
+WAIT = 10.0
+
+
+class Bench:
+    """Start offsets on a store whose requests are counted."""
+
+    def __init__(self, store: InMemoryOffsets, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.store = store
+        self.held: list[OwnedPartition] = []
+        self.asked: list[list[int]] = []
+        self.offsets = StartOffsets(store, Fences(store), lambda: self.held)
+        monkeypatch.setattr(store, "find", self._find)
+
+    def _find(
+        self, partitions: Collection[TopicPartition], deadline: Deadline
+    ) -> Mapping[TopicPartition, StoredOffset]:
+        self.asked.append(sorted(partition.partition for partition in partitions))
+        return self.store.read_many(partitions, deadline)
+
+    def read(self, owned: OwnedPartition) -> StoredOffset | None:
+        """Read one offset."""
+        return self.offsets.read(owned, Deadline.after(WAIT))
+
+    def commit(self, number: int, offset: int) -> None:
+        """Have something stored."""
+        commits = {TopicPartition("events", number): Commit(offset, 1)}
+        assert self.store.commit(commits, Deadline.after(WAIT)) == {}
+
+
+@pytest.fixture
+def bench(broker: InMemoryBroker, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    """Nothing is held yet."""
+    return Bench(broker.store("group"), monkeypatch)
+
+
+def test_one_request_serves_all_that_start(
+    bench: Bench, own: Callable[..., OwnedPartition]
+) -> None:
+    """What is read for one partition is read for all that were claimed before it."""
+    bench.held = [own(number) for number in range(3)]
+    bench.commit(1, 7)
+    assert [bench.read(owned) for owned in bench.held] == [None, StoredOffset(7, 1), None]
+    bench.held.append(own(3))
+    assert bench.read(bench.held[3]) is None
+    assert bench.asked == [[0, 1, 2], [0, 1, 2, 3]]
+
+
+def test_what_has_begun_is_not_asked_for(bench: Bench, own: Callable[..., OwnedPartition]) -> None:
+    """A partition whose start is found, or that waits for its former claim, is left out."""
+    begun, waiting, owned = own(0), own(1), own(2)
+    begun.stage(None)
+    waiting.predecessor = own(1)
+    bench.held = [begun, waiting, owned]
+    bench.read(owned)
+    assert bench.asked == [[2]]
+
+
+def test_a_second_question_is_asked_anew(bench: Bench, own: Callable[..., OwnedPartition]) -> None:
+    """Whoever reads again, after an error or a raised epoch, sees what is stored now."""
+    owned = own(0)
+    bench.held = [owned]
+    assert bench.read(owned) is None
+    bench.commit(0, 7)
+    assert bench.read(owned) == StoredOffset(7, 1)
+
+
+def test_what_could_not_be_read_is_read_again(
+    bench: Bench, broker: InMemoryBroker, own: Callable[..., OwnedPartition]
+) -> None:
+    """An error is everybody's who asks, and leaves nothing behind."""
+    bench.held = [own(0), own(1)]
+    broker.down = True
+    for owned in bench.held:
+        with pytest.raises(OffsetStoreError):
+            bench.read(owned)
+    broker.down = False
+    bench.commit(1, 7)
+    assert [bench.read(owned) for owned in bench.held] == [None, StoredOffset(7, 1)]
