@@ -50,7 +50,7 @@ def test_a_foreign_commit_is_mended(group: Group, offsets: Any, metadata: str) -
         eventually(lambda: group.stored() == [StoredOffset(20, 2)])
         found = "stale" if metadata else "foreign"
         labels = ("main", group.topic, found)
-        eventually(lambda: controller.metrics.foreign_commits.labels(*labels)._value.get() == 1)
+        eventually(lambda: controller.metrics.foreign_commits.labels(*labels)._value.get() >= 1)
     assert notes.records[group.partition()] == list(range(20))
 
 
