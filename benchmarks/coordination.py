@@ -97,7 +97,7 @@ def _round(plan: Plan, servers: LocalStack, number: int) -> dict[str, Any]:
         joined, join_moves = _join(one, two, half)
         failover, kill_moves = _failover(plan, one, two, half)
         _, again_moves = _join(two, one, half)
-        restart = _restart(one, two, half)
+        restart = _restart(plan, one, two, half)
         leave = _leave(one, two, half)
         measured = {
             "join_stable_s": round(joined, 3),
@@ -105,6 +105,7 @@ def _round(plan: Plan, servers: LocalStack, number: int) -> dict[str, Any]:
             "failover_over_session_s": round(failover, 3),
             "restart_takeover_s": round(restart[0], 3),
             "leave_s": round(leave[0], 3),
+            "process_start_s": round(restart[2], 3),
         }
     say(f"{topic}: {measured}")
     return measured
@@ -136,14 +137,21 @@ def _failover(plan: Plan, dying: Member, heir: Member, share: int) -> tuple[floa
     return _last_delivery(at, heir) - at - plan.session, _moves(at, heir) - share
 
 
-def _restart(dying: Member, other: Member, share: int) -> tuple[float, int]:
-    """Kill a member and start it at once: seconds to its first delivery, less the start's."""
+def _restart(plan: Plan, dying: Member, other: Member, share: int) -> tuple[float, int, float]:
+    """Kill a member and start it at once.
+
+    Returns the seconds to its first delivery, less the start's; the needless moves; and the
+    start's seconds. A start that outlasts the session has the other member take over, which is
+    not needless then.
+    """
     at = dying.kill()
     dying.start()
     ready = dying.ready()
     await_shares([dying, other], [share, share])
     first = dying.since(ready, "delivered")[0].at
-    return first - at - (ready - dying.started), _moves(at, dying, other) - share
+    start = ready - dying.started
+    moves = _moves(at, dying, other) - share if ready - at < plan.session else 0
+    return first - at - start, moves, start
 
 
 def _leave(leaving: Member, heir: Member, share: int) -> tuple[float, int]:
@@ -165,7 +173,7 @@ def _size(plan: Plan, servers: LocalStack, size: int) -> dict[str, Any]:
     """Let one member own ``size`` partitions, then another one join."""
     topic = f"size-{size}"
     stack.fill(servers, topic, records=size * 30, size=16, partitions=size, keyed=True)
-    with _members(plan, servers, topic, {"rest": 2.0}) as (one, two):
+    with _members(plan, servers, topic, {"rest": 10.0}) as (one, two):
         one.start()
         begun = one.ready()
         await_true(lambda: len(one.held()) == size, f"{topic} to be owned")
