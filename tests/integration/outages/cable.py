@@ -6,9 +6,14 @@ import socket
 from contextlib import suppress
 from threading import Event, Lock, Thread
 
+from headrace.clock import Deadline
 from headrace.local.ports import LOOPBACK
+from headrace.local.waiting import wait_for
 
 _CHUNK = 1 << 16
+
+#: Seconds that a connection waits for its target to listen.
+_PATIENCE = 5.0
 
 
 class Cable:
@@ -69,9 +74,9 @@ class Cable:
 
     def _connect(self, near: socket.socket) -> None:
         self._whole.wait()
-        try:
-            far = socket.create_connection((LOOPBACK, self.target))
-        except OSError:
+        # a server that is refused tries again, one whose connection is closed may not
+        far = wait_for(self._reach, Deadline.after(_PATIENCE))
+        if far is None:
             near.close()
             return
         with self._lock:
@@ -82,6 +87,12 @@ class Cable:
         self._forward(far, near)
         for each in (near, far):
             each.close()
+
+    def _reach(self) -> socket.socket | None:
+        try:
+            return socket.create_connection((LOOPBACK, self.target))
+        except OSError:
+            return None
 
     def _forward(self, source: socket.socket, sink: socket.socket) -> None:
         with suppress(OSError):

@@ -41,7 +41,7 @@ class Ensemble:
                 directory / f"zookeeper-{number}",
                 server_id=number,
                 peers=peers(number),
-                settings={"syncLimit": "40" if number == 1 else "4"},
+                settings={"syncLimit": "40" if number == 1 else "4", "initLimit": "8"},
             )
             for number in numbers
         ]
