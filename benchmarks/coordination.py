@@ -142,7 +142,7 @@ def _restart(plan: Plan, dying: Member, other: Member, share: int) -> tuple[floa
 
     Returns the seconds to its first delivery, less the start's; the needless moves; and the
     start's seconds. A start that outlasts the session has the other member take over, which is
-    not needless then.
+    not needless then; the last sign of life may have been given a third of a session before.
     """
     at = dying.kill()
     dying.start()
@@ -150,7 +150,7 @@ def _restart(plan: Plan, dying: Member, other: Member, share: int) -> tuple[floa
     await_shares([dying, other], [share, share])
     first = dying.since(ready, "delivered")[0].at
     start = ready - dying.started
-    moves = _moves(at, dying, other) - share if ready - at < plan.session else 0
+    moves = _moves(at, dying, other) - share if ready - at < plan.session * 2 / 3 else 0
     return first - at - start, moves, start
 
 
