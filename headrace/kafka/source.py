@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, cast
 
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
 #: Records taken from the client in one call: enough to make the call's cost disappear.
 MAX_RECORDS = 1000
 
-#: Seconds the client may take to answer what it knows without asking a broker.
+#: Seconds the client may take to answer what it knows without asking a broker, or with a short
+#: question to one.
 LOCAL_TIMEOUT = 1.0
 
 
@@ -37,17 +39,27 @@ class KafkaRecordSource:
         collector.relax()
         self._consumer = open_consumer(properties.source(client_properties, group, prefetch))
         self._topics: list[str] = []
+        self._known: set[str] = set()
 
     def assign(self, starts: Mapping[TopicPartition, int]) -> None:
         """Begin to fetch; other partitions keep what was prefetched.
 
-        Partitions are resumed because the client may remember a pause beyond an assignment.
+        Partitions are resumed because the client may remember a pause beyond an assignment. Topics
+        new to the client are looked up first: by itself it asks for leaders once a second only.
         """
+        for topic in sorted({p.topic for p in starts} - self._known):
+            self._look_up(topic)
         self._consumer.incremental_assign(
             [ClientPartition(p.topic, p.partition, offset) for p, offset in starts.items()]
         )
         self._consumer.resume(_client(starts))
         self._topics = sorted({p.topic for p in self._consumer.assignment()})
+
+    def _look_up(self, topic: str) -> None:
+        """Have the client learn the leaders of a topic; without an answer it goes on asking."""
+        with suppress(KafkaException):
+            self._consumer.list_topics(topic, timeout=LOCAL_TIMEOUT)
+            self._known.add(topic)
 
     def unassign(self, partitions: Collection[TopicPartition]) -> None:
         """Stop fetching."""
