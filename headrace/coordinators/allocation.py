@@ -48,8 +48,14 @@ def allocate(
     members: Mapping[str, MemberInfo],
     partitions: Collection[TopicPartition],
     owners: Mapping[TopicPartition, str],
+    former: Mapping[TopicPartition, str] | None = None,
 ) -> Allocation:
-    """Return the map for ``members``, given who owns what now.
+    """Return the map for ``members``, given who owns what now and who did before.
+
+    A partition without an owner counts as that of its ``former`` one, if that is a member. So a
+    group whose nodes all went, with ZooKeeper or with every session, comes back to what it had;
+    and a partition on its way to another member is in the same place before, during and after
+    its release.
 
     Draining members are given nothing. When modes are mixed, each member's own mode holds for it:
     listed partitions go first, then the fixed numbers are served, and what is left is spread
@@ -59,12 +65,14 @@ def allocate(
     foreign = {
         p: owner for p, owner in sorted(owners.items()) if p in existing and owner not in members
     }
+    returning = {p: member for p, member in (former or {}).items() if member in members}
+    held = returning | dict(owners)
     active = {name: info for name, info in members.items() if not info.draining}
     free = existing - foreign.keys()
-    lists = listed(_of_mode(active, Mode.STATIC), existing, owners)
+    lists = listed(_of_mode(active, Mode.STATIC), existing, held)
     given = {p: member for p, member in lists.given.items() if p in free}
-    given |= fixed_counts(_of_mode(active, Mode.FIXED_COUNT), free - given.keys(), owners)
-    given |= spread(_of_mode(active, Mode.DYNAMIC), free - given.keys(), owners)
+    given |= fixed_counts(_of_mode(active, Mode.FIXED_COUNT), free - given.keys(), held)
+    given |= spread(_of_mode(active, Mode.DYNAMIC), free - given.keys(), held)
     return Allocation(
         owners=dict(sorted(given.items())),
         unowned=frozenset(free - given.keys()),

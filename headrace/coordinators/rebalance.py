@@ -101,7 +101,7 @@ class Rebalance:
             return
         self._reconcile(owners)
         former = self._registry.former(sorted(self._partitions() - owners.keys()))
-        allocation = self._allocate(view, owners, former)
+        allocation = allocate(view.members, self._partitions(), self._names(owners), former)
         mine = allocation.of(self._registry.member) - owners.keys()
         wait = self._settling.observe(view.members)
         if wait > 0:
@@ -145,21 +145,6 @@ class Rebalance:
             for topic, count in self._counts.items()
             for number in range(count)
         }
-
-    def _allocate(
-        self,
-        view: GroupView,
-        owners: Mapping[TopicPartition, Owner],
-        former: Mapping[TopicPartition, str],
-    ) -> Allocation:
-        """Compute the map; who had a free partition last counts as its owner.
-
-        So a group whose nodes all went, with ZooKeeper or with every session, comes back to what
-        it had. Partitions on their way to another member are in the same place before, during and
-        after their release.
-        """
-        returning = {p: member for p, member in former.items() if member in view.members}
-        return allocate(view.members, self._partitions(), returning | self._names(owners))
 
     def _names(self, owners: Mapping[TopicPartition, Owner]) -> dict[TopicPartition, str]:
         """Return owners by name; one that is not to be reckoned with gets a name no member has."""

@@ -67,13 +67,12 @@ class _Comparison:
     def _map(self) -> Allocation | None:
         if self._seen.nodes is None or self._seen.positions is None:
             return None
-        # a free partition counts as its last owner's, as it does to the members
         former = {
             partition: found.document.member
             for partition, found in self._nodes.epochs.items()
-            if found.document is not None and found.document.member in self._infos
+            if found.document is not None
         }
-        return allocate(self._infos, self._positions.partitions, former | self._owners)
+        return allocate(self._infos, self._positions.partitions, self._owners, former)
 
     def report(
         self, channel: str, group: str, topics: Collection[str], taken_at: float

@@ -231,6 +231,20 @@ def test_of_one_topic_only_the_leavers_partitions_move(
     assert moved == {p for p, owner in owners.items() if owner == leaver}
 
 
+@given(groups(weight=3), st.data())
+def test_whoever_had_a_free_partition_counts_as_its_owner(
+    group: tuple[dict[str, MemberInfo], dict[str, int], Owners], data: st.DataObject
+) -> None:
+    """The map is the same, whichever of the partitions are free for a moment."""
+    infos, counts, owners = group
+    free = data.draw(st.sets(st.sampled_from(sorted(owners)))) if owners else set()
+    held = {p: owner for p, owner in owners.items() if p not in free}
+    whole = allocate(infos, partitions_of(counts), owners)
+    assert allocate(infos, partitions_of(counts), held, owners) == whole
+    gone = dict.fromkeys(partitions_of(counts), "gone")
+    assert allocate(infos, partitions_of(counts), owners, gone) == whole
+
+
 def test_the_remainders_of_many_topics_do_not_pile_up() -> None:
     """Ten topics of one partition are spread over both members."""
     topics = [f"t{n}" for n in range(10)]
