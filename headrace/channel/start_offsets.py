@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from threading import Lock
 from typing import TYPE_CHECKING
+from weakref import WeakSet
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -12,10 +13,6 @@ if TYPE_CHECKING:
     from headrace.channel.partition import OwnedPartition
     from headrace.clock import Deadline
     from headrace.kafka.ports import OffsetStore, StoredOffset
-    from headrace.records import TopicPartition
-
-    #: A claim: the partition, the epoch and the stay in the group.
-    _Key = tuple[TopicPartition, int, int]
 
 
 class StartOffsets:
@@ -23,7 +20,8 @@ class StartOffsets:
 
     A partition's offset is read after its claim, because before that another owner may move it.
     So what is read for one partition is read for all others that were claimed meanwhile: a
-    request for each would cost more than all else in a large rebalance.
+    request for each would cost more than all else in a large rebalance. It is kept for the very
+    claim it was read for: after ZooKeeper lost its data, a later one may have the same epochs.
     """
 
     def __init__(
@@ -33,7 +31,8 @@ class StartOffsets:
         self._fences = fences
         self._held = held
         self._lock = Lock()
-        self._found: dict[_Key, StoredOffset | None] = {}
+        self._found: dict[OwnedPartition, StoredOffset | None] = {}
+        self._answered: WeakSet[OwnedPartition] = WeakSet()
 
     def read(self, owned: OwnedPartition, deadline: Deadline) -> StoredOffset | None:
         """Return the group's offset, None if there is none; each call looks anew. Blocks.
@@ -43,19 +42,20 @@ class StartOffsets:
         """
         owned.claim = self._fences.put_up(owned.claim, deadline)
         with self._lock:
-            if _key(owned) not in self._found:
+            if owned not in self._found:
                 self._read(owned, deadline)
-            return self._found.pop(_key(owned))
+            self._answered.add(owned)
+            return self._found.pop(owned)
 
     def _read(self, owned: OwnedPartition, deadline: Deadline) -> None:
-        keys = {_key(other) for other in self._held() if self._awaits(other)} | {_key(owned)}
-        found = self._store.find([partition for partition, _, _ in keys], deadline)
-        self._found = {key: found.get(key[0]) for key in keys}
+        starting = {other for other in self._held() if self._awaits(other)} | {owned}
+        found = self._store.find([other.partition for other in starting], deadline)
+        self._found = {other: found.get(other.partition) for other in starting}
 
     def _awaits(self, owned: OwnedPartition) -> bool:
         """Whether its offset will be asked for, and nobody of before can move it any more."""
-        return owned.is_unresolved() and self._fences.are_up(owned.claim)
-
-
-def _key(owned: OwnedPartition) -> _Key:
-    return owned.partition, owned.epoch, owned.claim.member_epoch
+        return (
+            owned not in self._answered
+            and owned.is_unresolved()
+            and self._fences.are_up(owned.claim)
+        )

@@ -61,7 +61,7 @@ def test_one_request_serves_all_that_start(
     assert [bench.read(owned) for owned in bench.held] == [None, StoredOffset(7, 1), None]
     bench.held.append(own(3))
     assert bench.read(bench.held[3]) is None
-    assert bench.asked == [[0, 1, 2], [0, 1, 2, 3]]
+    assert bench.asked == [[0, 1, 2], [3]]
 
 
 def test_what_has_begun_is_not_asked_for(bench: Bench, own: Callable[..., OwnedPartition]) -> None:
@@ -81,6 +81,31 @@ def test_a_second_question_is_asked_anew(bench: Bench, own: Callable[..., OwnedP
     assert bench.read(owned) is None
     bench.commit(0, 7)
     assert bench.read(owned) == StoredOffset(7, 1)
+
+
+def test_a_claim_that_looks_like_the_former_one_is_read_for_itself(
+    bench: Bench, own: Callable[..., OwnedPartition]
+) -> None:
+    """After ZooKeeper lost its data, epochs and member epochs begin anew and come again."""
+    bench.held = [own(0), own(1)]
+    assert [bench.read(owned) for owned in bench.held] == [None, None]
+    bench.commit(0, 7)
+    bench.commit(1, 7)
+    bench.held = [own(1), own(0)]
+    assert [bench.read(owned) for owned in bench.held] == [StoredOffset(7, 1)] * 2
+
+
+def test_what_is_read_beside_others_is_not_kept_for_a_second_question(
+    bench: Bench, own: Callable[..., OwnedPartition]
+) -> None:
+    """Reading for a later partition leaves nothing behind for one that was answered before."""
+    first, second = own(0), own(1)
+    bench.held = [first]
+    assert bench.read(first) is None
+    bench.held.append(second)
+    assert bench.read(second) is None
+    bench.commit(0, 7)
+    assert bench.read(first) == StoredOffset(7, 1)
 
 
 def test_what_could_not_be_read_is_read_again(
