@@ -156,11 +156,9 @@ class InboundKafkaChannel:
             channel=name,
             clock=clock,
         )
-
         self._stall_guard = StallGuard(
             "coordinator", self._coordinator, fail=self.fail, channel=name
         )
-
         self._stalls = StallWatch(
             partitions=self._holdings.all,
             fetcher=self._fetcher,

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from threading import Event
 from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
-from headrace.channel.threads import guarded_thread
+from headrace.channel.threads import Patrol
 from headrace.errors import FatalError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from headrace.clock import Deadline
 
 log = structlog.get_logger(__name__)
 
@@ -38,7 +35,7 @@ class Turning(Protocol):
         ...
 
 
-class StallGuard:
+class StallGuard(Patrol):
     """The thread that fails the channel when ``turning`` stands still.
 
     Time counts by its looks and not by the clock: a process that stood still as a whole, stopped
@@ -59,20 +56,7 @@ class StallGuard:
         self._channel = channel
         self._seen: float | None = None
         self._idle = 0.0
-        self._stopping = Event()
-        self._thread = guarded_thread(f"{channel}-stall-guard", self._run, fail)
-
-    def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
-
-    def stop(self, deadline: Deadline) -> bool:
-        """End the thread; False if it overran the deadline."""
-        self._stopping.set()
-        if self._thread.ident is None:
-            return True
-        self._thread.join(deadline.remaining)
-        return not self._thread.is_alive()
+        super().__init__(f"{channel}-stall-guard", fail)
 
     def _run(self) -> None:
         while True:

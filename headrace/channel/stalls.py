@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from threading import Event
 from typing import TYPE_CHECKING
 
 import structlog
 
 from headrace.channel.states import PartitionState
-from headrace.channel.threads import guarded_thread
+from headrace.channel.threads import Patrol
 from headrace.clock import Deadline
 from headrace.errors import KafkaUnavailableError
 
@@ -41,7 +40,7 @@ class _Seen:
     refetched: int = 0
 
 
-class StallWatch:
+class StallWatch(Patrol):
     """Asks, for each partition from which nothing came since the last look, where its log ends.
 
     One that did not get to where the log ended a look before has stalled. It is fetched anew, and
@@ -68,20 +67,7 @@ class StallWatch:
         self._channel = channel
         self._clock = clock
         self._seen: dict[OwnedPartition, _Seen] = {}
-        self._stopping = Event()
-        self._thread = guarded_thread(f"{channel}-stalls", self._run, fail)
-
-    def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
-
-    def stop(self, deadline: Deadline) -> bool:
-        """End the thread; False if it overran the deadline."""
-        self._stopping.set()
-        if self._thread.ident is None:
-            return True
-        self._thread.join(deadline.remaining)
-        return not self._thread.is_alive()
+        super().__init__(f"{channel}-stalls", fail)
 
     def _run(self) -> None:
         while not self._stopping.wait(LOOK_INTERVAL):

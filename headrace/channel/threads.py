@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from threading import Thread
+from abc import ABC, abstractmethod
+from threading import Event, Thread
 from typing import TYPE_CHECKING
 
 import structlog
@@ -11,6 +12,8 @@ from headrace.errors import FatalError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from headrace.clock import Deadline
 
 log = structlog.get_logger(__name__)
 
@@ -33,3 +36,30 @@ def guarded_thread(
             fail(FatalError(f"thread {name} ended with {reason}; the process has to be restarted"))
 
     return Thread(target=guarded, name=name, daemon=True)
+
+
+class Patrol(ABC):
+    """A guarded thread that looks at something again and again until it is stopped.
+
+    ``start`` and ``stop`` are for its owner. ``_run`` waits between its looks on ``_stopping``.
+    """
+
+    def __init__(self, name: str, fail: Callable[[BaseException], None]) -> None:
+        self._stopping = Event()
+        self._thread = guarded_thread(name, self._run, fail)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self, deadline: Deadline) -> bool:
+        """End the thread; False if it overran the deadline."""
+        self._stopping.set()
+        if self._thread.ident is None:
+            return True
+        self._thread.join(deadline.remaining)
+        return not self._thread.is_alive()
+
+    @abstractmethod
+    def _run(self) -> None:
+        """Look until ``_stopping`` is set."""

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from threading import Event
 from typing import TYPE_CHECKING
 
 import structlog
 
-from headrace.channel.threads import guarded_thread
+from headrace.channel.threads import Patrol
 from headrace.errors import FatalError
 
 if TYPE_CHECKING:
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
     from headrace.channel.partition import OwnedPartition
     from headrace.channel.scheduler import Scheduler
     from headrace.channel.workers import Workers
-    from headrace.clock import Clock, Deadline
+    from headrace.clock import Clock
     from headrace.metrics import Metrics
 
 log = structlog.get_logger(__name__)
@@ -29,7 +28,7 @@ MAX_ABANDONED = 2
 GRACE = 0.1
 
 
-class Watchdog:
+class Watchdog(Patrol):
     """Looks at the running callbacks of a channel a few times within each ``batch_timeout``."""
 
     def __init__(
@@ -53,20 +52,7 @@ class Watchdog:
         self._channel = channel
         self._clock = clock
         self._abandoned: list[str] = []
-        self._stopping = Event()
-        self._thread = guarded_thread(f"{channel}-watchdog", self._run, fail)
-
-    def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
-
-    def stop(self, deadline: Deadline) -> bool:
-        """End the thread; False if it overran the deadline."""
-        self._stopping.set()
-        if self._thread.ident is None:
-            return True
-        self._thread.join(deadline.remaining)
-        return not self._thread.is_alive()
+        super().__init__(f"{channel}-watchdog", fail)
 
     def _run(self) -> None:
         while not self._stopping.wait(min(1.0, self._limit / 4)):
