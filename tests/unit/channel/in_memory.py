@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from headrace.clock import Deadline
 from headrace.records import TopicPartition
+from headrace.testing import InMemoryBroker
 from tests.unit.channel.recorder import PATIENCE
-
-if TYPE_CHECKING:
-    from headrace.testing import InMemoryBroker
-
 
 P0, P1 = TopicPartition("events", 0), TopicPartition("events", 1)
 
@@ -23,3 +18,12 @@ def values(count: int) -> list[bytes]:
 def committed(broker: InMemoryBroker, partition: TopicPartition, offset: int) -> bool:
     """Wait for a commit of the group."""
     return broker.wait_committed("group", partition, offset, Deadline.after(PATIENCE))
+
+
+def filled_broker() -> InMemoryBroker:
+    """Return a broker with a topic of two partitions, ten records in each."""
+    broker = InMemoryBroker()
+    broker.create_topic("events", 2)
+    for partition in (P0, P1):
+        broker.produce(partition, *values(10))
+    return broker

@@ -10,7 +10,7 @@ from headrace.clock import Deadline
 from headrace.kafka.ports import StoredOffset
 from headrace.processors import BatchResponse
 from headrace.testing import InMemoryBroker, in_memory_channel, running
-from tests.unit.channel.in_memory import P0, P1, committed, values
+from tests.unit.channel.in_memory import P0, P1, committed, filled_broker, values
 from tests.unit.channel.recorder import PATIENCE, Recorder
 
 if TYPE_CHECKING:
@@ -26,11 +26,7 @@ def _often(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def broker() -> InMemoryBroker:
     """A broker with a topic of two partitions, ten records in each."""
-    made = InMemoryBroker()
-    made.create_topic("events", 2)
-    for partition in (P0, P1):
-        made.produce(partition, *values(10))
-    return made
+    return filled_broker()
 
 
 def replace_topic(broker: InMemoryBroker, count: int) -> None:
