@@ -19,6 +19,7 @@ from headrace.coordinators.layout import (
 from headrace.coordinators.registry import Membership, Owner, RegistryUnavailableError
 from headrace.zookeeper.errors import BadVersionError, NodeExistsError, NoNodeError
 from headrace.zookeeper.nodes import Check, Create, Delete, SetData
+from headrace.zookeeper.ownership import is_ours
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -166,7 +167,7 @@ class ClaimNodes:
         epoch_path, owner_path = self._paths.epoch(partition), self._paths.owner(partition)
         # in this order: a claim between the two readings or after them changes the epoch node
         epoch, owner = self._read(epoch_path), self._read(owner_path)
-        if owner is None or not self._in_our_session(owner):
+        if owner is None or not is_ours(self._session, owner_path, owner.stat):
             return False
         guard: list[Operation] = [] if epoch is None else [Check(epoch_path, epoch.stat.version)]
         try:
@@ -201,7 +202,7 @@ class ClaimNodes:
         except BadDocumentError as error:
             log.warning("owner_node_unusable", path=path, reason=str(error))
             return Owner(None, None, ours=False)
-        ours = self._in_our_session(node) and document.member == self._claimant.member
+        ours = document.member == self._claimant.member and is_ours(self._session, path, node.stat)
         return Owner(document.member, document.epoch, ours)
 
     def former(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, str]:
@@ -227,12 +228,8 @@ class ClaimNodes:
             if epoch is None
             or epoch.stat.version != claim.node_version
             or owner is None
-            or not self._in_our_session(owner)
+            or not is_ours(self._session, self._paths.owner(claim.partition), owner.stat)
         ]
-
-    def _in_our_session(self, node: Node) -> bool:
-        owner = node.stat.owner_session
-        return owner is not None and owner == self._session.session_id
 
     def _read(self, path: str) -> Node | None:
         return self._session.get_many([path])[0]

@@ -20,6 +20,7 @@ from headrace.coordinators.registry import (
 from headrace.version import VERSION
 from headrace.zookeeper.errors import BadVersionError, NodeExistsError, NoNodeError
 from headrace.zookeeper.nodes import ANY_VERSION, SetData
+from headrace.zookeeper.ownership import is_ours
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -65,7 +66,7 @@ class MemberNodes:
         except NodeExistsError:
             self._remove_own_or_refuse()
             stat = self._session.create(self._path, document.encode(), ephemeral=True)
-        if stat.owner_session is None or stat.owner_session != self._session.session_id:
+        if stat.owner_session is None or not is_ours(self._session, self._path, stat):
             raise RegistryUnavailableError(f"the session changed while {self._path} was created")
         self._document, self._version = document, stat.version
         self._membership = Membership(stat.czxid, stat.owner_session, self._session.session_timeout)
@@ -83,7 +84,7 @@ class MemberNodes:
     def _remove_own_or_refuse(self) -> None:
         """Remove what a request of ours created unheard of; leave anybody else's node."""
         node = self._session.get(self._path)
-        if node.stat.owner_session == self._session.session_id:
+        if is_ours(self._session, self._path, node.stat):
             self._session.delete(self._path, node.stat.version)
             return
         try:

@@ -219,12 +219,17 @@ class InMemorySession:
         self._answers_to_lose = 0
         self._late: deque[Callable[[], object]] = deque()
         self._delay = False
+        self._reads_to_answer: int | None = None
 
     # --- what a test does to it -------------------------------------------------------------
 
     def suspend(self) -> None:
         """Cut the connection: operations fail at once, the session lives on."""
         self._enter(SessionState.SUSPENDED)
+
+    def suspend_after_reading(self, times: int) -> None:
+        """Cut the connection as soon as the next ``times`` readings of nodes are answered."""
+        self._reads_to_answer = times
 
     def resume(self) -> None:
         """Connect again, with the same session where it has not ended meanwhile."""
@@ -312,7 +317,13 @@ class InMemorySession:
         """Read nodes, None for those that do not exist."""
         for path in paths:
             self._check(path)
-        return [self._zookeeper.node(path) for path in paths]
+        nodes = [self._zookeeper.node(path) for path in paths]
+        if self._reads_to_answer is not None:
+            self._reads_to_answer -= 1
+            if self._reads_to_answer == 0:
+                self._reads_to_answer = None
+                self.suspend()
+        return nodes
 
     def exists(self, path: str) -> NodeStat | None:
         """Return the node's state, None when it does not exist."""

@@ -25,6 +25,20 @@ def test_a_silent_server_suspends_before_the_client_notices(group: Group) -> Non
     assert not a.channel.lost
 
 
+def test_a_connection_that_breaks_during_a_look_costs_no_claim(group: Group) -> None:
+    """The member is suspended and resumes with all it had: what it read was its own."""
+    a = group.join("a")
+    group.run()
+    a.session.suspend_after_reading(2)
+    group.zookeeper.put(PATHS.ids, b"")
+    group.run(1)
+    a.session.resume()
+    group.run(4)
+    assert a.channel.calls[-2:] == ["suspended", "resumed"]
+    assert len(a.held) == 8
+    assert not a.channel.lost
+
+
 @pytest.mark.parametrize("delay", [False, True], ids=["executed", "executed later"])
 def test_a_claim_of_unknown_outcome_ends_in_one_claim(group: Group, *, delay: bool) -> None:
     """An owner node that no claim stands for is deleted, and the partition claimed properly."""

@@ -105,3 +105,22 @@ def test_a_new_session_is_not_the_old_membership(world: InMemoryWorld) -> None:
     a.session.expire()
     with pytest.raises(MembershipLostError):
         a.heartbeat()
+
+
+def test_a_connection_that_breaks_after_reading_says_nothing_of_our_nodes(
+    world: InMemoryWorld,
+) -> None:
+    """What is ours is not taken for somebody else's because the session is unknown just then."""
+    a = world.member("a")
+    a.join(INFO)
+    claim = claimed(a, P0)
+    for call, readings in (
+        (lambda: a.owners(P0.topic), 1),
+        (lambda: a.verify([claim]), 2),
+        (lambda: a.discard(P0), 2),
+    ):
+        a.session.suspend_after_reading(readings)
+        with pytest.raises(RegistryUnavailableError, match="broke after the node was read"):
+            call()
+        a.session.resume()
+    assert a.verify([claim]) == []
