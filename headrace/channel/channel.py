@@ -27,7 +27,9 @@ from headrace.channel.turns import Turns
 from headrace.channel.watchdog import Watchdog
 from headrace.channel.workers import Workers
 from headrace.clock import SYSTEM_CLOCK, Clock, Deadline
-from headrace.errors import FatalError
+from headrace.config.wording import dotted
+from headrace.coordinators.factory import member_info, pace
+from headrace.errors import ConfigError, FatalError
 from headrace.kafka.ports import Refusal
 from headrace.processors import ChannelContext
 
@@ -36,7 +38,7 @@ if TYPE_CHECKING:
 
     from headrace.channel.bounds import Until
     from headrace.channel.partition import OwnedPartition
-    from headrace.config import ChannelConfig
+    from headrace.config import ChannelConfig, CoordinatorConfig
     from headrace.coordinators.coordinator import Coordinator
     from headrace.coordinators.listener import Listener
     from headrace.kafka.ports import OffsetStore, RecordSource, TopicCatalog
@@ -305,6 +307,21 @@ class InboundKafkaChannel:
         self._gates.pauses.remove(reason)
         self._holdings.touch_all()
         log.info("channel_resumed", channel=self.name, reason=reason)
+
+    def replace_coordinator(self, coordinator: CoordinatorConfig) -> None:
+        """Choose partitions in another way from now on; what stays ours goes on undisturbed.
+
+        The group hears of it and moves what has to move. Any thread; does not block.
+
+        Raises:
+            ConfigError: it does not fit the channel, which goes on as before.
+        """
+        config = self.config.model_copy(update={"coordinator": coordinator})
+        if problems := [f"{dotted(steps)} {rest}" for steps, rest in config.contradictions()]:
+            raise ConfigError([f"channels.{self.name}.{problem}" for problem in problems])
+        self.config = config
+        self._coordinator.update(member_info(config), pace(config))
+        log.info("coordinator_replaced", channel=self.name, type=coordinator.type)
 
     def fail(self, error: BaseException) -> None:
         """Note that the channel must not go on; its owner hears of the first reason only."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from headrace.coordinators.avoidance import place_avoided
 from headrace.coordinators.even_spread import spread
 from headrace.coordinators.fixed_count import fixed_counts
 from headrace.coordinators.members import MemberInfo, Mode
@@ -59,7 +60,8 @@ def allocate(
 
     Draining members are given nothing. When modes are mixed, each member's own mode holds for it:
     listed partitions go first, then the fixed numbers are served, and what is left is spread
-    evenly over the dynamic members.
+    evenly over the dynamic members. What some avoid and others may have goes to these beforehand,
+    and is not counted as a part of the even spread.
     """
     existing = set(partitions)
     foreign = {
@@ -71,8 +73,10 @@ def allocate(
     free = existing - foreign.keys()
     lists = listed(_of_mode(active, Mode.STATIC), existing, held)
     given = {p: member for p, member in lists.given.items() if p in free}
-    given |= fixed_counts(_of_mode(active, Mode.FIXED_COUNT), free - given.keys(), held)
-    given |= spread(_of_mode(active, Mode.DYNAMIC), free - given.keys(), held)
+    placed = place_avoided(active, free - given.keys(), held)
+    left = free - given.keys() - placed.keys()
+    given |= placed | fixed_counts(_of_mode(active, Mode.FIXED_COUNT), left, held, placed)
+    given |= spread(_of_mode(active, Mode.DYNAMIC), left - given.keys(), held)
     return Allocation(
         owners=dict(sorted(given.items())),
         unowned=frozenset(free - given.keys()),

@@ -167,9 +167,12 @@ class Coordinator:
         """Say how many partitions each topic has, for all topics."""
         self._send(partial(self._member.set_partitions, dict(counts)))
 
-    def update(self, info: MemberInfo) -> None:
-        """Publish other wishes; ``info.draining`` is not looked at."""
-        self._send(partial(self._member.update, info))
+    def update(self, info: MemberInfo, settings: CoordinatorSettings | None = None) -> None:
+        """Publish other wishes, and keep another pace where ``settings`` are given.
+
+        ``info.draining`` and ``info.avoiding`` are not looked at.
+        """
+        self._send(partial(self._member.update, info, settings))
 
     # --- thread -----------------------------------------------------------------------------
 

@@ -19,11 +19,15 @@ def build_coordinator(
     channel: config.ChannelConfig, registry: Registry, listener: Listener, clock: Clock
 ) -> Coordinator:
     """Build what ``channel.coordinator`` describes."""
-    settings = CoordinatorSettings(
+    return Coordinator(registry, listener, member_info(channel), pace(channel), clock)
+
+
+def pace(channel: config.ChannelConfig) -> CoordinatorSettings:
+    """Return how the coordinator paces itself."""
+    return CoordinatorSettings(
         rebalance_delay=channel.coordinator.rebalance_delay,
         safety_poll=channel.coordinator.safety_poll,
     )
-    return Coordinator(registry, listener, member_info(channel), settings, clock)
 
 
 def member_info(channel: config.ChannelConfig) -> MemberInfo:

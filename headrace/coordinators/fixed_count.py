@@ -18,19 +18,21 @@ def fixed_counts(
     members: Mapping[str, MemberInfo],
     partitions: Collection[TopicPartition],
     owners: Mapping[TopicPartition, str],
+    placed: Mapping[TopicPartition, str],
 ) -> dict[TopicPartition, str]:
     """Return who is to have which partition; those beyond the numbers asked for are missing.
 
-    A member keeps what it has up to its number. Where too few are left for all others, those
-    with the fewest get the next.
+    A member keeps what it has up to its number, of which ``placed`` partitions are a part. Where
+    too few are left for all others, those with the fewest get the next.
     """
+    has = Counter((partition.topic, member) for partition, member in placed.items())
     by_topic: dict[str, list[TopicPartition]] = defaultdict(list)
     for partition in sorted(partitions):
         by_topic[partition.topic].append(partition)
     given: dict[TopicPartition, str] = {}
     for topic, all_of in by_topic.items():
         wanted = {
-            member: info.partitions_per_topic
+            member: max(0, info.partitions_per_topic - has[topic, member])
             for member, info in members.items()
             if topic in info.topics
         }

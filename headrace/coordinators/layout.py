@@ -15,9 +15,10 @@ from urllib.parse import quote, unquote
 
 from headrace.coordinators.members import MemberInfo, Mode
 from headrace.errors import HeadraceError
+from headrace.records import TopicPartition
 
 if TYPE_CHECKING:
-    from headrace.records import TopicPartition
+    from collections.abc import Collection
 
 FORMAT_VERSION = 1
 
@@ -122,6 +123,7 @@ class MemberDocument:
             lists={topic: list(numbers) for topic, numbers in sorted(info.lists.items())},
             weight=info.weight,
             draining=info.draining,
+            avoiding=_by_topic(info.avoiding),
             host=self.host,
             pid=self.pid,
             since=self.since,
@@ -139,6 +141,7 @@ class MemberDocument:
             partitions_per_topic=fields.at_least("partitions_per_topic", 0),
             lists=_lists(fields),
             draining=fields.get("draining", bool),
+            avoiding=_avoiding(fields),
         )
         return cls(
             info=info,
@@ -157,11 +160,26 @@ def _mode(fields: _Fields) -> Mode:
         raise fields.bad(f"mode {value!r} is unknown") from error
 
 
+def _by_topic(partitions: Collection[TopicPartition]) -> dict[str, list[int]]:
+    by_topic: dict[str, list[int]] = {}
+    for topic, number in sorted(partitions):
+        by_topic.setdefault(topic, []).append(number)
+    return by_topic
+
+
 def _lists(fields: _Fields) -> dict[str, tuple[int, ...]]:
-    lists = fields.get("lists", dict)
+    return _numbers(fields, "lists", fields.get("lists", dict))
+
+
+def _avoiding(fields: _Fields) -> frozenset[TopicPartition]:
+    numbers = _numbers(fields, "avoiding", fields.optional("avoiding", dict) or {})
+    return frozenset(TopicPartition(topic, n) for topic in numbers for n in numbers[topic])
+
+
+def _numbers(fields: _Fields, name: str, lists: dict[str, Any]) -> dict[str, tuple[int, ...]]:
     for topic, numbers in lists.items():
         if not isinstance(numbers, list) or not all(_is(n, int) and n >= 0 for n in numbers):
-            raise fields.bad(f"lists.{topic} is not a list of partition numbers")
+            raise fields.bad(f"{name}.{topic} is not a list of partition numbers")
     return {topic: tuple(numbers) for topic, numbers in lists.items()}
 
 

@@ -124,9 +124,13 @@ class GroupMember:
         """Take note of how many partitions each topic has."""
         self._rebalance.set_partitions(counts)
 
-    def update(self, info: MemberInfo) -> None:
+    def update(self, info: MemberInfo, settings: CoordinatorSettings | None = None) -> None:
         """Publish ``info`` from now on; whether the member drains stays as it is."""
+        if info.mode is not self._info.mode:
+            log.info("mode_changed", member=self._registry.member, mode=info.mode.value)
         self._info = replace(info, draining=self._info.draining)
+        if settings is not None:
+            self._rebalance.keep_pace(settings)
 
     def drain(self) -> None:
         """Ask for everything back and take nothing more."""
@@ -310,9 +314,11 @@ class GroupMember:
 
     def _settle_accounts(self) -> None:
         """Tell the registry what the channel did and what we publish now."""
-        if self._published != self._info:
-            self._registry.publish(self._info)
-            self._published = self._info
+        info = replace(self._info, avoiding=self._rebalance.avoided())
+        if self._published != info:
+            # before anything is given back, so that nobody leaves it to us once more
+            self._registry.publish(info)
+            self._published = info
             self._rebalance.look_soon()
         for holding in self._holdings:
             self._keep_alive()

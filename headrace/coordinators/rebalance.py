@@ -63,6 +63,13 @@ class Rebalance:
         self._settling = Settling(self._settings.rebalance_delay, self._clock)
         self.next_look = self._clock.monotonic()
 
+    def keep_pace(self, settings: CoordinatorSettings) -> None:
+        """Go on at another pace."""
+        if settings != self._settings:
+            self._settings = settings
+            self._settling = Settling(settings.rebalance_delay, self._clock)
+            self.look_soon()
+
     def look_soon(self) -> None:
         """Look when more events had time to come in; less often where reading takes long."""
         self._look_after(max(COALESCE, self._last_look_took))
@@ -80,6 +87,12 @@ class Rebalance:
         """Do not claim the partition for a while."""
         self._not_before[partition] = self._clock.monotonic() + self._settings.retry_delay
         self._look_after(self._settings.retry_delay)
+
+    def avoided(self) -> frozenset[TopicPartition]:
+        """Return the partitions that are not to be claimed yet."""
+        now = self._clock.monotonic()
+        self._not_before = {p: due for p, due in self._not_before.items() if due > now}
+        return frozenset(self._not_before)
 
     # --- looking ----------------------------------------------------------------------------
 
@@ -190,8 +203,7 @@ class Rebalance:
         for partition in sorted(partitions):
             if partition in self._holdings:
                 continue
-            due = self._not_before.get(partition, now)
-            if due > now:
+            if (due := self._not_before.get(partition, now)) > now:
                 self._look_after(due - now)
                 continue
             keep_alive()

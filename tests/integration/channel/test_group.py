@@ -7,7 +7,11 @@ from contextlib import contextmanager
 from threading import Event
 from typing import TYPE_CHECKING
 
+import pytest
+
 from headrace.clock import Deadline
+from headrace.config import DynamicCoordinatorConfig, StaticCoordinatorConfig
+from headrace.errors import ConfigError
 from headrace.kafka.ports import StoredOffset
 from headrace.processors import BatchResponse
 from tests.integration.channel.rig import WAIT, Group, Notes, channel_of, eventually
@@ -134,6 +138,60 @@ def test_a_stop_ends_in_time_and_names_what_hangs(make_group: Callable[..., Grou
     assert group.offsets(0, 1) == [0, 10]
     release.set()
     assert channel_of(controller).state.value == "stopped"
+
+
+def test_a_partition_whose_worker_hangs_moves_to_another_member(
+    make_group: Callable[..., Group],
+) -> None:
+    """The claim is given up without a commit, another member has it, and the rest stays put."""
+    group = make_group(2)
+    release = Event()
+
+    def hang(_: Batch) -> BatchResponse:
+        release.wait(WAIT)
+        return BatchResponse.advance()
+
+    stuck, healthy = Notes(hang), Notes()
+    with (
+        group.running(stuck, "stuck", batch_timeout="1s"),
+        group.running(healthy, "healthy"),
+    ):
+        stuck.wait(lambda: len(stuck.assigned) == 1)
+        healthy.wait(lambda: len(healthy.assigned) == 1)
+        (bad,), (good,) = stuck.assigned, healthy.assigned
+        group.produce(10, 0, 1)
+        healthy.wait(lambda: len(healthy.records[bad]) == 10)
+        eventually(lambda: group.offsets(0, 1) == [10, 10])
+        release.set()
+        stuck.wait(lambda: "lost" in stuck.callbacks[bad])
+    assert healthy.epochs[good] == [1]
+    assert healthy.epochs[bad] == [2]
+
+
+def test_a_coordinator_is_replaced_while_the_channel_runs(make_group: Callable[..., Group]) -> None:
+    """Only what has to move moves, without a repeat, and lists of other topics are refused."""
+    group, numbers = make_group(4), range(4)
+    first, second = Notes(), Notes()
+    with group.running(first, "a") as a, group.running(second, "b"):
+        first.wait(lambda: len(first.assigned) == 2)
+        second.wait(lambda: len(second.assigned) == 2)
+        kept = {p.partition for p in second.assigned}
+        group.produce(100, *numbers)
+        eventually(lambda: group.offsets(*numbers) == [100] * 4)
+        with pytest.raises(ConfigError, match=r"channels\.main\.coordinator\.partitions\.other"):
+            channel_of(a).replace_coordinator(StaticCoordinatorConfig(partitions={"other": [0]}))
+        lists = {group.topic: sorted({0, 1, 2, 3} - kept)[:1]}
+        channel_of(a).replace_coordinator(StaticCoordinatorConfig(partitions=lists))
+        second.wait(lambda: len(second.assigned) == 3)
+        assert [p.partition for p in first.assigned] == lists[group.topic]
+        channel_of(a).replace_coordinator(DynamicCoordinatorConfig(weight=3))
+        first.wait(lambda: len(first.assigned) == 3)
+        group.produce(100, *numbers, start=100)
+        eventually(lambda: group.offsets(*numbers) == [200] * 4)
+    both = first.values + second.values
+    assert len(both) == 800
+    assert set(both.values()) == {1}
+    assert "lost" not in {call for calls in first.callbacks.values() for call in calls}
 
 
 @contextmanager

@@ -25,7 +25,13 @@ from tests.unit.strategies import CHARACTERS
 DOCUMENTS = (
     MemberDocument(
         MemberInfo(
-            frozenset({"a.b", "c"}), Mode.STATIC, 3, 2, MappingProxyType({"a.b": (1, 2)}), True
+            topics=frozenset({"a.b", "c"}),
+            mode=Mode.STATIC,
+            weight=3,
+            partitions_per_topic=2,
+            lists=MappingProxyType({"a.b": (1, 2)}),
+            draining=True,
+            avoiding=frozenset({TopicPartition("a.b", 1), TopicPartition("c", 0)}),
         ),
         host="h",
         pid=7,
@@ -74,7 +80,7 @@ def test_unknown_keys_are_skipped_and_missing_ones_are_not(document: MemberDocum
     fields = json.loads(document.encode())
     more = json.dumps({**fields, "colour": "blue"}).encode()
     assert type(document).decode("/n", more) == document
-    for name in fields.keys() - {"transactional_id", "unfenced"}:
+    for name in fields.keys() - {"transactional_id", "unfenced", "avoiding"}:
         less = {key: value for key, value in fields.items() if key != name}
         with pytest.raises(BadDocumentError, match=f"{name} is missing"):
             type(document).decode("/n", json.dumps(less).encode())

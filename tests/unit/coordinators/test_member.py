@@ -6,7 +6,7 @@ from headrace.coordinators.claims import LossReason
 from headrace.coordinators.member import MemberState
 from headrace.coordinators.members import MemberInfo, Mode
 from headrace.errors import InstanceInUseError
-from tests.unit.coordinators.group import INFO, PATHS, TOPIC, Group, partition, state_of
+from tests.unit.coordinators.group import INFO, PATHS, SETTINGS, TOPIC, Group, partition, state_of
 
 
 def test_a_lone_member_claims_everything_once_the_group_has_settled(group: Group) -> None:
@@ -364,3 +364,19 @@ def test_what_was_a_members_own_it_claims_without_delay(group: Group) -> None:
     group.run()
     assert (again.held, b.held) == (had, other)
     assert not b.channel.asked
+
+
+def test_a_mode_changes_while_the_member_runs(group: Group) -> None:
+    """Lists take the place of an even share and the other way round; what stays is not touched."""
+    a, b = group.join("a"), group.join("b")
+    group.run()
+    kept = a.held[0]
+    epoch = group.epochs()[kept]
+    a.member.update(replace(INFO, mode=Mode.STATIC, lists={TOPIC: (kept,)}), SETTINGS)
+    group.run()
+    assert a.held == [kept]
+    assert len(b.held) == 7
+    a.member.update(INFO, replace(SETTINGS, rebalance_delay=0.1))
+    group.run()
+    assert len(a.held) == len(b.held) == 4
+    assert group.epochs()[kept] == epoch

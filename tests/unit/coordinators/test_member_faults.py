@@ -148,6 +148,19 @@ def test_an_abandoned_partition_is_tried_again_after_a_while(group: Group) -> No
     assert not again.previous.clean_end
 
 
+def test_an_abandoned_partition_goes_to_another_member(group: Group) -> None:
+    """Whoever could not work on it tells the others, and one of them has it at once."""
+    a, b = group.join("a"), group.join("b")
+    group.run()
+    number = a.held[-1]
+    a.member.abandoned(a.channel.held.pop(partition(number)))
+    group.run(1)
+    assert number in b.held
+    assert group.epochs()[number] == 2
+    group.run(30)
+    assert len(a.held) == len(b.held) == 4
+
+
 def test_a_raised_epoch_is_answered_and_the_old_claim_still_understood(group: Group) -> None:
     """The channel hears the new claim; a release that crosses it on the way is accepted."""
     a = group.join("a")
