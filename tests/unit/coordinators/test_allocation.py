@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 from itertools import combinations
 from typing import TYPE_CHECKING
 
@@ -11,39 +10,11 @@ from hypothesis import strategies as st
 from headrace.coordinators.allocation import Allocation, allocate
 from headrace.coordinators.members import MemberInfo, Mode
 from headrace.records import TopicPartition
+from tests.unit.coordinators.strategies import Owners, dynamic, groups, partitions_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
     from random import Random
-
-Owners = dict[TopicPartition, str]
-
-TOPICS = ("orders", "returns", "clicks.raw", "z")
-
-
-def dynamic(topics: Collection[str], weight: int = 1) -> MemberInfo:
-    """A member in dynamic mode."""
-    return MemberInfo(frozenset(topics), weight=weight)
-
-
-def partitions_of(counts: Mapping[str, int]) -> list[TopicPartition]:
-    """All partitions of topics with these counts."""
-    return [TopicPartition(topic, number) for topic in counts for number in range(counts[topic])]
-
-
-@st.composite
-def groups(
-    draw: st.DrawFn, members: int = 6, topics: int = 4, partitions: int = 12, weight: int = 1
-) -> tuple[dict[str, MemberInfo], dict[str, int], Owners]:
-    """Members that all subscribe to the same topics, and any distribution of the partitions."""
-    counts = {
-        topic: draw(st.integers(0, partitions)) for topic in TOPICS[: draw(st.integers(1, topics))]
-    }
-    names = [f"m{n}" for n in range(draw(st.integers(1, members)))]
-    infos = {name: dynamic(counts, draw(st.integers(1, weight))) for name in names}
-    holders = st.sampled_from([*names, None])
-    drawn = {partition: draw(holders) for partition in partitions_of(counts)}
-    return infos, counts, {p: holder for p, holder in drawn.items() if holder is not None}
 
 
 def moves(owners: Mapping[TopicPartition, str], allocation: Allocation) -> int:
@@ -197,41 +168,6 @@ def test_members_that_act_at_once_come_to_rest(
         kept = {p: owner for p, owner in owners.items() if allocation.owners[p] == owner}
         owners = kept | {p: allocation.owners[p] for p in partitions if p not in owners}
     assert allocate(members, partitions, owners).owners == owners
-
-
-@given(groups(weight=3), st.data())
-def test_what_a_member_avoids_goes_to_another_and_the_group_comes_to_rest(
-    group: tuple[dict[str, MemberInfo], dict[str, int], Owners], data: st.DataObject
-) -> None:
-    """Nobody is given what it avoids where somebody else may have it, and moving comes to an end.
-
-    Each free partition moves once, each that is taken away twice: given back and claimed.
-    """
-    members, counts, owners = group
-    partitions = partitions_of(counts)
-    some = st.frozensets(st.sampled_from(partitions or [TopicPartition("x", 0)]), max_size=4)
-    for name, info in members.items():
-        members[name] = replace(info, avoiding=data.draw(some))
-    for _ in range(4):
-        allocation = allocate(members, partitions, owners)
-        for partition, owner in allocation.owners.items():
-            if partition in members[owner].avoiding:
-                assert all(partition in info.avoiding for info in members.values())
-        kept = {p: owner for p, owner in owners.items() if allocation.owners[p] == owner}
-        owners = kept | {p: allocation.owners[p] for p in partitions if p not in owners}
-    assert allocate(members, partitions, owners).owners == owners
-
-
-def test_a_fixed_count_is_not_exceeded_by_what_another_avoids() -> None:
-    """A member with its number takes no more, and one without takes what is avoided."""
-    count = MemberInfo(frozenset({"orders"}), Mode.FIXED_COUNT, partitions_per_topic=2)
-    first = TopicPartition("orders", 0)
-    members = {"a": replace(count, avoiding=frozenset({first})), "b": count}
-    full = {TopicPartition("orders", 1): "a", TopicPartition("orders", 2): "b"}
-    full |= {TopicPartition("orders", 3): "b"}
-    assert allocate(members, partitions_of({"orders": 4}), full).owners[first] == "a"
-    room = {TopicPartition("orders", 1): "a", TopicPartition("orders", 2): "b"}
-    assert allocate(members, partitions_of({"orders": 3}), room).owners[first] == "b"
 
 
 @given(groups(members=6, topics=1, partitions=40))

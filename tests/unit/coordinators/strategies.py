@@ -1,0 +1,42 @@
+"""Groups of members and who owns what in them, as hypothesis draws them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hypothesis import strategies as st
+
+from headrace.coordinators.members import MemberInfo
+from headrace.records import TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+Owners = dict[TopicPartition, str]
+
+TOPICS = ("orders", "returns", "clicks.raw", "z")
+
+
+def dynamic(topics: Collection[str], weight: int = 1) -> MemberInfo:
+    """A member in dynamic mode."""
+    return MemberInfo(frozenset(topics), weight=weight)
+
+
+def partitions_of(counts: Mapping[str, int]) -> list[TopicPartition]:
+    """All partitions of topics with these counts."""
+    return [TopicPartition(topic, number) for topic in counts for number in range(counts[topic])]
+
+
+@st.composite
+def groups(
+    draw: st.DrawFn, members: int = 6, topics: int = 4, partitions: int = 12, weight: int = 1
+) -> tuple[dict[str, MemberInfo], dict[str, int], Owners]:
+    """Members that all subscribe to the same topics, and any distribution of the partitions."""
+    counts = {
+        topic: draw(st.integers(0, partitions)) for topic in TOPICS[: draw(st.integers(1, topics))]
+    }
+    names = [f"m{n}" for n in range(draw(st.integers(1, members)))]
+    infos = {name: dynamic(counts, draw(st.integers(1, weight))) for name in names}
+    holders = st.sampled_from([*names, None])
+    drawn = {partition: draw(holders) for partition in partitions_of(counts)}
+    return infos, counts, {p: holder for p, holder in drawn.items() if holder is not None}
