@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from headrace.clock import Clock
     from headrace.coordinators.lease import Lease
     from headrace.records import TopicPartition
+    from headrace.zookeeper.errors import ZooKeeperError
     from headrace.zookeeper.nodes import Node, Operation
     from headrace.zookeeper.protocol import Session
 
@@ -68,24 +69,41 @@ class ClaimNodes:
     # --- taking -----------------------------------------------------------------------------
 
     def claim(
-        self, partition: TopicPartition, membership: Membership, lease: Lease
-    ) -> Claim | Refusal:
-        """Raise the epoch node and create the owner node, both or neither."""
-        path = self._paths.epoch(partition)
-        node = self._read(path)
-        try:
-            claim = self._next_claim(partition, membership, lease, node)
-            self._write(claim, fresh=node is None)
-        except ForeignVersionError as error:
-            log.warning("epoch_node_foreign", path=path, reason=str(error))
-            return Refusal.FOREIGN
-        except NodeExistsError as error:
-            return Refusal.RACED if error.path == path else Refusal.OWNED
-        except (BadVersionError, NoNodeError):
-            return Refusal.RACED
+        self, partitions: Collection[TopicPartition], membership: Membership, lease: Lease
+    ) -> dict[TopicPartition, Claim | Refusal]:
+        """Raise each partition's epoch node and create its owner node, both or neither."""
+        nodes = self._read_epochs(partitions)
+        results: dict[TopicPartition, Claim | Refusal] = {}
+        claims: list[Claim] = []
+        for partition, node in nodes.items():
+            try:
+                claims.append(self._next_claim(partition, membership, lease, node))
+            except ForeignVersionError as error:
+                log.warning("epoch_node_foreign", path=error.path, reason=str(error))
+                results[partition] = Refusal.FOREIGN
+        fresh = {partition for partition, node in nodes.items() if node is None}
+        refusals = self._session.multi_each(self._claiming(claims, fresh))
+        for claim, refused in zip(claims, refusals, strict=True):
+            results[claim.partition] = claim if refused is None else self._refusal(claim, refused)
         if self._session.session_id != membership.session_id:
-            raise RegistryUnavailableError(f"the session changed while {partition} was claimed")
-        return claim
+            named = ", ".join(map(str, partitions))
+            raise RegistryUnavailableError(f"the session changed while {named} were claimed")
+        return results
+
+    def _read_epochs(
+        self, partitions: Collection[TopicPartition]
+    ) -> dict[TopicPartition, Node | None]:
+        named = list(partitions)
+        nodes = self._session.get_many([self._paths.epoch(partition) for partition in named])
+        return dict(zip(named, nodes, strict=True))
+
+    def _refusal(self, claim: Claim, error: ZooKeeperError) -> Refusal:
+        if isinstance(error, NodeExistsError):
+            raced = error.path == self._paths.epoch(claim.partition)
+            return Refusal.RACED if raced else Refusal.OWNED
+        if isinstance(error, BadVersionError | NoNodeError):
+            return Refusal.RACED
+        raise error
 
     def _next_claim(
         self,
@@ -108,17 +126,26 @@ class ClaimNodes:
             unfenced=_unfenced(previous, transactional_id),
         )
 
-    def _write(self, claim: Claim, *, fresh: bool) -> None:
-        topic = claim.partition.topic
-        path = self._paths.epoch(claim.partition)
-        data = self._epoch_data(claim, clean_end=False)
-        owner = Create(self._paths.owner(claim.partition), self._owner_data(claim), ephemeral=True)
-        if fresh:
+    def _claiming(
+        self, claims: Collection[Claim], fresh: Collection[TopicPartition]
+    ) -> list[list[Operation]]:
+        """Return one transaction for each claim; ``fresh`` have no epoch node yet."""
+        for topic in sorted({partition.topic for partition in fresh}):
             self._session.ensure(self._paths.epochs(topic))
             self._session.ensure(self._paths.owners(topic))
-            self._session.multi([Create(path, data), owner])
-        else:
-            self._session.multi([SetData(path, data, claim.node_version - 1), owner])
+        transactions: list[list[Operation]] = []
+        for claim in claims:
+            path = self._paths.epoch(claim.partition)
+            data = self._epoch_data(claim, clean_end=False)
+            raising: Operation = (
+                Create(path, data)
+                if claim.partition in fresh
+                else SetData(path, data, claim.node_version - 1)
+            )
+            owner = self._paths.owner(claim.partition)
+            owning = Create(owner, self._owner_data(claim), ephemeral=True)
+            transactions.append([raising, owning])
+        return transactions
 
     def raise_epoch(self, claim: Claim, at_least: int) -> Claim | None:
         """Raise the epoch of both nodes to ``at_least``; None when the claim no longer holds."""
@@ -207,14 +234,12 @@ class ClaimNodes:
 
     def former(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, str]:
         """Return by whom partitions were claimed last, as far as readable nodes say so."""
-        named = list(partitions)
-        paths = [self._paths.epoch(partition) for partition in named]
         former: dict[TopicPartition, str] = {}
-        for partition, path, node in zip(named, paths, self._session.get_many(paths), strict=True):
-            if node is None:
-                continue
-            with suppress(BadDocumentError):
-                former[partition] = EpochDocument.decode(path, node.data).member
+        for partition, node in self._read_epochs(partitions).items():
+            if node is not None:
+                with suppress(BadDocumentError):
+                    path = self._paths.epoch(partition)
+                    former[partition] = EpochDocument.decode(path, node.data).member
         return former
 
     def broken(self, claims: Collection[Claim]) -> list[Claim]:

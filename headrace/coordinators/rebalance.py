@@ -29,6 +29,10 @@ log = structlog.get_logger(__name__)
 COALESCE = 0.05
 """Seconds from a watch to the look at the group: partitions given back one by one make one look."""
 
+CLAIMS_AT_ONCE = 50
+"""Claims that are sent before the first answer is waited for. Between two such portions a sign of
+life is given where it is due; a portion takes some 50 ms."""
+
 
 class Rebalance:
     """The looking and moving part of ``GroupMember``; same thread, same errors."""
@@ -200,20 +204,21 @@ class Rebalance:
         keep_alive: Callable[[], None],
     ) -> None:
         now = self._clock.monotonic()
-        for partition in sorted(partitions):
-            if partition in self._holdings:
-                continue
-            if (due := self._not_before.get(partition, now)) > now:
-                self._look_after(due - now)
-                continue
+        due = [p for p in sorted(partitions) if p not in self._holdings]
+        waiting = [self._not_before[p] for p in due if self._not_before.get(p, now) > now]
+        if waiting:
+            self._look_after(min(waiting) - now)
+        due = [p for p in due if self._not_before.get(p, now) <= now]
+        for start in range(0, len(due), CLAIMS_AT_ONCE):
             keep_alive()
             if not lease.valid():
                 self.look_soon()
                 return
-            self._take(partition, lease)
+            results = self._registry.claim(due[start : start + CLAIMS_AT_ONCE], lease)
+            for partition, result in results.items():
+                self._take(partition, result)
 
-    def _take(self, partition: TopicPartition, lease: Lease) -> None:
-        result = self._registry.claim(partition, lease)
+    def _take(self, partition: TopicPartition, result: Claim | Refusal) -> None:
         if isinstance(result, Claim):
             self._not_before.pop(partition, None)
             self._holdings.add(result)

@@ -145,8 +145,13 @@ class Registry(Protocol):
         """Read who claimed partitions last; those of which nothing can be told are missing."""
         ...
 
-    def claim(self, partition: TopicPartition, lease: Lease) -> Claim | Refusal:
-        """Take a partition that nobody owns, with an epoch above all before."""
+    def claim(
+        self, partitions: Collection[TopicPartition], lease: Lease
+    ) -> Mapping[TopicPartition, Claim | Refusal]:
+        """Take partitions that nobody owns, each by itself, with an epoch above all before.
+
+        Where no answer came, some may be ours all the same: their owner nodes say so.
+        """
         ...
 
     def raise_epoch(self, claim: Claim, at_least: int) -> Claim | None:

@@ -111,10 +111,12 @@ class ZooKeeperRegistry:
         with _no_answer():
             return self._claims.former(partitions)
 
-    def claim(self, partition: TopicPartition, lease: Lease) -> Claim | Refusal:
-        """Take a partition that nobody owns, with an epoch above all before."""
+    def claim(
+        self, partitions: Collection[TopicPartition], lease: Lease
+    ) -> Mapping[TopicPartition, Claim | Refusal]:
+        """Take partitions that nobody owns, each with an epoch above all before."""
         with _no_answer():
-            return self._claims.claim(partition, self._members.membership, lease)
+            return self._claims.claim(partitions, self._members.membership, lease)
 
     def raise_epoch(self, claim: Claim, at_least: int) -> Claim | None:
         """Raise a claim's epoch to ``at_least``."""

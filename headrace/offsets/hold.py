@@ -99,7 +99,7 @@ class Hold:
         for partition in wanted:
             self.keep()
             owner = owners[partition.topic].get(partition.partition)
-            found = None if owner else self._registry.claim(partition, self._lease)
+            found = None if owner else self._registry.claim([partition], self._lease)[partition]
             if not isinstance(found, Claim):
                 by = "another process" if owner is None else owner.member or "somebody unreadable"
                 reason = "" if found is None else f" ({found.value})"
@@ -172,9 +172,9 @@ class Hold:
             store.fence(ids, deadline)
             self._claims = {p: claim.fenced() for p, claim in self._claims.items()}
 
-    def commit(self, partition: TopicPartition, offset: int) -> Commit:
-        """Return an offset as it is to be stored under the claim."""
-        return self._claims[partition].commit(offset)
+    def commit(self, partition: TopicPartition, offset: int, topic_id: str | None) -> Commit:
+        """Return an offset of the topic ``topic_id`` as it is to be stored under the claim."""
+        return self._claims[partition].commit(offset, topic_id)
 
     def release(self) -> None:
         """Give everything back; what cannot be ends with the session."""

@@ -5,24 +5,21 @@ from __future__ import annotations
 import threading
 from collections import deque
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING
 
+from headrace.testing.node_tree import NodeTree, parent_of
 from headrace.zookeeper.errors import (
-    BadVersionError,
     NodeExistsError,
     NoNodeError,
     NotConnectedError,
-    NotEmptyError,
     OutcomeUnknownError,
     SessionClosedError,
     ZooKeeperError,
 )
 from headrace.zookeeper.nodes import (
     ANY_VERSION,
-    Check,
     Create,
     Delete,
     Node,
@@ -35,17 +32,6 @@ from headrace.zookeeper.protocol import SessionState
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-Watch = tuple[int, "Callable[[], None]"]
-
-
-@dataclass
-class _Tree:
-    """All nodes, and who waits for their changes. Callers hold the lock."""
-
-    nodes: dict[str, Node] = field(default_factory=dict)
-    data_watches: dict[str, list[Watch]] = field(default_factory=dict)
-    child_watches: dict[str, list[Watch]] = field(default_factory=dict)
-
 
 class InMemoryZooKeeper:
     """The servers' side: one tree of nodes, shared by the sessions opened on it.
@@ -56,7 +42,7 @@ class InMemoryZooKeeper:
     def __init__(self, session_timeout: float = 6.0) -> None:
         self.session_timeout = session_timeout
         self._lock = threading.RLock()
-        self._tree = _Tree()
+        self._tree = NodeTree()
         self._transactions = count(1)
         self._session_ids = count(1)
         self._alive: set[int] = set()
@@ -114,7 +100,7 @@ class InMemoryZooKeeper:
         with self._lock:
             if path not in self._tree.nodes:
                 raise NoNodeError(path, "it does not exist")
-            return [p.rpartition("/")[2] for p in self._tree.nodes if _parent(p) == path]
+            return [p.rpartition("/")[2] for p in self._tree.nodes if parent_of(p) == path]
 
     def make_path(self, path: str) -> None:
         """Create a persistent node and its parents."""
@@ -128,7 +114,7 @@ class InMemoryZooKeeper:
     def watch(self, kind: str, path: str, session: int, callback: Callable[[], None]) -> None:
         """Call ``callback`` after the next change of the ``data`` or the ``child`` nodes."""
         with self._lock:
-            watches = self._watches(kind).setdefault(path, [])
+            watches = self._tree.watches(kind).setdefault(path, [])
             if (session, callback) not in watches:
                 watches.append((session, callback))
 
@@ -153,59 +139,15 @@ class InMemoryZooKeeper:
             before = dict(self._tree.nodes)
             transaction = next(self._transactions)
             try:
-                results = [self._apply(session, transaction, o) for o in operations]
+                results = [self._tree.apply(session, transaction, o) for o in operations]
             except ZooKeeperError:
                 self._tree.nodes = before
                 raise
             for operation in operations:
-                called += self._take_watches(operation)
+                called += self._tree.take_watches(operation)
         for callback in called:
             callback()
         return results
-
-    # --- one operation ----------------------------------------------------------------------
-
-    def _apply(
-        self, session: int | None, transaction: int, operation: Operation
-    ) -> NodeStat | None:
-        if isinstance(operation, Create):
-            return self._create(session, transaction, operation)
-        node = self._tree.nodes.get(operation.path)
-        if node is None:
-            raise NoNodeError(operation.path, "it does not exist")
-        if operation.version not in {ANY_VERSION, node.stat.version}:
-            raise BadVersionError(operation.path, "it was changed by somebody else")
-        if isinstance(operation, SetData):
-            stat = NodeStat(node.stat.version + 1, node.stat.czxid, node.stat.owner_session)
-            self._tree.nodes[operation.path] = Node(operation.data, stat)
-            return stat
-        if isinstance(operation, Delete):
-            if any(_parent(path) == operation.path for path in self._tree.nodes):
-                raise NotEmptyError(operation.path, "it has children")
-            del self._tree.nodes[operation.path]
-        return None
-
-    def _create(self, session: int | None, transaction: int, operation: Create) -> NodeStat:
-        if operation.path in self._tree.nodes:
-            raise NodeExistsError(operation.path, "it exists already")
-        if _parent(operation.path) not in {*self._tree.nodes, ""}:
-            raise NoNodeError(operation.path, "its parent does not exist")
-        stat = NodeStat(0, transaction, session if operation.ephemeral else None)
-        self._tree.nodes[operation.path] = Node(operation.data, stat)
-        return stat
-
-    def _take_watches(self, operation: Operation) -> list[Callable[[], None]]:
-        if isinstance(operation, Check):
-            return []
-        watches = self._tree.data_watches.pop(operation.path, [])
-        if isinstance(operation, (Create, Delete)):
-            watches += self._tree.child_watches.pop(_parent(operation.path), [])
-        if isinstance(operation, Delete):
-            watches += self._tree.child_watches.pop(operation.path, [])
-        return [callback for _, callback in watches]
-
-    def _watches(self, kind: str) -> dict[str, list[Watch]]:
-        return self._tree.data_watches if kind == "data" else self._tree.child_watches
 
 
 class InMemorySession:
@@ -354,6 +296,21 @@ class InMemorySession:
             for operation, stat in zip(operations, results, strict=True)
         ]
 
+    def multi_each(
+        self, transactions: Sequence[Sequence[Operation]]
+    ) -> list[ZooKeeperError | None]:
+        """Execute each transaction as a whole or not; return why each was refused."""
+        return [self._refusal(operations) for operations in transactions]
+
+    def _refusal(self, operations: Sequence[Operation]) -> ZooKeeperError | None:
+        try:
+            self._change(operations)
+        except OutcomeUnknownError:
+            raise
+        except ZooKeeperError as error:
+            return error
+        return None
+
     def _stat(self, operations: Sequence[Operation]) -> NodeStat:
         stat = self._change(operations)[0]
         assert stat is not None, "creating and setting answer with the node's state"
@@ -382,7 +339,3 @@ class InMemorySession:
             raise SessionClosedError("the session is closed")
         if self._state is not SessionState.CONNECTED:
             raise NotConnectedError(path, "not connected")
-
-
-def _parent(path: str) -> str:
-    return path.rpartition("/")[0]

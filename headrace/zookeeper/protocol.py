@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from headrace.zookeeper.errors import ZooKeeperError
     from headrace.zookeeper.nodes import Node, NodeStat, Operation
 
 
@@ -99,5 +100,15 @@ class Session(Protocol):
         """Execute all operations or none; the state of the node where one set data, else None.
 
         Raises what the first refused operation would have raised alone.
+        """
+        ...
+
+    def multi_each(
+        self, transactions: Sequence[Sequence[Operation]]
+    ) -> list[ZooKeeperError | None]:
+        """Send transactions, each executed as a whole or not, and wait for all answers.
+
+        Returns why each was refused, None for one that was executed. Raises OutcomeUnknownError
+        where any of them has no answer within one operation's time-out.
         """
         ...

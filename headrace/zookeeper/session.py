@@ -22,12 +22,14 @@ from headrace.zookeeper._client import (
     transaction_results,
     translate,
 )
+from headrace.zookeeper._ending import Ending
 from headrace.zookeeper.errors import (
     NodeExistsError,
     NoNodeError,
     NotConnectedError,
     OutcomeUnknownError,
     SessionClosedError,
+    ZooKeeperError,
 )
 from headrace.zookeeper.nodes import ANY_VERSION, Node, NodeStat
 from headrace.zookeeper.protocol import SessionState
@@ -70,35 +72,6 @@ class _Watcher:
         self.callback()
 
 
-class _Ending:
-    """The end of a client, on a thread of its own: kazoo's stop can wait without limit."""
-
-    def __init__(self, client: Any) -> None:
-        self._client = client
-        self._thread = threading.Thread(target=self._run, name="zookeeper-close", daemon=True)
-        self._lock = threading.Lock()
-        self.told_servers = False
-
-    def wait(self, timeout: float) -> bool:
-        """Begin to end, and wait for it; whether it came to an end."""
-        with self._lock:
-            if self._thread.ident is None:
-                self._thread.start()
-        self._thread.join(timeout)
-        return not self._thread.is_alive()
-
-    def _run(self) -> None:
-        connected = self._client.connected
-        try:
-            self._client.stop()
-            self._client.close()
-        except Exception:
-            # the servers end what we cannot, after the session's time-out
-            log.exception("zookeeper_close_failed")
-        else:
-            self.told_servers = connected
-
-
 class ZooKeeperSession:
     """The process's session; see ``headrace.zookeeper.protocol.Session``.
 
@@ -119,7 +92,7 @@ class ZooKeeperSession:
         self._store = store
         self._clock = clock
         self._client, self._negotiated = build_client(settings, clock=clock)
-        self._ending = _Ending(self._client)
+        self._ending = Ending(self._client)
         self._stored: Credentials | None = None
         self._store_lock = threading.Lock()
         self._listeners: tuple[Callable[[SessionState], None], ...] = ()
@@ -196,7 +169,7 @@ class ZooKeeperSession:
         client, _ = build_client(self._settings, credentials)
         connected = client.start_async().wait(deadline.remaining)
         found = connected and client.client_id == tuple(credentials)
-        if not _Ending(client).wait(deadline.remaining):
+        if not Ending(client).wait(deadline.remaining):
             raise self._unavailable(
                 "the session of the previous process could not be closed"
                 if connected
@@ -335,6 +308,31 @@ class ZooKeeperSession:
         request = transaction(self._client, operations)
         results = self._call(operations[0].path, request.commit_async)
         return transaction_results(operations, results)
+
+    def multi_each(
+        self, transactions: Sequence[Sequence[Operation]]
+    ) -> list[ZooKeeperError | None]:
+        """Send transactions, each executed as a whole or not, and wait for all answers."""
+        if not transactions:
+            return []
+        self._check_connected(transactions[0][0].path)
+        self._keep_credentials()
+        deadline = Deadline.after(self.operation_timeout, self._clock)
+        sent = [(each, transaction(self._client, each).commit_async()) for each in transactions]
+        return [self._refusal(each, request, deadline) for each, request in sent]
+
+    def _refusal(
+        self, operations: Sequence[Operation], request: Any, deadline: Deadline
+    ) -> ZooKeeperError | None:
+        try:
+            transaction_results(
+                operations, _answer(operations[0].path, request, deadline.remaining)
+            )
+        except OutcomeUnknownError:
+            raise
+        except ZooKeeperError as error:
+            return error
+        return None
 
     def _call(self, path: str, send: Callable[[], Any], timeout: float | None = None) -> Any:
         self._check_connected(path)

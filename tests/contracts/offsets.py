@@ -81,7 +81,7 @@ class Member:
             path = PATHS.owner(partition)
             if self._world.hand.exists(path) is not None:
                 self._world.hand.delete(path)
-            claim = self.registry.claim(partition, lease())
+            claim = self.registry.claim([partition], lease())[partition]
             assert isinstance(claim, Claim), claim
             self.store.fence(claim.unfenced, Deadline.after(WAIT))
             self.claims[partition] = claim.fenced()
@@ -149,6 +149,22 @@ class OffsetStoreContract:
         found = b.store.read_many(partitions, Deadline.after(WAIT))
         assert found == {partitions[0]: StoredOffset(7, 1), partitions[1]: StoredOffset(0, 1)}
         assert {stored.by for stored in found.values()} == {"a"}
+
+    def test_the_topic_of_an_offset_is_kept(self, world: World, a: Member, b: Member) -> None:
+        """It comes back as it was stored, and is None where the owner did not name it."""
+        a.take(0, 1)
+        claims = {number: a.claims[world.partition(number)] for number in (0, 1)}
+        commits = {
+            claims[0].partition: claims[0].commit(7, "wJ3dT2sqQ2ShS2qpW7zDfA"),
+            claims[1].partition: claims[1].commit(8),
+        }
+        deadline = Deadline.after(WAIT)
+        while a.store.commit(commits, deadline):
+            assert not deadline.expired
+        found = [b.stored(number) for number in (0, 1)]
+        assert found == [StoredOffset(7, 1), StoredOffset(8, 1)]
+        topics = [None if stored is None else stored.topic_id for stored in found]
+        assert topics == ["wJ3dT2sqQ2ShS2qpW7zDfA", None]
 
     def test_many_partitions_are_committed_at_once(self, world: World, a: Member) -> None:
         """Each of many partitions has its own offset, also when all of them move on."""

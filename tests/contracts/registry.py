@@ -144,8 +144,22 @@ class RegistryContract:
         """The second claim is refused, and the epoch stays as it is."""
         a, b = joined(world, "a"), joined(world, "b")
         claim = claimed(a, P0)
-        assert b.claim(P0, lease()) is Refusal.OWNED
+        assert b.claim([P0], lease())[P0] is Refusal.OWNED
         assert a.verify([claim]) == []
+
+    def test_of_several_partitions_each_is_claimed_or_refused_by_itself(self, world: World) -> None:
+        """One that is owned, one that is free and two that nobody ever had: three are claimed."""
+        a, b = joined(world, "a"), joined(world, "b")
+        claimed(a, P0)
+        a.release(claimed(a, P1), clean=True)
+        wanted = [P0, P1, TopicPartition(P0.topic, 2), TopicPartition("other", 0)]
+        results = dict(b.claim(wanted, lease()))
+        assert results.pop(P0) is Refusal.OWNED
+        claims = [claim for claim in results.values() if isinstance(claim, Claim)]
+        assert [(claim.partition, claim.epoch) for claim in claims] == [
+            (partition, epoch) for partition, epoch in zip(wanted[1:], (2, 1, 1), strict=True)
+        ]
+        assert b.verify(claims) == []
 
     def test_the_next_owner_learns_of_a_clean_end(self, world: World) -> None:
         """After a clean release the next claim has a higher epoch and knows the end was clean."""
@@ -279,7 +293,7 @@ class RegistryContract:
         a.release(claimed(a, P0), clean=True)
         later = json.dumps({"version": 2, "era": 5}).encode()
         world.hand.set(PATHS.epoch(P0), later)
-        assert a.claim(P0, lease()) is Refusal.FOREIGN
+        assert a.claim([P0], lease())[P0] is Refusal.FOREIGN
         assert world.hand.get(PATHS.epoch(P0)).data == later
 
     def test_unreadable_members_and_owners_are_reported_not_understood(self, world: World) -> None:
@@ -360,6 +374,6 @@ def lease() -> Lease:
 
 def claimed(registry: Registry, partition: TopicPartition) -> Claim:
     """Claim a partition that is expected to be free."""
-    result = registry.claim(partition, lease())
+    result = registry.claim([partition], lease())[partition]
     assert isinstance(result, Claim), result
     return result

@@ -68,6 +68,26 @@ class SessionContract:
         assert session.get("/a").data == b"1"
         assert session.exists("/b") is not None
 
+    def test_of_several_transactions_each_is_executed_as_a_whole_or_not(
+        self, session: Session
+    ) -> None:
+        """A refused one changes nothing and says why; those before and after it are executed."""
+        session.ensure("/x")
+        session.create("/x/a", b"0")
+        first, second, third = session.multi_each(
+            [
+                [SetData("/x/a", b"1", 0), Create("/x/b")],
+                [Create("/x/c"), SetData("/x/a", b"2", 0)],
+                [Delete("/x/b"), Create("/x/d", ephemeral=True)],
+            ]
+        )
+        assert (first, third) == (None, None)
+        assert isinstance(second, BadVersionError)
+        assert second.path == "/x/a"
+        assert session.get("/x/a").data == b"1"
+        assert sorted(session.children("/x")) == ["a", "d"]
+        assert session.multi_each([]) == []
+
     def test_watches_call_once_after_the_next_change(
         self, session: Session, other: Session
     ) -> None:

@@ -56,7 +56,7 @@ def test_a_suspended_session_is_unavailable(world: InMemoryWorld) -> None:
     a = world.member("a")
     a.join(INFO)
     a.session.suspend()
-    for call in (a.heartbeat, a.members, a.leave, lambda: a.claim(P0, lease())):
+    for call in (a.heartbeat, a.members, a.leave, lambda: a.claim([P0], lease())):
         with pytest.raises(RegistryUnavailableError):
             call()
 
