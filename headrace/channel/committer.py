@@ -173,7 +173,7 @@ class Committer:
             return
         lease = min(partition.claim.lease.remaining() for partition in current)
         deadline = Deadline.after(min(COMMIT_TIMEOUT, lease), self._clock)
-        commits = {p: p.claim.commit(staged.offset) for p, staged in current.items()}
+        commits = {p: p.claim.commit(staged.offset, p.topic_id) for p, staged in current.items()}
         with self._metrics.stage(self._channel, "commit"):
             failures = self._store.commit({p.partition: c for p, c in commits.items()}, deadline)
         for partition, staged in current.items():

@@ -52,7 +52,10 @@ class GapPassed:
 
 @dataclass(frozen=True, slots=True)
 class LogReplaced:
-    """News for a partition: its topic was created again, so that its offsets mean other records."""
+    """News for a partition: its topic was created again, so that its offsets mean other records.
+
+    What was claimed since may know the new topic already.
+    """
 
 
 News = Committed | Trouble | EpochRaised | OutOfRange | GapPassed | LogReplaced

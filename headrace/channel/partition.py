@@ -62,6 +62,7 @@ class OwnedPartition:
     ) -> None:
         self.claim = claim
         self.identity = identity
+        self.topic_id: str | None = None
         self.state = PartitionState.STARTING
         self.buffer = PartitionBuffer(bound)
         self.pending: deque[Cut] = deque()

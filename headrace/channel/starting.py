@@ -12,6 +12,7 @@ from headrace.channel.news import Committed, EpochRaised, LogReplaced, Trouble
 from headrace.channel.start_offsets import StartOffsets
 from headrace.channel.states import PartitionState
 from headrace.clock import Deadline
+from headrace.errors import HeadraceError
 
 if TYPE_CHECKING:
     from headrace.channel.partition import OwnedPartition
@@ -30,7 +31,6 @@ class Starting:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._offsets = StartOffsets(parts.store, Fences(parts.store), parts.held)
-        self._replaced: set[OwnedPartition] = set()
 
     def turn(self, owned: OwnedPartition) -> None:
         """Take the next step towards the first delivery; an error is tried again with back-off."""
@@ -56,18 +56,20 @@ class Starting:
     def _resolve(self, owned: OwnedPartition) -> None:
         parts = self._parts
         deadline = Deadline.after(READ_TIMEOUT, parts.clock)
+        self._take_note_of_topic(owned)
         group = self._offsets.read(owned, deadline)
         if group is not None and group.epoch >= owned.epoch:
             # The epoch node was wiped or is behind: without this our commits would look stale.
             owned.not_before = inf
             parts.coordinator.raise_epoch(owned.claim, group.epoch + 1)
             return
+        usable = self._usable(owned, group, deadline)
         processor = parts.callbacks.processor
         stored = parts.callbacks.call(owned, lambda: processor.stored_offset(owned))
-        start = stored if stored is not None else group.offset if group else None
+        start = stored if stored is not None else usable
         if start is None:
-            start = self._initial(owned, deadline)
-        self._report(owned, start, stored, group)
+            start = self._initial(owned, deadline, former=group is not None)
+        self._report(owned, start, stored, usable)
         owned.buffer.restart(start)
         owned.advanced = start
         owned.attempts = 0
@@ -75,15 +77,57 @@ class Starting:
         parts.committer.stage(owned, start, owned.stage(None))
         parts.committer.flush()
 
-    def _initial(self, owned: OwnedPartition, deadline: Deadline) -> int:
+    def _take_note_of_topic(self, owned: OwnedPartition) -> None:
+        """Bind the partition to the topic as it is known now: nobody has heard of it yet."""
+        topics = self._parts.topics
+        # in this order: where the topic changes in between, the news of it finds the older id
+        owned.topic_id = topics.topic_id(owned.partition)
+        owned.identity = topics.identity(owned.partition, self._parts.config.group)
+
+    def _usable(
+        self, owned: OwnedPartition, group: StoredOffset | None, deadline: Deadline
+    ) -> int | None:
+        """Return the group's offset unless it is of a former topic; None if there is none.
+
+        Raises:
+            HeadraceError: the topic is not the one we know any more, so that nothing is certain.
+        """
+        if group is None:
+            return None
+        if not group.is_of_another(owned.topic_id):
+            return group.offset
+        topic = owned.partition.topic
+        found = self._parts.catalog.describe([topic], deadline).get(topic)
+        if found is None or found.topic_id != owned.topic_id:
+            self._parts.topics.look()
+            raise HeadraceError(
+                f"topic {topic} was deleted or created again since it was last looked at; it is "
+                "looked at now"
+            )
+        log.warning(
+            "offset_of_former_topic",
+            channel=self._parts.name,
+            topic=topic,
+            partition=owned.partition.partition,
+            offset=group.offset,
+            before=group.topic_id,
+            topic_id=owned.topic_id,
+        )
+        return None
+
+    def _initial(self, owned: OwnedPartition, deadline: Deadline, *, former: bool) -> int:
+        """Return where a partition without a usable offset begins, after a ``former`` topic's."""
         low, high = self._parts.catalog.watermarks(owned.partition, deadline)
-        latest = self._parts.config.initial_offset == "latest"
-        return high if latest and not self._parts.topics.appeared_later(owned.partition) else low
+        if former or self._parts.topics.appeared_later(owned.partition):
+            return low
+        return high if self._parts.config.initial_offset == "latest" else low
 
     def _report(
-        self, owned: OwnedPartition, start: int, stored: int | None, group: StoredOffset | None
+        self, owned: OwnedPartition, start: int, stored: int | None, group: int | None
     ) -> None:
-        source = "sink" if stored is not None else "group" if group else "initial_offset"
+        source = (
+            "sink" if stored is not None else "group" if group is not None else "initial_offset"
+        )
         log.info(
             "start_position_found",
             channel=self._parts.name,
@@ -93,7 +137,7 @@ class Starting:
             position=start,
             source=source,
             sink_offset=stored,
-            group_offset=group.offset if group else None,
+            group_offset=group,
         )
 
     def _hear(self, owned: OwnedPartition) -> None:
@@ -109,7 +153,8 @@ class Starting:
                 case Trouble(error):
                     owned.last_error = str(error)
                 case LogReplaced():
-                    self._replaced.add(owned)
+                    # what is not on the way yet begins with the topic as it is now
+                    owned.not_before = 0.0 if owned.not_before < inf else inf
 
     def _begin(self, owned: OwnedPartition) -> None:
         """Tell the processor and begin to fetch: the start position is stored."""
@@ -120,6 +165,5 @@ class Starting:
         owned.idle_at = now + self._parts.config.idle_time
         owned.become(PartitionState.WAITING)
         self._parts.fetcher.assign(owned)
-        if owned in self._replaced:
-            self._replaced.remove(owned)
+        if owned.topic_id != self._parts.topics.topic_id(owned.partition):
             owned.tell(LogReplaced())

@@ -50,6 +50,7 @@ class TopicWatcher:
         self._replaced: set[str] = set()
         self._cluster = ""
         self._stopping = Event()
+        self._wanted = Event()
         self._thread: Thread | None = None
 
     def start(
@@ -86,6 +87,14 @@ class TopicWatcher:
         """Return the number of partitions of each topic, as last seen."""
         return {name: info.partitions for name, info in self._known.items()}
 
+    def topic_id(self, partition: TopicPartition) -> str:
+        """Return the id of the partition's topic, as last seen. Any thread."""
+        return self._known[partition.topic].topic_id
+
+    def look(self) -> None:
+        """Have the thread look now: somebody knows that a topic changed. Does not block."""
+        self._wanted.set()
+
     def identity(self, partition: TopicPartition, group: str) -> str:
         """Return the name under which a sink keeps the partition's offset."""
         topic_id = self._known[partition.topic].topic_id
@@ -100,6 +109,7 @@ class TopicWatcher:
     def stop(self, deadline: Deadline) -> bool:
         """End the thread; False if it overran the deadline."""
         self._stopping.set()
+        self._wanted.set()
         if self._thread is None:
             return True
         self._thread.join(deadline.remaining)
@@ -108,7 +118,11 @@ class TopicWatcher:
     def _run(
         self, changed: Callable[[Mapping[str, int]], None], replaced: Callable[[str], None]
     ) -> None:
-        while not self._stopping.wait(REFRESH_INTERVAL):
+        while True:
+            self._wanted.wait(REFRESH_INTERVAL)
+            self._wanted.clear()
+            if self._stopping.is_set():
+                return
             try:
                 self._refresh(changed, replaced)
             except HeadraceError as error:

@@ -140,7 +140,8 @@ class Turns:
             case EpochRaised(claim):
                 owned.claim = claim
             case LogReplaced():
-                self._range_reset.begin_anew(owned)
+                if owned.topic_id != self._parts.topics.topic_id(owned.partition):
+                    self._range_reset.begin_anew(owned)
 
     def _trouble(self, owned: OwnedPartition, error: PartitionError) -> None:
         """Tell the processor, unless it has had its last callback for the partition."""

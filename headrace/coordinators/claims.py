@@ -52,12 +52,16 @@ class Claim:
     transactional_id: str | None = None
     unfenced: tuple[str, ...] = ()
 
-    def commit(self, offset: int) -> Commit:
-        """Return what an offset store has to know to store ``offset`` for this claim."""
+    def commit(self, offset: int, topic_id: str | None = None) -> Commit:
+        """Return what an offset store has to know to store ``offset`` for this claim.
+
+        ``topic_id`` is that of the topic whose records the offset counts.
+        """
         return Commit(
             offset,
             self.epoch,
             self.member,
+            topic_id,
             node_version=self.node_version,
             transactional_id=self.transactional_id,
         )

@@ -15,6 +15,7 @@ from urllib.parse import quote, unquote
 
 from headrace.coordinators.members import MemberInfo, Mode
 from headrace.errors import HeadraceError
+from headrace.kafka.ports import StoredOffset
 from headrace.records import TopicPartition
 
 if TYPE_CHECKING:
@@ -258,17 +259,25 @@ class EpochDocument:
 
 @dataclass(frozen=True, slots=True)
 class OffsetDocument:
-    """Content of ``offsets/<topic>/<partition>``: the next offset to read after a restart."""
+    """Content of ``offsets/<topic>/<partition>``: the next offset to read after a restart.
+
+    ``topic_id`` is None where an earlier version wrote the node.
+    """
 
     offset: int
     epoch: int
     member: str
     since: float
+    topic_id: str | None = None
 
     def encode(self) -> bytes:
         """Return the node's data."""
         return _encode_fields(
-            offset=self.offset, epoch=self.epoch, member=self.member, since=self.since
+            offset=self.offset,
+            epoch=self.epoch,
+            member=self.member,
+            since=self.since,
+            topic_id=self.topic_id,
         )
 
     @classmethod
@@ -280,7 +289,12 @@ class OffsetDocument:
             epoch=fields.at_least("epoch", 0),
             member=fields.get("member", str),
             since=fields.number("since"),
+            topic_id=fields.optional("topic_id", str),
         )
+
+    def stored(self) -> StoredOffset:
+        """Return what the node says as any offset store says it."""
+        return StoredOffset(self.offset, self.epoch, self.member, self.topic_id)
 
 
 # --- JSON ----------------------------------------------------------------------------------------

@@ -82,8 +82,7 @@ class ZooKeeperOffsetStore:
 
     def _stored(self, partition: TopicPartition, data: bytes) -> StoredOffset:
         path = self._paths.offset(partition)
-        document = OffsetDocument.decode(path, data)
-        return StoredOffset(document.offset, document.epoch, document.member)
+        return OffsetDocument.decode(path, data).stored()
 
     # --- writing ----------------------------------------------------------------------------
 
@@ -156,7 +155,11 @@ class ZooKeeperOffsetStore:
 
     def _data(self, commit: Commit) -> bytes:
         return OffsetDocument(
-            offset=commit.offset, epoch=commit.epoch, member=commit.by, since=self._clock.time()
+            offset=commit.offset,
+            epoch=commit.epoch,
+            member=commit.by,
+            since=self._clock.time(),
+            topic_id=commit.topic_id,
         ).encode()
 
     def drop(self, offsets: Mapping[TopicPartition, Commit]) -> Collection[TopicPartition]:

@@ -17,7 +17,6 @@ from headrace.groups.report import (
     Place,
     Standing,
 )
-from headrace.kafka.ports import StoredOffset
 from headrace.offsets.views import disagreement, remarks
 
 if TYPE_CHECKING:
@@ -189,6 +188,5 @@ def _settled(
         return None, None
     place = None if offsets.group is None else Place.KAFKA
     if node is not None and (offsets.group is None or node.epoch > offsets.group.epoch):
-        stored = StoredOffset(node.offset, node.epoch, node.member)
-        offsets, place = replace(offsets, group=stored), Place.ZOOKEEPER
+        offsets, place = replace(offsets, group=node.stored()), Place.ZOOKEEPER
     return offsets, place if offsets.sink is None else Place.SINK

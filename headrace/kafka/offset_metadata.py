@@ -1,4 +1,4 @@
-"""What a commit says of itself in Kafka: the claim's epoch and the member, as JSON metadata."""
+"""What a commit says of itself in Kafka: the claim's epoch, the member and the topic, as JSON."""
 
 from __future__ import annotations
 
@@ -23,9 +23,12 @@ _SHOWN = 100
 def entry(partition: TopicPartition, stored: StoredOffset) -> ClientPartition:
     """Return an offset as the client takes it.
 
-    A member's name has 249 bytes at most, far from the 4 KiB that brokers allow for metadata.
+    A member's name has 249 bytes at most and a topic id 22: far from the 4 KiB that brokers allow
+    for metadata.
     """
     document = {"version": METADATA_VERSION, "epoch": stored.epoch, "member": stored.by}
+    if stored.topic_id is not None:
+        document["topic_id"] = stored.topic_id
     return ClientPartition(
         partition.topic, partition.partition, stored.offset, metadata=json.dumps(document)
     )
@@ -38,22 +41,27 @@ def stored_in(found: ClientPartition) -> StoredOffset | None:
     ours = _document(found.metadata)
     if ours is None:
         return StoredOffset(found.offset, 0, (found.metadata or "")[:_SHOWN])
-    epoch, member = ours
-    return StoredOffset(found.offset, epoch, member)
+    epoch, member, topic_id = ours
+    return StoredOffset(found.offset, epoch, member, topic_id)
 
 
-def _document(metadata: str | None) -> tuple[int, str] | None:
-    """Return epoch and member from metadata of ours, None where another program committed."""
+def _document(metadata: str | None) -> tuple[int, str, str | None] | None:
+    """Return epoch, member and topic id from metadata of ours, None where it is another's."""
     try:
         document = json.loads(metadata or "")
     except (ValueError, RecursionError):
         return None
     if not isinstance(document, dict):
         return None
-    version, epoch, member = (document.get(key) for key in ("version", "epoch", "member"))
+    version, epoch = document.get("version"), document.get("epoch")
     if not (_is_number(version) and version >= METADATA_VERSION and _is_number(epoch)):
         return None
-    return epoch, member if isinstance(member, str) else ""
+    member, topic_id = document.get("member"), document.get("topic_id")
+    return (
+        epoch,
+        member if isinstance(member, str) else "",
+        topic_id if isinstance(topic_id, str) else None,
+    )
 
 
 def _is_number(value: Any) -> TypeGuard[int]:

@@ -85,11 +85,18 @@ class StoredOffset:
     """A group's offset for one partition, and the epoch of the claim that stored it (0: none).
 
     ``by`` says for the log who that was: a member's name, or what another program left there.
+    ``topic_id`` is that of the topic whose records the offset counts, None where the one who
+    stored it did not say; :meth:`is_of_another`.
     """
 
     offset: int
     epoch: int
     by: str = field(default="", compare=False)
+    topic_id: str | None = field(default=None, compare=False)
+
+    def is_of_another(self, topic_id: str | None) -> bool:
+        """Whether the offset is known to be of another topic, of the same name or not."""
+        return None not in {self.topic_id, topic_id} and self.topic_id != topic_id
 
 
 @dataclass(frozen=True, slots=True)

@@ -145,7 +145,7 @@ def _commit(group: Group, plan: Plan, hold: Hold, *, moved: bool) -> None:
     with that of the last claim finds them equal.
     """
     offsets = {
-        change.found.partition: hold.commit(change.found.partition, after)
+        change.found.partition: hold.commit(change.found.partition, *after)
         for change in plan
         if (after := _after(change)) is not None
     }
@@ -159,10 +159,12 @@ def _commit(group: Group, plan: Plan, hold: Hold, *, moved: bool) -> None:
     hold.clean = True
 
 
-def _after(change: Change) -> int | None:
+def _after(change: Change) -> tuple[int, str | None] | None:
+    """Return the offset to store and the topic it is of; None where there is none."""
     if change.after is not None:
-        return change.after
-    return None if change.found.group is None else change.found.group.offset
+        return change.after, change.found.topic_id
+    group = change.found.group
+    return None if group is None else (group.offset, group.topic_id)
 
 
 def _failure_text(group: str, failures: Mapping[TopicPartition, Failure], *, moved: bool) -> str:

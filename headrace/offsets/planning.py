@@ -31,7 +31,9 @@ class Change:
     def moves_group(self) -> bool:
         """Whether the group's offset becomes another."""
         group = self.found.group
-        return self.after is not None and (group is None or group.offset != self.after)
+        if self.after is None:
+            return False
+        return group is None or group.offset != self.after or self.found.is_of_former_topic
 
     @property
     def moves_sink(self) -> bool:

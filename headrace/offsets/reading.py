@@ -33,7 +33,8 @@ class PartitionOffsets:
     """One partition's offsets. They always mean the next record.
 
     ``low`` and ``high`` bound what the broker has. ``group`` is what the group committed and
-    ``sink`` what the sink stored, None where there is nothing.
+    ``sink`` what the sink stored, None where there is nothing. ``topic_id`` is the topic's, as it
+    is now.
     """
 
     partition: TopicPartition
@@ -42,12 +43,20 @@ class PartitionOffsets:
     high: int
     group: StoredOffset | None
     sink: int | None
+    topic_id: str | None = None
+
+    @property
+    def is_of_former_topic(self) -> bool:
+        """Whether the group's offset is of a topic of that name that was deleted since."""
+        return self.group is not None and self.group.is_of_another(self.topic_id)
 
     @property
     def next(self) -> int | None:
         """Where a start goes on: the sink's offset wins. None: ``initial_offset`` decides."""
         if self.sink is not None:
             return self.sink
+        if self.is_of_former_topic:
+            return self.low
         return None if self.group is None else self.group.offset
 
 
@@ -113,6 +122,7 @@ class Reader:
             high=high,
             group=stored,
             sink=self._of_sink(partition, identity),
+            topic_id=topic_id,
         )
 
     def offset_at(self, partition: TopicPartition, timestamp: int) -> int | None:

@@ -91,7 +91,9 @@ def lag(offsets: PartitionOffsets) -> int | None:
 def remarks(offsets: PartitionOffsets) -> list[str]:
     """Return what a reader of the numbers should know."""
     notes = disagreement(offsets)
-    if offsets.next is None:
+    if offsets.is_of_former_topic and offsets.sink is None:
+        notes.append("the group's offset is of a former topic of that name: the first record")
+    elif offsets.next is None:
         notes.append("no offset yet: initial_offset decides")
     elif not offsets.low <= offsets.next <= offsets.high:
         notes.append("outside of the log: offset_out_of_range decides")

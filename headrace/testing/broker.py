@@ -298,7 +298,7 @@ class InMemoryOffsets:
             if any(_producer(each) in self._broker._shut_out for each in offsets.values()):  # noqa: SLF001 - as above
                 return dict.fromkeys(offsets, Failure("shut out", Refusal.MEMBERSHIP))
             for partition, each in offsets.items():
-                stored = StoredOffset(each.offset, each.epoch, each.by)
+                stored = StoredOffset(each.offset, each.epoch, each.by, each.topic_id)
                 self._broker._offsets[self._group, partition] = stored  # noqa: SLF001 - as above
                 self._broker.commits.append((partition, stored))
             self._broker._changed.notify_all()  # noqa: SLF001 - as above

@@ -42,3 +42,11 @@ def test_the_later_version_understands_what_we_commit() -> None:
     ours = entry(TopicPartition("events", 0), StoredOffset(10, 5, "a"))
     assert ours.metadata is not None
     assert json.loads(ours.metadata) == {"version": METADATA_VERSION, "epoch": 5, "member": "a"}
+
+
+def test_the_topic_is_an_added_key() -> None:
+    """Members that do not know it find version, epoch and member where they were."""
+    ours = entry(TopicPartition("events", 0), StoredOffset(10, 5, "a", "t"))
+    assert ours.metadata is not None
+    known = {"version": METADATA_VERSION, "epoch": 5, "member": "a"}
+    assert json.loads(ours.metadata) == {**known, "topic_id": "t"}

@@ -14,11 +14,28 @@ P = TopicPartition("events", 3)
 
 
 def test_what_is_stored_is_read_back() -> None:
-    """Offset, epoch and member come back as they were stored."""
-    found = stored_in(entry(P, StoredOffset(7, 3, "a")))
+    """Offset, epoch, member and topic come back as they were stored."""
+    found = stored_in(entry(P, StoredOffset(7, 3, "a", "t" * 22)))
     assert found == StoredOffset(7, 3)
     assert found is not None
-    assert found.by == "a"
+    assert (found.by, found.topic_id) == ("a", "t" * 22)
+
+
+def test_the_longest_metadata_are_far_from_what_brokers_allow() -> None:
+    """4 KiB is what a broker takes unless it is set to less."""
+    name, most = "\N{GREEK SMALL LETTER MU}" * 249, 2**63 - 1
+    longest = entry(P, StoredOffset(most, most, name, "t" * 22))
+    assert len(longest.metadata or "") < 2048
+
+
+@pytest.mark.parametrize("more", [{}, {"topic_id": None}, {"topic_id": 7}])
+def test_metadata_without_a_topic_are_an_earlier_version_s(more: dict[str, object]) -> None:
+    """The topic is not known, and the rest counts."""
+    metadata = json.dumps({"version": 1, "epoch": 9, "member": "b", **more})
+    found = stored_in(ClientPartition("events", 3, 11, metadata=metadata))
+    assert found == StoredOffset(11, 9)
+    assert found is not None
+    assert (found.by, found.topic_id) == ("b", None)
 
 
 def test_a_later_version_s_epoch_counts() -> None:

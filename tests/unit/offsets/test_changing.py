@@ -174,6 +174,17 @@ def test_an_offset_that_stays_is_committed_again_under_the_claim(stage: Stage) -
     assert stage.committed()[0] == (5, 2)
 
 
+def test_an_offset_of_a_former_topic_becomes_one_of_the_present(stage: Stage) -> None:
+    """Also where its number stays: a start trusts what was stored for this topic."""
+    stage.broker._offsets["group", P0] = StoredOffset(5, 1, "a", "former")
+    (change,) = stage.move(5, partitions=[P0])
+    assert (change.found.next, change.moves) == (0, True)
+    stored = stage.broker.committed("group", P0)
+    assert stored == StoredOffset(5, 2)
+    assert stored is not None
+    assert stored.topic_id == stage.broker._topics["events"].topic_id
+
+
 def test_partitions_that_were_not_chosen_are_not_touched(stage: Stage) -> None:
     """Neither their offsets nor their nodes."""
     stage.commit(P1, 9, 3)

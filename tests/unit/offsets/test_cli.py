@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -86,6 +87,11 @@ def at(group: int | None, sink: int | None = None) -> PartitionOffsets:
         (at(None, 20), 80, ["the sink's offset counts, not the group's"]),
         (at(9), None, ["outside of the log: offset_out_of_range decides"]),
         (at(101), None, ["outside of the log: offset_out_of_range decides"]),
+        (
+            replace(at(40), group=StoredOffset(40, 3, "a", "former"), topic_id="present"),
+            90,
+            ["the group's offset is of a former topic of that name: the first record"],
+        ),
     ],
 )
 def test_what_a_start_would_do_is_said(

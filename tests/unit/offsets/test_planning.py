@@ -50,6 +50,18 @@ def test_a_time_behind_the_last_record_is_the_end() -> None:
     assert change.notes == ("no record from 2013-01-01T05:00:00Z on: the end",)
 
 
+def test_an_offset_of_a_former_topic_is_the_first_record() -> None:
+    """A start begins there, so shifts count from there; to keep its number is a change as well."""
+    stored = StoredOffset(50, 3, "a", "former")
+    offsets = PartitionOffsets(P0, "c/g/t/0", 10, 100, stored, None, "present")
+    assert offsets.next == 10
+    assert reset(ShiftBy(5), offsets).after == 15
+    kept = reset(To(50), offsets)
+    assert (kept.after, kept.moves_group) == (50, True)
+    trusted = PartitionOffsets(P0, "c/g/t/0", 10, 100, StoredOffset(50, 3), None, "present")
+    assert trusted.next == 50
+
+
 def test_without_an_offset_there_is_nothing_to_shift() -> None:
     """The partition is left as it is; other targets do not need an offset."""
     change = reset(ShiftBy(5), at(group=None))
