@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
+import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+from headrace.coordinators.layout import OffsetDocument
 from headrace.errors import OffsetOutOfRangeError
 from headrace.kafka.ports import StoredOffset
 from tests.integration.channel.rig import WAIT, Group, Notes, eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    import pytest
 
     from tests.brokers import Broker
 
@@ -58,10 +59,7 @@ def test_a_topic_created_again_with_fewer_records_is_read_from_its_beginning(
 
 
 def test_a_topic_created_again_that_has_grown_is_read_from_its_beginning(
-    broker: Broker,
-    make_group: Callable[..., Group],
-    zookeeper_hosts: str,
-    monkeypatch: pytest.MonkeyPatch,
+    make_group: Callable[..., Group], zookeeper_hosts: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The topic's id tells the new log from the old one, though the position exists in both."""
     monkeypatch.setattr("headrace.channel.topics.REFRESH_INTERVAL", 0.2)
@@ -70,10 +68,7 @@ def test_a_topic_created_again_that_has_grown_is_read_from_its_beginning(
     new = [b"new-%d" % number for number in range(25)]
     with group.running(notes):
         eventually(lambda: group.offsets() == [10])
-        broker.delete_topic(group.topic)
-        eventually(lambda: _created(broker, group.topic))
-        eventually(lambda: _takes(group, new[0]))
-        broker.produce(group.partition(), *new[1:])
+        _replace(group, 25)
         notes.wait(lambda: notes.callbacks[group.partition()].count("assigned") == 2)
         eventually(lambda: group.offsets() == [25])
         (stored,) = group.stored()
@@ -81,6 +76,59 @@ def test_a_topic_created_again_that_has_grown_is_read_from_its_beginning(
     assert stored.epoch > 1
     assert set(notes.values) == {b"0-%d" % number for number in range(10)} | set(new)
     assert notes.callbacks[group.partition()].count("lost") == 1
+
+
+def test_a_topic_replaced_while_offsets_are_in_zookeeper_is_read_from_its_beginning(
+    make_group: Callable[..., Group], zookeeper_hosts: str
+) -> None:
+    """Brokers drop their offsets with a topic, ZooKeeper does not: the topic's id tells."""
+    group, notes = make_group(zookeeper_hosts), Notes()
+    group.produce(10)
+    with group.running(notes, offsets="zookeeper"):
+        notes.wait(lambda: "processed" in notes.callbacks[group.partition()])
+        notes.wait_values(10)
+    _replace(group, 25)
+    with group.running(notes, offsets="zookeeper", initial_offset="latest"):
+        notes.wait_values(35)
+    assert notes.records[group.partition()] == [*range(10), *range(25)]
+    with group.zookeeper() as session:
+        path = group.paths.offset(group.partition())
+        stored = OffsetDocument.decode(path, session.get(path).data).stored()
+    assert stored == StoredOffset(25, 2)
+
+
+@pytest.mark.parametrize(
+    "offsets", ["kafka", {"fencing": "transactions"}], ids=["metadata", "transactions"]
+)
+def test_an_offset_that_an_owner_stored_again_is_known_by_its_topic(
+    make_group: Callable[..., Group], zookeeper_hosts: str, offsets: object
+) -> None:
+    """An owner that finds its offset missing stores it again, and may not know yet why it is."""
+    group, notes = make_group(zookeeper_hosts), Notes()
+    group.produce(10)
+    with group.running(notes, offsets=offsets):
+        eventually(lambda: group.stored() == [StoredOffset(10, 1)])
+        (former,) = group.stored()
+    assert former is not None
+    assert former.topic_id is not None
+    _replace(group, 25)
+    eventually(lambda: group.stored() == [None])
+    owner = {"version": 1, "epoch": 1, "member": "a", "topic_id": former.topic_id}
+    group.broker.commit(group.name, group.partition(), 10, json.dumps(owner))
+    with group.running(notes, offsets=offsets):
+        eventually(lambda: group.stored() == [StoredOffset(25, 2)])
+        (present,) = group.stored()
+    assert notes.records[group.partition()] == [*range(10), *range(25)]
+    assert present is not None
+    assert present.topic_id not in {None, former.topic_id}
+
+
+def _replace(group: Group, count: int) -> None:
+    """Delete the topic and create it again with so many records."""
+    group.broker.delete_topic(group.topic)
+    eventually(lambda: _created(group.broker, group.topic))
+    eventually(lambda: _takes(group, b"new-0"))
+    group.broker.produce(group.partition(), *[b"new-%d" % number for number in range(1, count)])
 
 
 def _created(broker: Broker, topic: str) -> bool:
