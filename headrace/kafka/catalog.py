@@ -49,8 +49,17 @@ class KafkaTopicCatalog:
             raise self._unavailable(error) from error
         return str(cluster.cluster_id)
 
+    def names(self, deadline: Deadline) -> Collection[str]:
+        """Return the names of all topics."""
+        try:
+            return set(self._admin.list_topics(timeout=_seconds(deadline)).topics)
+        except KafkaException as error:
+            raise self._unavailable(error) from error
+
     def describe(self, topics: Collection[str], deadline: Deadline) -> Mapping[str, TopicInfo]:
         """Return what is known of the topics that exist."""
+        if not topics:
+            return {}
         asked = self._admin.describe_topics(
             TopicCollection(list(topics)), request_timeout=_seconds(deadline)
         )
@@ -64,7 +73,9 @@ class KafkaTopicCatalog:
                 raise self._unavailable(error) from error
             except FutureTimeoutError as error:
                 raise self._unavailable(error) from error
-            found[name] = TopicInfo(name, str(topic.topic_id), len(topic.partitions))
+            found[name] = TopicInfo(
+                name, str(topic.topic_id), len(topic.partitions), internal=topic.is_internal
+            )
         return found
 
     def watermarks(self, partition: TopicPartition, deadline: Deadline) -> tuple[int, int]:

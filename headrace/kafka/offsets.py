@@ -6,7 +6,7 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 import structlog
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
 
 from headrace.kafka import properties
@@ -139,10 +139,16 @@ class KafkaOffsetStore:
 
 
 def _failures(error: Any, answered: list[ClientPartition]) -> dict[TopicPartition, Failure]:
-    """Return the reason for each partition that failed; the error of the whole counts for all."""
+    """Return the reason for each partition that failed; the error of the whole counts for all.
+
+    Where one topic does not exist the client says so of all partitions, though the others are
+    stored.
+    """
     failures = {}
     for each in answered:
         reason = each.error or error
         if reason is not None:
-            failures[TopicPartition(each.topic, each.partition)] = Failure(reason.str())
+            failures[TopicPartition(each.topic, each.partition)] = Failure(
+                reason.str(), topic_missing=reason.code() == KafkaError.UNKNOWN_TOPIC_OR_PART
+            )
     return failures

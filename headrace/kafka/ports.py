@@ -124,10 +124,15 @@ class Refusal(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why an offset is not known to be stored."""
+    """Why an offset is not known to be stored.
+
+    ``topic_missing``: there is no such topic, be it this partition's or another's that was to be
+    stored together with it.
+    """
 
     reason: str
     refusal: Refusal = Refusal.NONE
+    topic_missing: bool = False
 
     def __str__(self) -> str:
         return self.reason
@@ -200,11 +205,15 @@ class OffsetStore(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TopicInfo:
-    """A topic as the brokers describe it. ``topic_id`` changes when it is created again."""
+    """A topic as the brokers describe it. ``topic_id`` changes when it is created again.
+
+    ``internal`` ones are for the brokers' own use.
+    """
 
     name: str
     topic_id: str
     partitions: int
+    internal: bool = False
 
 
 class TopicCatalog(Protocol):
@@ -212,6 +221,14 @@ class TopicCatalog(Protocol):
 
     def cluster_id(self, deadline: Deadline) -> str:
         """Return the id of the Kafka cluster.
+
+        Raises:
+            KafkaUnavailableError: no broker answered by the deadline.
+        """
+        ...
+
+    def names(self, deadline: Deadline) -> Collection[str]:
+        """Return the names of all topics that this user may describe.
 
         Raises:
             KafkaUnavailableError: no broker answered by the deadline.

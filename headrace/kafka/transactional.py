@@ -140,7 +140,8 @@ class _Member:
             return Failure(f"{_SHUT_OUT}: {error.str()}", Refusal.MEMBERSHIP)
         if error.txn_requires_abort():
             self._phase = _Phase.OPEN
-        return Failure(error.str())
+        missing = error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART
+        return Failure(error.str(), topic_missing=missing)
 
 
 class TransactionalOffsetStore:

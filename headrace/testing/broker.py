@@ -59,23 +59,29 @@ class InMemoryBroker:
         self._logs: dict[TopicPartition, _Log] = {}
         self._topics: dict[str, TopicInfo] = {}
         self._topic_ids = count(1)
+        self._deleted: set[str] = set()
         self._offsets: dict[tuple[str, TopicPartition], StoredOffset] = {}
         self._shut_out: set[str] = set()
         self.commits: list[tuple[TopicPartition, StoredOffset]] = []
         self.down = False
 
-    def create_topic(self, name: str, partitions: int = 1) -> None:
+    def create_topic(self, name: str, partitions: int = 1, *, internal: bool = False) -> None:
         """Create a topic, or add partitions to it."""
         with self._changed:
             known = self._topics.get(name)
             topic_id = f"id-{next(self._topic_ids)}" if known is None else known.topic_id
-            self._topics[name] = TopicInfo(name, topic_id, partitions)
+            self._topics[name] = TopicInfo(name, topic_id, partitions, internal)
+            self._deleted.discard(name)
             for number in range(partitions):
                 self._logs.setdefault(TopicPartition(name, number), _Log())
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic with its records; created again, it has another id."""
+        """Delete a topic with its records; created again, it has another id.
+
+        Offsets of groups stay, as if they were stored again just before.
+        """
         with self._changed:
+            self._deleted.add(name)
             for number in range(self._topics.pop(name).partitions):
                 del self._logs[TopicPartition(name, number)]
 
@@ -212,7 +218,9 @@ class InMemorySource:
         return fetched
 
     def _read(self, partition: TopicPartition, position: int, into: Fetched) -> None:
-        log = self._broker._logs[partition]  # noqa: SLF001 - one double in two classes
+        log = self._broker._logs.get(partition)  # noqa: SLF001 - one double in two classes
+        if log is None:
+            return
         if not log.low <= position <= log.end:
             into.out_of_range.append(partition)
             self._out.add(partition)
@@ -231,7 +239,8 @@ class InMemorySource:
 
     def high_watermark(self, partition: TopicPartition) -> int | None:
         """Return the end of a partition."""
-        return self._broker._logs[partition].end  # noqa: SLF001 - one double in two classes
+        log = self._broker._logs.get(partition)  # noqa: SLF001 - one double in two classes
+        return None if log is None else log.end
 
     def close(self) -> None:
         """Note that it was closed."""
@@ -297,12 +306,15 @@ class InMemoryOffsets:
         with self._broker._changed:  # noqa: SLF001 - one double in two classes
             if any(_producer(each) in self._broker._shut_out for each in offsets.values()):  # noqa: SLF001 - as above
                 return dict.fromkeys(offsets, Failure("shut out", Refusal.MEMBERSHIP))
+            gone = {p for p in offsets if p.topic in self._broker._deleted}  # noqa: SLF001 - as above
             for partition, each in offsets.items():
+                if partition in gone:
+                    continue
                 stored = StoredOffset(each.offset, each.epoch, each.by, each.topic_id)
                 self._broker._offsets[self._group, partition] = stored  # noqa: SLF001 - as above
                 self._broker.commits.append((partition, stored))
             self._broker._changed.notify_all()  # noqa: SLF001 - as above
-        return {}
+        return dict.fromkeys(gone, Failure("unknown topic or partition", topic_missing=True))
 
     def fence(self, transactional_ids: Collection[str], deadline: Deadline) -> None:
         """Refuse what comes through these producers from now on."""
@@ -335,6 +347,11 @@ class InMemoryCatalog:
         self._reach(deadline)
         return "in-memory"
 
+    def names(self, deadline: Deadline) -> Collection[str]:
+        """Return the names of all topics."""
+        self._reach(deadline)
+        return set(self._broker._topics)  # noqa: SLF001 - one double in two classes
+
     def describe(self, topics: Collection[str], deadline: Deadline) -> Mapping[str, TopicInfo]:
         """Return those topics that exist."""
         self._reach(deadline)
@@ -343,17 +360,22 @@ class InMemoryCatalog:
 
     def watermarks(self, partition: TopicPartition, deadline: Deadline) -> tuple[int, int]:
         """Return the first offset and the end."""
-        self._reach(deadline)
-        log = self._broker._logs[partition]  # noqa: SLF001 - one double in two classes
+        log = self._log(partition, deadline)
         return log.low, log.end
 
     def offset_at(
         self, partition: TopicPartition, timestamp: int, deadline: Deadline
     ) -> int | None:
         """Return the first offset whose record is not older."""
-        self._reach(deadline)
-        log = self._broker._logs[partition]  # noqa: SLF001 - one double in two classes
+        log = self._log(partition, deadline)
         return next((r.offset_ for r in log.records if r.timestamp_ >= timestamp), None)
+
+    def _log(self, partition: TopicPartition, deadline: Deadline) -> _Log:
+        self._reach(deadline)
+        log = self._broker._logs.get(partition)  # noqa: SLF001 - one double in two classes
+        if log is None:
+            raise KafkaUnavailableError(f"{partition} has no leader, as it does not exist")
+        return log
 
     def _reach(self, deadline: Deadline) -> None:
         if self._broker.down or deadline.expired:

@@ -302,6 +302,35 @@ class KafkaContract:
         assert catalog.cluster_id(Deadline.after(WAIT)) == catalog.cluster_id(Deadline.after(WAIT))
         catalog.close()
 
+    def test_a_catalog_names_all_topics(self, world: World) -> None:
+        """Those that appear and those that go; nothing asked about is nothing described."""
+        kept, name = world.create_topic(), world.create_topic(2)
+        catalog, deadline = world.catalog(), Deadline.after(WAIT)
+        while not {kept, name} <= set(catalog.names(deadline)):
+            assert not deadline.expired, "the broker that is asked hears of it soon"
+        assert not _described(catalog, name, bool).internal
+        world.delete_topic(name)
+        while name in catalog.names(deadline):
+            assert not deadline.expired
+        assert kept in catalog.names(deadline)
+        assert catalog.describe([], deadline) == {}
+        catalog.close()
+
+    def test_an_offset_of_a_deleted_topic_is_not_stored(self, world: World) -> None:
+        """The commit says why. Others in it may be said to have failed too, but are stored."""
+        group = f"group.{uuid4().hex}"
+        gone, kept = (TopicPartition(world.create_topic(), 0) for _ in range(2))
+        store, deadline = world.store(group), Deadline.after(WAIT)
+        commits = {gone: Commit(1, 1), kept: Commit(2, 1)}
+        while store.commit(commits, deadline):
+            assert not deadline.expired, "the group's coordinator is being chosen"
+        world.delete_topic(gone.topic)
+        while not (failures := store.commit(commits, deadline)):
+            assert not deadline.expired, "the broker that is asked hears of it soon"
+        assert failures[gone].topic_missing
+        assert store.read(kept, deadline) == StoredOffset(2, 1)
+        store.close()
+
     def test_a_topic_created_again_has_another_id(self, world: World) -> None:
         """A topic that was deleted and created again is another topic."""
         name = world.create_topic()
@@ -341,6 +370,7 @@ class UnreachableContract:
         partition, catalog = TopicPartition("events", 0), world.catalog()
         for ask in (
             catalog.cluster_id,
+            catalog.names,
             lambda deadline: catalog.describe(["events"], deadline),
             lambda deadline: catalog.watermarks(partition, deadline),
             lambda deadline: catalog.offset_at(partition, 0, deadline),
