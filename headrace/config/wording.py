@@ -29,7 +29,7 @@ def dotted(steps: Steps) -> str:
     """Return steps as one path: ``channels.flights.topics[0]``."""
     path = ""
     for step in steps:
-        path += f"[{step}]" if isinstance(step, int) else f".{_printable(step)}"
+        path += f"[{step}]" if isinstance(step, int) else f".{printable(step)}"
     return path.removeprefix(".")
 
 
@@ -57,12 +57,12 @@ def quoted(value: Any) -> str:
         return str(value)
     if isinstance(value, str):
         rest = "..." if len(value) > _MAX_QUOTED else ""
-        return f"'{_printable(value[:_MAX_QUOTED])}{rest}'"
+        return f"'{printable(value[:_MAX_QUOTED])}{rest}'"
     name = "list" if isinstance(value, (list, tuple)) else "mapping"
     return f"an empty {name}" if value in ([], (), {}) else f"a {name}"
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
     """Return text that stays on one line and fits any terminal."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 

@@ -59,13 +59,22 @@ class Lookout:
         """
         channel = self._config.channels[name]
         errors: list[str] = []
-        nodes = _tried(lambda: read_nodes(self._zookeeper(), channel.group, channel.topics), errors)
-        topics = {*channel.topics, *(() if nodes is None else nodes.topics)}
         keeping = _tried(lambda: self._keeping(name), errors) or Keeping()
-        positions = _tried(lambda: self._positions(name, keeping).read(topics), errors)
-        notes = () if keeping.out_of_reach is None else (_out_of_reach(keeping.out_of_reach),)
-        seen = Seen(nodes, positions, tuple(errors), notes)
-        return compare(name, channel.group, channel.topics, seen, SYSTEM_CLOCK.time())
+        reader = self._reader(name, keeping)
+        found = _tried(lambda: reader.topics(channel.subscription), errors)
+        own = channel.subscription.names if found is None else found
+        nodes = _tried(lambda: read_nodes(self._zookeeper(), channel.group, own), errors)
+        topics = {*own, *(() if nodes is None else nodes.topics)}
+        positions = None
+        if found is not None:
+            asked = PositionReader(reader, channel.group, SYSTEM_CLOCK)
+            positions = _tried(lambda: asked.read(topics), errors)
+        fruitless = () if found is None else channel.subscription.fruitless(found)
+        notes = [f"no topic on the brokers matches {pattern}" for pattern in fruitless]
+        if keeping.out_of_reach is not None:
+            notes.append(_out_of_reach(keeping.out_of_reach))
+        seen = Seen(nodes, positions, tuple(errors), tuple(notes))
+        return compare(name, channel.group, own, seen, SYSTEM_CLOCK.time())
 
     def _zookeeper(self) -> NodeReader:
         if self._nodes is None:
@@ -79,7 +88,7 @@ class Lookout:
             self._keepings[name] = keeping_of(channel, self._config.python_path)
         return self._keepings[name]
 
-    def _positions(self, name: str, keeping: Keeping) -> PositionReader:
+    def _reader(self, name: str, keeping: Keeping) -> Reader:
         group = self._config.channels[name].group
         if name not in self._kafka:
             properties = client_properties(self._config.kafka)
@@ -88,8 +97,7 @@ class Lookout:
             store = KafkaOffsetStore(properties, group)
             self._stack.callback(store.close)
             self._kafka[name] = catalog, store
-        reader = Reader(*self._kafka[name], keeping.keeper, SYSTEM_CLOCK)
-        return PositionReader(reader, group, SYSTEM_CLOCK)
+        return Reader(*self._kafka[name], keeping.keeper, SYSTEM_CLOCK)
 
 
 def _out_of_reach(factory: str) -> str:

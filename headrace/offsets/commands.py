@@ -84,7 +84,7 @@ def show(config: Config, channel: str | None, choices: Sequence[Choice], *, as_j
     documents: list[dict[str, Any]] = []
     for name in config.channels if channel is None else [channel_name(config, channel)]:
         with access(config, config.channels[name]) as opened:
-            cluster = opened.reader.cluster(opened.channel.topics)
+            cluster = _cluster(opened)
             found = _read(opened, _existing(opened, cluster, choices), cluster)
         documents.append(
             {
@@ -116,8 +116,8 @@ def reset(
     name = channel_name(config, channel)
     with access(config, config.channels[name]) as opened:
         _refuse_out_of_reach(name, opened)
-        cluster = opened.reader.cluster(opened.channel.topics)
-        partitions = selected(choices, opened.channel.topics, cluster.topics)
+        cluster = _cluster(opened)
+        partitions = selected(choices, opened.channel.subscription, cluster.topics)
 
         def planner(found: Sequence[PartitionOffsets]) -> Plan:
             return plan_reset(target, found, opened.reader.offset_at)
@@ -134,8 +134,8 @@ def import_offsets(
     document = OffsetsDocument.parse(_text(file), str(file))
     with access(config, config.channels[name]) as opened:
         _refuse_out_of_reach(name, opened)
-        cluster = opened.reader.cluster({*opened.channel.topics, *document.topic_ids})
-        partitions = partitions_of(document, opened.channel.topics, cluster)
+        cluster = opened.reader.cluster(document.topic_ids)
+        partitions = partitions_of(document, opened.channel.subscription, cluster)
 
         def planner(found: Sequence[PartitionOffsets]) -> Plan:
             return plan_import(document, found)
@@ -149,7 +149,7 @@ def export(config: Config, channel: str | None, choices: Sequence[Choice], file:
     name = channel_name(config, channel)
     with access(config, config.channels[name]) as opened:
         _refuse_out_of_reach(name, opened)
-        cluster = opened.reader.cluster(opened.channel.topics)
+        cluster = _cluster(opened)
         found = _read(opened, _existing(opened, cluster, choices), cluster)
     offsets = {o.partition: o.next for o in found if o.next is not None}
     topics = sorted({o.partition.topic for o in found})
@@ -230,14 +230,21 @@ def _read(
     return opened.reader.offsets(partitions, cluster, opened.channel.group)
 
 
+def _cluster(opened: Access) -> Cluster:
+    """Return what there is of the channel's topics."""
+    return opened.reader.cluster(opened.reader.topics(opened.channel.subscription))
+
+
 def _existing(opened: Access, cluster: Cluster, choices: Sequence[Choice]) -> list[TopicPartition]:
-    """Return what there is to look at; of topics that are missing it is said and no more."""
-    topics = opened.channel.topics
-    if not choices:
-        for topic in sorted(set(topics) - cluster.topics.keys()):
-            typer.echo(f"topic {topic} does not exist on the brokers", err=True)
-        topics = tuple(topic for topic in topics if topic in cluster.topics)
-    return selected(choices, topics, cluster.topics)
+    """Return what there is to look at; of what is missing it is said and no more."""
+    subscription = opened.channel.subscription
+    if choices:
+        return selected(choices, subscription, cluster.topics)
+    for topic in sorted(set(subscription.names) - cluster.topics.keys()):
+        typer.echo(f"topic {topic} does not exist on the brokers", err=True)
+    for pattern in subscription.fruitless(cluster.topics):
+        typer.echo(f"no topic on the brokers matches {pattern}", err=True)
+    return cluster.partitions
 
 
 def _text(file: Path) -> str:

@@ -8,15 +8,16 @@ from headrace.offsets.errors import RequestError
 from headrace.offsets.planning import Plan, change_to
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Sequence
 
+    from headrace.config.subscription import Subscription
     from headrace.offsets.document import OffsetsDocument
     from headrace.offsets.reading import Cluster, PartitionOffsets
     from headrace.records import TopicPartition
 
 
 def partitions_of(
-    document: OffsetsDocument, topics: Collection[str], cluster: Cluster
+    document: OffsetsDocument, subscription: Subscription, cluster: Cluster
 ) -> list[TopicPartition]:
     """Return the partitions that a file is about, once all of them are the channel's.
 
@@ -28,10 +29,10 @@ def partitions_of(
         *(p for topic in document.topic_ids for p in _topic_problems(document, topic, cluster)),
     ]
     problems += [
-        f"topic {topic} is not of this channel, which reads {', '.join(topics)}; remove it from "
+        f"topic {topic} is not of this channel, which reads {subscription}; remove it from "
         "the file, or import with the channel that reads it"
         for topic in document.topic_ids
-        if topic not in topics
+        if not subscription.covers(topic)
     ]
     if problems:
         raise RequestError(problems)

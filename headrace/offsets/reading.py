@@ -7,16 +7,17 @@ from threading import Event
 from typing import TYPE_CHECKING, TypeVar
 
 from headrace.clock import Deadline
+from headrace.kafka.matching import matching
 from headrace.kafka.ports import OffsetStoreError
 from headrace.offsets.errors import OffsetsError
-from headrace.records import identity_of
+from headrace.records import TopicPartition, identity_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
 
     from headrace.clock import Clock
+    from headrace.config.subscription import Subscription
     from headrace.kafka.ports import OffsetStore, StoredOffset, TopicCatalog, TopicInfo
-    from headrace.records import TopicPartition
     from headrace.spark.sinks.contract import OffsetKeeper
 
 T = TypeVar("T")
@@ -67,6 +68,15 @@ class Cluster:
     id: str
     topics: Mapping[str, TopicInfo]
 
+    @property
+    def partitions(self) -> list[TopicPartition]:
+        """All partitions of these topics, in order."""
+        return [
+            TopicPartition(topic, number)
+            for topic, info in sorted(self.topics.items())
+            for number in range(info.partitions)
+        ]
+
 
 class Reader:
     """Reads offsets. Every call blocks; each question has its own deadline."""
@@ -82,6 +92,15 @@ class Reader:
         self._store = store
         self._keeper = keeper
         self._clock = clock
+
+    def topics(self, subscription: Subscription) -> tuple[str, ...]:
+        """Return the topics that a channel names, and those that exist and match its patterns.
+
+        Raises:
+            KafkaUnavailableError: no broker answered.
+        """
+        matched = matching(self._catalog, subscription, self._deadline())
+        return tuple(dict.fromkeys([*subscription.names, *matched]))
 
     def cluster(self, topics: Collection[str]) -> Cluster:
         """Return what there is.

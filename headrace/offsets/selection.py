@@ -10,8 +10,9 @@ from headrace.offsets.errors import RequestError
 from headrace.records import TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
+    from headrace.config.subscription import Subscription
     from headrace.kafka.ports import TopicInfo
 
 
@@ -36,21 +37,22 @@ def parse_choice(text: str) -> Choice:
 
 
 def selected(
-    choices: Sequence[Choice], topics: Iterable[str], known: Mapping[str, TopicInfo]
+    choices: Sequence[Choice], subscription: Subscription, known: Mapping[str, TopicInfo]
 ) -> list[TopicPartition]:
-    """Return the chosen partitions of a channel's ``topics`` in order; no choice means all.
+    """Return the chosen partitions of a channel in order; no choice means all.
+
+    ``known`` are those of its topics that exist.
 
     Raises:
         RequestError: a choice is not of the channel, or does not exist on the brokers.
     """
-    allowed = tuple(topics)
     problems: list[str] = []
     partitions: set[TopicPartition] = set()
-    for choice in choices or [Choice(topic) for topic in allowed]:
+    for choice in choices or map(Choice, {*subscription.names, *known}):
         info = known.get(choice.topic)
-        if choice.topic not in allowed:
+        if not subscription.covers(choice.topic):
             problems.append(
-                f"topic {choice.topic} is not of this channel, which reads {', '.join(allowed)}"
+                f"topic {choice.topic} is not of this channel, which reads {subscription}"
             )
         elif info is None:
             problems.append(

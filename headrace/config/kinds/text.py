@@ -52,7 +52,8 @@ _DOTTED = rf"{_IDENTIFIER}(?:\.{_IDENTIFIER})*"
 
 FreeText = Annotated[str, Text()]
 Name = Annotated[str, Text("a name of letters, digits, '.', '_' and '-', 249 at most", _NAME)]
-Topic = Annotated[str, Text("a topic name (letters, digits, '.', '_' and '-', 249 at most)", _NAME)]
+TOPIC_NAME = Text("a topic name (letters, digits, '.', '_' and '-', 249 at most)", _NAME)
+Topic = Annotated[str, TOPIC_NAME]
 Group = Annotated[
     str,
     Text(

@@ -8,7 +8,8 @@ from pydantic import BeforeValidator, Field, ValidationInfo
 
 from headrace.config.contradiction import Contradiction
 from headrace.config.kinds.scalars import Count, Flag, WholeNumber
-from headrace.config.kinds.text import Distinct, Group, Topic
+from headrace.config.kinds.text import Distinct, Group
+from headrace.config.kinds.topics import TopicEntry
 from headrace.config.kinds.units import (
     MIB,
     Pause,
@@ -26,6 +27,7 @@ from headrace.config.model.coordinator import (
 from headrace.config.model.offsets import KafkaOffsetsConfig, OffsetsConfig
 from headrace.config.model.processor import ProcessorConfig, SparkProcessorConfig
 from headrace.config.model.sink import FITTING, SinkConfig
+from headrace.config.subscription import Subscription
 from headrace.config.wording import either
 
 if TYPE_CHECKING:
@@ -126,8 +128,10 @@ class ChannelConfig(Section):
     enabled: Cold[Flag] = True
     """Whether the channel runs."""
 
-    topics: Cold[Annotated[tuple[Topic, ...], Field(min_length=1), Distinct]]
-    """The topics to read."""
+    topics: Cold[Annotated[tuple[TopicEntry, ...], Field(min_length=1), Distinct]]
+    """The topics to read. An entry that begins with ^ is a pattern, a regular expression of
+    Python: it takes every topic whose name begins as it says (end it with $ to have the whole name
+    match), also one that is created later, but none whose name begins with __."""
 
     group: Cold[Group]
     """The group whose members share the partitions, and under whose name offsets are kept."""
@@ -182,6 +186,11 @@ class ChannelConfig(Section):
     on_error: Hot[OnErrorConfig] = OnErrorConfig()
     """What happens when a batch fails."""
 
+    @property
+    def subscription(self) -> Subscription:
+        """The entries of ``topics``, told apart."""
+        return Subscription(self.topics)
+
     def contradictions(self) -> Iterator[Contradiction]:
         """Yield parts of the channel that do not fit one another."""
         yield from self._sink_contradictions()
@@ -211,8 +220,8 @@ class ChannelConfig(Section):
         if not isinstance(self.coordinator, StaticCoordinatorConfig):
             return
         for topic in self.coordinator.partitions:
-            if topic not in self.topics:
+            if not self.subscription.covers(topic):
                 yield Contradiction(
                     ("coordinator", "partitions", topic),
-                    f"is not a topic of the channel, which reads {', '.join(self.topics)}",
+                    f"is not a topic of the channel, which reads {self.subscription}",
                 )

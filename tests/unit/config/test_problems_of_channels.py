@@ -11,7 +11,9 @@ if TYPE_CHECKING:
 
 DURATION = "a duration such as 250ms, 10s or 5m"
 SIZE = "a size such as 512KiB, 16MiB or 1GiB"
-TOPIC = "a topic name (letters, digits, '.', '_' and '-', 249 at most)"
+NAME_ONLY = "a topic name (letters, digits, '.', '_' and '-', 249 at most)"
+TOPIC = f"{NAME_ONLY} or a pattern that begins with '^'"
+NO_PATTERN = "is not a regular expression that can be used"
 COUNT = "a whole number from 1 to 1000000000"
 WORKERS = "a whole number from 1 to 256"
 
@@ -31,6 +33,23 @@ WORKERS = "a whole number from 1 to 256"
         ("topics: [a, b/c]", f"topics[1]: 'b/c' is not {TOPIC}"),
         ('topics: ["a\\n\\e"]', rf"topics[0]: 'a\n\x1b' is not {TOPIC}"),
         ('"wor\\nkers": 1', r"wor\nkers: is not a known key; did you mean workers?"),
+        (
+            "topics: [a, '^b(c']",
+            f"topics[1]: '^b(c' {NO_PATTERN}: missing ), unterminated subpattern at position 2",
+        ),
+        (
+            "topics: ['^[[a]']",
+            f"topics[0]: '^[[a]' {NO_PATTERN}: Possible nested set at position 2",
+        ),
+        (
+            'topics: ["^(?\\n)"]',
+            rf"topics[0]: '^(?\n)' {NO_PATTERN}: unknown extension ?\n at position 2",
+        ),
+        (
+            "topics: ['^a{9999999999999}']",
+            f"topics[0]: '^a{{9999999999999}}' {NO_PATTERN}: the repetition number is too large",
+        ),
+        ("topics: ['^(${TYPE}']", f"topics[0]: ^(${{TYPE}} expands to something that {NO_PATTERN}"),
         ("topics: [2024]", "topics[0]: 2024 is not text; put it in quotes"),
         ("topics: [a, b, a]", "topics: a list names a twice; name each once"),
         (
@@ -87,7 +106,7 @@ WORKERS = "a whole number from 1 to 256"
         ),
         (
             "coordinator: {type: static, partitions: {a/b: [0]}}",
-            f"coordinator.partitions.a/b: the key 'a/b' is not {TOPIC}",
+            f"coordinator.partitions.a/b: the key 'a/b' is not {NAME_ONLY}",
         ),
         ("offsets: disk", "offsets.type: 'disk' is not kafka or zookeeper"),
         (

@@ -8,6 +8,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headrace.config.subscription import Subscription
 from headrace.kafka.ports import TopicInfo
 from headrace.offsets.document import OffsetsDocument, write_whole
 from headrace.offsets.errors import OffsetsError, RequestError
@@ -114,7 +115,7 @@ def test_a_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
 
 def test_a_file_that_fits_gives_its_partitions() -> None:
     """Also for another group of the same cluster, which is how offsets are copied."""
-    assert partitions_of(DOCUMENT, ["events"], CLUSTER) == [P0, P1]
+    assert partitions_of(DOCUMENT, Subscription(("^e",)), CLUSTER) == [P0, P1]
 
 
 def test_a_file_from_elsewhere_is_refused() -> None:
@@ -125,7 +126,7 @@ def test_a_file_from_elsewhere_is_refused() -> None:
         "cluster-0",
     )
     with pytest.raises(RequestError) as refused:
-        partitions_of(document, ["events"], CLUSTER)
+        partitions_of(document, Subscription(("events",)), CLUSTER)
     wanted = ["cluster-0", "no partition 2", "created again", "gone does not exist", "gone is not"]
     assert len(refused.value.problems) == len(wanted)
     for problem, words in zip(refused.value.problems, wanted, strict=True):

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from headrace.config.subscription import Subscription
 from headrace.kafka.ports import TopicInfo
 from headrace.offsets.errors import RequestError
 from headrace.offsets.selection import Choice, parse_choice, selected
@@ -51,14 +52,14 @@ def test_a_choice_is_a_topic_or_some_of_its_partitions() -> None:
 
 def test_no_choice_means_all_partitions_of_the_channel() -> None:
     """In order of topic and number."""
-    names = [str(p) for p in selected([], ["other", "events"], KNOWN)]
+    names = [str(p) for p in selected([], Subscription(("other", "events")), KNOWN)]
     assert names == ["events-0", "events-1", "events-2", "other-0"]
 
 
 def test_choices_add_up() -> None:
     """A partition that is chosen twice is there once."""
     choices = [Choice("events", (2, 0)), Choice("events", (0,)), Choice("other")]
-    found = selected(choices, ["events", "other"], KNOWN)
+    found = selected(choices, Subscription(("events", "other")), KNOWN)
     assert found == [
         TopicPartition("events", 0),
         TopicPartition("events", 2),
@@ -70,9 +71,23 @@ def test_everything_that_cannot_be_chosen_is_named() -> None:
     """Foreign topics, missing ones and missing partitions, all at once."""
     choices = [Choice("other"), Choice("gone"), Choice("events", (0, 3))]
     with pytest.raises(RequestError) as refused:
-        selected(choices, ["events", "gone"], KNOWN)
+        selected(choices, Subscription(("events", "gone")), KNOWN)
     assert refused.value.problems == (
         "topic other is not of this channel, which reads events, gone",
         "topic gone does not exist on the brokers; create it, or choose others with --topic",
         "topic events has no partition 3; it has 3, from 0 on",
+    )
+
+
+def test_a_pattern_lends_its_topics_to_be_chosen() -> None:
+    """All that exist by default; one that would match is the channel's also when it is missing."""
+    subscription = Subscription(("^e",))
+    known = {"events": KNOWN["events"]}
+    assert len(selected([], subscription, known)) == 3
+    assert selected([], subscription, {}) == []
+    with pytest.raises(RequestError) as refused:
+        selected([Choice("eggs"), Choice("other")], subscription, known)
+    assert refused.value.problems == (
+        "topic eggs does not exist on the brokers; create it, or choose others with --topic",
+        "topic other is not of this channel, which reads ^e",
     )

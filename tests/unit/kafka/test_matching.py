@@ -1,0 +1,35 @@
+"""Which topics of a broker patterns take."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace.clock import Deadline
+from headrace.config.subscription import Subscription
+from headrace.errors import KafkaUnavailableError
+from headrace.kafka.matching import matching
+from headrace.testing import InMemoryBroker
+
+
+def test_a_pattern_takes_what_there_is() -> None:
+    """Names count for nothing here, and topics for internal use are left out in either form."""
+    broker = InMemoryBroker()
+    for name in ("alerts.eu", "alerts.us", "events", "__offsets"):
+        broker.create_topic(name, 2)
+    broker.create_topic("alerts.internal", internal=True)
+    found = matching(
+        broker.catalog(), Subscription(("events", "^alerts", "^__", "^none")), Deadline.after(1)
+    )
+    assert {name: info.partitions for name, info in found.items()} == {
+        "alerts.eu": 2,
+        "alerts.us": 2,
+    }
+
+
+def test_nobody_is_asked_without_patterns() -> None:
+    """A listing costs a request for all topics of the cluster; names alone need none."""
+    broker = InMemoryBroker()
+    broker.down = True
+    assert matching(broker.catalog(), Subscription(("events",)), Deadline.after(1)) == {}
+    with pytest.raises(KafkaUnavailableError):
+        matching(broker.catalog(), Subscription(("^e",)), Deadline.after(1))
