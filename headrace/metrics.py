@@ -106,6 +106,18 @@ class Metrics:
         self.rebalances = self._counter(
             "rebalances", "Rounds in which partitions were taken or given.", "channel"
         )
+        self.group_members = Gauge(
+            "headrace_group_members",
+            "Members of the group, as this one sees it.",
+            ["channel"],
+            registry=self.registry,
+        )
+        self.group_partitions = Gauge(
+            "headrace_group_partitions",
+            "Partitions of the group that somebody has to look at, as this member sees it.",
+            ["channel", "condition"],
+            registry=self.registry,
+        )
         self.stalls = self._counter(
             "stalls", "Partitions found to stand still though their log grew.", "channel", "topic"
         )

@@ -9,6 +9,7 @@ import structlog
 
 from headrace.channel.buffer import Limits
 from headrace.channel.committer import COMMIT_TIMEOUT
+from headrace.channel.group_report import GroupReport
 from headrace.channel.news import EpochRaised, LogReplaced
 from headrace.channel.partition import OwnedPartition
 from headrace.channel.states import Ending
@@ -63,12 +64,11 @@ class Holdings:
         self._scheduler = scheduler
         self._gates = gates
         self._bounds = bounds
-        self._metrics = metrics
         self._clock = clock
         self._lock = Lock()
         self._owned: dict[TopicPartition, OwnedPartition] = {}
         self._fail = fail
-        self._mine: frozenset[TopicPartition] = frozenset()
+        self._report = GroupReport(name, metrics)
         self._stop_by: Deadline | None = None
 
     def all(self) -> list[OwnedPartition]:
@@ -183,19 +183,9 @@ class Holdings:
         self.touch_all()
 
     def rebalanced(self, summary: RebalanceSummary) -> None:
-        """Count a change of what this member is to have, and log how the group looks."""
+        """Tell of the group, and remember what a bounded run has to wait for."""
         self._bounds.group_is(summary.owners, summary.unowned)
-        if summary.mine != self._mine:
-            self._mine = summary.mine
-            self._metrics.rebalances.labels(self._name).inc()
-        log.info(
-            "group_changed",
-            channel=self._name,
-            members=list(summary.members),
-            mine=sorted(map(str, summary.mine)),
-            unowned=sorted(map(str, summary.unowned)),
-            problems=dict(summary.problems),
-        )
+        self._report.say(summary)
 
     def failed(self, error: HeadraceError) -> None:
         """Stop the channel, because its coordinator has ended by itself."""

@@ -29,6 +29,8 @@ PINNED = {
     "headrace_commits": ("counter", ["channel", "topic"]),
     "headrace_committed_offset": ("gauge", PARTITION),
     "headrace_foreign_commits": ("counter", ["channel", "finding", "topic"]),
+    "headrace_group_members": ("gauge", ["channel"]),
+    "headrace_group_partitions": ("gauge", ["channel", "condition"]),
     "headrace_high_watermark": ("gauge", PARTITION),
     "headrace_lag_records": ("gauge", PARTITION),
     "headrace_owner_epoch": ("gauge", PARTITION),

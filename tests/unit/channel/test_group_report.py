@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+from structlog.testing import capture_logs
+
+from headrace.channel.group_report import GroupReport
+from headrace.coordinators.listener import RebalanceSummary
+from headrace.coordinators.members import Mode
+from headrace.metrics import Metrics
+from headrace.records import TopicPartition
+
+P0, P1, P2 = (TopicPartition("events", number) for number in range(3))
+
+WHOLE = RebalanceSummary(
+    members=("a", "b"),
+    mine=frozenset({P0}),
+    owners={P0: "a", P1: "b"},
+    unowned=frozenset(),
+    pending=frozenset(),
+    contended={},
+    missing={},
+    foreign={},
+    modes=frozenset({Mode.DYNAMIC}),
+    problems={},
+)
+
+BROKEN = replace(
+    WHOLE,
+    unowned=frozenset({P2}),
+    contended={P0: ("a", "b")},
+    missing={"a": (TopicPartition("events", 9),)},
+    foreign={P1: "stranger"},
+    modes=frozenset({Mode.DYNAMIC, Mode.STATIC}),
+    problems={"c": "it is not JSON"},
+)
+
+
+def value(metrics: Metrics, condition: str) -> float | None:
+    """Return what the gauge of one condition says."""
+    labels = {"channel": "main", "condition": condition}
+    return metrics.registry.get_sample_value("headrace_group_partitions", labels)
+
+
+def test_what_is_wrong_is_warned_of_once() -> None:
+    """Each condition has an event of its own, which comes again only when it changes."""
+    report = GroupReport("main", Metrics())
+    with capture_logs() as logs:
+        report.say(WHOLE)
+        report.say(BROKEN)
+        report.say(replace(BROKEN, mine=frozenset({P0, P1})))
+        report.say(replace(BROKEN, unowned=frozenset({P1, P2})))
+    warned = {entry["event"]: entry for entry in logs if entry["log_level"] == "warning"}
+    assert [entry["event"] for entry in logs].count("group_changed") == 4
+    assert [entry["event"] for entry in logs].count("partitions_unowned") == 2
+    assert len([entry for entry in logs if entry["log_level"] == "warning"]) == 7
+    assert warned["partitions_unowned"]["partitions"] == ["events-1", "events-2"]
+    assert warned["partitions_contended"]["members"] == {"events-0": ["a", "b"]}
+    assert warned["partitions_missing"]["listed"] == {"a": ["events-9"]}
+    assert warned["partitions_foreign"]["owners"] == {"events-1": "stranger"}
+    assert warned["modes_differ"]["modes"] == ["dynamic", "static"]
+    assert warned["members_unreadable"]["problems"] == {"c": "it is not JSON"}
+
+
+def test_the_metrics_say_how_the_group_is_now() -> None:
+    """Conditions are counted, and go back to 0; only a change of our share is a rebalance."""
+    metrics = Metrics()
+    report = GroupReport("main", metrics)
+    report.say(BROKEN)
+    assert [value(metrics, c) for c in ("unowned", "contended", "missing", "foreign")] == [1] * 4
+    report.say(WHOLE)
+    assert [value(metrics, c) for c in ("unowned", "contended", "missing", "foreign")] == [0] * 4
+    labels = {"channel": "main"}
+    assert metrics.registry.get_sample_value("headrace_group_members", labels) == 2
+    assert metrics.registry.get_sample_value("headrace_rebalances_total", labels) == 1
