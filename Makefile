@@ -5,6 +5,9 @@
 PYTHON ?= python3
 SET_UP := @$(PYTHON) scripts/bootstrap.py
 BIN := .venv/bin
+# Most tests wait for servers: two processes at a time, and the tests of one file in one of them,
+# because they share servers.
+PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 BENCHMARKS ?= passthrough spark
 UPGRADE ?=
 
@@ -17,11 +20,11 @@ demo: ## run the main job on real data: Kafka, Spark, Delta, with a daemon kille
 
 test: ## run the tests: without servers, against real servers, and with faults
 	$(SET_UP) test
-	@$(BIN)/python -m pytest -m "not slow"
+	@$(PYTEST) -m "not slow"
 
 test-all: ## run the tests that take long as well
 	$(SET_UP) test
-	@$(BIN)/python -m pytest
+	@$(PYTEST)
 
 check: ## check style, types and layers
 	$(SET_UP) check
