@@ -158,9 +158,13 @@ class InboundKafkaChannel:
             channel=name,
             clock=clock,
         )
-        self._stall_guard = StallGuard(
-            "coordinator", self._coordinator, fail=self.fail, channel=name
-        )
+        self._stall_guards = [
+            StallGuard(what, turning, fail=self.fail, channel=name)
+            for what, turning in (
+                ("coordinator", self._coordinator),
+                ("committer", self._committer),
+            )
+        ]
         self._stalls = StallWatch(
             partitions=self._holdings.all,
             fetcher=self._fetcher,
@@ -252,7 +256,8 @@ class InboundKafkaChannel:
         ):
             part.start()
         self._coordinator.start()
-        self._stall_guard.start()
+        for guard in self._stall_guards:
+            guard.start()
 
     def reached_bounds(self, deadline: Deadline) -> bool:
         """Whether a bounded run is over: all partitions of the group are committed that far.
@@ -284,10 +289,10 @@ class InboundKafkaChannel:
             ("committer", self._committer),
             ("watchdog", self._watchdog),
             ("stall watch", self._stalls),
-            ("stall guard", self._stall_guard),
         ):
             if not part.stop(deadline):
                 left.append(name)
+        left += ["stall guard" for guard in self._stall_guards if not guard.stop(deadline)]
         # a worker may hang in a callback, and then nothing would be left for those above
         left += self._workers.stop(deadline)
         self._metrics.forget_partitions(self.name)

@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING
 import structlog
 
 from headrace.channel.news import Committed, Trouble
-from headrace.channel.offset_guard import CHECK_INTERVAL, Acknowledged, Finding, OffsetGuard
+from headrace.channel.offset_guard import (
+    CHECK_INTERVAL,
+    CHECK_TIMEOUT,
+    Acknowledged,
+    Finding,
+    OffsetGuard,
+)
 from headrace.channel.threads import guarded_thread
 from headrace.clock import Clock, Deadline
 from headrace.errors import CommitFailedError
@@ -27,6 +33,10 @@ log = structlog.get_logger(__name__)
 #: Seconds one commit may take. Short of the 45 s that a synchronous commit of librdkafka blocks
 #: for without a group coordinator, and long enough for a coordinator that moves.
 COMMIT_TIMEOUT = 10.0
+
+#: Seconds without a turn after which the thread counts as hung. A turn looks and commits once, and
+#: each of these has a deadline; what outlasts three of both does not keep to it.
+TURN_LIMIT = 3 * (COMMIT_TIMEOUT + CHECK_TIMEOUT)
 
 #: Seconds after which an unchanged offset is stored again. Brokers forget the offsets of a group
 #: without subscribed members ``offsets.retention.minutes`` (a week by default, never less than a
@@ -73,6 +83,7 @@ class Committer:
         self._staged: dict[OwnedPartition, _Staged] = {}
         self._acknowledged: dict[OwnedPartition, Acknowledged] = {}
         self._commit_at = 0.0
+        self._turned_at = clock.monotonic()
         self._wake = Event()
         self._stopping = Event()
         self._thread = guarded_thread(f"{channel}-committer", self._run, fail)
@@ -80,6 +91,16 @@ class Committer:
     def start(self) -> None:
         """Start the thread."""
         self._thread.start()
+
+    @property
+    def last_turn(self) -> float:
+        """Monotonic time of the last sign of progress."""
+        return self._turned_at
+
+    @property
+    def turn_limit(self) -> float | None:
+        """Seconds within which there has to be another turn; None unless it runs."""
+        return TURN_LIMIT if self._thread.is_alive() else None
 
     def stage(self, partition: OwnedPartition, offset: int, sequence: int) -> None:
         """Have ``offset`` stored with the next commit, in place of what was staged before it."""
@@ -121,6 +142,7 @@ class Committer:
 
         For the committer's thread, and for tests that have no such thread.
         """
+        self._turned_at = self._clock.monotonic()
         self._wake.clear()
         self._store.serve()
         self._refresh()

@@ -56,7 +56,7 @@ class StallGuard(Patrol):
         self._channel = channel
         self._seen: float | None = None
         self._idle = 0.0
-        super().__init__(f"{channel}-stall-guard", fail)
+        super().__init__(f"{channel}-{what}-guard", fail)
 
     def _run(self) -> None:
         while True:

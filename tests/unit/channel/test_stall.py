@@ -1,14 +1,16 @@
-"""What becomes of a channel whose coordinator stands still."""
+"""What becomes of a channel one of whose threads stands still."""
 
 from __future__ import annotations
 
 from threading import Event
 from typing import TYPE_CHECKING
 
+from headrace.channel import committer
 from headrace.channel.stall import StallGuard
 from headrace.clock import Deadline
 from headrace.errors import FatalError
 from headrace.testing import InMemoryBroker, InMemoryZooKeeper, in_memory_channel
+from headrace.testing.broker import InMemoryOffsets
 from headrace.testing.registry import InMemoryRegistry
 from tests.unit.channel.recorder import PATIENCE, Recorder
 
@@ -49,6 +51,22 @@ def test_a_coordinator_that_hangs_fails_its_channel(monkeypatch: pytest.MonkeyPa
     hung.set()
     assert isinstance(channel.failure, FatalError)
     assert "coordinator has done nothing for 0.2 s" in str(channel.failure)
+    channel.stop(Deadline.after(PATIENCE))
+
+
+def test_a_committer_that_hangs_fails_its_channel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store that keeps to no deadline would leave every offset where it is, and nobody told."""
+    monkeypatch.setattr(committer, "TURN_LIMIT", 0.2)
+    hung, failed = Event(), Event()
+    broker = InMemoryBroker()
+    monkeypatch.setattr(InMemoryOffsets, "commit", lambda *_: hung.wait(PATIENCE) and {})
+    broker.create_topic("events")
+    channel = in_memory_channel(Recorder(), broker, on_failure=lambda *_: failed.set())
+    channel.start(Deadline.after(PATIENCE))
+    assert failed.wait(PATIENCE)
+    hung.set()
+    assert isinstance(channel.failure, FatalError)
+    assert "committer has done nothing for 0.2 s" in str(channel.failure)
     channel.stop(Deadline.after(PATIENCE))
 
 
