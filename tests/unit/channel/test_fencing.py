@@ -162,3 +162,24 @@ def test_each_producer_is_shut_out_once(
         claim = Claim(P0._replace(partition=number), 1, "me", 7, 1, lease, unfenced=unfenced)
         assert fences.put_up(claim, Deadline.after(1)).unfenced == ()
     assert asked == list(unfenced)
+
+
+def test_a_producer_is_shut_out_anew_under_another_lease(
+    broker: InMemoryBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After ZooKeeper lost its data, member epochs begin again, and producers' ids with them."""
+    store = broker.store("group")
+    asked: list[str] = []
+
+    def note(ids: Collection[str], _: Deadline) -> None:
+        asked.extend(ids)
+
+    monkeypatch.setattr(store, "fence", note)
+    fences = Fences(store)
+    for _ in range(2):
+        lease = Lease(60, SYSTEM_CLOCK, SYSTEM_CLOCK.monotonic())
+        claim = Claim(P0, 1, "me", 7, 1, lease, unfenced=("headrace.group.b.5",))
+        assert not fences.are_up(claim)
+        fences.put_up(claim, Deadline.after(1))
+        assert fences.are_up(claim)
+    assert asked == ["headrace.group.b.5"] * 2
