@@ -47,6 +47,13 @@ class ImportPathError(StartError):
     """A ``package.module:name`` in the configuration cannot be imported or has a wrong shape."""
 
 
+# --- the channel cannot go on -------------------------------------------------------------------
+
+
+class TopicDeletedError(HeadraceError):
+    """A topic of a bounded run was deleted before it was read up to its bound."""
+
+
 # --- the process cannot go on; a supervisor should start it afresh ------------------------------
 
 

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 import structlog
 
 from headrace.clock import Deadline
+from headrace.errors import TopicDeletedError
 from headrace.kafka.ports import OffsetStoreError
 from headrace.records import TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from headrace.clock import Clock
     from headrace.kafka.ports import OffsetStore, TopicCatalog
@@ -50,8 +51,15 @@ class Bounds:
     partition that appears after the start is not part of the run: nothing of it is delivered.
     """
 
-    def __init__(self, until: Until | None, channel: str, clock: Clock) -> None:
+    def __init__(
+        self,
+        until: Until | None,
+        channel: str,
+        clock: Clock,
+        fail: Callable[[BaseException], None],
+    ) -> None:
         self._until = until
+        self._fail = fail
         self._channel = channel
         self._clock = clock
         self._offsets: dict[TopicPartition, int] = {}
@@ -85,6 +93,17 @@ class Bounds:
     def of(self, partition: TopicPartition) -> float:
         """Return the offset before which a partition's deliveries end. Any thread."""
         return inf if self._until is None else self._offsets.get(partition, 0)
+
+    def topic_missing(self, topic: str) -> None:
+        """Fail the channel where the run would wait for a topic that was deleted. Any thread."""
+        wanted = self._offsets.keys() - (self._group.unowned if self._group else frozenset())
+        if any(partition.topic == topic for partition in wanted):
+            self._fail(
+                TopicDeletedError(
+                    f"channel {self._channel}: topic {topic} was deleted before the bounded run "
+                    f"was over; what is left of it cannot be read. Start the run again without it"
+                )
+            )
 
     def group_is(
         self, owned: Collection[TopicPartition], unowned: Collection[TopicPartition]

@@ -15,6 +15,7 @@ from headrace.channel.committer import Committer
 from headrace.channel.fetcher import Fetcher
 from headrace.channel.gates import Gates
 from headrace.channel.holdings import Holdings
+from headrace.channel.known_topics import KnownTopics
 from headrace.channel.lifecycle import CHANNEL_TRANSITIONS, ChannelState, StopReport
 from headrace.channel.parts import Parts
 from headrace.channel.policy import FailurePolicy
@@ -22,13 +23,13 @@ from headrace.channel.scheduler import Scheduler
 from headrace.channel.stall import StallGuard
 from headrace.channel.stalls import StallWatch
 from headrace.channel.states import Ending
-from headrace.channel.topics import TopicWatcher
+from headrace.channel.topics import TopicListener, TopicWatcher
 from headrace.channel.turns import Turns
 from headrace.channel.watchdog import Watchdog
+from headrace.channel.wishes import Wishes
 from headrace.channel.workers import Workers
 from headrace.clock import SYSTEM_CLOCK, Clock, Deadline
 from headrace.config.wording import dotted
-from headrace.coordinators.factory import member_info, pace
 from headrace.errors import ConfigError, FatalError
 from headrace.kafka.ports import Refusal
 from headrace.processors import ChannelContext
@@ -99,15 +100,10 @@ class InboundKafkaChannel:
         self._catalog = ports.catalog
         self._store = ports.store
         self._gates = Gates()
-        self._bounds = Bounds(until, name, clock)
+        self._bounds = Bounds(until, name, clock, self.fail)
         self._scheduler = Scheduler(clock)
         touch = self._scheduler.touch
-        self._topics = TopicWatcher(
-            ports.catalog,
-            config.topics,
-            channel=name,
-            clock=clock,
-        )
+        self._topics = KnownTopics(config.subscription)
         self._holdings = Holdings(
             name=name,
             config=config,
@@ -121,6 +117,13 @@ class InboundKafkaChannel:
             fail=self.fail,
         )
         self._coordinator: Coordinator = ports.coordinator(self._holdings)
+        self._wishes = Wishes(config, self._coordinator)
+        listener = TopicListener(
+            self._wishes.topics_are, self._holdings.log_replaced, self._bounds.topic_missing
+        )
+        self._topic_watcher = TopicWatcher(
+            self._topics, ports.catalog, listener, channel=name, clock=clock, fail=self.fail
+        )
         self._fetcher = Fetcher(
             ports.source,
             budget=config.buffer.max_bytes - ports.prefetch,
@@ -132,6 +135,7 @@ class InboundKafkaChannel:
         )
         self._committer = Committer(
             ports.store,
+            self._topics,
             interval=_either(ports.commit_interval, config.commit_interval),
             touch=touch,
             lose=self._superseded,
@@ -236,9 +240,7 @@ class InboundKafkaChannel:
             self._processor.open(
                 ChannelContext(self.name, self.config.group, self._metrics, self._clock)
             )
-            self._topics.start(
-                deadline, self._coordinator.set_partitions, self._holdings.log_replaced
-            )
+            self._topic_watcher.begin(deadline)
             self._bounds.fix(self._catalog, self._topics.counts(), deadline)
         except BaseException:
             self._become(ChannelState.STOPPING)
@@ -248,6 +250,7 @@ class InboundKafkaChannel:
         self._metrics.watch_partitions(self.name, self._holdings.readings)
         self._become(ChannelState.RUNNING)
         for part in (
+            self._topic_watcher,
             self._committer,
             self._fetcher,
             self._workers,
@@ -325,7 +328,7 @@ class InboundKafkaChannel:
         if problems := [f"{dotted(steps)} {rest}" for steps, rest in config.contradictions()]:
             raise ConfigError([f"channels.{self.name}.{problem}" for problem in problems])
         self.config = config
-        self._coordinator.update(member_info(config), pace(config))
+        self._wishes.share_as(config)
         log.info("coordinator_replaced", channel=self.name, type=coordinator.type)
 
     def fail(self, error: BaseException) -> None:
@@ -365,7 +368,7 @@ class InboundKafkaChannel:
 
     def _close(self, deadline: Deadline) -> list[str]:
         """Release what ``start`` may have opened; return what could not be closed."""
-        for part in (self._topics, self._fetcher, self._committer):
+        for part in (self._topic_watcher, self._fetcher, self._committer):
             part.stop(deadline)
         try:
             self._processor.close(deadline)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from threading import Event, Lock
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import structlog
 
@@ -22,11 +22,14 @@ from headrace.errors import CommitFailedError
 from headrace.kafka.ports import Refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
+    from headrace.channel.known_topics import KnownTopics
     from headrace.channel.partition import OwnedPartition
     from headrace.kafka.ports import Failure, OffsetStore
     from headrace.metrics import Metrics
+
+T = TypeVar("T")
 
 log = structlog.get_logger(__name__)
 
@@ -56,12 +59,14 @@ class Committer:
     """Owns the offset store and the loop that commits to it.
 
     ``stage``, ``flush`` and ``forget`` may be called on any thread and do not block. ``lose`` is
-    told of partitions that turn out to be somebody else's.
+    told of partitions that turn out to be somebody else's. Offsets of missing topics stay staged:
+    a commit with one of them fails as a whole.
     """
 
     def __init__(
         self,
         store: OffsetStore,
+        topics: KnownTopics,
         *,
         interval: float,
         touch: Callable[[OwnedPartition], None],
@@ -72,6 +77,7 @@ class Committer:
         fail: Callable[[BaseException], None],
     ) -> None:
         self._store = store
+        self._topics = topics
         self._interval = interval
         self._touch = touch
         self._lose = lose
@@ -173,7 +179,7 @@ class Committer:
         commit asks the claim's lease like any other: only an owner repairs.
         """
         with self._lock:
-            believed, staged = dict(self._acknowledged), set(self._staged)
+            believed, staged = self._existing(self._acknowledged), set(self._staged)
         for partition, finding in self._guard.look(believed, staged).items():
             if finding is Finding.SUPERSEDED:
                 self._lose(partition, Refusal.CLAIM)
@@ -185,10 +191,15 @@ class Committer:
                     self._staged.setdefault(partition, _Staged(known.offset, known.sequence))
             self._commit_at = 0.0
 
+    def _existing(self, items: Mapping[OwnedPartition, T]) -> dict[OwnedPartition, T]:
+        missing = self._topics.is_missing
+        return {p: item for p, item in items.items() if not missing(p.partition.topic)}
+
     def _commit(self) -> None:
         """Store the offsets of every partition whose claim holds at this moment."""
         with self._lock:
-            current = {p: staged for p, staged in self._staged.items() if p.may_commit()}
+            existing = self._existing(self._staged)
+            current = {p: staged for p, staged in existing.items() if p.may_commit()}
             for partition in current:
                 del self._staged[partition]
         if not current:
@@ -233,6 +244,8 @@ class Committer:
             self._lose(partition, failure.refusal)
             self.forget(partition)
             return
+        if failure.topic_missing:
+            self._topics.look()
         with self._lock:
             if not partition.final:
                 self._staged.setdefault(partition, staged)

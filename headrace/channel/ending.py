@@ -50,9 +50,10 @@ class Endings:
         self._hear(owned)
         latest = self._parts.clock.monotonic() + COMMIT_TIMEOUT
         owned.release_by = latest if owned.release_by is None else min(owned.release_by, latest)
-        if owned.owes_commit and not self._parts.overdue(owned):
+        gone = self._is_gone(owned)
+        if owned.owes_commit and not gone and not self._parts.overdue(owned):
             return
-        clean = not owned.owes_commit
+        clean = gone or not owned.owes_commit
         self._drop(owned)
         owned.become(PartitionState.TERMINATED)
         self._parts.coordinator.released(owned.claim, clean=clean)
@@ -77,15 +78,21 @@ class Endings:
 
     def turn(self, owned: OwnedPartition) -> None:
         """Go on releasing: answers, their commits, the callback, its commit, the claim."""
-        overdue = self._parts.overdue(owned)
+        overdue, gone = self._parts.overdue(owned), self._is_gone(owned)
         if owned.state is PartitionState.RELEASING:
-            if (owned.outstanding or owned.owes_commit) and not overdue:
+            if (owned.outstanding or (owned.owes_commit and not gone)) and not overdue:
                 return
             self._terminate(owned)
-        if not owned.owes_commit:
+        if gone and owned.owes_commit:
+            self._forgo(owned)
+        elif not owned.owes_commit:
             self._finish(owned)
         elif overdue:
             self._give_up(owned)
+
+    def _is_gone(self, owned: OwnedPartition) -> bool:
+        """Whether the topic was deleted, so that no offset of it can be stored any more."""
+        return self._parts.topics.is_gone(owned.partition.topic)
 
     def _terminate(self, owned: OwnedPartition) -> None:
         left = owned.withdraw()
@@ -115,6 +122,13 @@ class Endings:
         self._parts.unfinished(f"{owned.partition}: commit of offset {owned.advanced}")
         self._log("release_overdue", owned, committed=owned.committed, advanced=owned.advanced)
         self._parts.coordinator.released(owned.claim, clean=False)
+
+    def _forgo(self, owned: OwnedPartition) -> None:
+        """The last commit cannot be stored, and nobody will go on: there is nobody to shut out."""
+        self._drop(owned)
+        owned.become(PartitionState.TERMINATED)
+        self._log("commit_forgone", owned, committed=owned.committed, advanced=owned.advanced)
+        self._parts.coordinator.released(owned.claim, clean=True)
 
     def _drop(self, owned: OwnedPartition) -> None:
         self._parts.fetcher.unassign(owned)

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from headrace.channel.bounds import Bounds
     from headrace.channel.gates import Gates
+    from headrace.channel.known_topics import KnownTopics
     from headrace.channel.scheduler import Scheduler
-    from headrace.channel.topics import TopicWatcher
     from headrace.clock import Clock, Deadline
     from headrace.config import ChannelConfig
     from headrace.coordinators.claims import Claim, LossReason
@@ -48,7 +48,7 @@ class Holdings:
         *,
         name: str,
         config: ChannelConfig,
-        topics: TopicWatcher,
+        topics: KnownTopics,
         copies: int,
         scheduler: Scheduler,
         gates: Gates,

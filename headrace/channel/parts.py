@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from headrace.channel.committer import Committer
     from headrace.channel.fetcher import Fetcher
     from headrace.channel.gates import Gates
+    from headrace.channel.known_topics import KnownTopics
     from headrace.channel.partition import OwnedPartition
     from headrace.channel.policy import FailurePolicy
     from headrace.channel.scheduler import Scheduler
-    from headrace.channel.topics import TopicWatcher
     from headrace.clock import Clock
     from headrace.config import ChannelConfig
     from headrace.coordinators.coordinator import Coordinator
@@ -41,7 +41,7 @@ class Parts:
     coordinator: Coordinator
     store: OffsetStore
     catalog: TopicCatalog
-    topics: TopicWatcher
+    topics: KnownTopics
     gates: Gates
     backoff: Backoff
     policy: FailurePolicy

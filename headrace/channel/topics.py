@@ -1,27 +1,33 @@
-"""The thread that follows a channel's topics on the broker: their ids and partition counts."""
+"""The thread that follows a channel's topics on the broker: which there are, and of what size."""
 
 from __future__ import annotations
 
-from threading import Event, Thread
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import structlog
 
+from headrace.channel.threads import Patrol
 from headrace.clock import Clock, Deadline
 from headrace.errors import HeadraceError, UnknownTopicError
-from headrace.records import identity_of
+from headrace.kafka.matching import matching
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Mapping
 
+    from headrace.channel.known_topics import Changes, KnownTopics
     from headrace.kafka.ports import TopicCatalog, TopicInfo
-    from headrace.records import TopicPartition
 
 log = structlog.get_logger(__name__)
 
-#: Seconds between two looks: what a new partition waits for at most. Short of librdkafka's own
-#: ``topic.metadata.refresh.interval.ms`` (300 s), because a look costs one small request.
+#: Seconds between two looks: what a new partition or topic waits for at most. Short of librdkafka's
+#: own ``topic.metadata.refresh.interval.ms`` (300 s), because a look costs one small request, and
+#: with patterns one more that grows with the topics of the cluster.
 REFRESH_INTERVAL = 30.0
+
+#: Seconds until a topic that was missing is looked for again. Brokers hear of a new topic, or of
+#: one that was deleted, within a second or two.
+CONFIRM_INTERVAL = 5.0
 
 #: Seconds in which the brokers have to answer at the start, as ZooKeeper has by default.
 START_TIMEOUT = 15.0
@@ -30,121 +36,110 @@ START_TIMEOUT = 15.0
 REFRESH_TIMEOUT = 10.0
 
 
-class TopicWatcher:
-    """Owns the loop that asks the catalog, and tells of changed partition counts and topic ids."""
+@dataclass(frozen=True, slots=True)
+class TopicListener:
+    """Who is told, on the watcher's thread and at the start; must not block.
+
+    ``counts`` of the partitions of all topics, whenever they are not what they were; ``replaced``
+    of a topic that was created again; ``missing`` of one that counts as deleted.
+    """
+
+    counts: Callable[[Mapping[str, int]], None]
+    replaced: Callable[[str], None]
+    missing: Callable[[str], None]
+
+
+class TopicWatcher(Patrol):
+    """Owns the loop that asks the catalog. What it finds is in ``known``."""
 
     def __init__(
         self,
+        known: KnownTopics,
         catalog: TopicCatalog,
-        topics: Collection[str],
+        listener: TopicListener,
         *,
         channel: str,
         clock: Clock,
+        fail: Callable[[BaseException], None],
     ) -> None:
+        self._known = known
         self._catalog = catalog
-        self._topics = tuple(topics)
+        self._subscription = known.subscription
+        self._listener = listener
         self._channel = channel
         self._clock = clock
-        self._known: Mapping[str, TopicInfo] = {}
-        self._first: Mapping[str, TopicInfo] = {}
-        self._replaced: set[str] = set()
-        self._cluster = ""
-        self._stopping = Event()
-        self._wanted = Event()
-        self._thread: Thread | None = None
+        super().__init__(f"{channel}-topics", fail)
 
-    def start(
-        self,
-        deadline: Deadline,
-        changed: Callable[[Mapping[str, int]], None],
-        replaced: Callable[[str], None],
-    ) -> None:
-        """Look once, so that the channel knows what there is, then start the thread.
-
-        ``changed`` is told of the partition counts, ``replaced`` of a topic that was created again.
+    def begin(self, deadline: Deadline) -> None:
+        """Look once, so that the channel knows what there is. Blocks; before ``start``.
 
         Raises:
             KafkaUnavailableError: no broker answered by the deadline.
-            UnknownTopicError: a topic does not exist.
+            UnknownTopicError: a topic that is named does not exist.
         """
         deadline = Deadline.after(deadline.at_most(START_TIMEOUT), self._clock)
-        self._cluster = self._catalog.cluster_id(deadline)
-        self._known = self._first = self._catalog.describe(self._topics, deadline)
-        missing = sorted(set(self._topics) - set(self._known))
+        cluster = self._catalog.cluster_id(deadline)
+        found = self._find(deadline)
+        missing = sorted(set(self._subscription.names) - found.keys())
         if missing:
             raise UnknownTopicError(
                 f"channel {self._channel}: no topic {', '.join(missing)} on the broker; "
-                "create it, or correct channels."
-                f"{self._channel}.topics"
+                f"create it, or correct channels.{self._channel}.topics"
             )
-        changed(self.counts())
-        self._thread = Thread(
-            target=self._run, args=[changed, replaced], name=f"{self._channel}-topics", daemon=True
-        )
-        self._thread.start()
-
-    def counts(self) -> dict[str, int]:
-        """Return the number of partitions of each topic, as last seen."""
-        return {name: info.partitions for name, info in self._known.items()}
-
-    def topic_id(self, partition: TopicPartition) -> str:
-        """Return the id of the partition's topic, as last seen. Any thread."""
-        return self._known[partition.topic].topic_id
-
-    def look(self) -> None:
-        """Have the thread look now: somebody knows that a topic changed. Does not block."""
-        self._wanted.set()
-
-    def identity(self, partition: TopicPartition, group: str) -> str:
-        """Return the name under which a sink keeps the partition's offset."""
-        topic_id = self._known[partition.topic].topic_id
-        return identity_of(self._cluster, group, topic_id, partition.partition)
-
-    def appeared_later(self, partition: TopicPartition) -> bool:
-        """Whether the partition, or its topic as it is now, was made after this channel started."""
-        if partition.topic in self._replaced:
-            return True
-        return partition.partition >= self._first[partition.topic].partitions
+        for pattern in self._subscription.fruitless(found):
+            log.warning("no_topic_matches", channel=self._channel, pattern=pattern)
+        self._known.begin(cluster, found)
+        self._listener.counts(self._known.counts())
 
     def stop(self, deadline: Deadline) -> bool:
         """End the thread; False if it overran the deadline."""
         self._stopping.set()
-        self._wanted.set()
-        if self._thread is None:
-            return True
-        self._thread.join(deadline.remaining)
-        return not self._thread.is_alive()
+        self._known.look()
+        return super().stop(deadline)
 
-    def _run(
-        self, changed: Callable[[Mapping[str, int]], None], replaced: Callable[[str], None]
-    ) -> None:
+    def _run(self) -> None:
         while True:
-            self._wanted.wait(REFRESH_INTERVAL)
-            self._wanted.clear()
+            soon = min(CONFIRM_INTERVAL, REFRESH_INTERVAL)
+            self._known.wanted.wait(soon if self._known.in_doubt else REFRESH_INTERVAL)
+            self._known.wanted.clear()
             if self._stopping.is_set():
                 return
             try:
-                self._refresh(changed, replaced)
+                self._look()
             except HeadraceError as error:
                 log.warning("topics_unknown", channel=self._channel, error=str(error))
 
-    def _refresh(
-        self, changed: Callable[[Mapping[str, int]], None], replaced: Callable[[str], None]
-    ) -> None:
-        deadline = Deadline.after(REFRESH_TIMEOUT, self._clock)
-        before, known = self.counts(), self._known
-        self._known = {**self._known, **self._catalog.describe(self._topics, deadline)}
-        if self.counts() != before:
-            log.info("partitions_changed", channel=self._channel, partitions=self.counts())
-            changed(self.counts())
-        for topic, info in self._known.items():
-            if info.topic_id != known[topic].topic_id:
-                log.warning(
-                    "topic_replaced",
-                    channel=self._channel,
-                    topic=topic,
-                    before=known[topic].topic_id,
-                    topic_id=info.topic_id,
-                )
-                self._replaced.add(topic)
-                replaced(topic)
+    def _find(self, deadline: Deadline) -> dict[str, TopicInfo]:
+        """Ask for what is named or was known before, and for what the patterns match."""
+        asked = sorted({*self._subscription.names, *self._known.counts()})
+        described = self._catalog.describe(asked, deadline)
+        return {**described, **matching(self._catalog, self._subscription, deadline)}
+
+    def _look(self) -> None:
+        found = self._find(Deadline.after(REFRESH_TIMEOUT, self._clock))
+        before = self._known.counts()
+        changes = self._known.take_in(found)
+        self._log(changes)
+        counts = self._known.counts()
+        if counts != before:
+            log.info("partitions_changed", channel=self._channel, partitions=counts)
+            self._listener.counts(counts)
+        for topic in changes.replaced:
+            self._listener.replaced(topic)
+        for topic in changes.missing:
+            self._listener.missing(topic)
+
+    def _log(self, changes: Changes) -> None:
+        for topic in sorted(changes.matched):
+            log.info("topic_matched", channel=self._channel, topic=topic)
+        for topic in sorted(changes.missing):
+            event = "topic_gone" if self._known.is_gone(topic) else "topic_missing"
+            log.warning(event, channel=self._channel, topic=topic)
+        for topic, (former, present) in sorted(changes.replaced.items()):
+            log.warning(
+                "topic_replaced",
+                channel=self._channel,
+                topic=topic,
+                before=former,
+                topic_id=present,
+            )

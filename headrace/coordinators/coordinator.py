@@ -192,6 +192,8 @@ class Coordinator:
 
     def _run(self) -> None:
         try:
+            # what is known already is published with the join, and not a moment later
+            self._execute(0.0)
             while self._member.state not in ENDED:
                 self._turn()
         except HeadraceError as error:

@@ -10,6 +10,8 @@ from headrace.coordinators.members import MemberInfo, Mode
 from headrace.coordinators.settings import CoordinatorSettings
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from headrace.clock import Clock
     from headrace.coordinators.listener import Listener
     from headrace.coordinators.registry import Registry
@@ -18,8 +20,9 @@ if TYPE_CHECKING:
 def build_coordinator(
     channel: config.ChannelConfig, registry: Registry, listener: Listener, clock: Clock
 ) -> Coordinator:
-    """Build what ``channel.coordinator`` describes."""
-    return Coordinator(registry, listener, member_info(channel), pace(channel), clock)
+    """Build what ``channel.coordinator`` describes, for the topics that are named."""
+    info = member_info(channel, channel.subscription.names)
+    return Coordinator(registry, listener, info, pace(channel), clock)
 
 
 def pace(channel: config.ChannelConfig) -> CoordinatorSettings:
@@ -30,9 +33,9 @@ def pace(channel: config.ChannelConfig) -> CoordinatorSettings:
     )
 
 
-def member_info(channel: config.ChannelConfig) -> MemberInfo:
-    """Return what the member publishes for allocation."""
-    topics = frozenset(channel.topics)
+def member_info(channel: config.ChannelConfig, known: Collection[str]) -> MemberInfo:
+    """Return what the member publishes for allocation, with the topics that it knows."""
+    topics = frozenset(known)
     match channel.coordinator:
         case config.DynamicCoordinatorConfig(weight=weight):
             return MemberInfo(topics, Mode.DYNAMIC, weight=weight)

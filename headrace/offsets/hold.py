@@ -203,7 +203,9 @@ def holding(
     refuse_members(session, channel.group)
     try:
         sent_at = clock.monotonic()
-        membership = registry.join(replace(member_info(channel), draining=True))
+        membership = registry.join(
+            replace(member_info(channel, channel.subscription.names), draining=True)
+        )
         hold = Hold(registry, Lease(membership.session_timeout, clock, sent_at), clock)
         try:
             refuse_members(session, channel.group)

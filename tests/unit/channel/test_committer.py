@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, NoReturn
 import pytest
 
 from headrace.channel.committer import REFRESH_INTERVAL, Committer
+from headrace.channel.known_topics import KnownTopics
 from headrace.channel.offset_guard import CHECK_INTERVAL, FRESH
 from headrace.clock import Deadline
+from headrace.config.subscription import Subscription
 from headrace.kafka.ports import Failure, Refusal, StoredOffset
 from headrace.metrics import Metrics
 from tests.unit.channel.in_memory import P0, P1
@@ -35,8 +37,10 @@ class Bench:
         self.store: InMemoryOffsets = broker.store("group")
         self.metrics = Metrics()
         self.lost: list[tuple[OwnedPartition, Refusal]] = []
+        self.topics = KnownTopics(Subscription(("events",)))
         self.committer = Committer(
             self.store,
+            self.topics,
             interval=1.0,
             touch=lambda _: None,
             lose=lambda owned, refusal: self.lost.append((owned, refusal)),

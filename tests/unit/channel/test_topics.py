@@ -1,0 +1,214 @@
+"""What a channel finds out about its topics, one look after the other."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from headrace.channel.known_topics import KnownTopics
+from headrace.channel.topics import TopicListener, TopicWatcher
+from headrace.clock import SYSTEM_CLOCK, Deadline
+from headrace.config.subscription import Subscription
+from headrace.errors import UnknownTopicError
+from headrace.records import TopicPartition
+from headrace.testing import InMemoryBroker
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class Bench:
+    """A watcher whose thread does not run, and what it told."""
+
+    def __init__(self, broker: InMemoryBroker, *topics: str) -> None:
+        self.broker = broker
+        self.told: list[object] = []
+        self.known = KnownTopics(Subscription(topics))
+        listener = TopicListener(
+            counts=lambda counts: self.told.append(dict(counts)),
+            replaced=lambda topic: self.told.append(("replaced", topic)),
+            missing=lambda topic: self.told.append(("missing", topic)),
+        )
+        self.watcher = TopicWatcher(
+            self.known,
+            broker.catalog(),
+            listener,
+            channel="main",
+            clock=SYSTEM_CLOCK,
+            fail=_fail,
+        )
+
+    def begin(self) -> list[str]:
+        """Look for the first time; return the events of the log."""
+        with capture_logs() as logs:
+            self.watcher.begin(Deadline.after(1))
+        return _events(logs)
+
+    def look(self) -> list[str]:
+        """Look again; return the events of the log."""
+        with capture_logs() as logs:
+            self.watcher._look()
+        return _events(logs)
+
+    def news(self) -> list[object]:
+        """Return what was told since the last question."""
+        told, self.told = self.told, []
+        return told
+
+
+def _fail(error: BaseException) -> None:
+    raise error
+
+
+def _events(logs: list[Any]) -> list[str]:
+    return [f"{entry['event']} {entry.get('topic', entry.get('pattern', ''))}" for entry in logs]
+
+
+def _p(topic: str, number: int = 0) -> TopicPartition:
+    return TopicPartition(topic, number)
+
+
+@pytest.fixture
+def broker() -> InMemoryBroker:
+    """A broker with the topics ``events`` of two partitions and ``alerts.eu``."""
+    made = InMemoryBroker()
+    made.create_topic("events", 2)
+    made.create_topic("alerts.eu")
+    return made
+
+
+def test_names_and_matches_make_the_topics(broker: InMemoryBroker) -> None:
+    """All that is there at the start was there before; a pattern without a match waits."""
+    bench = Bench(broker, "events", "^alerts", "^none")
+    assert bench.begin() == ["no_topic_matches ^none"]
+    assert bench.news() == [{"events": 2, "alerts.eu": 1}]
+    assert not any(map(bench.known.appeared_later, [_p("events", 1), _p("alerts.eu")]))
+    assert bench.look() == []
+    assert bench.news() == []
+
+
+def test_a_named_topic_has_to_exist(broker: InMemoryBroker) -> None:
+    """A pattern that would match it does not help."""
+    with pytest.raises(UnknownTopicError, match=r"no topic none, other on the broker.*main\.topic"):
+        Bench(broker, "other", "events", "none", "^none").begin()
+
+
+def test_what_appears_is_read_from_its_beginning(broker: InMemoryBroker) -> None:
+    """Topics that begin to match, and partitions that are added to those that match."""
+    bench = Bench(broker, "^alerts")
+    bench.begin()
+    broker.create_topic("alerts.us", 2)
+    broker.create_topic("alerts.eu", 2)
+    broker.create_topic("others")
+    assert bench.look() == ["topic_matched alerts.us", "partitions_changed "]
+    assert bench.news()[1:] == [{"alerts.eu": 2, "alerts.us": 2}]
+    later = [
+        p
+        for p in (_p("alerts.eu"), _p("alerts.eu", 1), _p("alerts.us"))
+        if bench.known.appeared_later(p)
+    ]
+    assert later == [_p("alerts.eu", 1), _p("alerts.us")]
+
+
+def test_a_matched_topic_is_gone_after_two_looks(broker: InMemoryBroker) -> None:
+    """What is known of it is kept, because claims and commits may still speak of it."""
+    bench = Bench(broker, "events", "^alerts")
+    bench.begin()
+    before = bench.known.topic_id(_p("alerts.eu"))
+    bench.news()
+    broker.delete_topic("alerts.eu")
+    assert bench.look() == []
+    assert bench.news() == []
+    assert bench.known.in_doubt
+    assert bench.known.is_missing("alerts.eu")
+    assert not bench.known.is_gone("alerts.eu")
+    assert bench.look() == ["topic_gone alerts.eu", "partitions_changed "]
+    assert bench.news() == [{"events": 2}, ("missing", "alerts.eu")]
+    assert not bench.known.in_doubt
+    assert bench.known.is_missing("alerts.eu")
+    assert bench.known.is_gone("alerts.eu")
+    assert bench.known.topic_id(_p("alerts.eu")) == before
+    assert bench.look() == []
+
+
+def test_a_topic_that_is_missed_once_is_none_the_worse(broker: InMemoryBroker) -> None:
+    """The looks have to follow one another."""
+    bench = Bench(broker, "^alerts")
+    bench.begin()
+    bench.news()
+    catalog, described = bench.watcher._catalog, bench.watcher._catalog.describe
+    for _ in range(3):
+        catalog.describe = lambda *_: {}  # type: ignore[method-assign]
+        bench.look()
+        catalog.describe = described  # type: ignore[method-assign]
+        bench.look()
+    assert bench.news() == []
+    assert not bench.known.is_missing("alerts.eu")
+    assert not bench.known.appeared_later(_p("alerts.eu"))
+
+
+def test_a_gone_topic_that_comes_back_is_a_new_one(broker: InMemoryBroker) -> None:
+    """It appears and it is replaced: claims that were not given back meanwhile hear of that."""
+    bench = Bench(broker, "^alerts")
+    bench.begin()
+    broker.delete_topic("alerts.eu")
+    bench.look()
+    bench.look()
+    bench.news()
+    broker.create_topic("alerts.eu")
+    assert bench.look() == [
+        "topic_matched alerts.eu",
+        "topic_replaced alerts.eu",
+        "partitions_changed ",
+    ]
+    assert bench.news() == [{"alerts.eu": 1}, ("replaced", "alerts.eu")]
+    assert bench.known.appeared_later(_p("alerts.eu"))
+    assert not bench.known.is_missing("alerts.eu")
+
+
+def test_a_matched_topic_may_be_replaced_between_two_looks(broker: InMemoryBroker) -> None:
+    """As a named one: it never was missing, and its id tells."""
+    bench = Bench(broker, "events", "^alerts")
+    bench.begin()
+    bench.news()
+    for topic in ("alerts.eu", "events"):
+        broker.delete_topic(topic)
+        broker.create_topic(topic, 2)
+    assert bench.look()[:2] == ["topic_replaced alerts.eu", "topic_replaced events"]
+    told = bench.news()
+    assert sorted(map(str, told[1:])) == ["('replaced', 'alerts.eu')", "('replaced', 'events')"]
+    assert bench.known.appeared_later(_p("events"))
+
+
+def test_a_named_topic_stays_while_it_is_missing(broker: InMemoryBroker) -> None:
+    """It is said once, also where a pattern matches it too; nothing is given up."""
+    bench = Bench(broker, "events", "^ev")
+    bench.begin()
+    bench.news()
+    broker.delete_topic("events")
+    assert [bench.look() for _ in range(4)] == [[], ["topic_missing events"], [], []]
+    assert bench.news() == [("missing", "events")]
+    assert bench.known.counts() == {"events": 2}
+    assert bench.known.is_missing("events")
+    assert not bench.known.is_gone("events")
+    assert not bench.known.in_doubt
+
+
+def test_counts_are_told_as_they_are(broker: InMemoryBroker) -> None:
+    """A listener that keeps them is not changed from behind."""
+    kept: list[Mapping[str, int]] = []
+    bench = Bench(broker, "^.")
+    bench.watcher._listener = TopicListener(kept.append, _never, _never)
+    bench.begin()
+    broker.create_topic("more")
+    bench.look()
+    assert [sorted(counts) for counts in kept] == [
+        ["alerts.eu", "events"],
+        ["alerts.eu", "events", "more"],
+    ]
+
+
+def _never(topic: str) -> None:
+    raise AssertionError(topic)
