@@ -196,12 +196,12 @@ def test_a_coordinator_is_replaced_while_the_channel_runs(make_group: Callable[.
 
 @contextmanager
 def member(
-    group: Group, name: str, **settings: object
+    group: Group, name: str, *options: str, **settings: object
 ) -> Iterator[tuple[subprocess.Popen[str], Iterator[tuple[str, int, int, int]]]]:
     """Run a member in a process of its own; gives the process and what it prints."""
     file = group.file(name, group.document(name, **settings))
     with subprocess.Popen(
-        [sys.executable, "-m", "tests.integration.channel.member", str(file)],
+        [sys.executable, "-m", "tests.integration.channel.member", str(file), *options],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

@@ -3,54 +3,125 @@
 from __future__ import annotations
 
 import signal
+from contextlib import contextmanager
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import pytest
 from structlog.testing import capture_logs
 
+from headrace.coordinators.offset_nodes import ZooKeeperOffsetStore
+from headrace.kafka import KafkaOffsetStore
 from headrace.kafka.ports import StoredOffset
-from tests.integration.channel.rig import Group, Notes, eventually
+from tests.brokers import stored_offset
+from tests.integration.channel.rig import CHANNEL, Group, Notes, eventually
 from tests.integration.channel.test_group import member
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
+    from headrace.kafka.ports import OffsetStore
     from headrace.zookeeper.session import ZooKeeperSession
 
 
+@contextmanager
+def offsets_of(group: Group, offsets: object) -> Iterator[OffsetStore]:
+    """Read the group's offsets where a channel with that setting keeps them."""
+    with group.zookeeper() as session:
+        if offsets == "zookeeper":
+            yield ZooKeeperOffsetStore(session, group.name)
+            return
+        store = KafkaOffsetStore({"bootstrap.servers": group.broker.address}, group.name)
+        yield store
+        store.close()
+
+
+class History:
+    """What was stored of some partitions, each time somebody asked."""
+
+    def __init__(self, store: OffsetStore, group: Group, numbers: tuple[int, ...]) -> None:
+        self._store = store
+        self._partitions = [group.partition(number) for number in numbers]
+        self._seen: list[tuple[StoredOffset, ...]] = []
+
+    def are(self, offset: int, *epochs: int) -> bool:
+        """Ask, and say whether every partition has that offset, under one of the epochs."""
+        found = [stored_offset(self._store, partition) for partition in self._partitions]
+        stored = tuple(each for each in found if each is not None)
+        self._seen.append(stored)
+        wanted = [each.offset == offset and each.epoch in epochs for each in stored]
+        return len(stored) == len(self._partitions) and all(wanted)
+
+    def went_back(self) -> bool:
+        """Whether an offset or its epoch was ever lower than before."""
+        columns = list(zip(*[stored for stored in self._seen if stored], strict=True))
+        steps = [pair for column in columns for pair in pairwise(column)]
+        return any(b.offset < a.offset or b.epoch < a.epoch for a, b in steps)
+
+
+@pytest.mark.parametrize(
+    "offsets",
+    ["kafka", {"fencing": "transactions"}, "zookeeper"],
+    ids=["metadata", "transactions", "zookeeper"],
+)
 def test_a_process_that_stood_still_does_nothing_under_its_old_claims(
-    make_group: Callable[..., Group], zookeeper_hosts: str
+    make_group: Callable[..., Group], zookeeper_hosts: str, offsets: object
 ) -> None:
-    """Stopped beyond its session, it delivers nothing that the next owner has when it goes on."""
+    """Stopped with batches out, beyond its session, it commits none of them when it goes on.
+
+    Its late answers come while another member owns the partitions and is further on. It joins
+    anew, and everything is delivered.
+    """
     group, numbers = make_group(zookeeper_hosts, 2), (0, 1)
     group.produce(10, *numbers)
     notes = Notes()
-    with member(group, "still") as (process, events):
-        eventually(lambda: group.stored(*numbers) == [StoredOffset(10, 1)] * 2)
+    with (
+        member(group, "still", "--hold", offsets=offsets) as (process, events),
+        offsets_of(group, offsets) as store,
+    ):
+        assert process.stdin is not None
+        history = History(store, group, numbers)
+        told = []
+        while [what for what, *_ in told].count("batch") < 2:
+            told.append(next(events))
         process.send_signal(signal.SIGSTOP)
-        with group.running(notes, "awake"):
+        process.stdin.write("answer\n")
+        process.stdin.flush()
+        with group.running(notes, "awake", offsets=offsets) as controller:
+            eventually(lambda: history.are(10, 2))
             group.produce(10, *numbers, start=10)
-            eventually(lambda: group.stored(*numbers) == [StoredOffset(20, 2)] * 2)
+            eventually(lambda: history.are(20, 2))
             process.send_signal(signal.SIGCONT)
             notes.wait(lambda: len(notes.assigned) == 1)
-            eventually(lambda: 3 in [s.epoch for s in group.stored(*numbers) if s is not None])
+            eventually(lambda: history.are(20, 2, 3) and not history.are(20, 2))
             group.produce(10, *numbers, start=20)
-            eventually(lambda: group.offsets(*numbers) == [30, 30])
-        assert process.stdin is not None
+            eventually(lambda: history.are(30, 2, 3))
+            stale = controller.metrics.foreign_commits.labels(CHANNEL, group.topic, "stale")
+            repaired = stale._value.get()
         process.stdin.close()
-        told = list(events)
-    positions: dict[int, int] = {}
-    for what, number, epoch, offset in told:
-        if what == "assigned":
-            assert (epoch, offset) == ((1, 0) if number not in positions else (3, 20))
-            positions[number] = offset
-        if what == "batch":
-            assert offset > positions[number]
-            positions[number] = offset
-            assert offset <= 10 if epoch == 1 else offset > 20
+        told += events
+    if offsets != "kafka" or not repaired:
+        assert not history.went_back()
+    _did_no_harm(told, numbers)
     for number in numbers:
-        assert notes.records[group.partition(number)][:10] == list(range(10, 20))
+        assert notes.records[group.partition(number)][:20] == list(range(20))
     assert set(notes.values.values()) == {1}
+
+
+def _did_no_harm(told: list[tuple[str, int, int, int]], numbers: tuple[int, ...]) -> None:
+    """Check that what was out was answered late, lost and never stored; one partition came back."""
+    came_back = []
+    for number in numbers:
+        own = [(what, epoch, offset) for what, other, epoch, offset in told if other == number]
+        first, then = own[:4], own[4:]
+        assert [what for what, *_ in first] == ["assigned", "batch", "late", "lost"]
+        assert {epoch for _, epoch, _ in first} == {1}
+        if then:
+            came_back.append(number)
+            assert then[0] == ("assigned", 3, 20)
+            assert {epoch for _, epoch, _ in then} == {3}
+            assert min(offset for what, _, offset in then if what == "batch") > 20
+    assert len(came_back) == 1
 
 
 def _delete_owner(session: ZooKeeperSession, group: Group) -> None:
