@@ -81,7 +81,7 @@ def test_a_process_that_stood_still_does_nothing_under_its_old_claims(
     ):
         assert process.stdin is not None
         history = History(store, group, numbers)
-        told = []
+        told: list[tuple[str, int, int, int]] = []
         while [what for what, *_ in told].count("batch") < 2:
             told.append(next(events))
         process.send_signal(signal.SIGSTOP)
