@@ -11,7 +11,7 @@ from headrace.channel.known_topics import KnownTopics
 from headrace.channel.offset_guard import CHECK_INTERVAL, FRESH
 from headrace.clock import Deadline
 from headrace.config.subscription import Subscription
-from headrace.kafka.ports import Failure, Refusal, StoredOffset
+from headrace.kafka.ports import Failure, Refusal, StoredOffset, TopicInfo
 from headrace.metrics import Metrics
 from tests.unit.channel.in_memory import P0, P1
 
@@ -248,3 +248,36 @@ def test_a_refused_commit_loses_the_partition(
     bench.later()
     assert bench.lost == [(owned, Refusal.CLAIM)]
     assert [(c.offset, c.epoch, c.by, c.node_version) for c in asked] == [(10, 1, "me", 1)]
+
+
+def test_offsets_of_a_missing_topic_wait_until_it_is_there(
+    bench: Bench, own: Callable[..., OwnedPartition]
+) -> None:
+    """One of them in a commit would have the whole fail; and nothing is repaired meanwhile."""
+    owned, topic = own(0, SESSION), {"events": TopicInfo("events", "id-1", 2)}
+    bench.topics.begin("cluster", topic)
+    bench.commit(owned, 5)
+    bench.topics.take_in({})
+    bench.broker.forget("group", P0)
+    bench.later()
+    bench.commit(owned, 6)
+    assert bench.stored is None
+    assert bench.found("missing") == 0
+    bench.topics.take_in(topic)
+    bench.later()
+    assert bench.stored == StoredOffset(6, 1)
+
+
+def test_a_commit_that_fails_for_a_missing_topic_has_the_topics_looked_at(
+    bench: Bench, own: Callable[..., OwnedPartition]
+) -> None:
+    """Other failures do not."""
+    owned = own(0, SESSION)
+    bench.store.refuse = "no coordinator"
+    bench.commit(owned, 5)
+    assert not bench.topics.wanted.is_set()
+    bench.store.refuse = None
+    bench.broker.delete_topic("events")
+    bench.commit(owned, 5)
+    assert bench.topics.wanted.is_set()
+    assert owned.owes_commit

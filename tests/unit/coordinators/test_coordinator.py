@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from headrace.coordinators.claims import Claim
     from headrace.coordinators.listener import RebalanceSummary
+    from headrace.coordinators.registry import Membership
 
 INFO = MemberInfo(frozenset({"orders"}))
 SETTINGS = CoordinatorSettings(rebalance_delay=0.02, safety_poll=30, retry_delay=0.05)
@@ -97,6 +98,26 @@ def running(zookeeper: InMemoryZooKeeper) -> Iterator[Running]:
     running = Running(zookeeper)
     yield running
     running.coordinator.stop(Deadline.after(0.05))
+
+
+def test_what_is_known_before_the_start_is_published_with_the_join(
+    zookeeper: InMemoryZooKeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So others never see a member that does not want anything yet, and move nothing twice."""
+    registry = InMemoryRegistry(zookeeper, member="a")
+    joined: queue.Queue[MemberInfo] = queue.Queue()
+    join = registry.join
+
+    def noted(info: MemberInfo) -> Membership:
+        joined.put(info)
+        return join(info)
+
+    monkeypatch.setattr(registry, "join", noted)
+    coordinator = Coordinator(registry, Inbox(), MemberInfo(frozenset()), SETTINGS)
+    coordinator.update(INFO)
+    coordinator.start()
+    assert joined.get(timeout=WAIT).topics == INFO.topics
+    assert coordinator.stop(Deadline.after(WAIT)) == ()
 
 
 def test_stop_waits_for_what_the_channel_gives_back(running: Running) -> None:
