@@ -62,33 +62,35 @@ def events(logs: list[MutableMapping[str, Any]], name: str) -> list[MutableMappi
 
 
 @pytest.mark.parametrize("policy", ["earliest", "latest"])
-@pytest.mark.parametrize("offsets", ["kafka", "zookeeper"])
+@pytest.mark.parametrize("after", ["kafka", "zookeeper"])
+@pytest.mark.parametrize("before", ["kafka", "zookeeper"])
 def test_a_topic_replaced_while_nobody_ran_is_read_from_its_beginning(
-    broker: InMemoryBroker, offsets: str, policy: str
+    broker: InMemoryBroker, before: str, after: str, policy: str
 ) -> None:
     """The offset of the former topic is not used, whatever ``initial_offset`` is, and it is said.
 
-    The first commit overwrites it, under a higher epoch and with the present topic's id.
+    The first commit counts instead of it, under a higher epoch and with the present topic's id.
+    That the group moves to another store on this occasion changes nothing.
     """
     zookeeper = InMemoryZooKeeper()
-    settings: dict[str, Any] = {"offsets": offsets, "initial_offset": policy}
+    settings: dict[str, Any] = {"zookeeper": zookeeper, "initial_offset": policy}
     for partition in (P0, P1):
         broker.store("group").commit({partition: StoredOffset(0, 0)}, Deadline.after(PATIENCE))
     first = Recorder()
-    with running(in_memory_channel(first, broker, zookeeper=zookeeper, **settings)):
+    with running(in_memory_channel(first, broker, offsets=before, **settings)):
         first.wait(lambda: len(delivered(first, P0) + delivered(first, P1)) == 20)
     former = of_topic(broker)
     replace_topic(broker)
     second = Recorder()
     with (
         capture_logs() as logs,
-        running(in_memory_channel(second, broker, zookeeper=zookeeper, **settings)),
+        running(in_memory_channel(second, broker, offsets=after, **settings)),
     ):
         second.wait(lambda: len(delivered(second, P0) + delivered(second, P1)) == 50)
     for partition in (P0, P1):
         assert delivered(second, partition) == NEW
         stored = broker.committed("group", partition)
-        if offsets == "zookeeper":
+        if after == "zookeeper":
             stored = in_zookeeper(zookeeper, partition)
         assert stored == StoredOffset(25, 2)
         assert stored is not None
