@@ -137,7 +137,7 @@ def test_a_member_of_a_later_version(site: Site) -> None:
 
 
 def test_servers_that_cannot_be_reached(site: Site) -> None:
-    """Exit code 1 and who it is; what the other one knows is shown."""
+    """Exit code 1 and who it is; what the other one knows is shown, also of matched topics."""
     site.broker.produce(site.partition(0), b"record")
     site.run()
     eventually(lambda: site.offsets() == [1, None] or site.offsets() == [1, 0])
@@ -146,11 +146,27 @@ def test_servers_that_cannot_be_reached(site: Site) -> None:
     assert found["state"] == "unknown"
     assert found["partitions"][0]["committed_offset"] == 1
     assert "ZooKeeper at 127.0.0.1:1 gave no session" in onlooker.errors
-    onlooker = Onlooker(site, kafka={"bootstrap_servers": "127.0.0.1:1"})
+    channels = site.document()["channels"]
+    channels["main"]["topics"] = [f"^{site.topic}$"]
+    onlooker = Onlooker(site, channels=channels, kafka={"bootstrap_servers": "127.0.0.1:1"})
     found = onlooker.look(code=1)
     assert found["state"] == "running"
     assert [each["owner"] for each in found["partitions"]] == ["one"] * 2
     assert onlooker.errors.startswith("Kafka at 127.0.0.1:1 does not answer")
+
+
+def test_topics_that_are_matched_by_pattern(site: Site) -> None:
+    """The brokers say what matches, and the members publish what they found."""
+    channels = site.document()["channels"]
+    channels["main"]["topics"] = [f"^{site.topic}$", "^no.such.topic"]
+    onlooker = Onlooker(site, channels=channels)
+    assert [each["state"] for each in onlooker.look()["partitions"]] == ["unowned"] * 2
+    daemon = site.daemon(site.document() | {"channels": channels}).start()
+    daemon.wait_event("no_topic_matches")
+    eventually(lambda: [p["owner"] for p in onlooker.look()["partitions"]] == ["one"] * 2)
+    found = onlooker.look()
+    assert (found["unknown_topics"], found["members"][0]["topics"]) == ([], [site.topic])
+    assert found["notes"] == ["no topic on the brokers matches ^no.such.topic"]
 
 
 def test_what_cannot_be_meant(site: Site) -> None:

@@ -126,6 +126,22 @@ def test_a_group_is_shown(operator: Operator) -> None:
     assert operator.errors == ""
 
 
+def test_topics_are_matched_by_pattern(operator: Operator) -> None:
+    """Shown and moved are the topics that there are; a pattern without any is named."""
+    site, document = operator.site, operator.site.document()
+    document["channels"]["main"]["topics"] = [f"^{site.topic}$", "^no.such.topic"]
+    matched = Operator(site, document)
+    assert matched.shown() == operator.shown()
+    assert matched.errors == "no topic on the brokers matches ^no.such.topic\n"
+    reset = ["reset", "--to", "offset:4", "--topic"]
+    matched.call(*reset, f"{site.topic}:1")
+    assert site.offsets() == [10, 4]
+    matched.call(*reset, "other", code=2)
+    assert f"other is not of this channel, which reads ^{site.topic}$, ^no" in matched.errors
+    matched.call(*reset, "no.such.topic.yet", code=2)
+    assert "no.such.topic.yet does not exist on the brokers" in matched.errors
+
+
 def test_a_reset_is_planned_and_then_done(operator: Operator) -> None:
     """The dry run changes nothing; afterwards a daemon reads the same records again."""
     site = operator.site
