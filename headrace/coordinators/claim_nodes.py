@@ -166,20 +166,36 @@ class ClaimNodes:
 
     # --- giving back ------------------------------------------------------------------------
 
-    def release(self, claim: Claim, *, clean: bool) -> Release:
-        """Delete the owner node and note a clean end, provided that nobody claimed after us."""
+    def release(self, claims: Collection[Claim], *, clean: bool) -> dict[TopicPartition, Release]:
+        """Delete owner nodes and note how the claims ended, unless somebody claimed after us."""
+        marks = [self._mark(claim, clean=clean) for claim in claims]
+        owners = [Delete(self._paths.owner(claim.partition)) for claim in claims]
+        refusals = self._session.multi_each(list(zip(marks, owners, strict=True)))
+        return {
+            claim.partition: self._released(claim, mark, refused)
+            for claim, mark, refused in zip(claims, marks, refusals, strict=True)
+        }
+
+    def _mark(self, claim: Claim, *, clean: bool) -> SetData | Check:
+        """Return what begins a release: it is refused once anybody has claimed after us."""
         path = self._paths.epoch(claim.partition)
-        ended = self._epoch_data(claim, clean_end=True)
-        mark: Operation = (
-            SetData(path, ended, claim.node_version) if clean else Check(path, claim.node_version)
-        )
-        try:
-            self._session.multi([mark, Delete(self._paths.owner(claim.partition))])
-        except BadVersionError:
-            return Release.RELEASED if clean and self._holds(path, ended) else Release.REFUSED
-        except NoNodeError as error:
-            return Release.REFUSED if error.path == path else self._mark_only(mark)
-        return Release.RELEASED
+        if not clean:
+            return Check(path, claim.node_version)
+        return SetData(path, self._epoch_data(claim, clean_end=True), claim.node_version)
+
+    def _released(
+        self, claim: Claim, mark: SetData | Check, refused: ZooKeeperError | None
+    ) -> Release:
+        if refused is None:
+            return Release.RELEASED
+        if isinstance(refused, BadVersionError):
+            # our own earlier try, whose answer was missed, or somebody else's claim
+            done = isinstance(mark, SetData) and self._holds(mark.path, mark.data)
+            return Release.RELEASED if done else Release.REFUSED
+        if isinstance(refused, NoNodeError):
+            gone = refused.path == self._paths.epoch(claim.partition)
+            return Release.REFUSED if gone else self._mark_only(mark)
+        raise refused
 
     def _mark_only(self, mark: Operation) -> Release:
         """Note the end of a claim whose owner node is already gone."""

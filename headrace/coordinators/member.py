@@ -28,7 +28,7 @@ from headrace.errors import FatalError, HeadraceError, InstanceInUseError
 from headrace.zookeeper.protocol import SessionState
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from headrace.clock import Clock
     from headrace.coordinators.claims import Claim
@@ -320,14 +320,18 @@ class GroupMember:
             self._registry.publish(info)
             self._published = info
             self._rebalance.look_soon()
-        for holding in self._holdings:
+        for holding in self._holdings.in_state(*WITH_CHANNEL):
             self._keep_alive()
-            if self._holdings.find(holding.claim) is not holding:
-                continue  # lost with the lease just now
-            if holding.state not in WITH_CHANNEL:
-                self._rebalance.give_back(holding)
-            elif holding.raise_to is not None:
+            # it may have been lost with the lease just now
+            if holding.raise_to is not None and self._holdings.find(holding.claim) is holding:
                 self._raise(holding, holding.raise_to)
+        self._give_back(self._keep_alive)
+
+    def _give_back(self, between: Callable[[], None]) -> None:
+        for state in (HoldingState.ENDED_CLEANLY, HoldingState.ABANDONED):
+            between()
+            while self._rebalance.give_back(state):
+                between()
 
     def _raise(self, holding: Holding, at_least: int) -> None:
         old = holding.claim
@@ -351,10 +355,8 @@ class GroupMember:
         late = [holding.claim for holding in self._holdings.in_state(*WITH_CHANNEL)]
         self._lose_all(LossReason.STOPPED)
         try:
-            for holding in self._holdings:
-                self._rebalance.give_back(holding)
-            for claim in late:
-                self._registry.release(claim, clean=False)
+            self._give_back(lambda: None)
+            self._registry.release(late, clean=False)
             self._registry.leave()
         except HeadraceError as error:
             # the nodes vanish with the session

@@ -29,9 +29,9 @@ log = structlog.get_logger(__name__)
 COALESCE = 0.05
 """Seconds from a watch to the look at the group: partitions given back one by one make one look."""
 
-CLAIMS_AT_ONCE = 50
-"""Claims that are sent before the first answer is waited for. Between two such portions a sign of
-life is given where it is due; a portion takes some 50 ms."""
+AT_ONCE = 50
+"""Claims that are taken or given back before the first answer is waited for. Between two such
+portions a sign of life is given where it is due; a portion takes some 50 ms."""
 
 
 class Rebalance:
@@ -209,12 +209,12 @@ class Rebalance:
         if waiting:
             self._look_after(min(waiting) - now)
         due = [p for p in due if self._not_before.get(p, now) <= now]
-        for start in range(0, len(due), CLAIMS_AT_ONCE):
+        for start in range(0, len(due), AT_ONCE):
             keep_alive()
             if not lease.valid():
                 self.look_soon()
                 return
-            results = self._registry.claim(due[start : start + CLAIMS_AT_ONCE], lease)
+            results = self._registry.claim(due[start : start + AT_ONCE], lease)
             for partition, result in results.items():
                 self._take(partition, result)
 
@@ -237,20 +237,28 @@ class Rebalance:
         else:
             self.look_soon()
 
-    def give_back(self, holding: Holding) -> None:
-        """Tell the registry of a claim that the channel has ended."""
-        clean = holding.state is HoldingState.ENDED_CLEANLY
-        result = self._registry.release(holding.claim, clean=clean)
-        self._holdings.remove(holding)
-        log.info(
-            "partition_released",
-            topic=holding.claim.partition.topic,
-            partition=holding.claim.partition.partition,
-            epoch=holding.claim.epoch,
-            clean_end=clean,
-            refused=result is Release.REFUSED,
-        )
+    def give_back(self, state: HoldingState) -> bool:
+        """Tell the registry of claims that the channel has ended, some at a time.
+
+        Returns whether there may be more in that state.
+        """
+        ended = self._holdings.in_state(state)[:AT_ONCE]
+        if not ended:
+            return False
+        clean = state is HoldingState.ENDED_CLEANLY
+        results = self._registry.release([holding.claim for holding in ended], clean=clean)
+        for holding in ended:
+            self._holdings.remove(holding)
+            log.info(
+                "partition_released",
+                topic=holding.claim.partition.topic,
+                partition=holding.claim.partition.partition,
+                epoch=holding.claim.epoch,
+                clean_end=clean,
+                refused=results[holding.claim.partition] is Release.REFUSED,
+            )
         self.look_soon()
+        return True
 
     def lose(self, holding: Holding, reason: LossReason) -> None:
         """Tell the channel that a claim is over."""

@@ -161,8 +161,13 @@ class Registry(Protocol):
         """
         ...
 
-    def release(self, claim: Claim, *, clean: bool) -> Release:
-        """Give a claim back and say how it ended. May be repeated after an unknown outcome."""
+    def release(
+        self, claims: Collection[Claim], *, clean: bool
+    ) -> Mapping[TopicPartition, Release]:
+        """Give claims back, each by itself, and say how they ended.
+
+        May be repeated after an unknown outcome.
+        """
         ...
 
     def verify(self, claims: Collection[Claim]) -> list[Claim]:

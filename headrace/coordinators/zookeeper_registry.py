@@ -123,10 +123,12 @@ class ZooKeeperRegistry:
         with _no_answer():
             return self._claims.raise_epoch(claim, at_least)
 
-    def release(self, claim: Claim, *, clean: bool) -> Release:
-        """Give a claim back and say how it ended."""
+    def release(
+        self, claims: Collection[Claim], *, clean: bool
+    ) -> Mapping[TopicPartition, Release]:
+        """Give claims back and say how they ended."""
         with _no_answer():
-            return self._claims.release(claim, clean=clean)
+            return self._claims.release(claims, clean=clean)
 
     def verify(self, claims: Collection[Claim]) -> list[Claim]:
         """Return those claims that no longer hold."""

@@ -61,11 +61,15 @@ def source(properties: Mapping[str, Any], group: str, budget: int) -> Properties
 
     ``fetch.queue.backoff.ms``: when the prefetch queue is full, librdkafka waits a second before
     it fetches again; 10 ms keeps a fast reader fed (0.22 against 2.1 million records a second).
+    ``fetch.wait.max.ms``: a broker that has nothing new keeps its answer back for so long, and the
+    client asks it for nothing else meanwhile, so that a partition just assigned or resumed waits.
+    librdkafka's 500 ms made a take-over 0.4 s longer; 100 ms cost ten small requests a second.
     ``auto.offset.reset=error``: out of range is reported, and the channel's policy decides.
     """
     queued = max(_MIB, int(budget))
     return {
         "fetch.queue.backoff.ms": 10,
+        "fetch.wait.max.ms": 100,
         "queued.max.messages.kbytes": queued // _KIB,
         "fetch.message.max.bytes": _MIB,
         "fetch.max.bytes": max(_MIB, min(50 * _MIB, queued // 2)),

@@ -178,8 +178,7 @@ class Hold:
 
     def release(self) -> None:
         """Give everything back; what cannot be ends with the session."""
-        for claim in self._claims.values():
-            self._registry.release(claim, clean=self.clean)
+        self._registry.release(list(self._claims.values()), clean=self.clean)
 
 
 def _lost() -> OffsetsError:

@@ -109,7 +109,7 @@ class Member:
     def release(self, number: int = 0) -> None:
         """Give a partition back in order."""
         claim = self.claims[self._world.partition(number)]
-        assert self.registry.release(claim, clean=True) is Release.RELEASED
+        assert self.registry.release([claim], clean=True)[claim.partition] is Release.RELEASED
 
 
 class OffsetStoreContract:

@@ -151,7 +151,7 @@ class RegistryContract:
         """One that is owned, one that is free and two that nobody ever had: three are claimed."""
         a, b = joined(world, "a"), joined(world, "b")
         claimed(a, P0)
-        a.release(claimed(a, P1), clean=True)
+        released(a, claimed(a, P1), clean=True)
         wanted = [P0, P1, TopicPartition(P0.topic, 2), TopicPartition("other", 0)]
         results = dict(b.claim(wanted, lease()))
         assert results.pop(P0) is Refusal.OWNED
@@ -161,11 +161,25 @@ class RegistryContract:
         ]
         assert b.verify(claims) == []
 
+    def test_of_several_claims_each_is_given_back_or_refused_by_itself(self, world: World) -> None:
+        """Two that hold, one that somebody raised after us and one whose owner node is gone."""
+        a = joined(world, "a")
+        partitions = [TopicPartition(P0.topic, number) for number in range(4)]
+        claims = [claimed(a, partition) for partition in partitions]
+        assert a.raise_epoch(claims[1], 9) is not None
+        world.hand.delete(PATHS.owner(partitions[2]))
+        results = a.release(claims, clean=True)
+        assert [p for p in partitions if results[p] is Release.REFUSED] == [partitions[1]]
+        assert sorted(a.owners(P0.topic)) == [1]
+        ends = [c.previous for c in a.claim(partitions, lease()).values() if isinstance(c, Claim)]
+        assert [end is not None and end.clean_end for end in ends] == [True, True, True]
+        assert a.release([], clean=True) == {}
+
     def test_the_next_owner_learns_of_a_clean_end(self, world: World) -> None:
         """After a clean release the next claim has a higher epoch and knows the end was clean."""
         a, b = joined(world, "a", transactional_prefix="tx.a"), joined(world, "b")
         first = claimed(a, P0)
-        assert a.release(first, clean=True) is Release.RELEASED
+        assert released(a, first, clean=True) is Release.RELEASED
         second = claimed(b, P0)
         assert second.epoch == 2
         assert second.previous is not None
@@ -178,7 +192,7 @@ class RegistryContract:
     def test_the_next_owner_learns_of_an_abandoned_claim(self, world: World) -> None:
         """After a release without a clean end the next owner knows that it has to fence."""
         a, b = joined(world, "a"), joined(world, "b")
-        assert a.release(claimed(a, P0), clean=False) is Release.RELEASED
+        assert released(a, claimed(a, P0), clean=False) is Release.RELEASED
         previous = claimed(b, P0).previous
         assert previous is not None
         assert not previous.clean_end
@@ -188,26 +202,26 @@ class RegistryContract:
         names = "abcd"
         a, b, c, d = (joined(world, name, transactional_prefix=f"tx.{name}") for name in names)
         first = claimed(a, P0)
-        a.release(first, clean=False)
+        released(a, first, clean=False)
         second = claimed(b, P0)
         assert second.unfenced == (first.transactional_id,)
-        b.release(second, clean=False)
+        released(b, second, clean=False)
         third = claimed(c, P0)
         assert third.unfenced == (first.transactional_id, second.transactional_id)
         raised = c.raise_epoch(third, 9)
         assert raised is not None
         assert raised.unfenced == third.unfenced
-        c.release(raised, clean=True)
+        released(c, raised, clean=True)
         fourth = claimed(d, P0)
         assert fourth.unfenced == third.unfenced, "a clean end shuts nobody else out"
-        d.release(fourth.fenced(), clean=True)
+        released(d, fourth.fenced(), clean=True)
         assert claimed(a, P0).unfenced == ()
 
     def test_nobody_has_to_fence_itself(self, world: World) -> None:
         """A member that claims anew what it lost in the same stay commits as before."""
         a = joined(world, "a", transactional_prefix="tx.a")
         first = claimed(a, P0)
-        a.release(first, clean=False)
+        released(a, first, clean=False)
         assert claimed(a, P0).unfenced == ()
 
     def test_a_session_takes_its_claims_along(self, world: World) -> None:
@@ -226,8 +240,8 @@ class RegistryContract:
         old = claimed(a, P0)
         world.hand.delete(PATHS.owner(P0))
         new = claimed(b, P0)
-        assert a.release(old, clean=True) is Release.REFUSED
-        assert a.release(old, clean=False) is Release.REFUSED
+        assert released(a, old, clean=True) is Release.REFUSED
+        assert released(a, old, clean=False) is Release.REFUSED
         assert a.raise_epoch(old, 9) is None
         assert a.verify([old]) == [old]
         assert b.verify([new]) == []
@@ -237,15 +251,15 @@ class RegistryContract:
         """A release whose answer was missed is not taken for somebody else's claim."""
         a = joined(world, "a")
         claim = claimed(a, P0)
-        assert a.release(claim, clean=True) is Release.RELEASED
-        assert a.release(claim, clean=True) is Release.RELEASED
+        assert released(a, claim, clean=True) is Release.RELEASED
+        assert released(a, claim, clean=True) is Release.RELEASED
 
     def test_the_end_is_noted_though_the_owner_node_is_gone(self, world: World) -> None:
         """A clean end counts also when somebody deleted the owner node."""
         a = joined(world, "a")
         claim = claimed(a, P0)
         world.hand.delete(PATHS.owner(P0))
-        assert a.release(claim, clean=True) is Release.RELEASED
+        assert released(a, claim, clean=True) is Release.RELEASED
         previous = claimed(a, P0).previous
         assert previous is not None
         assert previous.clean_end
@@ -261,7 +275,7 @@ class RegistryContract:
         assert a.verify([raised]) == []
         assert a.raise_epoch(claim, 41) == raised, "a missed answer may be asked for again"
         assert a.raise_epoch(raised, 7) == raised, "a higher epoch is left as it is"
-        a.release(raised, clean=True)
+        released(a, raised, clean=True)
         assert claimed(b, P0).epoch == 42
 
     def test_a_missing_or_rewritten_epoch_node_ends_a_claim(self, world: World) -> None:
@@ -279,7 +293,7 @@ class RegistryContract:
         """Scribbling in an epoch node does not bring an old epoch back."""
         a = joined(world, "a")
         for _ in range(3):
-            a.release(claimed(a, P0), clean=True)
+            released(a, claimed(a, P0), clean=True)
         world.hand.set(PATHS.epoch(P0), b"\xff not ours")
         claim = claimed(a, P0)
         assert claim.epoch > 3
@@ -290,7 +304,7 @@ class RegistryContract:
     def test_an_epoch_node_of_a_later_version_is_left_alone(self, world: World) -> None:
         """What we would destroy by rewriting is not claimed."""
         a = joined(world, "a")
-        a.release(claimed(a, P0), clean=True)
+        released(a, claimed(a, P0), clean=True)
         later = json.dumps({"version": 2, "era": 5}).encode()
         world.hand.set(PATHS.epoch(P0), later)
         assert a.claim([P0], lease())[P0] is Refusal.FOREIGN
@@ -313,7 +327,7 @@ class RegistryContract:
     def test_our_name_with_another_session_is_not_ours(self, world: World) -> None:
         """An owner node counts as ours by its session, not by what stands in it."""
         a = joined(world, "a")
-        a.release(claimed(a, P0), clean=True)
+        released(a, claimed(a, P0), clean=True)
         document = b'{"version":1,"member":"a","member_epoch":1,"epoch":1,"host":"h","since":0}'
         world.hand.create(PATHS.owner(P0), document)
         assert not a.owners(P0.topic)[0].ours
@@ -338,7 +352,7 @@ class RegistryContract:
         assert called.wait(5)
         a.owners(P0.topic)
         called.clear()
-        b.release(claim, clean=True)
+        released(b, claim, clean=True)
         assert called.wait(5)
 
     def test_what_is_done_in_a_session_that_ended_is_not_done(self, world: World) -> None:
@@ -352,7 +366,7 @@ class RegistryContract:
     def test_who_had_a_partition_last_is_known_without_an_owner(self, world: World) -> None:
         """The last claimant's name stays, after its end too; of other nodes nothing is told."""
         a, b = joined(world, "a"), joined(world, "b")
-        a.release(claimed(a, P0), clean=True)
+        released(a, claimed(a, P0), clean=True)
         claimed(a, P1)
         world.end_session(a)
         assert b.former([P0, P1, TopicPartition("t.with.dots", 2)]) == {P0: "a", P1: "a"}
@@ -377,3 +391,8 @@ def claimed(registry: Registry, partition: TopicPartition) -> Claim:
     result = registry.claim([partition], lease())[partition]
     assert isinstance(result, Claim), result
     return result
+
+
+def released(registry: Registry, claim: Claim, *, clean: bool) -> Release:
+    """Give one claim back."""
+    return registry.release([claim], clean=clean)[claim.partition]

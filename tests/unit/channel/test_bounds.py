@@ -38,6 +38,12 @@ def done(channel: InboundKafkaChannel) -> bool:
     return wait_for(lambda: channel.reached_bounds(deadline), deadline) is True
 
 
+def knows_owner(channel: InboundKafkaChannel, partition: TopicPartition) -> bool:
+    """Whether the member has seen that somebody owns a partition: until then nobody is to."""
+    group = channel._bounds._group
+    return group is not None and partition in group.owned
+
+
 def at(*seconds: int) -> list[FakeRecord]:
     """Return records so many seconds after the first moment."""
     return [FakeRecord(value_=b"%d" % s, timestamp_=TIMESTAMP + 1000 * s) for s in seconds]
@@ -200,6 +206,7 @@ def test_every_member_waits_for_the_whole_group(broker: InMemoryBroker) -> None:
         first, second = recorders
         first.wait(lambda: bool(first.futures))
         second.wait(lambda: bool(second.futures))
+        assert wait_for(lambda: knows_owner(channels[0], P1), Deadline.after(PATIENCE))
         first.futures[0].set_result(BatchResponse.advance())
         mine = first.batches[0].partition
         assert committed(broker, mine, 5)
