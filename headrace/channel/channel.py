@@ -119,7 +119,7 @@ class InboundKafkaChannel:
         self._coordinator: Coordinator = ports.coordinator(self._holdings)
         self._wishes = Wishes(config, self._coordinator)
         listener = TopicListener(
-            self._wishes.topics_are, self._holdings.log_replaced, self._bounds.topic_missing
+            self._wishes.topics_are, self._holdings.log_replaced, self._holdings.topic_missing
         )
         self._topic_watcher = TopicWatcher(
             self._topics, ports.catalog, listener, channel=name, clock=clock, fail=self.fail

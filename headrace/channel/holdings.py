@@ -10,9 +10,10 @@ import structlog
 from headrace.channel.buffer import Limits
 from headrace.channel.committer import COMMIT_TIMEOUT
 from headrace.channel.group_report import GroupReport
-from headrace.channel.news import EpochRaised, LogReplaced
+from headrace.channel.news import EpochRaised, LogReplaced, Trouble
 from headrace.channel.partition import OwnedPartition
 from headrace.channel.states import Ending
+from headrace.errors import CommitFailedError
 from headrace.metrics import PartitionReading
 
 if TYPE_CHECKING:
@@ -104,6 +105,20 @@ class Holdings:
                 owned.tell(LogReplaced())
                 self._scheduler.touch(owned)
 
+    def topic_missing(self, topic: str) -> None:
+        """Have nobody wait for what was deleted: a bounded run, and partitions that are ending."""
+        self._bounds.topic_missing(topic)
+        for owned in self.all():
+            if owned.partition.topic == topic and owned.ending is not Ending.NONE:
+                self._end_waiting(owned)
+                self._scheduler.touch(owned)
+
+    def _end_waiting(self, owned: OwnedPartition) -> None:
+        """Wake a partition whose end waits for a commit that cannot be stored any more."""
+        if owned.owes_commit and self._topics.is_gone(owned.partition.topic):
+            reason = "its topic was deleted"
+            owned.tell(Trouble(CommitFailedError(owned.partition, owned.advanced, reason)))
+
     def finish_by(self, deadline: Deadline) -> None:
         """Have releases that are asked for from now on end within ``deadline``."""
         self._stop_by = deadline
@@ -146,6 +161,7 @@ class Holdings:
         if owned is not None:
             owned.release_by = self._release_by()
             owned.end(Ending.RELEASE)
+            self._end_waiting(owned)
             self._scheduler.touch(owned)
 
     def claim_lost(self, claim: Claim, reason: LossReason) -> None:

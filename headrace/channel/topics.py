@@ -111,9 +111,9 @@ class TopicWatcher(Patrol):
 
     def _find(self, deadline: Deadline) -> dict[str, TopicInfo]:
         """Ask for what is named or was known before, and for what the patterns match."""
-        asked = sorted({*self._subscription.names, *self._known.counts()})
-        described = self._catalog.describe(asked, deadline)
-        return {**described, **matching(self._catalog, self._subscription, deadline)}
+        matched = matching(self._catalog, self._subscription, deadline)
+        rest = {*self._subscription.names, *self._known.counts()} - matched.keys()
+        return {**matched, **self._catalog.describe(sorted(rest), deadline)}
 
     def _look(self) -> None:
         found = self._find(Deadline.after(REFRESH_TIMEOUT, self._clock))

@@ -23,6 +23,8 @@ from tests.unit.channel.recorder import PATIENCE, Recorder
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from headrace.channel.channel import InboundKafkaChannel
+
 EU, US = TopicPartition("alerts.eu", 0), TopicPartition("alerts.us", 0)
 EVENTS = TopicPartition("events", 0)
 
@@ -128,6 +130,39 @@ def test_a_matched_topic_that_is_deleted_is_given_up(broker: InMemoryBroker, owe
     assert gone == ["alerts.eu"]
     forgone = [entry["advanced"] for entry in logs if entry["event"] == "commit_forgone"]
     assert forgone == ([3] if owed else [])
+
+
+@pytest.mark.parametrize("ends_before", [False, True])
+def test_no_end_waits_for_a_commit_of_a_deleted_topic(
+    broker: InMemoryBroker, ends_before: bool
+) -> None:
+    """Neither where reading has not begun yet, nor where the end had begun before."""
+    zookeeper, recorder = InMemoryZooKeeper(), Recorder()
+    channel = in_memory_channel(
+        recorder, broker, zookeeper=zookeeper, topics=["^alerts"], batch_timeout="1h"
+    )
+    store = channel._store._store  # type: ignore[attr-defined]
+    store.refuse = None if ends_before else "no coordinator"
+    with running(channel):
+        if ends_before:
+            assert committed(broker, EU, 3)
+            store.refuse = "no coordinator"
+            broker.produce(EU, *values(2))
+            recorder.wait(lambda: "CommitFailedError" in str(recorder.errors()))
+            channel.replace_coordinator(StaticCoordinatorConfig(partitions={"alerts.us": [0]}))
+            eventually(lambda: in_state(channel) == ["releasing"])
+        else:
+            eventually(lambda: any(owned.owes_commit for owned in channel._holdings.all()))
+            assert in_state(channel) == ["starting"]
+        broker.delete_topic("alerts.eu")
+        eventually(lambda: zookeeper.node(GroupPaths("group").owner(EU)) is None)
+        assert in_state(channel) == []
+    assert ("assigned" in recorder.names()) is ends_before
+
+
+def in_state(channel: InboundKafkaChannel) -> list[str]:
+    """Return the states of what is held."""
+    return [reading.state for reading in channel.partitions()]
 
 
 def test_a_matched_topic_that_comes_back_is_read_from_its_first_record(

@@ -6,6 +6,7 @@ from threading import Event
 
 import pytest
 
+from headrace.channel.known_topics import KnownTopics
 from headrace.channel.lifecycle import ChannelState
 from headrace.clock import Deadline
 from headrace.errors import FatalError
@@ -21,13 +22,18 @@ def explode(*_: object) -> None:
 
 @pytest.mark.parametrize(
     ("owner", "method", "thread"),
-    [(InMemorySource, "fetch", "fetcher"), (InMemoryOffsets, "commit", "committer")],
+    [
+        (InMemorySource, "fetch", "fetcher"),
+        (InMemoryOffsets, "commit", "committer"),
+        (KnownTopics, "take_in", "topics"),
+    ],
 )
 def test_a_thread_that_fails_fails_its_channel(
     monkeypatch: pytest.MonkeyPatch, owner: type, method: str, thread: str
 ) -> None:
     """The channel says which thread ended and why, instead of standing still in silence."""
     monkeypatch.setattr(owner, method, explode)
+    monkeypatch.setattr("headrace.channel.topics.REFRESH_INTERVAL", 0.01)
     broker = InMemoryBroker()
     broker.create_topic("events")
     failed = Event()
