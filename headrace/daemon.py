@@ -57,7 +57,8 @@ class ExitCode(IntEnum):
     """Kafka, ZooKeeper, Java or the user's code could not be reached; nothing was claimed."""
 
     CHANNEL_FAILED = 4
-    """A channel stopped because its policy says so, or its processor failed for good."""
+    """A channel stopped: its policy says so, its processor failed for good, or a topic of a
+    bounded run was deleted."""
 
     OVERRAN = 5
     """A stop did not end in time; the log names what was not finished."""
