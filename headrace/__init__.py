@@ -13,7 +13,7 @@ from headrace.version import VERSION
 
 if TYPE_CHECKING:
     from headrace.channel.bounds import Until
-    from headrace.channel.channel import ChannelPorts, InboundKafkaChannel
+    from headrace.channel.channel import InboundKafkaChannel
     from headrace.clock import Deadline
     from headrace.config import ChannelConfig, Config, load
     from headrace.controller import KafkaController
@@ -32,7 +32,7 @@ _HOMES = {
     "BatchResponse": "headrace.processors",
     "ChannelConfig": "headrace.config",
     "ChannelContext": "headrace.processors",
-    "ChannelPorts": "headrace.channel.channel",
+    "ChannelPorts": "headrace.channel.ports",
     "Config": "headrace.config",
     "Deadline": "headrace.clock",
     "InboundKafkaChannel": "headrace.channel.channel",

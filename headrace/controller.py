@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from headrace.channel.channel import ChannelPorts, InboundKafkaChannel
+from headrace.channel.channel import InboundKafkaChannel
 from headrace.channel.lifecycle import StopReport
 from headrace.channel.offset_stores import open_offset_store, transactional_prefix
+from headrace.channel.ports import ChannelPorts
 from headrace.clock import SYSTEM_CLOCK, Clock, Deadline
 from headrace.coordinators.factory import build_coordinator
 from headrace.coordinators.zookeeper_registry import ZooKeeperRegistry

@@ -5,8 +5,9 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from headrace.channel.channel import ChannelPorts, InboundKafkaChannel
+from headrace.channel.channel import InboundKafkaChannel
 from headrace.channel.offset_stores import arranged, transactional_prefix
+from headrace.channel.ports import ChannelPorts
 from headrace.clock import SYSTEM_CLOCK, Deadline
 from headrace.config import ChannelConfig
 from headrace.coordinators.factory import build_coordinator

@@ -235,7 +235,7 @@ def test_a_start_position_on_its_way_is_waited_for_when_its_partition_goes(
     """A partition that has to go before it began still ends cleanly."""
     zookeeper = InMemoryZooKeeper()
     slow = in_memory_channel(Recorder(), broker, zookeeper=zookeeper, member="a")
-    store = slow._committer._store
+    store = slow._parts.committer._store
     monkeypatch.setattr(store, "commit", lambda offsets, _: dict.fromkeys(offsets, Failure("no")))
     new = Recorder()
     after = in_memory_channel(new, broker, zookeeper=zookeeper, member="b")
@@ -245,7 +245,7 @@ def test_a_start_position_on_its_way_is_waited_for_when_its_partition_goes(
             assert wait_for(lambda: _to_release(slow) == {P1}, Deadline.after(PATIENCE))
             monkeypatch.undo()
             new.wait(lambda: "assigned" in new.names(1))
-            [owned] = after._holdings.all()
+            [owned] = after._parts.holdings.all()
             assert owned.claim.previous is not None
             assert owned.claim.previous.clean_end
 
@@ -314,5 +314,5 @@ def _states(channel: InboundKafkaChannel) -> set[str]:
 
 
 def _to_release(channel: InboundKafkaChannel) -> set[TopicPartition]:
-    owned = channel._holdings.all()
+    owned = channel._parts.holdings.all()
     return {each.partition for each in owned if each.ending is Ending.RELEASE}

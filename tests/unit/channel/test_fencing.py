@@ -90,7 +90,7 @@ def test_a_partition_waits_until_its_former_owner_is_shut_out(broker: InMemoryBr
     zookeeper.put(PATHS.epoch(P0), former.encode())
     channel = in_memory_channel(recorder, broker, zookeeper=zookeeper)
     broker.produce(P0, *values(1))
-    fence = channel._store.fence
+    fence = channel._parts.store.fence
     asked: list[list[str]] = []
 
     def refuse(ids: list[str], deadline: Deadline) -> None:
@@ -100,7 +100,7 @@ def test_a_partition_waits_until_its_former_owner_is_shut_out(broker: InMemoryBr
         assert recorder.names() == []
         fence(ids, deadline)
 
-    channel._store.fence = refuse  # type: ignore[method-assign,assignment]
+    channel._parts.store.fence = refuse  # type: ignore[method-assign,assignment]
     with running(channel):
         assert committed(broker, P0, 1)
     assert asked == [["older", "gone"]] * 3
@@ -118,7 +118,7 @@ def test_a_claim_that_ends_before_it_fenced_hands_the_duty_down(broker: InMemory
         tried_once.set()
         raise OffsetStoreError("never")
 
-    channel._store.fence = refuse  # type: ignore[method-assign,assignment]
+    channel._parts.store.fence = refuse  # type: ignore[method-assign,assignment]
     with running(channel):
         assert committed(broker, P1, 0)
         assert tried_once.wait(PATIENCE)

@@ -123,7 +123,7 @@ def test_a_matched_topic_that_is_deleted_is_given_up(broker: InMemoryBroker, owe
         eventually(lambda: zookeeper.node(GroupPaths("group").owner(EU)) is None)
         broker.produce(EVENTS, *values(2))
         assert committed(broker, EVENTS, 5)
-        assert [str(owned.partition) for owned in channel._holdings.all()] == ["events-0"]
+        assert [str(owned.partition) for owned in channel._parts.holdings.all()] == ["events-0"]
     assert recorder.names().count("terminated") == 2
     assert "lost" not in recorder.names()
     gone = [entry["topic"] for entry in logs if entry["event"] == "topic_gone"]
@@ -152,7 +152,7 @@ def test_no_end_waits_for_a_commit_of_a_deleted_topic(
             channel.replace_coordinator(StaticCoordinatorConfig(partitions={"alerts.us": [0]}))
             eventually(lambda: in_state(channel) == ["releasing"])
         else:
-            eventually(lambda: any(owned.owes_commit for owned in channel._holdings.all()))
+            eventually(lambda: any(owned.owes_commit for owned in channel._parts.holdings.all()))
             assert in_state(channel) == ["starting"]
         broker.delete_topic("alerts.eu")
         eventually(lambda: zookeeper.node(GroupPaths("group").owner(EU)) is None)

@@ -1,0 +1,30 @@
+"""What connects a channel to the world."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headrace.coordinators.coordinator import Coordinator
+    from headrace.coordinators.listener import Listener
+    from headrace.kafka.ports import OffsetStore, RecordSource, TopicCatalog
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelPorts:
+    """The adapters of one channel, which owns all of them and closes them.
+
+    ``prefetch`` is the part of the memory budget, in bytes, that the source fills by itself.
+    ``coordinator`` builds the coordinator for the listener it is to tell. ``commit_interval``, in
+    seconds, replaces the configured one.
+    """
+
+    source: RecordSource
+    store: OffsetStore
+    catalog: TopicCatalog
+    coordinator: Callable[[Listener], Coordinator]
+    prefetch: int = 0
+    commit_interval: float | None = None
