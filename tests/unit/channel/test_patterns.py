@@ -141,7 +141,7 @@ def test_no_end_waits_for_a_commit_of_a_deleted_topic(
     channel = in_memory_channel(
         recorder, broker, zookeeper=zookeeper, topics=["^alerts"], batch_timeout="1h"
     )
-    store = channel._store._store  # type: ignore[attr-defined]
+    store = channel._parts.store._store  # type: ignore[attr-defined]
     store.refuse = None if ends_before else "no coordinator"
     with running(channel):
         if ends_before:
