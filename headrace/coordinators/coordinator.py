@@ -10,17 +10,19 @@ from typing import TYPE_CHECKING
 import structlog
 
 from headrace.clock import SYSTEM_CLOCK, Clock, Deadline
-from headrace.coordinators.member import ENDED, GroupMember, MemberState
+from headrace.coordinators.member import GroupMember
+from headrace.coordinators.member_states import ENDED, MemberState
 from headrace.coordinators.settings import CoordinatorSettings
 from headrace.errors import FatalError, HeadraceError, StartError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from headrace.coordinators.claims import Claim
     from headrace.coordinators.listener import Listener
     from headrace.coordinators.members import MemberInfo
     from headrace.coordinators.registry import Registry
+    from headrace.records import TopicPartition
     from headrace.zookeeper.protocol import SessionState
 
 log = structlog.get_logger(__name__)
@@ -91,9 +93,21 @@ class Coordinator:
         self._wait(deadline, lambda: drained.is_set() and not self._claims)
         return self._claims
 
+    def withdraw(self) -> None:
+        """Ask the channel for all claims and leave the group, until ``undrain``."""
+        self._send(self._member.withdraw)
+
+    def wait_away(self, deadline: Deadline) -> bool:
+        """Wait until the member has left after ``withdraw``; False if it has not in time."""
+        return self._wait(deadline, lambda: self._member.state is MemberState.AWAY)
+
     def undrain(self) -> None:
-        """Take part again after ``drain``."""
+        """Take part again after ``drain`` or ``withdraw``."""
         self._send(self._member.undrain)
+
+    def leave_out(self, partitions: Collection[TopicPartition]) -> None:
+        """Have these given back and none of them taken, until told otherwise; others may."""
+        self._send(partial(self._member.leave_out, frozenset(partitions)))
 
     def stop(self, deadline: Deadline) -> tuple[Claim, ...]:
         """Give everything back, leave the group and end the thread.

@@ -8,7 +8,6 @@ their own.
 from __future__ import annotations
 
 from dataclasses import replace
-from enum import Enum
 from typing import TYPE_CHECKING
 
 import structlog
@@ -16,6 +15,7 @@ import structlog
 from headrace.coordinators.claims import LossReason
 from headrace.coordinators.holdings import WITH_CHANNEL, Holdings, HoldingState
 from headrace.coordinators.lease import Lease
+from headrace.coordinators.member_states import ENDED, TRANSITIONS, MemberState
 from headrace.coordinators.rebalance import Rebalance
 from headrace.coordinators.registry import (
     Holder,
@@ -28,7 +28,7 @@ from headrace.errors import FatalError, HeadraceError, InstanceInUseError
 from headrace.zookeeper.protocol import SessionState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from headrace.clock import Clock
     from headrace.coordinators.claims import Claim
@@ -37,29 +37,12 @@ if TYPE_CHECKING:
     from headrace.coordinators.members import MemberInfo
     from headrace.coordinators.registry import Registry
     from headrace.coordinators.settings import CoordinatorSettings
+    from headrace.records import TopicPartition
 
 log = structlog.get_logger(__name__)
 
 LONGEST_PAUSE = 1.0
 """Seconds between attempts, at most, while ZooKeeper does not answer."""
-
-
-class MemberState(Enum):
-    """Where a member stands with its group."""
-
-    JOINING = "joining"
-    """Not in the group: at the start, and after the session or the member node was lost."""
-    ACTIVE = "active"
-    """In the group, and ZooKeeper answers."""
-    SUSPENDED = "suspended"
-    """In the group as far as is known, but ZooKeeper does not answer."""
-    LEFT = "left"
-    """Left on purpose; nothing comes after it."""
-    FAILED = "failed"
-    """Gave up; ``failure`` says why. Nothing comes after it."""
-
-
-ENDED = frozenset({MemberState.LEFT, MemberState.FAILED})
 
 
 class GroupMember:
@@ -79,6 +62,7 @@ class GroupMember:
         self._published: MemberInfo | None = None
         self._clock = clock
         self._holdings = Holdings()
+        self._withdrawing = False
         self._rebalance = Rebalance(registry, listener, self._holdings, settings, clock)
         self._membership: Membership | None = None
         self._lease: Lease | None = None
@@ -95,6 +79,11 @@ class GroupMember:
     def claims(self) -> tuple[Claim, ...]:
         """The claims that are not given back yet."""
         return tuple(self._holdings.claims())
+
+    def _become(self, state: MemberState) -> None:
+        if state is not self.state and state not in TRANSITIONS[self.state]:
+            raise FatalError(f"a member cannot go from {self.state} to {state}")
+        self.state = state
 
     # --- events -----------------------------------------------------------------------------
 
@@ -138,9 +127,22 @@ class GroupMember:
         for holding in self._holdings.in_state(HoldingState.HELD):
             self._rebalance.request_release(holding)
 
+    def withdraw(self) -> None:
+        """Ask for everything back, then leave the group until ``undrain``."""
+        self._withdrawing = True
+        self.drain()
+
     def undrain(self) -> None:
         """Take part again."""
+        self._withdrawing = False
         self._info = replace(self._info, draining=False)
+        if self.state is MemberState.AWAY:
+            self._next_try = self._clock.monotonic()
+            self._become(MemberState.JOINING)
+
+    def leave_out(self, partitions: Collection[TopicPartition]) -> None:
+        """Give these back and take none of them, until told otherwise."""
+        self._rebalance.leave_out(partitions)
 
     def released(self, claim: Claim, *, clean: bool) -> None:
         """The channel is done with a claim."""
@@ -191,6 +193,8 @@ class GroupMember:
         return self._pause()
 
     def _do_what_is_due(self) -> None:
+        if self.state is MemberState.JOINING and self._withdrawing:
+            self._go_away()
         if self.state is MemberState.JOINING:
             self._join_if_due()
         if self.state in {MemberState.ACTIVE, MemberState.SUSPENDED}:
@@ -199,11 +203,22 @@ class GroupMember:
             self._settle_accounts()
             assert self._lease is not None, "an active member has a lease"
             self._rebalance.look_if_due(self._lease, self._keep_alive)
+            if self._withdrawing and not self._holdings:
+                self._registry.leave()
+                self._go_away()
+
+    def _go_away(self) -> None:
+        """Be no member until ``undrain``."""
+        self._membership = self._lease = self._published = None
+        self._become(MemberState.AWAY)
+        log.info("member_away", member=self._registry.member)
 
     def _pause(self) -> float:
         now = self._clock.monotonic()
         if self.state is MemberState.JOINING:
             return max(0.0, self._next_try - now)
+        if self.state is MemberState.AWAY:
+            return self._registry.session_timeout / 3
         due = self._next_beat
         if self._lease is not None and self._holdings.in_state(*WITH_CHANNEL):
             due = min(due, now + self._lease.remaining())
@@ -237,7 +252,7 @@ class GroupMember:
         self._membership = membership
         self._lease = Lease(membership.session_timeout, self._clock, now)
         self._next_beat = now + membership.session_timeout / 3
-        self.state = MemberState.ACTIVE
+        self._become(MemberState.ACTIVE)
         self._rebalance.begin()
         log.info("member_joined", member=self._registry.member, member_epoch=membership.epoch)
 
@@ -277,7 +292,7 @@ class GroupMember:
         if self.state is not MemberState.ACTIVE:
             return
         assert self._membership is not None, "an active member has a membership"
-        self.state = MemberState.SUSPENDED
+        self._become(MemberState.SUSPENDED)
         again = self._clock.monotonic() + _retry_pause(self._membership)
         self._next_beat = min(self._next_beat, again)
         log.warning("coordination_suspended", member=self._registry.member, reason=reason)
@@ -286,7 +301,7 @@ class GroupMember:
     def _resume(self) -> None:
         """Go on with the claims whose nodes are as we left them."""
         self._rebalance.verify()
-        self.state = MemberState.ACTIVE
+        self._become(MemberState.ACTIVE)
         log.info("coordination_resumed", member=self._registry.member)
         self._listener.resumed()
         self._rebalance.look_soon()
@@ -299,7 +314,7 @@ class GroupMember:
         self._membership = None
         self._lease = None
         self._next_try = self._clock.monotonic()
-        self.state = MemberState.JOINING
+        self._become(MemberState.JOINING)
 
     # --- claims -----------------------------------------------------------------------------
 
@@ -361,7 +376,7 @@ class GroupMember:
         except HeadraceError as error:
             # the nodes vanish with the session
             log.warning("leave_incomplete", member=self._registry.member, reason=str(error))
-        self.state = MemberState.LEFT
+        self._become(MemberState.LEFT)
         log.info("member_left", member=self._registry.member, late=len(late))
         return tuple(late)
 
@@ -371,7 +386,7 @@ class GroupMember:
             return
         self._lose_all(LossReason.FAILED)
         self.failure = error
-        self.state = MemberState.FAILED
+        self._become(MemberState.FAILED)
         log.error("coordinator_failed", member=self._registry.member, reason=str(error))
         self._listener.failed(error)
 

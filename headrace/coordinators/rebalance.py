@@ -53,6 +53,7 @@ class Rebalance:
         self._settling = Settling(settings.rebalance_delay, clock)
         self._counts: dict[str, int] = {}
         self._not_before: dict[TopicPartition, float] = {}
+        self._left_out: frozenset[TopicPartition] = frozenset()
         self._last_look_took = 0.0
         self._returning = True
         self._said: RebalanceSummary | None = None
@@ -92,11 +93,16 @@ class Rebalance:
         self._not_before[partition] = self._clock.monotonic() + self._settings.retry_delay
         self._look_after(self._settings.retry_delay)
 
+    def leave_out(self, partitions: Collection[TopicPartition]) -> None:
+        """Give these back and claim none of them, until told otherwise."""
+        self._left_out = frozenset(partitions)
+        self.look_soon()
+
     def avoided(self) -> frozenset[TopicPartition]:
-        """Return the partitions that are not to be claimed yet."""
+        """Return the partitions that are not to be claimed now."""
         now = self._clock.monotonic()
         self._not_before = {p: due for p, due in self._not_before.items() if due > now}
-        return frozenset(self._not_before)
+        return self._left_out.union(self._not_before)
 
     # --- looking ----------------------------------------------------------------------------
 
@@ -119,7 +125,7 @@ class Rebalance:
         self._reconcile(owners)
         former = self._registry.former(sorted(self._partitions() - owners.keys()))
         allocation = allocate(view.members, self._partitions(), self._names(owners), former)
-        mine = allocation.of(self._registry.member) - owners.keys()
+        mine = allocation.of(self._registry.member) - owners.keys() - self._left_out
         wait = self._settling.observe(view.members)
         if wait > 0:
             self._look_after(wait)
@@ -186,7 +192,7 @@ class Rebalance:
     # --- moving -----------------------------------------------------------------------------
 
     def _release(self, allocation: Allocation) -> None:
-        mine = allocation.of(self._registry.member)
+        mine = allocation.of(self._registry.member) - self._left_out
         for holding in self._holdings.in_state(HoldingState.HELD):
             if holding.claim.partition not in mine:
                 self.request_release(holding)

@@ -7,7 +7,7 @@ from functools import cache, partial
 from typing import TYPE_CHECKING
 
 from headrace.coordinators.layout import GroupPaths
-from headrace.coordinators.member import GroupMember, MemberState
+from headrace.coordinators.member import GroupMember
 from headrace.coordinators.members import MemberInfo
 from headrace.coordinators.settings import CoordinatorSettings
 from headrace.records import TopicPartition
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from headrace.coordinators.claims import Claim, LossReason
     from headrace.coordinators.listener import RebalanceSummary
+    from headrace.coordinators.member_states import MemberState
     from headrace.errors import HeadraceError
 
 TOPIC = "orders"

@@ -9,7 +9,7 @@ import pytest
 from headrace.clock import SYSTEM_CLOCK, Deadline
 from headrace.coordinators.claims import LossReason
 from headrace.coordinators.coordinator import Coordinator
-from headrace.coordinators.member import MemberState
+from headrace.coordinators.member_states import MemberState
 from headrace.coordinators.members import MemberInfo
 from headrace.coordinators.settings import CoordinatorSettings
 from headrace.errors import FatalError, HeadraceError, InstanceInUseError, StartError

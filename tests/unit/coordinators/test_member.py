@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from headrace.coordinators.claims import LossReason
-from headrace.coordinators.member import MemberState
+from headrace.coordinators.member_states import MemberState
 from headrace.coordinators.members import MemberInfo, Mode
 from headrace.errors import InstanceInUseError
 from tests.unit.coordinators.group import INFO, PATHS, SETTINGS, TOPIC, Group, partition, state_of

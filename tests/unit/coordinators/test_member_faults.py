@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from headrace.coordinators.claims import LossReason
-from headrace.coordinators.member import MemberState
+from headrace.coordinators.member_states import MemberState
 from tests.unit.coordinators.group import INFO, PATHS, Group, partition, state_of
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from headrace.coordinators.layout import EpochDocument
-from headrace.coordinators.member import ENDED
+from headrace.coordinators.member_states import ENDED
 from tests.unit.coordinators.group import INFO, PATHS, Group, Participant, partition
 
 if TYPE_CHECKING:
