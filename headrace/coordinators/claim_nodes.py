@@ -240,12 +240,12 @@ class ClaimNodes:
         }
 
     def _owner(self, path: str, node: Node) -> Owner:
+        ours = is_ours(self._session, path, node.stat)
         try:
             document = OwnerDocument.decode(path, node.data)
         except BadDocumentError as error:
             log.warning("owner_node_unusable", path=path, reason=str(error))
-            return Owner(None, None, ours=False)
-        ours = document.member == self._claimant.member and is_ours(self._session, path, node.stat)
+            return Owner(None, None, ours)
         return Owner(document.member, document.epoch, ours)
 
     def former(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, str]:
@@ -269,7 +269,7 @@ class ClaimNodes:
             if epoch is None
             or epoch.stat.version != claim.node_version
             or owner is None
-            or not is_ours(self._session, self._paths.owner(claim.partition), owner.stat)
+            or not self._owner(self._paths.owner(claim.partition), owner).stands_for(claim)
         ]
 
     def _read(self, path: str) -> Node | None:

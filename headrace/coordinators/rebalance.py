@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import structlog
@@ -173,15 +174,20 @@ class Rebalance:
         """Return owners by name; one that is not to be reckoned with gets a name no member has."""
         me = self._registry.member
         return {
-            partition: (owner.member or "") if owner.ours or owner.member != me else ""
+            partition: (owner.member or "") if owner.ours is (owner.member == me) else ""
             for partition, owner in owners.items()
         }
 
     def _reconcile(self, owners: Mapping[TopicPartition, Owner]) -> None:
-        """Give up claims without an owner node, and delete our owner nodes without a claim."""
+        """Give up claims without their owner node, and delete our owner nodes without a claim.
+
+        A claim that is just being raised may have written its node already.
+        """
         for holding in self._holdings.in_state(*WITH_CHANNEL):
             owner = owners.get(holding.claim.partition)
-            if owner is None or not owner.ours:
+            claim = holding.claim
+            raised = replace(claim, epoch=holding.raise_to or claim.epoch)
+            if owner is None or not (owner.stands_for(claim) or owner.stands_for(raised)):
                 self.lose(holding, LossReason.NODE_CHANGED)
         for partition, owner in owners.items():
             if owner.ours and partition not in self._holdings:

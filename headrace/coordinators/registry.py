@@ -63,12 +63,16 @@ class Owner:
     """What a partition's owner node says.
 
     ``member`` is None where the node cannot be read. ``ours`` says that it belongs to our present
-    session; with our name but another session it is not ours.
+    session, whatever it says; with our name but another session it is not ours.
     """
 
     member: str | None
     epoch: int | None
     ours: bool
+
+    def stands_for(self, claim: Claim) -> bool:
+        """Whether it is what our claim wrote; somebody may have written over it since."""
+        return self.ours and (self.member, self.epoch) == (claim.member, claim.epoch)
 
 
 @dataclass(frozen=True, slots=True)

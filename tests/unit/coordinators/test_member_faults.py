@@ -6,12 +6,20 @@ from typing import TYPE_CHECKING
 import pytest
 
 from headrace.coordinators.claims import LossReason
+from headrace.coordinators.layout import OwnerDocument
 from headrace.coordinators.member_states import MemberState
 from tests.unit.coordinators.group import INFO, PATHS, Group, partition, state_of
 
 if TYPE_CHECKING:
     from headrace.coordinators.claims import Claim
     from headrace.coordinators.registry import GroupView
+
+#: What a hand may write into the owner node of another's claim.
+SCRIBBLES = {
+    "no document": b"?",
+    "another member": OwnerDocument("z", 7, 1, "elsewhere", 0.0).encode(),
+    "another epoch": OwnerDocument("a", 7, 9, "elsewhere", 0.0).encode(),
+}
 
 
 def test_a_silent_server_suspends_before_the_client_notices(group: Group) -> None:
@@ -75,6 +83,36 @@ def test_an_owner_node_deleted_by_hand_ends_the_claim(group: Group) -> None:
     group.run()
     assert [(c.partition.partition, r) for c, r in a.channel.lost] == [(3, LossReason.NODE_CHANGED)]
     assert group.epochs()[3] == 2
+
+
+@pytest.mark.parametrize("data", SCRIBBLES.values(), ids=SCRIBBLES.keys())
+def test_an_owner_node_rewritten_by_hand_is_claimed_anew(group: Group, data: bytes) -> None:
+    """The claim that did not write it is lost, the node cleared, the epoch raised."""
+    a, b = group.join("a"), group.join("b")
+    group.run()
+    owner = a if 3 in a.held else b
+    group.zookeeper.put(PATHS.owner(partition(3)), data)
+    group.run(31)
+    assert [(c.partition.partition, r) for c, r in owner.channel.lost] == [
+        (3, LossReason.NODE_CHANGED)
+    ]
+    assert group.epochs()[3] == 2
+    assert sorted(a.held + b.held) == list(range(8))
+
+
+def test_an_owner_node_rewritten_during_a_suspension_ends_the_claim(group: Group) -> None:
+    """Verification finds it before the channel goes on."""
+    a = group.join("a")
+    group.run()
+    a.session.suspend()
+    group.run(1)
+    group.zookeeper.put(PATHS.owner(partition(2)), b"?")
+    a.session.resume()
+    group.run(0.2)
+    suspended = a.channel.calls.index("suspended")
+    assert a.channel.calls[suspended : suspended + 3] == ["suspended", "claim_lost", "resumed"]
+    group.run()
+    assert group.epochs()[2] == 2
 
 
 def test_a_claim_that_was_overtaken_during_a_suspension_is_lost_before_resuming(

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from headrace.coordinators.layout import EpochDocument
+from headrace.coordinators.layout import EpochDocument, OwnerDocument
 from headrace.coordinators.member_states import ENDED
 from tests.unit.coordinators.group import INFO, PATHS, Group, Participant, partition
 
@@ -22,6 +22,9 @@ NAMES = ("a", "b", "c")
 #: what no watch tells, and after a loss a member may have to wait for its own former session.
 STEP = 0.25
 AGREEMENT = 80.0
+
+#: What a hand may write into an owner node.
+OWNERS = (b"?", OwnerDocument("b", 1, 1, "elsewhere", 0.0).encode())
 
 members = st.sampled_from(NAMES)
 numbers = st.integers(0, PARTITIONS - 1)
@@ -159,6 +162,12 @@ class GroupMachine(RuleBasedStateMachine):
         """Delete an owner node by hand."""
         if self.group.zookeeper.node(PATHS.owner(partition(number))) is not None:
             self.group.zookeeper.remove(PATHS.owner(partition(number)))
+
+    @rule(number=numbers, data=st.sampled_from(OWNERS))
+    def spoil_owner(self, number: int, data: bytes) -> None:
+        """Write nonsense, or another member's name, into an owner node by hand."""
+        if self.group.zookeeper.node(PATHS.owner(partition(number))) is not None:
+            self.group.zookeeper.put(PATHS.owner(partition(number)), data)
 
     @rule(number=numbers)
     def spoil_epoch(self, number: int) -> None:
