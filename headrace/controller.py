@@ -13,6 +13,7 @@ import structlog
 from headrace.channel.channel import InboundKafkaChannel
 from headrace.channel.lifecycle import StopReport
 from headrace.channel.offset_stores import open_offset_store, transactional_prefix
+from headrace.channel.pause_file import PauseFile
 from headrace.channel.ports import ChannelPorts
 from headrace.clock import SYSTEM_CLOCK, Clock, Deadline
 from headrace.coordinators.factory import build_coordinator
@@ -176,7 +177,7 @@ class KafkaController:
             name,
             channel,
             processor,
-            self._ports(channel),
+            self._ports(name, channel),
             metrics=self.metrics,
             clock=self._clock,
             on_failure=lambda _, error: self._failures.put(error),
@@ -185,7 +186,7 @@ class KafkaController:
         self.channels[name] = opened
         return opened
 
-    def _ports(self, channel: ChannelConfig) -> ChannelPorts:
+    def _ports(self, name: str, channel: ChannelConfig) -> ChannelPorts:
         kafka = client_properties(self.config.kafka)
         prefetch = int(channel.buffer.max_bytes * PREFETCH_SHARE)
         member = self.config.instance_id
@@ -207,4 +208,8 @@ class KafkaController:
             coordinator=coordinator,
             prefetch=prefetch,
             commit_interval=commit_interval(channel),
+            pauses=self._pause_file(name) if channel.pause.persist else None,
         )
+
+    def _pause_file(self, name: str) -> PauseFile:
+        return PauseFile(self._identity.directory / f"pauses-{name}.json")

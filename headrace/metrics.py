@@ -118,6 +118,18 @@ class Metrics:
             ["channel", "condition"],
             registry=self.registry,
         )
+        self.pauses = Gauge(
+            "headrace_pauses",
+            "Pauses of the channel and of single partitions, by reason.",
+            ["channel", "reason"],
+            registry=self.registry,
+        )
+        self.paused_since = Gauge(
+            "headrace_paused_since_timestamp_seconds",
+            "When the oldest pause of a reason began, in seconds since the epoch; 0 without one.",
+            ["channel", "reason"],
+            registry=self.registry,
+        )
         self.stalls = self._counter(
             "stalls", "Partitions found to stand still though their log grew.", "channel", "topic"
         )

@@ -16,6 +16,7 @@ from headrace.channel.gates import Gates
 from headrace.channel.holdings import Holdings
 from headrace.channel.known_topics import KnownTopics
 from headrace.channel.parts import Parts
+from headrace.channel.pausing import Pausing
 from headrace.channel.policy import FailurePolicy
 from headrace.channel.scheduler import Scheduler
 from headrace.channel.stall import StallGuard
@@ -63,6 +64,7 @@ class Assembly:
     catalog: TopicCatalog
     store: OffsetStore
     gates: Gates
+    pausing: Pausing
     bounds: Bounds
     topics: KnownTopics
     holdings: Holdings
@@ -85,6 +87,7 @@ class Assembly:
             self.workers,
             self.watchdog,
             self.stall_watch,
+            self.pausing,
         ):
             part.start()
         self.coordinator.start()
@@ -99,6 +102,7 @@ class Assembly:
             ("committer", self.committer),
             ("watchdog", self.watchdog),
             ("stall watch", self.stall_watch),
+            ("pauses", self.pausing),
         ):
             if not part.stop(deadline):
                 left.append(name)
@@ -154,6 +158,7 @@ def assemble(frame: Frame, *, until: Until | None, unfinished: Callable[[str], N
         catalog=frame.ports.catalog,
         store=frame.ports.store,
         gates=gates,
+        pausing=_pausing(frame, gates, holdings, committer, coordinator),
         bounds=bounds,
         topics=topics,
         holdings=holdings,
@@ -242,6 +247,23 @@ def _committer(
         interval=frame.config.commit_interval if chosen is None else chosen,
         touch=scheduler.touch,
         lose=lose,
+        metrics=frame.metrics,
+        channel=frame.name,
+        clock=frame.clock,
+        fail=frame.fail,
+    )
+
+
+def _pausing(
+    frame: Frame, gates: Gates, holdings: Holdings, committer: Committer, coordinator: Coordinator
+) -> Pausing:
+    return Pausing(
+        gates.pauses,
+        holdings=holdings,
+        committer=committer,
+        coordinator=coordinator,
+        max_duration=frame.config.pause.max_duration,
+        file=frame.ports.pauses,
         metrics=frame.metrics,
         channel=frame.name,
         clock=frame.clock,

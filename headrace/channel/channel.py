@@ -9,6 +9,8 @@ import structlog
 
 from headrace.channel.assembly import Frame, assemble
 from headrace.channel.lifecycle import CHANNEL_TRANSITIONS, ChannelState, StopReport
+from headrace.channel.pauses import Pause, PauseMode, PauseReason
+from headrace.channel.pausing import ProcessorBrakes
 from headrace.clock import SYSTEM_CLOCK, Clock, Deadline
 from headrace.config.wording import dotted
 from headrace.errors import ConfigError, FatalError
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from headrace.config import ChannelConfig, CoordinatorConfig
     from headrace.metrics import Metrics, PartitionReading
     from headrace.processors import BatchProcessor
+    from headrace.records import TopicPartition
 
 log = structlog.get_logger(__name__)
 
@@ -89,8 +92,15 @@ class InboundKafkaChannel:
         """
         self._become(ChannelState.STARTING)
         try:
+            self._parts.pausing.restore()
             self._processor.open(
-                ChannelContext(self.name, self.config.group, self._metrics, self._clock)
+                ChannelContext(
+                    self.name,
+                    self.config.group,
+                    self._metrics,
+                    self._clock,
+                    ProcessorBrakes(self._parts.pausing, self._clock),
+                )
             )
             self._parts.topic_watcher.begin(deadline)
             self._parts.bounds.fix(self._parts.catalog, self._parts.topics.counts(), deadline)
@@ -134,18 +144,48 @@ class InboundKafkaChannel:
         self._become(ChannelState.STOPPED)
         return StopReport(tuple(left))
 
-    def pause(self, reason: str) -> None:
-        """Hold: deliver nothing more, commit what is answered, keep the partitions."""
-        self._parts.gates.pauses.add(reason)
-        self._parts.committer.flush()
-        self._parts.holdings.touch_all()
-        log.info("channel_paused", channel=self.name, reason=reason)
+    def pause(
+        self,
+        reason: PauseReason = PauseReason.OPERATOR,
+        *,
+        by: str,
+        mode: PauseMode = PauseMode.HOLD,
+        partition: TopicPartition | None = None,
+        until: float | None = None,
+        note: str = "",
+    ) -> Pause:
+        """Have delivery rest, of the channel or of one partition. Does not block.
 
-    def resume(self, reason: str) -> None:
-        """End the pause for ``reason``; delivery rests on while there are other reasons."""
-        self._parts.gates.pauses.remove(reason)
-        self._parts.holdings.touch_all()
-        log.info("channel_resumed", channel=self.name, reason=reason)
+        ``by`` says who, ``note`` why; ``until`` is in seconds since the epoch. Another pause of the
+        same reason and scope is replaced, others go on beside it. ``wait_paused`` tells when it has
+        its effect. Rebalances and new configuration are obeyed meanwhile.
+        """
+        return self._parts.pausing.begin(
+            reason, by=by, mode=mode, partition=partition, until=until, note=note
+        )
+
+    def resume(
+        self,
+        reason: PauseReason = PauseReason.OPERATOR,
+        *,
+        by: str,
+        partition: TopicPartition | None = None,
+    ) -> Pause | None:
+        """End a pause and return it, None if there was none; others go on. Does not block."""
+        return self._parts.pausing.end(reason, by=by, partition=partition)
+
+    def wait_paused(self, deadline: Deadline) -> bool:
+        """Wait until all pauses have their effect; False if one has not by the deadline.
+
+        Then nothing that is paused is in the processor's hands, what was answered is committed, and
+        what is to be given back is another member's to take.
+        """
+        return self._parts.pausing.wait(deadline)
+
+    @property
+    def pauses(self) -> tuple[Pause, ...]:
+        """The pauses at this moment, the oldest first."""
+        return self._parts.pausing.all()
 
     def replace_coordinator(self, coordinator: CoordinatorConfig) -> None:
         """Choose partitions in another way from now on; what stays ours goes on undisturbed.
@@ -170,7 +210,9 @@ class InboundKafkaChannel:
             self._failure = error
             if ChannelState.FAILED in CHANNEL_TRANSITIONS[self._state]:
                 self._state = ChannelState.FAILED
-        self._parts.gates.pauses.add("failed")
+        self._parts.gates.pauses.add(
+            Pause(PauseReason.ERROR, "headrace", self._clock.time(), note=str(error))
+        )
         log.error("channel_failed", channel=self.name, error=f"{type(error).__name__}: {error}")
         if self._on_failure is not None:
             self._on_failure(self, error)

@@ -3,39 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from threading import Event, Lock
+from threading import Event
 
-
-class Pauses:
-    """Why a channel is paused: a set, so that one resume ends only its own pause.
-
-    Safe on any thread.
-    """
-
-    def __init__(self) -> None:
-        self._lock = Lock()
-        self._reasons: set[str] = set()
-
-    @property
-    def active(self) -> bool:
-        """Whether there is any reason."""
-        return bool(self._reasons)
-
-    @property
-    def reasons(self) -> frozenset[str]:
-        """The reasons at this moment."""
-        with self._lock:
-            return frozenset(self._reasons)
-
-    def add(self, reason: str) -> None:
-        """Pause for ``reason``; again for the same one changes nothing."""
-        with self._lock:
-            self._reasons.add(reason)
-
-    def remove(self, reason: str) -> None:
-        """End the pause for ``reason``; delivery rests on while others remain."""
-        with self._lock:
-            self._reasons.discard(reason)
+from headrace.channel.pauses import Pauses
 
 
 @dataclass(frozen=True, slots=True)

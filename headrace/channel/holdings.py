@@ -129,8 +129,8 @@ class Holdings:
             successor = self._owned.get(owned.partition)
             if successor is owned:
                 del self._owned[owned.partition]
-                return
-        if successor is not None:
+        self._gates.pauses.progress()
+        if successor is not None and successor is not owned:
             self._scheduler.touch(successor)
 
     # --- the coordinator's listener -------------------------------------------------------------

@@ -246,7 +246,7 @@ class OwnedPartition:
 
     def _active_due(self) -> float | None:
         paused = self.state is PartitionState.PAUSED
-        if self._gates.pauses.active:
+        if self._gates.pauses.rests(self.partition):
             still_busy = paused or self.outstanding or self.owes_commit
             return self._timeout_due() if still_busy else 0.0
         if paused:

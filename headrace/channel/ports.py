@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from headrace.channel.pause_file import PauseFile
     from headrace.coordinators.coordinator import Coordinator
     from headrace.coordinators.listener import Listener
     from headrace.kafka.ports import OffsetStore, RecordSource, TopicCatalog
@@ -19,7 +20,7 @@ class ChannelPorts:
 
     ``prefetch`` is the part of the memory budget, in bytes, that the source fills by itself.
     ``coordinator`` builds the coordinator for the listener it is to tell. ``commit_interval``, in
-    seconds, replaces the configured one.
+    seconds, replaces the configured one. ``pauses`` is where the operator's are kept.
     """
 
     source: RecordSource
@@ -28,3 +29,4 @@ class ChannelPorts:
     coordinator: Callable[[Listener], Coordinator]
     prefetch: int = 0
     commit_interval: float | None = None
+    pauses: PauseFile | None = None

@@ -93,7 +93,7 @@ class Turns:
 
     def _work(self, owned: OwnedPartition) -> None:
         now = self._parts.clock.monotonic()
-        if self._parts.gates.pauses.active:
+        if self._parts.gates.pauses.rests(owned.partition):
             self._pause(owned)
             return
         if owned.state is PartitionState.PAUSED:
@@ -118,6 +118,7 @@ class Turns:
         owned.become(PartitionState.PAUSED)
         processor = self._callbacks.processor
         self._callbacks.ask(owned, lambda: processor.on_pause(owned))
+        self._parts.gates.pauses.progress()
 
     def _idle(self, owned: OwnedPartition) -> None:
         owned.idle_at = None

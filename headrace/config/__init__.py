@@ -10,6 +10,7 @@ from headrace.config.model.channel import (
     BufferConfig,
     ChannelConfig,
     OnErrorConfig,
+    PauseConfig,
 )
 from headrace.config.model.coordinator import (
     CoordinatorConfig,
@@ -67,6 +68,7 @@ __all__ = [
     "NoopSinkConfig",
     "OffsetsConfig",
     "OnErrorConfig",
+    "PauseConfig",
     "ProcessorConfig",
     "Section",
     "SimpleProcessorConfig",

@@ -101,6 +101,12 @@ class Coordinator:
         """Wait until the member has left after ``withdraw``; False if it has not in time."""
         return self._wait(deadline, lambda: self._member.state is MemberState.AWAY)
 
+    def wait_given_back(self, partitions: Collection[TopicPartition], deadline: Deadline) -> bool:
+        """Wait until none of these is claimed by us; False if one still is at the deadline."""
+        return self._wait(
+            deadline, lambda: not any(claim.partition in partitions for claim in self._claims)
+        )
+
     def undrain(self) -> None:
         """Take part again after ``drain`` or ``withdraw``."""
         self._send(self._member.undrain)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.processors.contract import BatchProcessor, ChannelContext
+from headrace.processors.contract import BatchProcessor, Brakes, ChannelContext
 from headrace.processors.responses import BatchResponse, Request
 
-__all__ = ["BatchProcessor", "BatchResponse", "ChannelContext", "Request"]
+__all__ = ["BatchProcessor", "BatchResponse", "Brakes", "ChannelContext", "Request"]

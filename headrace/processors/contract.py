@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
 
 from headrace.clock import SYSTEM_CLOCK, Clock
+from headrace.errors import FatalError
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -15,17 +16,54 @@ if TYPE_CHECKING:
     from headrace.errors import PartitionError
     from headrace.metrics import Metrics
     from headrace.processors.responses import BatchResponse
-    from headrace.records import Assignment, Batch
+    from headrace.records import Assignment, Batch, TopicPartition
+
+
+class Brakes(Protocol):
+    """How a processor has delivery rest, because what it writes to cannot take more.
+
+    Any thread; does not block. The pause is the processor's own: it ends none of an operator, and
+    no operator's resume ends it. Batches that are out go on.
+    """
+
+    def pause(
+        self, note: str, *, seconds: float | None = None, partition: TopicPartition | None = None
+    ) -> None:
+        """Pause the channel, or one partition; after ``seconds`` it ends by itself."""
+        ...
+
+    def resume(self, *, partition: TopicPartition | None = None) -> None:
+        """End what ``pause`` began for the same scope."""
+        ...
+
+
+class NoBrakes:
+    """Stands in where there is no channel: a processor that is tried out by itself.
+
+    Raises:
+        FatalError: anything was to be paused or resumed.
+    """
+
+    def pause(
+        self, note: str, *, seconds: float | None = None, partition: TopicPartition | None = None
+    ) -> None:
+        """Refuse."""
+        raise FatalError(f"there is no channel to pause ({note})")
+
+    def resume(self, *, partition: TopicPartition | None = None) -> None:
+        """Refuse."""
+        raise FatalError("there is no channel to resume")
 
 
 @dataclass(frozen=True, slots=True)
 class ChannelContext:
-    """What a processor may know of the channel it serves."""
+    """What a processor may know of the channel it serves, and have it do."""
 
     channel: str
     group: str
     metrics: Metrics
     clock: Clock = SYSTEM_CLOCK
+    brakes: Brakes = field(default_factory=NoBrakes)
 
 
 class BatchProcessor(ABC):

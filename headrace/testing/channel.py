@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from headrace.channel.bounds import Until
+    from headrace.channel.pause_file import PauseFile
     from headrace.coordinators.coordinator import Coordinator
     from headrace.coordinators.listener import Listener
     from headrace.processors import BatchProcessor
@@ -52,6 +53,7 @@ def in_memory_channel(
     metrics: Metrics | None = None,
     on_failure: Callable[[InboundKafkaChannel, BaseException], None] | None = None,
     until: Until | None = None,
+    pauses: PauseFile | None = None,
     **settings: Any,
 ) -> InboundKafkaChannel:
     """Build a channel on a broker in memory; ``settings`` are fields of a ChannelConfig.
@@ -76,6 +78,7 @@ def in_memory_channel(
         store=arranged(config, broker.store(config.group), nodes),
         catalog=broker.catalog(),
         coordinator=coordinator,
+        pauses=pauses,
     )
     return InboundKafkaChannel(
         member,

@@ -35,6 +35,8 @@ PINNED = {
     "headrace_lag_records": ("gauge", PARTITION),
     "headrace_owner_epoch": ("gauge", PARTITION),
     "headrace_partitions": ("gauge", ["channel", "state"]),
+    "headrace_paused_since_timestamp_seconds": ("gauge", ["channel", "reason"]),
+    "headrace_pauses": ("gauge", ["channel", "reason"]),
     "headrace_position": ("gauge", PARTITION),
     "headrace_processor_errors": ("counter", ["channel", "error", "topic"]),
     "headrace_rebalances": ("counter", ["channel"]),

@@ -89,6 +89,16 @@ class BufferConfig(Section):
     """Records fetched and not yet answered, the objects around them counted."""
 
 
+class PauseConfig(Section):
+    """How long a pause may last, and whether it outlives the process."""
+
+    max_duration: Hot[Span | None] = None
+    """The longest pause: after it delivery goes on by itself. Without one a pause has no limit."""
+
+    persist: Hot[Flag] = False
+    """Whether an operator's pauses are kept in state_dir, so that a restart goes on with them."""
+
+
 class OnErrorConfig(Section):
     """How often a failed batch is delivered again, and what comes after that."""
 
@@ -182,6 +192,9 @@ class ChannelConfig(Section):
         KafkaOffsetsConfig()
     )
     """Where the group's offsets are kept. A bare word is a type: offsets: zookeeper."""
+
+    pause: Hot[PauseConfig] = PauseConfig()
+    """What holds for pauses."""
 
     on_error: Hot[OnErrorConfig] = OnErrorConfig()
     """What happens when a batch fails."""

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from headrace.clock import Deadline
+from headrace.local.waiting import wait_for
 from headrace.records import TopicPartition
 from headrace.testing import InMemoryBroker
 from tests.unit.channel.recorder import PATIENCE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 P0, P1 = TopicPartition("events", 0), TopicPartition("events", 1)
 
@@ -27,3 +33,8 @@ def filled_broker() -> InMemoryBroker:
     for partition in (P0, P1):
         broker.produce(partition, *values(10))
     return broker
+
+
+def eventually(condition: Callable[[], bool]) -> None:
+    """Wait until something is so that nobody announces."""
+    assert wait_for(condition, Deadline.after(PATIENCE))

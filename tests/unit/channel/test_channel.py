@@ -1,4 +1,4 @@
-"""A whole channel on servers in memory: delivery, start positions, pauses, stops, members."""
+"""A whole channel on servers in memory: delivery, start positions, stops, members."""
 
 from __future__ import annotations
 
@@ -133,27 +133,6 @@ def test_a_gap_at_the_end_is_committed(broker: InMemoryBroker) -> None:
         broker.produce(P0, b"next")
         assert committed(broker, P0, 9)
     assert recorder.batches[-1].start in {7, 5}
-
-
-def test_a_pause_commits_and_holds_until_every_reason_is_gone(broker: InMemoryBroker) -> None:
-    """Hold: nothing is delivered while any reason stands, and partitions are kept."""
-    broker.produce(P0, *values(5))
-    recorder = Recorder()
-    channel = in_memory_channel(recorder, broker, commit_interval="1h")
-    with running(channel):
-        recorder.wait(lambda: len(recorder.delivered()) == 1)
-        channel.pause("operator")
-        channel.pause("downstream")
-        recorder.wait(lambda: ("pause", 5) in recorder.calls[0])
-        broker.produce(P0, b"later")
-        channel.resume("operator")
-        assert {reading.state for reading in channel.partitions()} <= {"paused", "waiting"}
-        assert len(recorder.delivered()) == 1
-        channel.resume("downstream")
-        recorder.wait(lambda: len(recorder.delivered()) == 2)
-    assert recorder.names() == [
-        "assigned", "batch", "processed", "pause", "resume", "batch", "processed", "terminated",
-    ]  # fmt: skip
 
 
 def test_stop_waits_for_open_answers_and_commits_them(broker: InMemoryBroker) -> None:

@@ -117,9 +117,9 @@ def test_an_error_in_any_other_callback_is_told_and_harms_nothing(
     channel = in_memory_channel(recorder, broker, idle_time="10ms")
     with running(channel):
         recorder.wait(lambda: {"idle"} <= set(recorder.names(0)) & set(recorder.names(1)))
-        channel.pause("test")
+        channel.pause(by="test")
         recorder.wait(lambda: "pause" in recorder.names(0) and "pause" in recorder.names(1))
-        channel.resume("test")
+        channel.resume(by="test")
         recorder.wait(lambda: "resume" in recorder.names(0) and "resume" in recorder.names(1))
         broker.produce(P0, b"more")
         broker.produce(P1, b"more")

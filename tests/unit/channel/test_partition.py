@@ -11,6 +11,7 @@ import pytest
 from headrace.channel.buffer import Cut, chunk_of
 from headrace.channel.news import Committed
 from headrace.channel.partition import Outstanding
+from headrace.channel.pauses import Pause, PauseReason
 from headrace.channel.states import FINAL, TRANSITIONS, Ending, PartitionState
 from headrace.errors import FatalError
 from headrace.processors import BatchResponse
@@ -108,11 +109,11 @@ def test_a_pause_leaves_it_due_until_it_has_paused(
 ) -> None:
     """Paused: due once to enter PAUSED, then not, and due again to leave it."""
     owned = waiting(own(), fetched=40)
-    gates.pauses.add("operator")
+    gates.pauses.add(Pause(PauseReason.OPERATOR, "test", 0.0))
     assert owned.due() == 0.0
     owned.become(S.PAUSED)
     assert owned.due() is None
-    gates.pauses.remove("operator")
+    gates.pauses.remove(PauseReason.OPERATOR)
     assert owned.due() == 0.0
 
 
@@ -122,7 +123,7 @@ def test_a_pause_waits_for_answers_and_commits(
     """While a batch is out or a commit is owed, the pause has nothing to do yet."""
     owned = waiting(own(), fetched=40)
     item = hand_out(owned, deadline=5000.0)
-    gates.pauses.add("operator")
+    gates.pauses.add(Pause(PauseReason.OPERATOR, "test", 0.0))
     assert owned.due() == 5000.0
     owned.outstanding.clear()
     sequence = owned.stage(None)

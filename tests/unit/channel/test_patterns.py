@@ -13,16 +13,13 @@ from headrace.config import DynamicCoordinatorConfig, StaticCoordinatorConfig
 from headrace.coordinators.layout import GroupPaths, MemberDocument
 from headrace.coordinators.members import Mode
 from headrace.errors import ConfigError, TopicDeletedError
-from headrace.local.waiting import wait_for
 from headrace.processors import BatchResponse
 from headrace.records import TopicPartition
 from headrace.testing import InMemoryBroker, InMemoryZooKeeper, in_memory_channel, running
-from tests.unit.channel.in_memory import committed, values
+from tests.unit.channel.in_memory import committed, eventually, values
 from tests.unit.channel.recorder import PATIENCE, Recorder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from headrace.channel.channel import InboundKafkaChannel
 
 EU, US = TopicPartition("alerts.eu", 0), TopicPartition("alerts.us", 0)
@@ -62,11 +59,6 @@ def mode_of(zookeeper: InMemoryZooKeeper) -> Mode | None:
     """Return the mode that the member publishes."""
     document = published(zookeeper)
     return None if document is None else document.info.mode
-
-
-def eventually(condition: Callable[[], bool]) -> None:
-    """Wait until something is so that nobody announces."""
-    assert wait_for(condition, Deadline.after(PATIENCE))
 
 
 def test_a_topic_that_begins_to_match_is_read_from_its_first_record(

@@ -1,0 +1,130 @@
+"""Why delivery rests, of a channel or of single partitions: a set of reasons, each with its end."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from enum import Enum
+from threading import Condition
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from headrace.clock import Deadline
+    from headrace.records import TopicPartition
+
+
+class PauseReason(Enum):
+    """Who wants a pause. Of each reason there is one pause for the channel and each partition."""
+
+    OPERATOR = "operator"
+    """Somebody asked for it, by the library or the command line."""
+    DOWNSTREAM = "downstream"
+    """The processor asked for it, because what it writes to cannot take more."""
+    ERROR = "error"
+    """The channel has failed and is to be stopped."""
+    CONFIG = "config"
+    """New configuration or code is being put in place."""
+
+
+class PauseMode(Enum):
+    """What a pause does with partitions."""
+
+    HOLD = "hold"
+    """They are kept, with heartbeats: nothing is delivered, what was answered is committed."""
+    DRAIN = "drain"
+    """They are given back in order. A channel leaves its group; a partition is another member's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """One pause. ``since`` and ``until`` are seconds since the epoch; None: no end by itself.
+
+    Without a ``partition`` it is the channel's.
+    """
+
+    reason: PauseReason
+    by: str
+    since: float
+    until: float | None = None
+    mode: PauseMode = PauseMode.HOLD
+    partition: TopicPartition | None = None
+    note: str = ""
+
+
+class Pauses:
+    """The pauses of a channel. Safe on any thread; only ``wait`` blocks."""
+
+    def __init__(self) -> None:
+        self._changed = Condition()
+        self._pauses: dict[tuple[PauseReason, TopicPartition | None], Pause] = {}
+        self._whole = False
+        self._partitions: frozenset[TopicPartition] = frozenset()
+
+    def add(self, pause: Pause) -> None:
+        """Begin a pause, in place of one of the same reason and scope."""
+        with self._changed:
+            self._pauses[pause.reason, pause.partition] = pause
+            self._take_note()
+
+    def remove(self, reason: PauseReason, partition: TopicPartition | None = None) -> Pause | None:
+        """End a pause; others go on. Returns what ended, None if there was none."""
+        with self._changed:
+            ended = self._pauses.pop((reason, partition), None)
+            self._take_note()
+            return ended
+
+    def expire(self, now: float) -> list[Pause]:
+        """End the pauses whose time is over, and return them. ``now``: seconds since the epoch."""
+        with self._changed:
+            over = [p for p in self._pauses.values() if p.until is not None and p.until <= now]
+            for pause in over:
+                del self._pauses[pause.reason, pause.partition]
+            self._take_note()
+            return over
+
+    def _take_note(self) -> None:
+        partitions = [partition for _, partition in self._pauses]
+        self._whole = None in partitions
+        self._partitions = frozenset(p for p in partitions if p is not None)
+        self._changed.notify_all()
+
+    def rests(self, partition: TopicPartition) -> bool:
+        """Whether nothing of the partition may be delivered."""
+        return self._whole or partition in self._partitions
+
+    def all(self) -> tuple[Pause, ...]:
+        """Return all pauses, the oldest first."""
+        with self._changed:
+            return tuple(sorted(self._pauses.values(), key=lambda pause: pause.since))
+
+    @property
+    def next_end(self) -> float | None:
+        """When the next pause ends by itself, in seconds since the epoch; None: none does."""
+        return min((p.until for p in self.all() if p.until is not None), default=None)
+
+    @property
+    def drains(self) -> bool:
+        """Whether the whole channel is to give everything back."""
+        return any(p.mode is PauseMode.DRAIN and p.partition is None for p in self.all())
+
+    @property
+    def drained_partitions(self) -> frozenset[TopicPartition]:
+        """The partitions that are to be given back by themselves."""
+        found = (p.partition for p in self.all() if p.mode is PauseMode.DRAIN)
+        return frozenset(partition for partition in found if partition is not None)
+
+    def by_reason(self) -> Mapping[PauseReason, int]:
+        """Return how many pauses there are of each reason."""
+        return Counter(pause.reason for pause in self.all())
+
+    def progress(self) -> None:
+        """Tell those who wait that a partition came to rest, or is gone."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def wait(self, condition: Callable[[], bool], deadline: Deadline) -> bool:
+        """Wait until something is so that a pause or a partition's rest makes so."""
+        with self._changed:
+            return self._changed.wait_for(condition, deadline.remaining)

@@ -1,0 +1,226 @@
+"""Beginning and ending pauses, and the thread that ends those whose time is over."""
+
+from __future__ import annotations
+
+from threading import Event, Lock
+from typing import TYPE_CHECKING
+
+import structlog
+
+from headrace.channel.pauses import Pause, PauseMode, PauseReason
+from headrace.channel.states import PartitionState
+from headrace.channel.threads import Patrol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headrace.channel.committer import Committer
+    from headrace.channel.holdings import Holdings
+    from headrace.channel.pause_file import PauseFile
+    from headrace.channel.pauses import Pauses
+    from headrace.clock import Clock, Deadline
+    from headrace.coordinators.coordinator import Coordinator
+    from headrace.metrics import Metrics
+    from headrace.records import TopicPartition
+
+log = structlog.get_logger(__name__)
+
+#: Seconds between two looks at the clock, which may be set while nobody looks.
+LONGEST_INTERVAL = 60.0
+
+
+class Pausing(Patrol):
+    """The pauses of one channel, and what follows from them. Safe on any thread.
+
+    Only ``wait`` blocks, and a kept pause for as long as a file takes.
+    """
+
+    def __init__(
+        self,
+        pauses: Pauses,
+        *,
+        holdings: Holdings,
+        committer: Committer,
+        coordinator: Coordinator,
+        max_duration: float | None,
+        file: PauseFile | None,
+        metrics: Metrics,
+        channel: str,
+        clock: Clock,
+        fail: Callable[[BaseException], None],
+    ) -> None:
+        self._pauses = pauses
+        self._holdings = holdings
+        self._committer = committer
+        self._coordinator = coordinator
+        self._max_duration = max_duration
+        self._file = file
+        self._metrics = metrics
+        self._channel = channel
+        self._clock = clock
+        self._lock = Lock()
+        self._withdrawn = False
+        self._wake = Event()
+        super().__init__(f"{channel}-pauses", fail)
+
+    # --- beginning and ending ---------------------------------------------------------------
+
+    def restore(self) -> None:
+        """Take up what a former process kept. Before the channel starts.
+
+        Raises:
+            StartError: the file cannot be read.
+        """
+        for pause in [] if self._file is None else self._file.load():
+            self._pauses.add(pause)
+            log.warning("pause_restored", **self._facts(pause))
+        self._follow()
+
+    def begin(
+        self,
+        reason: PauseReason,
+        *,
+        by: str,
+        mode: PauseMode = PauseMode.HOLD,
+        partition: TopicPartition | None = None,
+        until: float | None = None,
+        note: str = "",
+    ) -> Pause:
+        """Begin a pause, in place of one of the same reason and scope. ``wait`` tells its effect.
+
+        ``until`` is in seconds since the epoch; ``pause.max_duration`` may bring the end forward.
+        """
+        now = self._clock.time()
+        if self._max_duration is not None:
+            latest = now + self._max_duration
+            until = latest if until is None else min(until, latest)
+        pause = Pause(reason, by, now, until, mode, partition, note)
+        self._pauses.add(pause)
+        log.info("channel_paused", **self._facts(pause))
+        self._follow()
+        return pause
+
+    def end(
+        self, reason: PauseReason, *, by: str, partition: TopicPartition | None = None
+    ) -> Pause | None:
+        """End a pause; delivery rests on while there are others. None if there was none."""
+        ended = self._pauses.remove(reason, partition)
+        if ended is not None:
+            log.info("channel_resumed", resumed_by=by, **self._facts(ended))
+            self._follow()
+        return ended
+
+    def all(self) -> tuple[Pause, ...]:
+        """Return all pauses, the oldest first."""
+        return self._pauses.all()
+
+    def wait(self, deadline: Deadline) -> bool:
+        """Wait until every pause has its effect; False if one has not by the deadline.
+
+        Then nothing that is paused is in the processor's hands, all that was answered is committed,
+        what is to be given back is given back, and a channel that drains has left its group.
+        """
+        if not self._pauses.wait(self._rests, deadline):
+            return False
+        if self._pauses.drains:
+            return self._coordinator.wait_away(deadline)
+        return self._coordinator.wait_given_back(self._pauses.drained_partitions, deadline)
+
+    def _rests(self) -> bool:
+        held = self._holdings.all()
+        if self._pauses.drains:
+            return not held
+        given_back = self._pauses.drained_partitions
+        return all(
+            owned.state is PartitionState.PAUSED and owned.partition not in given_back
+            for owned in held
+            if self._pauses.rests(owned.partition)
+        )
+
+    # --- what follows -----------------------------------------------------------------------
+
+    def _follow(self) -> None:
+        """Bring the channel in line with its pauses."""
+        with self._lock:
+            self._save()
+            drains = self._pauses.drains
+            if drains != self._withdrawn:
+                self._withdrawn = drains
+                (self._coordinator.withdraw if drains else self._coordinator.undrain)()
+            self._coordinator.leave_out(self._pauses.drained_partitions)
+        self._measure()
+        self._committer.flush()
+        self._holdings.touch_all()
+        self._wake.set()
+
+    def _save(self) -> None:
+        """Keep the operator's pauses; a processor's or a failure's are its own matter."""
+        if self._file is None:
+            return
+        try:
+            self._file.save(p for p in self._pauses.all() if p.reason is PauseReason.OPERATOR)
+        except OSError as error:
+            log.error("pauses_not_kept", channel=self._channel, error=str(error))  # noqa: TRY400 - the reason says it all
+
+    def _measure(self) -> None:
+        counts = self._pauses.by_reason()
+        for reason in PauseReason:
+            begun = [p.since for p in self._pauses.all() if p.reason is reason]
+            labels = self._channel, reason.value
+            self._metrics.pauses.labels(*labels).set(counts.get(reason, 0))
+            self._metrics.paused_since.labels(*labels).set(min(begun, default=0))
+
+    def _facts(self, pause: Pause) -> dict[str, object]:
+        return {
+            "channel": self._channel,
+            "reason": pause.reason.value,
+            "by": pause.by,
+            "mode": pause.mode.value,
+            "partition": None if pause.partition is None else str(pause.partition),
+            "until": pause.until,
+            "note": pause.note,
+        }
+
+    # --- the thread -------------------------------------------------------------------------
+
+    def stop(self, deadline: Deadline) -> bool:
+        """End the thread; False if it overran the deadline."""
+        self._stopping.set()
+        self._wake.set()
+        return super().stop(deadline)
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            end = self._pauses.next_end
+            wait = LONGEST_INTERVAL if end is None else end - self._clock.time()
+            self._wake.wait(max(0.0, min(LONGEST_INTERVAL, wait)))
+            self._wake.clear()
+            over = self._pauses.expire(self._clock.time())
+            for pause in over:
+                log.warning("pause_expired", **self._facts(pause))
+            if over:
+                self._follow()
+
+
+class ProcessorBrakes:
+    """A processor's hand on the pauses of its channel; see ``headrace.processors.Brakes``."""
+
+    def __init__(self, pausing: Pausing, clock: Clock) -> None:
+        self._pausing = pausing
+        self._clock = clock
+
+    def pause(
+        self, note: str, *, seconds: float | None = None, partition: TopicPartition | None = None
+    ) -> None:
+        """Begin the processor's pause."""
+        self._pausing.begin(
+            PauseReason.DOWNSTREAM,
+            by="processor",
+            partition=partition,
+            until=None if seconds is None else self._clock.time() + seconds,
+            note=note,
+        )
+
+    def resume(self, *, partition: TopicPartition | None = None) -> None:
+        """End the processor's pause."""
+        self._pausing.end(PauseReason.DOWNSTREAM, by="processor", partition=partition)

@@ -1,0 +1,248 @@
+"""Pauses of a whole channel in memory: how they begin, what they do, and how they end."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from headrace.channel.pause_file import PauseFile
+from headrace.channel.pauses import Pause, PauseMode, PauseReason
+from headrace.clock import Deadline
+from headrace.coordinators.layout import GroupPaths
+from headrace.errors import StartError
+from headrace.kafka.ports import Failure
+from headrace.metrics import Metrics
+from headrace.processors import BatchResponse
+from headrace.testing import InMemoryBroker, InMemoryZooKeeper, in_memory_channel, running
+from tests.unit.channel.in_memory import P0, P1, committed, eventually, values
+from tests.unit.channel.recorder import PATIENCE, Recorder
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from headrace.processors import ChannelContext
+    from headrace.records import Batch
+
+IDS = GroupPaths("group").ids
+
+
+def soon() -> Deadline:
+    """Return when a test gives up."""
+    return Deadline.after(PATIENCE)
+
+
+def test_a_pause_commits_and_holds_until_every_reason_is_gone(broker: InMemoryBroker) -> None:
+    """Nothing is delivered while any reason stands, partitions are kept, and both say so."""
+    broker.produce(P0, *values(5))
+    recorder = Recorder()
+    channel = in_memory_channel(recorder, broker, commit_interval="1h")
+    with running(channel):
+        recorder.wait(lambda: len(recorder.delivered()) == 1)
+        channel.pause(by="me")
+        channel.pause(PauseReason.DOWNSTREAM, by="the sink")
+        assert channel.wait_paused(soon())
+        assert ("pause", 5) in recorder.calls[0]
+        assert {reading.state for reading in channel.partitions()} == {"paused"}
+        broker.produce(P0, b"later")
+        ended = channel.resume(by="me")
+        assert ended is not None
+        assert ended.by == "me"
+        assert channel.resume(by="me") is None
+        assert channel.wait_paused(soon())
+        assert len(recorder.delivered()) == 1
+        assert [pause.reason for pause in channel.pauses] == [PauseReason.DOWNSTREAM]
+        channel.resume(PauseReason.DOWNSTREAM, by="the sink")
+        recorder.wait(lambda: len(recorder.delivered()) == 2)
+    assert recorder.names() == [
+        "assigned", "batch", "processed", "pause", "resume", "batch", "processed", "terminated",
+    ]  # fmt: skip
+
+
+def test_a_pause_is_not_acknowledged_before_it_is_true(
+    broker: InMemoryBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither while a batch is out, nor while what it answered is not committed."""
+    broker.produce(P0, *values(5))
+    recorder = Recorder()
+    recorder.answer = recorder.later
+    channel = in_memory_channel(recorder, broker)
+    store = channel._parts.store
+    with running(channel):
+        recorder.wait(lambda: len(recorder.futures) == 1)
+        channel.pause(by="me")
+        assert not channel.wait_paused(Deadline.after(0.05))
+        refused = dict.fromkeys([P0], Failure("not now"))
+        monkeypatch.setattr(store, "commit", lambda *_: refused)
+        recorder.futures[0].set_result(BatchResponse.advance())
+        recorder.wait(lambda: len(recorder.errors()) > 0)
+        assert not channel.wait_paused(Deadline.after(0.05))
+        monkeypatch.undo()
+        assert channel.wait_paused(soon())
+        assert broker.committed("group", P0) is not None
+        assert channel.partitions()[0].committed == 5
+
+
+def test_one_partition_is_paused_and_the_other_goes_on(broker: InMemoryBroker) -> None:
+    """Only the partition that is named rests."""
+    recorder = Recorder()
+    channel = in_memory_channel(recorder, broker)
+    with running(channel):
+        recorder.wait(lambda: {"assigned"} <= set(recorder.names(0)) & set(recorder.names(1)))
+        channel.pause(by="me", partition=P0, note="look at offset 0")
+        assert channel.wait_paused(soon())
+        broker.produce(P0, *values(5))
+        broker.produce(P1, *values(5))
+        assert committed(broker, P1, 5)
+        assert recorder.delivered(0) == []
+        channel.resume(by="me", partition=P0)
+        assert committed(broker, P0, 5)
+    assert "pause" not in recorder.names(1)
+
+
+def test_a_draining_pause_leaves_the_group_until_it_ends(broker: InMemoryBroker) -> None:
+    """Partitions end in order and are another member's; afterwards the member takes part again."""
+    zookeeper, recorder, other = InMemoryZooKeeper(), Recorder(), Recorder()
+    channel = in_memory_channel(recorder, broker, zookeeper=zookeeper, member="a")
+    broker.produce(P0, *values(5))
+    with running(channel):
+        assert committed(broker, P0, 5)
+        channel.pause(by="me", mode=PauseMode.DRAIN)
+        assert channel.wait_paused(soon())
+        assert recorder.names()[-1] == "terminated"
+        assert zookeeper.children(IDS) == []
+        with running(in_memory_channel(other, broker, zookeeper=zookeeper, member="b")):
+            broker.produce(P0, *values(5))
+            assert committed(broker, P0, 10)
+            channel.resume(by="me")
+            eventually(lambda: len(channel.partitions()) == 1)
+        eventually(lambda: len(channel.partitions()) == 2)
+    assert other.delivered(0) == [(5, 10, 1)]
+
+
+def test_a_drained_partition_is_another_members_while_it_lasts(broker: InMemoryBroker) -> None:
+    """The member keeps the rest, and takes the partition again afterwards where it is its due."""
+    zookeeper, recorder, other = InMemoryZooKeeper(), Recorder(), Recorder()
+    channel = in_memory_channel(recorder, broker, zookeeper=zookeeper, member="a")
+    with running(channel):
+        eventually(lambda: len(channel.partitions()) == 2)
+        channel.pause(by="me", mode=PauseMode.DRAIN, partition=P0)
+        assert channel.wait_paused(soon())
+        assert [reading.partition for reading in channel.partitions()] == [1]
+        helper = in_memory_channel(other, broker, zookeeper=zookeeper, member="b")
+        with running(helper):
+            other.wait(lambda: "assigned" in other.names(0))
+        channel.resume(by="me", partition=P0)
+        eventually(lambda: len(channel.partitions()) == 2)
+
+
+def test_a_pause_ends_by_itself(broker: InMemoryBroker) -> None:
+    """At its own end, or when the longest time for pauses is over."""
+    recorder = Recorder()
+    channel = in_memory_channel(recorder, broker, pause={"max_duration": "200ms"})
+    with running(channel):
+        recorder.wait(lambda: "assigned" in recorder.names(0))
+        pause = channel.pause(by="me", until=time.time() + 3600)
+        assert pause.until is not None
+        assert pause.until < time.time() + 60
+        recorder.wait(lambda: "resume" in recorder.names(0))
+        assert channel.pauses == ()
+
+
+def test_a_processor_pauses_and_resumes_by_itself(broker: InMemoryBroker) -> None:
+    """Its pause is one of its own: an operator's resume does not end it."""
+
+    class Braking(Recorder):
+        def open(self, context: ChannelContext) -> None:
+            """Keep the context."""
+            self.context = context
+
+    recorder = Braking()
+
+    def answer(batch: Batch) -> BatchResponse:
+        if batch.start == 0:
+            recorder.context.brakes.pause("the sink is full")
+        return BatchResponse.advance()
+
+    recorder.answer = answer
+    broker.produce(P0, *values(20))
+    channel = in_memory_channel(recorder, broker)
+    with running(channel):
+        recorder.wait(lambda: "pause" in recorder.names(0))
+        channel.resume(by="me")
+        assert [(p.reason.value, p.note) for p in channel.pauses] == [
+            ("downstream", "the sink is full")
+        ]
+        assert recorder.delivered() == [(0, 10, 1)]
+        recorder.context.brakes.resume()
+        assert committed(broker, P0, 20)
+
+
+@pytest.mark.parametrize("mode", list(PauseMode))
+def test_an_operators_pause_outlives_the_process_where_it_is_kept(
+    broker: InMemoryBroker, tmp_path: Path, mode: PauseMode
+) -> None:
+    """The next start delivers nothing until the pause ends; a processor's pause is not kept."""
+    file = PauseFile(tmp_path / "state" / "pauses.json")
+    zookeeper = InMemoryZooKeeper()
+    first = in_memory_channel(Recorder(), broker, zookeeper=zookeeper, pauses=file)
+    with running(first):
+        first.pause(by="me", mode=mode, note="until the table is mended")
+        first.pause(PauseReason.DOWNSTREAM, by="processor", partition=P1)
+        assert first.wait_paused(soon())
+    broker.produce(P0, *values(5))
+    recorder = Recorder()
+    second = in_memory_channel(recorder, broker, zookeeper=zookeeper, pauses=file)
+    with running(second):
+        assert second.wait_paused(soon())
+        [pause] = second.pauses
+        assert (pause.by, pause.mode, pause.note) == ("me", mode, "until the table is mended")
+        assert recorder.delivered() == []
+        second.resume(by="me")
+        assert committed(broker, P0, 5)
+    assert file.load() == []
+
+
+def test_kept_pauses_come_back_as_they_were(tmp_path: Path) -> None:
+    """Every field is kept."""
+    file = PauseFile(tmp_path / "pauses.json")
+    pauses = [
+        Pause(PauseReason.OPERATOR, "a", 1.5, 7.0, PauseMode.DRAIN, P1, "because"),
+        Pause(PauseReason.OPERATOR, "b", 2.0),
+    ]
+    file.save(pauses)
+    assert file.load() == pauses
+    assert [path.name for path in tmp_path.iterdir()] == ["pauses.json"]
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"version": 2}', '{"version": 1, "pauses": [{}]}'])
+def test_a_file_that_cannot_be_read_stops_the_start(
+    broker: InMemoryBroker, tmp_path: Path, text: str
+) -> None:
+    """To deliver though somebody paused may do harm; the message says what to do."""
+    (tmp_path / "pauses.json").write_text(text, encoding="utf-8")
+    channel = in_memory_channel(Recorder(), broker, pauses=PauseFile(tmp_path / "pauses.json"))
+    with pytest.raises(StartError, match=r"pauses\.json cannot be read .*delete the file"):
+        channel.start(soon())
+
+
+def test_pauses_are_in_the_metrics(broker: InMemoryBroker) -> None:
+    """How many there are of each reason, and since when."""
+    metrics = Metrics()
+    channel = in_memory_channel(Recorder(), broker, metrics=metrics)
+
+    def value(name: str) -> float | None:
+        labels = {"channel": "member", "reason": "operator"}
+        return metrics.registry.get_sample_value(f"headrace_{name}", labels)
+
+    with running(channel):
+        before = time.time()
+        channel.pause(by="me")
+        channel.pause(by="me", partition=P0)
+        assert value("pauses") == 2
+        assert before <= (value("paused_since_timestamp_seconds") or 0) <= time.time()
+        channel.resume(by="me")
+        channel.resume(by="me", partition=P0)
+        assert value("pauses") == 0
+        assert value("paused_since_timestamp_seconds") == 0
