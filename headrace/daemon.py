@@ -14,7 +14,7 @@ import structlog
 from headrace.clock import Deadline
 from headrace.config import load
 from headrace.controller import KafkaController
-from headrace.errors import ConfigError, FatalError, InstanceInUseError, StartError
+from headrace.errors import ConfigError, FatalError, StartError
 from headrace.logs import configure_logging
 from headrace.metrics import Metrics, MetricsServer
 
@@ -54,7 +54,10 @@ class ExitCode(IntEnum):
     """The configuration cannot be used; standard error names each mistake."""
 
     NOT_STARTED = 3
-    """Kafka, ZooKeeper, Java or the user's code could not be reached; nothing was claimed."""
+    """Kafka, ZooKeeper, Java or the user's code could not be reached; nothing was claimed.
+
+    Or the name is in use, or ZooKeeper denies access: then also when it does so later.
+    """
 
     CHANNEL_FAILED = 4
     """A channel stopped: its policy says so, its processor failed for good, or a topic of a
@@ -192,7 +195,7 @@ def _stop(controller: KafkaController, config: Config, failure: BaseException | 
     report = controller.stop(Deadline.after(config.shutdown_timeout))
     if isinstance(failure, FatalError):
         return ExitCode.RESTART
-    if isinstance(failure, InstanceInUseError):
+    if isinstance(failure, StartError):
         return ExitCode.NOT_STARTED
     if failure is not None:
         return ExitCode.CHANNEL_FAILED

@@ -35,6 +35,10 @@ class ZooKeeperUnavailableError(StartError):
     """No ZooKeeper server answered within the time allowed, or it refused the session."""
 
 
+class ZooKeeperAccessError(StartError):
+    """ZooKeeper denies a member access to a node that it cannot do without."""
+
+
 class InstanceInUseError(StartError):
     """Another live process holds the same ``instance_id``."""
 

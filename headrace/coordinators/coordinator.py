@@ -13,7 +13,7 @@ from headrace.clock import SYSTEM_CLOCK, Clock, Deadline
 from headrace.coordinators.member import GroupMember
 from headrace.coordinators.member_states import ENDED, MemberState
 from headrace.coordinators.settings import CoordinatorSettings
-from headrace.errors import FatalError, HeadraceError, StartError
+from headrace.errors import FatalError, HeadraceError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -35,7 +35,7 @@ class Coordinator:
     """One per channel. All methods are safe on any thread.
 
     The commands only enqueue; what they lead to is told to the listener, on the coordinator's
-    thread. ``start``, ``stop``, ``drain`` and ``wait_joined`` are for the owner; the last three
+    thread. ``start``, ``stop``, ``drain`` and ``wait_away`` are for the owner; the last three
     block until their deadline at most.
     """
 
@@ -67,20 +67,6 @@ class Coordinator:
         self._registry.watch(self._on_change)
         self._registry.listen(self._on_session)
         self._thread.start()
-
-    def wait_joined(self, deadline: Deadline) -> None:
-        """Wait until the member is in the group.
-
-        Raises what the coordinator failed with (InstanceInUseError among others), or StartError.
-        """
-        joined = self._wait(deadline, lambda: self._member.state is not MemberState.JOINING)
-        if self._member.failure is not None:
-            raise self._member.failure
-        if not joined:
-            raise StartError(
-                f"member {self._registry.member!r} could not join its group in time: "
-                f"{self._member.obstacle}"
-            )
 
     def drain(self, deadline: Deadline) -> tuple[Claim, ...]:
         """Ask the channel for all claims and take no new ones, but stay a member.

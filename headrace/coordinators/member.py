@@ -72,7 +72,6 @@ class GroupMember:
         self._next_beat = 0.0
         self.state = MemberState.JOINING
         self.failure: HeadraceError | None = None
-        self.obstacle = "ZooKeeper was not asked yet"
         self.last_progress = clock.monotonic()
 
     @property
@@ -244,8 +243,7 @@ class GroupMember:
             self._wait_for_name(error)
             return
         except RegistryUnavailableError as error:
-            self.obstacle = str(error)
-            log.warning("join_put_off", member=self._registry.member, reason=self.obstacle)
+            log.warning("join_put_off", member=self._registry.member, reason=str(error))
             return
         self._first_holder = None
         self._published = self._info
@@ -263,8 +261,7 @@ class GroupMember:
             self._first_holder = error.holder
             # the servers may take up to twice a session's time-out to notice its end
             self._give_up_at = now + 2 * self._registry.session_timeout
-            self.obstacle = str(error)
-            log.info("name_still_held", member=self._registry.member, reason=self.obstacle)
+            log.info("name_still_held", member=self._registry.member, reason=str(error))
         alive = error.holder.beats > self._first_holder.beats
         if alive or now >= self._give_up_at:
             self.fail(InstanceInUseError(str(error)))

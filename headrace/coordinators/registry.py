@@ -87,8 +87,9 @@ class Registry(Protocol):
     """One member's access to its group. Used by one thread, the coordinator's.
 
     Each call blocks for a bounded time: the store's time-out for one operation, once or twice. It
-    raises ``RegistryUnavailableError`` when no answer came, and the store's fatal error when none
-    will ever come. Callbacks run on a thread of the store: they only enqueue.
+    raises ``RegistryUnavailableError`` when no answer came, ``ZooKeeperAccessError`` when the store
+    denies access, and its fatal error when no answer will ever come. Callbacks run on a thread of
+    the store: they only enqueue.
     """
 
     @property

@@ -11,7 +11,8 @@ from headrace.coordinators.claim_nodes import Claimant, ClaimNodes
 from headrace.coordinators.layout import GroupPaths
 from headrace.coordinators.member_nodes import MemberNodes
 from headrace.coordinators.registry import RegistryUnavailableError
-from headrace.zookeeper.errors import ZooKeeperError
+from headrace.errors import ZooKeeperAccessError
+from headrace.zookeeper.errors import AccessDeniedError, ZooKeeperError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
@@ -146,9 +147,11 @@ def _no_answer() -> Iterator[None]:
     """Say that no useful answer came in the registry's words.
 
     Answers that have a meaning were taken before; what is left is a lost connection, a time-out,
-    refused access, or a node that changed twice while we looked.
+    a node that changed twice while we looked, or denied access, which no waiting mends.
     """
     try:
         yield
+    except AccessDeniedError as error:
+        raise ZooKeeperAccessError(str(error)) from error
     except ZooKeeperError as error:
         raise RegistryUnavailableError(str(error)) from error

@@ -24,6 +24,7 @@ from headrace.coordinators.registry import (
     RegistryUnavailableError,
 )
 from headrace.coordinators.zookeeper_registry import ZooKeeperRegistry
+from headrace.errors import ZooKeeperAccessError
 from headrace.offsets.errors import ChannelRunningError, OffsetsError
 from headrace.zookeeper.errors import NoNodeError
 
@@ -220,7 +221,7 @@ def _end(registry: ZooKeeperRegistry, hold: Hold) -> None:
     try:
         hold.release()
         registry.leave()
-    except (RegistryUnavailableError, MembershipLostError) as error:
+    except (RegistryUnavailableError, MembershipLostError, ZooKeeperAccessError) as error:
         log.warning("hold_left_to_session", error=str(error))
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from headrace.testing.node_tree import NodeTree, parent_of
 from headrace.zookeeper.errors import (
+    AccessDeniedError,
     NodeExistsError,
     NoNodeError,
     NotConnectedError,
@@ -162,6 +163,7 @@ class InMemorySession:
         self._late: deque[Callable[[], object]] = deque()
         self._delay = False
         self._reads_to_answer: int | None = None
+        self._denied: tuple[str, ...] = ()
 
     # --- what a test does to it -------------------------------------------------------------
 
@@ -172,6 +174,10 @@ class InMemorySession:
     def suspend_after_reading(self, times: int) -> None:
         """Cut the connection as soon as the next ``times`` readings of nodes are answered."""
         self._reads_to_answer = times
+
+    def deny(self, *prefixes: str) -> None:
+        """Refuse access to all nodes whose paths begin so, from now on."""
+        self._denied = prefixes
 
     def resume(self) -> None:
         """Connect again, with the same session where it has not ended meanwhile."""
@@ -339,3 +345,5 @@ class InMemorySession:
             raise SessionClosedError("the session is closed")
         if self._state is not SessionState.CONNECTED:
             raise NotConnectedError(path, "not connected")
+        if path.startswith(self._denied):
+            raise AccessDeniedError(path, "access denied, as the test wants it")

@@ -51,11 +51,11 @@ _ANSWERS: dict[type[Exception], tuple[type[ZooKeeperError], str]] = {
     kazoo_errors.NotEmptyError: (NotEmptyError, "it has children"),
     kazoo_errors.NoAuthError: (
         AccessDeniedError,
-        "access denied; mend its ACL or the credentials in the zookeeper section",
+        "access denied; correct the credentials in zookeeper.digest or .sasl, or the node's ACL",
     ),
     kazoo_errors.InvalidACLError: (
         AccessDeniedError,
-        "the servers refuse the ACL; an entry with scheme 'auth' needs digest or SASL credentials",
+        "the servers refuse the ACL; unless zookeeper.acl is open, it needs .digest or .sasl",
     ),
 }
 """What the servers may answer. In a refused transaction all operations but one are merely

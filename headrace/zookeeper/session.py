@@ -13,7 +13,7 @@ from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.states import KazooState, KeeperState
 
 from headrace.clock import SYSTEM_CLOCK, Clock, Deadline
-from headrace.errors import HeadraceError, ZooKeeperUnavailableError
+from headrace.errors import HeadraceError, ZooKeeperAccessError, ZooKeeperUnavailableError
 from headrace.zookeeper._client import (
     Credentials,
     build_client,
@@ -24,6 +24,7 @@ from headrace.zookeeper._client import (
 )
 from headrace.zookeeper._ending import Ending
 from headrace.zookeeper.errors import (
+    AccessDeniedError,
     NodeExistsError,
     NoNodeError,
     NotConnectedError,
@@ -104,7 +105,8 @@ class ZooKeeperSession:
     def start(self) -> None:
         """Connect, end what a crashed predecessor left, create the chroot.
 
-        Blocks for at most ``connect_timeout`` seconds, then raises ZooKeeperUnavailableError.
+        Blocks for at most ``connect_timeout`` seconds, then raises ZooKeeperUnavailableError;
+        ZooKeeperAccessError where the chroot is denied to us.
         """
         deadline = Deadline.after(self._settings.connect_timeout, self._clock)
         self._retire_predecessor(deadline)
@@ -117,6 +119,8 @@ class ZooKeeperSession:
             self._ending.wait(0)
             if isinstance(error, ZooKeeperUnavailableError):
                 raise
+            if isinstance(error, AccessDeniedError):
+                raise ZooKeeperAccessError(str(error)) from error
             raise self._unavailable(str(error)) from error
         log.info(
             "zookeeper_session_started",

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.request import urlopen
@@ -23,6 +24,7 @@ from headrace.zookeeper.settings import ZooKeeperSettings
 from tests.brokers import stored_offset
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from tests.brokers import Broker
@@ -209,11 +211,17 @@ class Site:
     def nodes(self) -> list[str]:
         """Return the member and owner nodes of the group."""
         paths = GroupPaths(self.group)
+        with self.zookeeper() as session:
+            parents = [p for p in (paths.ids, paths.owners(self.topic)) if session.exists(p)]
+            return [f"{parent}/{child}" for parent in parents for child in session.children(parent)]
+
+    @contextmanager
+    def zookeeper(self) -> Iterator[ZooKeeperSession]:
+        """Open a session beside the daemons'."""
         session = ZooKeeperSession(ZooKeeperSettings(self.zookeeper_hosts))
         session.start()
         try:
-            parents = [p for p in (paths.ids, paths.owners(self.topic)) if session.exists(p)]
-            return [f"{parent}/{child}" for parent in parents for child in session.children(parent)]
+            yield session
         finally:
             assert session.close(Deadline.after(WAIT))
 

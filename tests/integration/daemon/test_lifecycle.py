@@ -99,6 +99,23 @@ def test_a_name_that_is_held_is_refused_by_pid(site: Site) -> None:
     assert first.wait() == 0
 
 
+def test_wrong_credentials_end_the_process_and_name_the_setting(site: Site) -> None:
+    """A daemon that may not join a group says so and ends with exit 3; the group goes on."""
+    document = site.document()
+    with site.zookeeper() as session:
+        session.ensure(f"/{site.group}")
+    chroot = {"chroot": f"/{site.group}", "acl": "creator"}
+    document["zookeeper"] |= {**chroot, "digest": {"username": "u", "password": "right"}}
+    first = site.daemon(document).start()
+    first.wait_event("partition_claimed")
+    other = site.document() | {"instance_id": "two"}
+    other["zookeeper"] |= {**chroot, "digest": {"username": "u", "password": "wrong"}}
+    second = site.daemon(other).start()
+    assert second.wait() == 3
+    assert "zookeeper.digest" in second.wait_event("coordinator_failed")["reason"]
+    assert first.running.poll() is None
+
+
 def test_a_name_that_another_host_holds_is_refused(site: Site) -> None:
     """Where only ZooKeeper knows of the holder, the second daemon ends with exit 3 as well."""
     first = site.run()

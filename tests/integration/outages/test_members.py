@@ -128,6 +128,10 @@ def _delete_owner(session: ZooKeeperSession, group: Group) -> None:
     session.delete(group.paths.owner(group.partition()))
 
 
+def _rewrite_owner(session: ZooKeeperSession, group: Group) -> None:
+    session.set(group.paths.owner(group.partition()), b"scribble")
+
+
 def _delete_epoch(session: ZooKeeperSession, group: Group) -> None:
     session.delete(group.paths.epoch(group.partition()))
 
@@ -141,7 +145,9 @@ def _delete_member(session: ZooKeeperSession, group: Group) -> None:
 
 
 @pytest.mark.parametrize(
-    "harm", [_delete_owner, _delete_epoch, _rewrite_epoch, _delete_member], ids=lambda f: f.__name__
+    "harm",
+    [_delete_owner, _rewrite_owner, _delete_epoch, _rewrite_epoch, _delete_member],
+    ids=lambda f: f.__name__,
 )
 def test_nodes_that_somebody_harms_cost_the_claim_and_no_record(
     make_group: Callable[..., Group],

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from kazoo.client import KazooClient
+from kazoo.security import OPEN_ACL_UNSAFE, make_digest_acl
 
 from headrace.clock import Deadline
-from headrace.errors import ZooKeeperUnavailableError
+from headrace.errors import ZooKeeperAccessError, ZooKeeperUnavailableError
 from headrace.kafka.ports import StoredOffset
 from headrace.local.ports import LOOPBACK, free_port
 from headrace.local.zookeeper import ZooKeeperServer
@@ -91,6 +94,79 @@ def test_members_with_an_identity_share_and_strangers_see_nothing(
         assert controller.stop(Deadline.after(WAIT)).left == ()
     assert set((first.values + second.values).values()) == {1}
     assert len(first.values + second.values) == 20
+
+
+def test_a_member_with_wrong_credentials_fails_and_the_others_go_on(
+    make_group: Callable[..., Group], zookeeper_hosts: str
+) -> None:
+    """It is denied access while it joins, says which setting to correct, and holds up nobody."""
+    group, notes = make_group(zookeeper_hosts), Notes()
+    right, wrong = group.document("a"), group.document("b")
+    with group.zookeeper() as session:
+        session.ensure(f"/{group.name}")
+    right["zookeeper"] |= {"chroot": f"/{group.name}", **IDENTITY}
+    wrong["zookeeper"] |= {
+        **right["zookeeper"],
+        "digest": {"username": "headrace", "password": "guess"},
+    }
+    controller = group.start(right, {CHANNEL: notes})
+    notes.wait(lambda: len(notes.assigned) == 1)
+    refused = group.start(wrong, {CHANNEL: Notes()})
+    failure = refused.wait(WAIT)
+    assert isinstance(failure, ZooKeeperAccessError)
+    assert group.paths.ids in str(failure)
+    assert "zookeeper.digest" in str(failure)
+    assert refused.stop(Deadline.after(WAIT)).left == ()
+    group.produce(5)
+    eventually(lambda: group.stored() == [StoredOffset(5, 1)])
+    assert controller.stop(Deadline.after(WAIT)).left == ()
+
+
+def test_a_chroot_that_is_denied_ends_the_start(
+    make_group: Callable[..., Group], zookeeper_hosts: str
+) -> None:
+    """The error says that access is denied, and not that no server answered."""
+    group = make_group(zookeeper_hosts)
+    document = group.document("a")
+    document["zookeeper"] |= {"chroot": f"/{group.name}", **IDENTITY}
+    assert group.start(document, {CHANNEL: Notes()}).stop(Deadline.after(WAIT)).left == ()
+    document["zookeeper"]["digest"] = {"username": "headrace", "password": "guess"}
+    with pytest.raises(ZooKeeperAccessError, match=r"zookeeper\.digest"):
+        group.start(document, {CHANNEL: Notes()})
+
+
+@pytest.mark.parametrize("node", ["member", "owners"])
+def test_access_that_is_taken_from_a_running_member_ends_it(
+    make_group: Callable[..., Group], zookeeper_hosts: str, node: str
+) -> None:
+    """It gives everything up without another commit, and a member that may takes over."""
+    group, notes = make_group(zookeeper_hosts), Notes()
+    paths = {"member": group.paths.member("a"), "owners": group.paths.owners(group.topic)}
+    controller = group.start(group.document("a"), {CHANNEL: notes})
+    notes.wait(lambda: len(notes.assigned) == 1)
+    with _operator(zookeeper_hosts) as operator:
+        operator.set_acls(paths[node], [make_digest_acl("operator", "x", all=True)])
+        failure = controller.wait(WAIT)
+        assert isinstance(failure, ZooKeeperAccessError)
+        assert paths[node] in str(failure)
+        notes.wait(lambda: not notes.assigned)
+        controller.stop(Deadline.after(WAIT))
+        if node == "owners":
+            operator.set_acls(paths[node], OPEN_ACL_UNSAFE)
+    group.produce(5)
+    with group.running(Notes(), "b"):
+        eventually(lambda: group.stored() == [StoredOffset(5, 2)])
+
+
+@contextmanager
+def _operator(hosts: str) -> Iterator[KazooClient]:
+    client = KazooClient(hosts, auth_data=[("digest", "operator:x")])
+    client.start(WAIT)
+    try:
+        yield client
+    finally:
+        client.stop()
+        client.close()
 
 
 def test_a_member_is_let_in_by_its_certificate(

@@ -9,10 +9,11 @@ import pytest
 from headrace.clock import SYSTEM_CLOCK, Deadline
 from headrace.coordinators.claims import LossReason
 from headrace.coordinators.coordinator import Coordinator
+from headrace.coordinators.layout import GroupPaths
 from headrace.coordinators.member_states import MemberState
 from headrace.coordinators.members import MemberInfo
 from headrace.coordinators.settings import CoordinatorSettings
-from headrace.errors import FatalError, HeadraceError, InstanceInUseError, StartError
+from headrace.errors import FatalError, HeadraceError, ZooKeeperAccessError
 from headrace.records import TopicPartition
 from headrace.testing import InMemoryRegistry, InMemoryZooKeeper
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 INFO = MemberInfo(frozenset({"orders"}))
 SETTINGS = CoordinatorSettings(rebalance_delay=0.02, safety_poll=30, retry_delay=0.05)
+PATHS = GroupPaths("group")
 WAIT = 10.0
 
 
@@ -206,27 +208,14 @@ def test_added_partitions_and_other_wishes_are_commands(running: Running) -> Non
     assert [running.inbox.requests.get(timeout=WAIT) for _ in range(3)]
 
 
-def test_waiting_for_the_join_raises_what_went_wrong(running: Running) -> None:
-    """A name in use is raised to the starter and told to the channel."""
-    running.coordinator.wait_joined(Deadline.after(WAIT))
-    zookeeper = running.registry.session._zookeeper
-    zookeeper.session_timeout = 0.05
-    second = Running(zookeeper, "a")
-    with pytest.raises(InstanceInUseError):
-        second.coordinator.wait_joined(Deadline.after(WAIT))
-    assert isinstance(second.inbox.errors.get(timeout=WAIT), InstanceInUseError)
-    assert second.coordinator.stop(Deadline.after(WAIT)) == ()
-
-
-def test_waiting_for_the_join_ends_by_its_deadline(zookeeper: InMemoryZooKeeper) -> None:
-    """Without a connection the wait ends in an error, and the coordinator can be stopped."""
+def test_a_stop_ends_a_member_that_could_not_join(zookeeper: InMemoryZooKeeper) -> None:
+    """Without a connection there is nothing to give back, and the thread ends."""
     registry = InMemoryRegistry(zookeeper)
     registry.session.suspend()
     coordinator = Coordinator(registry, Inbox(), INFO, SETTINGS)
     coordinator.start()
-    with pytest.raises(StartError, match="could not join"):
-        coordinator.wait_joined(Deadline.after(0.05))
     assert coordinator.stop(Deadline.after(WAIT)) == ()
+    assert coordinator.turn_limit is None
 
 
 def test_a_crash_of_the_coordinator_is_told(
@@ -244,6 +233,36 @@ def test_a_crash_of_the_coordinator_is_told(
     assert running.inbox.losses.qsize() == len(claims)
     assert isinstance(running.coordinator.failure, FatalError)
     assert not claims[0].lease.valid()
+
+
+def test_a_member_that_is_denied_access_fails_and_says_where(zookeeper: InMemoryZooKeeper) -> None:
+    """Denied while it joins, it ends with an error that names the node, and is no member."""
+    registry, inbox = InMemoryRegistry(zookeeper, member="a"), Inbox()
+    registry.session.deny(PATHS.ids)
+    coordinator = Coordinator(registry, inbox, INFO, SETTINGS)
+    coordinator.start()
+    error = inbox.errors.get(timeout=WAIT)
+    assert isinstance(error, ZooKeeperAccessError)
+    assert PATHS.ids in str(error)
+    assert coordinator.failure is error
+    assert coordinator.stop(Deadline.after(WAIT)) == ()
+
+
+@pytest.mark.parametrize(
+    "denied", [PATHS.member("a"), PATHS.owners("orders")], ids=["own node", "owner nodes"]
+)
+def test_access_denied_to_a_running_member_ends_all_its_claims(
+    running: Running, denied: str
+) -> None:
+    """It does nothing more under them: their lease is broken before the channel hears why."""
+    claims = running.take(2)
+    running.registry.session.deny(denied)
+    running.coordinator.update(MemberInfo(frozenset({"orders"}), weight=2))
+    assert isinstance(running.inbox.errors.get(timeout=WAIT), ZooKeeperAccessError)
+    assert [running.inbox.losses.get_nowait() for _ in claims] == [
+        (claim, LossReason.FAILED) for claim in claims
+    ]
+    assert not any(claim.lease.valid() for claim in claims)
 
 
 def test_turns_are_seen_by_a_watchdog(zookeeper: InMemoryZooKeeper) -> None:
