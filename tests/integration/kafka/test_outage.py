@@ -11,6 +11,7 @@ from headrace.errors import KafkaUnavailableError
 from headrace.kafka import TransactionalOffsetStore
 from headrace.kafka.ports import Commit, Failure, OffsetStoreError, Refusal, StoredOffset
 from headrace.local import KafkaBroker
+from headrace.local.waiting import wait_for
 from headrace.records import TopicPartition
 from tests.brokers import stored_offset
 from tests.integration.kafka.test_contract import RealWorld
@@ -63,6 +64,38 @@ def test_a_frozen_broker_is_unavailable_in_time(server: KafkaBroker) -> None:
     server.resume()
     assert partition.topic in catalog.describe([partition.topic], Deadline.after(WAIT))
     catalog.close()
+
+
+def test_an_offset_is_not_read_before_our_own_commit_of_it_is_decided(server: KafkaBroker) -> None:
+    """A commit that came too late is stored before the next claim reads, or never."""
+    world = RealWorld(server.address)
+    partition = TopicPartition(world.create_topic(), 0)
+    store = TransactionalOffsetStore({"bootstrap.servers": server.address}, "decided")
+
+    def commit(offset: int, seconds: float) -> Mapping[TopicPartition, Failure]:
+        offsets = {partition: Commit(offset, 1, "a", transactional_id="decided.1")}
+        return store.commit(offsets, Deadline.after(seconds))
+
+    def found() -> StoredOffset | None:
+        store.serve()
+        try:
+            return store.find([partition], Deadline.after(1)).get(partition)
+        except OffsetStoreError:
+            return None
+
+    late = Deadline.after(WAIT)
+    while commit(5, 5):
+        assert not late.expired
+    server.pause(Deadline.after(WAIT))
+    assert commit(7, 0.5)
+    with pytest.raises(OffsetStoreError, match="not decided yet"):
+        store.find([partition], Deadline.after(0.5))
+    server.resume()
+    decided = wait_for(found, late)
+    assert decided in {StoredOffset(5, 1), StoredOffset(7, 1)}
+    store.serve()
+    assert stored_offset(store, partition) == decided
+    store.close()
 
 
 def test_a_transaction_without_an_answer_is_settled(server: KafkaBroker) -> None:

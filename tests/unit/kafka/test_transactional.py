@@ -10,9 +10,10 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from headrace.clock import Deadline
-from headrace.kafka import transactional
-from headrace.kafka.ports import Commit, OffsetStoreError, Refusal
-from headrace.kafka.transactional import STUCK_AFTER, TransactionalOffsetStore
+from headrace.kafka import transactional_producer
+from headrace.kafka.ports import Commit, OffsetStoreError, Refusal, StoredOffset
+from headrace.kafka.transactional import TransactionalOffsetStore
+from headrace.kafka.transactional_producer import STUCK_AFTER
 from headrace.records import TopicPartition
 from headrace.testing import FakeClock
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
     from headrace.kafka.ports import Failure
 
-P0 = TopicPartition("events", 0)
+P0, P1 = TopicPartition("events", 0), TopicPartition("events", 1)
 WAIT = 10.0
 
 TIMED_OUT = KafkaError(KafkaError._TIMED_OUT, "timed out", retriable=True)
@@ -78,7 +79,7 @@ class Stage:
 def stage(monkeypatch: pytest.MonkeyPatch) -> Stage:
     """Producers that do as they are told."""
     stage = Stage()
-    monkeypatch.setattr(transactional, "Producer", stage.producer)
+    monkeypatch.setattr(transactional_producer, "Producer", stage.producer)
     return stage
 
 
@@ -180,6 +181,77 @@ def test_a_call_that_does_not_come_back_ends_the_stay(
     assert refusals == [Refusal.NONE] * 3 + [Refusal.MEMBERSHIP]
     stage.hang.set()
     assert commit("tx.2") is None
+
+
+@pytest.fixture
+def stored(store: TransactionalOffsetStore, monkeypatch: pytest.MonkeyPatch) -> StoredOffset:
+    """What a broker would say of every partition."""
+    offset = StoredOffset(5, 1)
+    monkeypatch.setattr(store._plain, "read_many", lambda wanted, _: dict.fromkeys(wanted, offset))
+    return offset
+
+
+@pytest.mark.parametrize(("call", "then"), [("send", "abort"), ("commit", "commit")])
+def test_a_new_claim_of_ours_waits_for_what_an_earlier_one_committed(
+    stage: Stage,
+    store: TransactionalOffsetStore,
+    commit: Callable[..., Failure | None],
+    stored: StoredOffset,
+    *,
+    call: str,
+    then: str,
+) -> None:
+    """Its offset is not read while a commit of it may still be stored; serving decides that."""
+    stage.script[call] = deque([TIMED_OUT, TIMED_OUT])
+    stage.script[then] = deque([TIMED_OUT, TIMED_OUT] if then == call else [TIMED_OUT])
+    assert commit() is not None
+    for _ in range(2):
+        with pytest.raises(OffsetStoreError, match=r"events-0 .* not decided yet"):
+            store.find([P0, P1], Deadline.after(WAIT))
+        assert store.find([P1], Deadline.after(WAIT)) == {P1: stored}
+        store.serve()
+    assert stage.calls[-1] == then
+    assert store.find([P0], Deadline.after(WAIT)) == {P0: stored}
+    calls = list(stage.calls)
+    store.serve()
+    assert stage.calls == calls
+
+
+def test_what_a_producer_left_that_is_shut_out_need_not_be_waited_for(
+    stage: Stage,
+    store: TransactionalOffsetStore,
+    commit: Callable[..., Failure | None],
+    stored: StoredOffset,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A later stay fences it like anybody else's."""
+    monkeypatch.setattr(store._plain, "fence", lambda *_: None)
+    stage.script["commit"] = deque([TIMED_OUT])
+    assert commit() is not None
+    store.fence(["tx.1"], Deadline.after(WAIT))
+    assert store.find([P0], Deadline.after(WAIT)) == {P0: stored}
+
+
+def test_a_settling_that_does_not_come_back_ends_the_stay(
+    stage: Stage,
+    commit: Callable[..., Failure | None],
+    store: TransactionalOffsetStore,
+    stored: StoredOffset,
+) -> None:
+    """Nothing waits for it for ever: the next commit hears that the stay is over."""
+    clock = FakeClock()
+    store._clock = clock
+    stage.script["commit"] = deque([TIMED_OUT])
+    assert commit(deadline=Deadline.after(WAIT, clock)) is not None
+    stage.hang.clear()
+    store.serve()
+    clock.advance(STUCK_AFTER)
+    store.serve()
+    assert store.find([P0], Deadline.after(WAIT)) == {P0: stored}
+    failure = commit()
+    assert failure is not None
+    assert failure.refusal is Refusal.MEMBERSHIP
+    stage.hang.set()
 
 
 def test_a_claim_without_a_producer_commits_plainly(

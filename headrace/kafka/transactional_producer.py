@@ -1,0 +1,182 @@
+"""The transactional producer through which a member commits offsets during one stay in a group."""
+
+from __future__ import annotations
+
+from enum import Enum
+from functools import partial
+from threading import Thread
+from typing import TYPE_CHECKING, Any
+
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from headrace.clock import Deadline
+from headrace.kafka import properties
+from headrace.kafka.ports import Failure, Refusal
+from headrace.records import TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from confluent_kafka import TopicPartition as ClientPartition
+
+    from headrace.clock import Clock
+
+#: Milliseconds after which the brokers abort a transaction whose producer is silent. Offsets in an
+#: open transaction cannot be read; a new owner does not wait for this, it fences the producer.
+TRANSACTION_TIMEOUT_MS = 15_000
+
+#: Milliseconds that a request may stay unanswered. The client's call that adds offsets to a
+#: transaction waits for this, whatever time-out it is given: 15 s with the client's own choice.
+SOCKET_TIMEOUT_MS = 5_000
+
+#: Seconds after which a call of the client counts as hung, provided that the brokers answer: what
+#: a transaction left open is aborted by them before that.
+STUCK_AFTER = 2 * TRANSACTION_TIMEOUT_MS / 1000
+
+#: Seconds in which an earlier commit has to be decided; then it is asked for again.
+SETTLE_TIMEOUT = 5.0
+
+#: Seconds that brokers which answer take for it; the next commit would find the producer busy.
+_MOMENT = 0.2
+
+_SHUT_OUT = "the brokers shut out our transactional producer"
+
+
+class _Phase(Enum):
+    """Where the producer stands with its transaction; what follows after a time-out."""
+
+    NEW = "new"
+    """``init_transactions`` has not succeeded yet."""
+    READY = "ready"
+    """No transaction is open."""
+    OPEN = "open"
+    """Its offsets are not all sent: it can only be aborted."""
+    COMMITTING = "committing"
+    """Its end was asked for: only asking again tells whether it took place."""
+
+
+class TransactionalProducer:
+    """The producer of one stay in a group. Used by the committer's thread; ``undecided`` by any.
+
+    Its calls run on a thread of their own, one commit at a time: the client does not heed every
+    time-out, and after some outages a call never comes back.
+
+    ``undecided`` are the partitions whose offsets may be stored yet, or not: the last transaction
+    that has them is still under way, or its end has no answer.
+    """
+
+    def __init__(self, client_properties: Mapping[str, Any], transactional_id: str) -> None:
+        self.transactional_id = transactional_id
+        self.undecided: frozenset[TopicPartition] = frozenset()
+        self._phase = _Phase.NEW
+        self._call: Thread | None = None
+        self._called_at = 0.0
+        self._outcome: Failure | None = None
+        self._producer = Producer(
+            {
+                "socket.timeout.ms": SOCKET_TIMEOUT_MS,
+                **properties.base(client_properties),
+                "transactional.id": transactional_id,
+                "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
+            }
+        )
+
+    def commit(
+        self, entries: list[ClientPartition], group: object, deadline: Deadline
+    ) -> Failure | None:
+        """Store offsets, after what an earlier call left undecided; None if they are stored."""
+        if self.busy_for(deadline.clock) > 0:
+            return Failure("the producer is still busy with an earlier commit")
+        self.undecided |= _partitions(entries)
+        call = self._begin(partial(self._transact, entries, group, deadline), deadline.clock)
+        call.join(deadline.remaining)
+        if call.is_alive():
+            return Failure("no answer to the transaction in time")
+        return self._outcome
+
+    def settle(self, clock: Clock) -> None:
+        """Find out what became of an earlier commit, if nobody does; waits only a moment."""
+        if self.undecided and self.busy_for(clock) == 0:
+            settling = partial(self._settle, Deadline.after(SETTLE_TIMEOUT, clock))
+            self._begin(settling, clock).join(_MOMENT)
+
+    def _begin(self, work: Callable[[], None], clock: Clock) -> Thread:
+        self._called_at = clock.monotonic()
+        self._call = Thread(target=self._run, args=[work], name="kafka-commit", daemon=True)
+        self._call.start()
+        return self._call
+
+    def busy_for(self, clock: Clock) -> float:
+        """Return the seconds for which a call has not come back, 0.0 if there is none."""
+        if self._call is None or not self._call.is_alive():
+            return 0.0
+        return max(clock.monotonic() - self._called_at, 0.001)
+
+    def serve(self) -> None:
+        """Hand over what the client has to say."""
+        self._producer.poll(0)
+
+    # --- on the thread of a call ------------------------------------------------------------
+
+    def _run(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except KafkaException as error:
+            self._outcome = self._failed(error.args[0])
+        else:
+            self._outcome = None
+
+    def _transact(self, entries: list[ClientPartition], group: object, deadline: Deadline) -> None:
+        self._settle(deadline)
+        self.undecided = _partitions(entries)
+        self._producer.begin_transaction()
+        self._phase = _Phase.OPEN
+        self._producer.send_offsets_to_transaction(entries, group, _left(deadline))
+        self._phase = _Phase.COMMITTING
+        self._producer.commit_transaction(_left(deadline))
+        self._phase = _Phase.READY
+        self.undecided = frozenset()
+
+    def _settle(self, deadline: Deadline) -> None:
+        match self._phase:
+            case _Phase.NEW:
+                self._producer.init_transactions(_left(deadline))
+            case _Phase.OPEN:
+                self._producer.abort_transaction(_left(deadline))
+            case _Phase.COMMITTING:
+                self._producer.commit_transaction(_left(deadline))
+        self._phase = _Phase.READY
+        self.undecided = frozenset()
+
+    def _failed(self, error: KafkaError) -> Failure:
+        """Return what an error means, and be ready for what is to follow."""
+        if error.fatal() or error.code() in _FENCED:
+            return Failure(f"{_SHUT_OUT}: {error.str()}", Refusal.MEMBERSHIP)
+        if error.txn_requires_abort():
+            self._phase = _Phase.OPEN
+        if self._phase in {_Phase.NEW, _Phase.READY}:
+            self.undecided = frozenset()
+        missing = error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART
+        return Failure(error.str(), topic_missing=missing)
+
+
+#: What the brokers say to a producer whose id was begun anew, or which they ended themselves.
+#: ``_STATE``: the client has lost track of its transaction; another producer has to go on.
+_FENCED = frozenset(
+    {
+        KafkaError._FENCED,  # noqa: SLF001 - public names of the client's
+        KafkaError._STATE,  # noqa: SLF001 - as above
+        KafkaError.INVALID_PRODUCER_EPOCH,
+        KafkaError.INVALID_PRODUCER_ID_MAPPING,
+        KafkaError.INVALID_TXN_STATE,
+        KafkaError.PRODUCER_FENCED,
+    }
+)
+
+
+def _left(deadline: Deadline) -> float:
+    return max(0.001, deadline.remaining)
+
+
+def _partitions(entries: list[ClientPartition]) -> frozenset[TopicPartition]:
+    return frozenset(TopicPartition(entry.topic, entry.partition) for entry in entries)
