@@ -39,7 +39,7 @@ def test_a_pause_commits_and_holds_until_every_reason_is_gone(broker: InMemoryBr
     recorder = Recorder()
     channel = in_memory_channel(recorder, broker, commit_interval="1h")
     with running(channel):
-        recorder.wait(lambda: len(recorder.delivered()) == 1)
+        recorder.wait(lambda: len(recorder.delivered()) == 1 and "assigned" in recorder.names(1))
         channel.pause(by="me")
         channel.pause(PauseReason.DOWNSTREAM, by="the sink")
         assert channel.wait_paused(soon())
