@@ -115,9 +115,11 @@ class Turns:
         if owned.owes_commit:
             self._parts.committer.flush()
             return
-        owned.become(PartitionState.PAUSED)
+        owned.become(PartitionState.RUNNING)
         processor = self._callbacks.processor
         self._callbacks.ask(owned, lambda: processor.on_pause(owned))
+        # only now nothing of it is in the processor's hands, which is what a pause promises
+        owned.become(PartitionState.PAUSED)
         self._parts.gates.pauses.progress()
 
     def _idle(self, owned: OwnedPartition) -> None:
