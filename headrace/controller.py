@@ -130,12 +130,13 @@ class KafkaController:
         reserve = deadline.remaining * CLOSE_SHARE
         left = self._stop_channels(
             Deadline(deadline.at - reserve, self._clock),
-            Deadline(deadline.at - reserve / 2, self._clock),
+            Deadline(deadline.at - reserve * 3 / 4, self._clock),
         )
-        if self._spark is not None:
-            self._spark.stop(deadline)
+        # first what keeps partitions from others
         if not self._session.close(deadline):
             left.append("the ZooKeeper session")
+        if self._spark is not None:
+            self._spark.stop(deadline)
         self._identity.release()
         log.info("controller_stopped", unfinished=left)
         return StopReport(tuple(left))

@@ -31,6 +31,11 @@ log = structlog.get_logger(__name__)
 #: Seconds in which brokers, ZooKeeper and Spark have to answer at the start.
 START_TIMEOUT = 180.0
 
+#: Seconds that a stop may take after a failure for which the process must end. What hangs does not
+#: answer in any time, and its ZooKeeper session, which keeps its partitions from others, ends
+#: with the stop. What does not hang may finish a short batch.
+FATAL_STOP_TIMEOUT = 6.0
+
 #: Seconds after which the main thread looks around, all the same.
 _TURN = 0.5
 
@@ -192,8 +197,10 @@ def _wait(controller: KafkaController, signals: Signals) -> BaseException | None
 
 
 def _stop(controller: KafkaController, config: Config, failure: BaseException | None) -> ExitCode:
-    report = controller.stop(Deadline.after(config.shutdown_timeout))
-    if isinstance(failure, FatalError):
+    fatal = isinstance(failure, FatalError)
+    limit = FATAL_STOP_TIMEOUT if fatal else config.shutdown_timeout
+    report = controller.stop(Deadline.after(min(limit, config.shutdown_timeout)))
+    if fatal:
         return ExitCode.RESTART
     if isinstance(failure, StartError):
         return ExitCode.NOT_STARTED

@@ -105,7 +105,7 @@ class Coordinator:
         """Give everything back, leave the group and end the thread.
 
         Returns the claims that the channel did not give back in time: they are lost without a
-        clean end. Before ``start`` and after an end there is nothing to do.
+        clean end, also where the thread hangs, because their lease is broken then. Before ``start`` and after an end there is nothing to do.
         """
         if self._thread.ident is None:
             return ()
@@ -114,7 +114,10 @@ class Coordinator:
         self._registry.unlisten(self._on_session)
         if self._thread.is_alive():
             log.warning("coordinator_stop_overran", member=self._registry.member)
-            return self._claims
+            late = self._claims
+            for claim in late:
+                claim.lease.break_()
+            return late
         return self._late
 
     # --- what it is doing -------------------------------------------------------------------

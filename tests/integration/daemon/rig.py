@@ -57,6 +57,13 @@ def hang(record):
     time.sleep(600)
 
 
+def freeze_the_coordinator(record):
+    from headrace.coordinators.zookeeper_registry import ZooKeeperRegistry
+
+    ZooKeeperRegistry.heartbeat = lambda self: time.sleep(600)
+    keep(record)
+
+
 def dawdle(record):
     time.sleep(0.5)
     keep(record)
@@ -151,12 +158,14 @@ class Daemon:
 class Site:
     """A topic, a group, a folder with the user's code, and the daemons of one test."""
 
-    def __init__(self, broker: Broker, zookeeper_hosts: str, directory: Path) -> None:
+    def __init__(
+        self, broker: Broker, zookeeper_hosts: str, directory: Path, partitions: int = 2
+    ) -> None:
         self.broker = broker
         self.zookeeper_hosts = zookeeper_hosts
         self.directory = directory
         self.group = f"group.{uuid4().hex[:12]}"
-        self.topic = broker.create_topic(2)
+        self.topic = broker.create_topic(partitions)
         self._daemons: list[Daemon] = []
         self._store = KafkaOffsetStore({"bootstrap.servers": broker.address}, self.group)
         (directory / "functions.py").write_text(_FUNCTIONS, encoding="utf-8")

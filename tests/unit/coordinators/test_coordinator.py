@@ -149,6 +149,19 @@ def test_stop_ends_by_its_deadline_and_names_what_was_left(running: Running) -> 
     assert running.registry.owners("orders") == {}
 
 
+def test_a_stop_that_a_hung_coordinator_overruns_ends_the_lease(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever stopped it closes the session next: nothing may be done under its claims."""
+    claims = running.take(2)
+    hung = threading.Event()
+    monkeypatch.setattr(running.registry, "owners", lambda _topic: hung.wait(WAIT) and {})
+    running.registry.session._zookeeper.put(PATHS.ids, b"")
+    assert set(running.coordinator.stop(Deadline.after(0.1))) == set(claims)
+    assert not any(claim.lease.valid() for claim in claims)
+    hung.set()
+
+
 def test_turns_are_expected_only_while_it_runs(running: Running) -> None:
     """A running coordinator has a session's time for a turn; before and after, none is missed."""
     idle = Coordinator(running.registry, running.inbox, INFO, SETTINGS)
