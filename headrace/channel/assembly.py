@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
@@ -129,29 +129,16 @@ def assemble(frame: Frame, *, until: Until | None, unfinished: Callable[[str], N
     wishes = Wishes(frame.config, coordinator)
     fetcher = _fetcher(frame, scheduler)
     committer = _committer(frame, topics, scheduler, coordinator)
-    callbacks = Callbacks(frame.processor, frame.name, frame.metrics, frame.clock)
-    backoff = Backoff(frame.config.on_error.backoff, frame.config.on_error.max_backoff)
-    turns = Turns(
-        Parts(
-            name=frame.name,
-            config=frame.config,
-            callbacks=callbacks,
-            scheduler=scheduler,
-            fetcher=fetcher,
-            committer=committer,
-            coordinator=coordinator,
-            store=frame.ports.store,
-            catalog=frame.ports.catalog,
-            topics=topics,
-            gates=gates,
-            backoff=backoff,
-            policy=_policy(frame, backoff, callbacks),
-            metrics=frame.metrics,
-            clock=frame.clock,
-            fail=frame.fail,
-            unfinished=unfinished,
-            held=holdings.all,
-        )
+    turns = _turns(
+        frame,
+        scheduler=scheduler,
+        fetcher=fetcher,
+        committer=committer,
+        coordinator=coordinator,
+        topics=topics,
+        gates=gates,
+        unfinished=unfinished,
+        held=holdings.all,
     )
     workers = _workers(frame, scheduler, turns, holdings)
     return Assembly(
@@ -268,6 +255,27 @@ def _pausing(
         channel=frame.name,
         clock=frame.clock,
         fail=frame.fail,
+    )
+
+
+def _turns(frame: Frame, **others: Any) -> Turns:
+    """Return what a worker does; ``others`` are the parts that it shares with other threads."""
+    callbacks = Callbacks(frame.processor, frame.name, frame.metrics, frame.clock)
+    backoff = Backoff(frame.config.on_error.backoff, frame.config.on_error.max_backoff)
+    return Turns(
+        Parts(
+            name=frame.name,
+            config=frame.config,
+            callbacks=callbacks,
+            store=frame.ports.store,
+            catalog=frame.ports.catalog,
+            backoff=backoff,
+            policy=_policy(frame, backoff, callbacks),
+            metrics=frame.metrics,
+            clock=frame.clock,
+            fail=frame.fail,
+            **others,
+        )
     )
 
 

@@ -10,7 +10,6 @@ import structlog
 from headrace.channel.states import PartitionState
 from headrace.channel.threads import Patrol
 from headrace.clock import Deadline
-from headrace.errors import KafkaUnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -45,8 +44,8 @@ class StallWatch(Patrol):
 
     One that did not get to where the log ended a look before has stalled. It is fetched anew, and
     when that does not help it is reported at every look. What waits for something else than the
-    fetcher is left alone: a batch that is out, a pause, a full buffer. A request for each idle
-    partition at each look is what this costs.
+    fetcher is left alone: a batch that is out, a pause, a full buffer. It costs one request to each
+    leader of idle partitions at each look.
     """
 
     def __init__(
@@ -75,24 +74,18 @@ class StallWatch(Patrol):
 
     def _look(self) -> None:
         before, self._seen = self._seen, {}
-        for owned in self._partitions():
-            if self._stopping.is_set():
-                return
-            if _waits_for_records(owned) and self._fetcher.fetching:
-                self._ask(owned, before.get(owned))
+        if not self._fetcher.fetching:
+            return
+        waiting = {owned.partition: owned for owned in self._partitions() if _waits(owned)}
+        deadline = Deadline.after(ASK_TIMEOUT, self._clock)
+        # without a leader there is nothing to fetch, and the client says so by itself
+        for partition, end in self._catalog.ends(list(waiting), deadline).items():
+            self._compare(waiting[partition], end, before.get(waiting[partition]))
 
-    def _ask(self, owned: OwnedPartition, before: _Seen | None) -> None:
+    def _compare(self, owned: OwnedPartition, end: int, before: _Seen | None) -> None:
         position = owned.buffer.expected
         if before is None or before.position != position:
             before = None
-        try:
-            _, end = self._catalog.watermarks(
-                owned.partition, Deadline.after(ASK_TIMEOUT, self._clock)
-            )
-        except KafkaUnavailableError as error:
-            # without a leader there is nothing to fetch, and the client says so by itself
-            log.debug("watermarks_unknown", channel=self._channel, error=str(error))
-            return
         seen = _Seen(position, end, 0 if before is None else before.refetched)
         self._seen[owned] = seen
         if before is not None and position < before.end:
@@ -117,7 +110,7 @@ class StallWatch(Patrol):
         self._fetcher.seek(owned)
 
 
-def _waits_for_records(owned: OwnedPartition) -> bool:
+def _waits(owned: OwnedPartition) -> bool:
     """Whether nothing but the fetcher holds a partition up."""
     idle = owned.state is PartitionState.WAITING and not owned.buffer.complete
     return idle and not (owned.outstanding or owned.pending or owned.buffer.records)

@@ -105,7 +105,8 @@ class Coordinator:
         """Give everything back, leave the group and end the thread.
 
         Returns the claims that the channel did not give back in time: they are lost without a
-        clean end, also where the thread hangs, because their lease is broken then. Before ``start`` and after an end there is nothing to do.
+        clean end, also where the thread hangs, because their lease is broken then. Before ``start``
+        and after an end there is nothing to do.
         """
         if self._thread.ident is None:
             return ()

@@ -16,9 +16,10 @@ from tests.unit.channel.in_memory import P0, P1, committed, filled_broker, value
 from tests.unit.channel.recorder import PATIENCE, Recorder
 
 if TYPE_CHECKING:
-    from collections.abc import MutableMapping, Sequence
+    from collections.abc import Collection, Mapping, MutableMapping, Sequence
 
     from headrace.channel.channel import InboundKafkaChannel
+    from headrace.records import TopicPartition
 
 
 @pytest.fixture(autouse=True)
@@ -94,13 +95,15 @@ def test_what_is_idle_or_waits_for_an_answer_is_no_stall(broker: InMemoryBroker)
     recorder.answer = lambda batch: recorder.later(batch) if batch.partition == P0 else advance
     channel = in_memory_channel(recorder, broker)
     asked: list[object] = []
-    catalog, ask = channel._parts.catalog, channel._parts.catalog.watermarks
+    catalog, ask = channel._parts.catalog, channel._parts.catalog.ends
 
-    def noting(partition: object, deadline: Deadline) -> tuple[int, int]:
-        asked.append(partition)
-        return ask(P1 if partition == P1 else P0, deadline)
+    def noting(
+        partitions: Collection[TopicPartition], deadline: Deadline
+    ) -> Mapping[TopicPartition, int]:
+        asked.extend(partitions)
+        return ask(partitions, deadline)
 
-    catalog.watermarks = noting  # type: ignore[method-assign]
+    catalog.ends = noting  # type: ignore[method-assign]
     with running(channel):
         recorder.wait(lambda: len(recorder.futures) == 1)
         broker.produce(P0, *values(10))
