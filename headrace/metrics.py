@@ -104,7 +104,16 @@ class Metrics:
             "finding",
         )
         self.rebalances = self._counter(
-            "rebalances", "Rounds in which partitions were taken or given.", "channel"
+            "rebalances", "Changes of what this member is to have.", "channel"
+        )
+        self.claims_lost = self._counter(
+            "claims_lost", "Claims that ended without being given back.", "channel", "reason"
+        )
+        self.suspended = Gauge(
+            "headrace_coordination_suspended",
+            "1 while ZooKeeper does not answer and nothing new is delivered, else 0.",
+            ["channel"],
+            registry=self.registry,
         )
         self.group_members = Gauge(
             "headrace_group_members",

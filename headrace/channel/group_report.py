@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 if TYPE_CHECKING:
+    from headrace.coordinators.claims import Claim, LossReason
     from headrace.coordinators.listener import RebalanceSummary
     from headrace.metrics import Metrics
 
@@ -20,6 +21,33 @@ class GroupReport:
         self._channel = channel
         self._metrics = metrics
         self._last: RebalanceSummary | None = None
+        self._lost = 0
+        metrics.suspended.labels(channel).set(0)
+
+    def claim_lost(self, claim: Claim, reason: LossReason) -> None:
+        """Tell of a claim that ended without being given back."""
+        self._lost += 1
+        self._metrics.claims_lost.labels(self._channel, reason.value).inc()
+        log.warning(
+            "claim_lost",
+            channel=self._channel,
+            topic=claim.partition.topic,
+            partition=claim.partition.partition,
+            epoch=claim.epoch,
+            reason=reason.value,
+        )
+
+    def suspended(self) -> None:
+        """Tell that ZooKeeper does not answer."""
+        self._lost = 0
+        self._metrics.suspended.labels(self._channel).set(1)
+        log.warning("coordination_suspended", channel=self._channel)
+
+    def resumed(self, kept: int) -> None:
+        """Tell that it answers again, and what is left: ``kept`` partitions go on."""
+        self._metrics.suspended.labels(self._channel).set(0)
+        event = "coordination_resumed" if kept or not self._lost else "coordination_began_anew"
+        log.info(event, channel=self._channel, kept=kept, lost=self._lost)
 
     def say(self, summary: RebalanceSummary) -> None:
         """Tell how the group looks, and warn of what is newly wrong with it."""

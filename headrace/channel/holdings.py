@@ -166,14 +166,7 @@ class Holdings:
 
     def claim_lost(self, claim: Claim, reason: LossReason) -> None:
         """Have a partition end at once."""
-        log.warning(
-            "claim_lost",
-            channel=self._name,
-            topic=claim.partition.topic,
-            partition=claim.partition.partition,
-            epoch=claim.epoch,
-            reason=reason.value,
-        )
+        self._report.claim_lost(claim, reason)
         owned = self._find(claim)
         if owned is not None:
             owned.end(Ending.LOST)
@@ -189,13 +182,13 @@ class Holdings:
     def suspended(self) -> None:
         """Deliver and commit nothing until ZooKeeper is heard again."""
         self._gates.suspended.set()
-        log.warning("coordination_suspended", channel=self._name)
+        self._report.suspended()
         self.touch_all()
 
     def resumed(self) -> None:
         """Go on."""
         self._gates.suspended.clear()
-        log.info("coordination_resumed", channel=self._name)
+        self._report.resumed(sum(owned.is_current() for owned in self.all()))
         self.touch_all()
 
     def rebalanced(self, summary: RebalanceSummary) -> None:

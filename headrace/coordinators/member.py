@@ -292,14 +292,14 @@ class GroupMember:
         self._become(MemberState.SUSPENDED)
         again = self._clock.monotonic() + _retry_pause(self._membership)
         self._next_beat = min(self._next_beat, again)
-        log.warning("coordination_suspended", member=self._registry.member, reason=reason)
+        log.warning("session_suspended", member=self._registry.member, reason=reason)
         self._listener.suspended()
 
     def _resume(self) -> None:
         """Go on with the claims whose nodes are as we left them."""
         self._rebalance.verify()
         self._become(MemberState.ACTIVE)
-        log.info("coordination_resumed", member=self._registry.member)
+        log.info("session_resumed", member=self._registry.member, claims=len(self._holdings))
         self._listener.resumed()
         self._rebalance.look_soon()
 

@@ -262,7 +262,7 @@ class Rebalance:
         for holding in ended:
             self._holdings.remove(holding)
             log.info(
-                "partition_released",
+                "claim_released",
                 topic=holding.claim.partition.topic,
                 partition=holding.claim.partition.partition,
                 epoch=holding.claim.epoch,
@@ -276,7 +276,7 @@ class Rebalance:
         """Tell the channel that a claim is over."""
         self._holdings.remove(holding)
         log.warning(
-            "partition_lost",
+            "claim_ended",
             topic=holding.claim.partition.topic,
             partition=holding.claim.partition.partition,
             epoch=holding.claim.epoch,

@@ -16,5 +16,5 @@ class CoordinatorSettings:
     """
 
     rebalance_delay: float = 0.5
-    safety_poll: float = 30.0
+    safety_poll: float = 15.0
     retry_delay: float = 10.0

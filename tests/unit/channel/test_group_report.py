@@ -5,12 +5,17 @@ from dataclasses import replace
 from structlog.testing import capture_logs
 
 from headrace.channel.group_report import GroupReport
+from headrace.coordinators.claims import Claim, LossReason
+from headrace.coordinators.lease import Lease
 from headrace.coordinators.listener import RebalanceSummary
 from headrace.coordinators.members import Mode
 from headrace.metrics import Metrics
 from headrace.records import TopicPartition
+from headrace.testing.clock import FakeClock
 
 P0, P1, P2 = (TopicPartition("events", number) for number in range(3))
+
+CLAIM = Claim(P0, 1, "a", 1, 0, Lease(10, FakeClock(), 0))
 
 WHOLE = RebalanceSummary(
     members=("a", "b"),
@@ -60,6 +65,38 @@ def test_what_is_wrong_is_warned_of_once() -> None:
     assert warned["partitions_foreign"]["owners"] == {"events-1": "stranger"}
     assert warned["modes_differ"]["modes"] == ["dynamic", "static"]
     assert warned["members_unreadable"]["problems"] == {"c": "it is not JSON"}
+
+
+def test_losses_and_suspensions_are_counted() -> None:
+    """Claims count by why they ended; the gauge says whether ZooKeeper is waited for."""
+    metrics, labels = Metrics(), {"channel": "main"}
+    sample = metrics.registry.get_sample_value
+    report = GroupReport("main", metrics)
+    assert sample("headrace_coordination_suspended", labels) == 0
+    report.suspended()
+    assert sample("headrace_coordination_suspended", labels) == 1
+    report.claim_lost(CLAIM, LossReason.LEASE_OVER)
+    report.resumed(kept=0)
+    assert sample("headrace_coordination_suspended", labels) == 0
+    lost = {**labels, "reason": "lease_over"}
+    assert sample("headrace_claims_lost_total", lost) == 1
+
+
+def test_nothing_is_resumed_where_everything_was_lost() -> None:
+    """The log says whether partitions go on or begin anew, and how many were kept and lost."""
+    report = GroupReport("main", Metrics())
+    with capture_logs() as logs:
+        for lost, kept in ((0, 0), (1, 1), (1, 0)):
+            report.suspended()
+            for _ in range(lost):
+                report.claim_lost(CLAIM, LossReason.LEASE_OVER)
+            report.resumed(kept)
+    told = [(e["event"], e["kept"], e["lost"]) for e in logs if "kept" in e]
+    assert told == [
+        ("coordination_resumed", 0, 0),
+        ("coordination_resumed", 1, 1),
+        ("coordination_began_anew", 0, 1),
+    ]
 
 
 def test_the_metrics_say_how_the_group_is_now() -> None:
