@@ -32,6 +32,7 @@ from headrace.zookeeper.session import ZooKeeperSession
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from headrace.channel.activity import Activity
     from headrace.channel.bounds import Until
     from headrace.config import ChannelConfig, Config
     from headrace.coordinators.coordinator import Coordinator
@@ -109,6 +110,10 @@ class KafkaController:
             return self._failures.get(timeout=timeout)
         except Empty:
             return None
+
+    def activities(self) -> list[Activity]:
+        """Return what the partitions of all channels are doing. Any thread."""
+        return [each for channel in tuple(self.channels.values()) for each in channel.activities()]
 
     def finished(self, deadline: Deadline) -> bool:
         """Whether a bounded run is over for every channel. Blocks until the deadline at most."""

@@ -14,6 +14,7 @@ import structlog
 from headrace.clock import Deadline
 from headrace.config import load
 from headrace.controller import KafkaController
+from headrace.diagnostics import Diagnostics
 from headrace.errors import ConfigError, FatalError, StartError
 from headrace.logs import configure_logging
 from headrace.metrics import Metrics, MetricsServer
@@ -156,6 +157,7 @@ def _serve(config: Config, until: Until | None) -> ExitCode:
     metrics = Metrics()
     server = _metrics_server(config, metrics)
     controller = KafkaController(config, metrics=metrics, until=until)
+    Diagnostics(controller.activities).install()
     try:
         with signals.interrupting():
             controller.start(Deadline.after(START_TIMEOUT), before_clean_up=signals.calm)

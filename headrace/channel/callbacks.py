@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from threading import get_ident
 from typing import TYPE_CHECKING, TypeVar
 
 import structlog
@@ -52,6 +53,7 @@ class Callbacks:
             BaseException: what the callback raised.
         """
         holder = owned.holder
+        owned.callback_thread = get_ident()
         owned.callback_since = self._clock.monotonic()
         try:
             return function()

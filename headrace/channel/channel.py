@@ -19,6 +19,7 @@ from headrace.processors import ChannelContext
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from headrace.channel.activity import Activity
     from headrace.channel.bounds import Until
     from headrace.channel.ports import ChannelPorts
     from headrace.config import ChannelConfig, CoordinatorConfig
@@ -81,6 +82,10 @@ class InboundKafkaChannel:
     def partitions(self) -> list[PartitionReading]:
         """Return where each held partition stands at this moment."""
         return self._parts.holdings.readings()
+
+    def activities(self) -> list[Activity]:
+        """Return what each held partition is doing at this moment, down to a running callback."""
+        return self._parts.holdings.activities()
 
     # --- its life -------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from headrace.channel.activity import Activity, activity_of
 from headrace.channel.buffer import Limits
 from headrace.channel.committer import COMMIT_TIMEOUT
 from headrace.channel.group_report import GroupReport
@@ -97,6 +98,11 @@ class Holdings:
             )
             for owned in self.all()
         ]
+
+    def activities(self) -> list[Activity]:
+        """Return what each partition is doing."""
+        now = self._clock.monotonic()
+        return [activity_of(self._name, owned, now) for owned in self.all()]
 
     def log_replaced(self, topic: str) -> None:
         """Have the partitions of a topic that was created again begin anew."""

@@ -82,6 +82,7 @@ class OwnedPartition:
         self.holder: object = None
         self.share = limits.max_bytes * (max_in_flight * copies + 1)
         self.callback_since: float | None = None
+        self.callback_thread: int | None = None
         self.predecessor: OwnedPartition | None = None
         self.last_error: str | None = None
         self._limits = limits

@@ -8,6 +8,7 @@ import structlog
 
 from headrace.channel.threads import Patrol
 from headrace.errors import FatalError
+from headrace.stacks import stack_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -58,11 +59,11 @@ class Watchdog(Patrol):
         while not self._stopping.wait(min(1.0, self._limit / 4)):
             before = self._clock.monotonic() - self._limit
             for owned in self._partitions():
-                since = owned.callback_since
+                since, thread = owned.callback_since, owned.callback_thread
                 if since is not None and since < before and self._scheduler.seize(owned, since):
-                    self._abandoned_worker(owned)
+                    self._abandoned_worker(owned, stack_of(thread))
 
-    def _abandoned_worker(self, owned: OwnedPartition) -> None:
+    def _abandoned_worker(self, owned: OwnedPartition, calls: list[str]) -> None:
         """Put a new thread in the place of the one that hangs; too many are a failure."""
         self._workers.replace()
         self._abandoned_total.inc()
@@ -73,6 +74,7 @@ class Watchdog(Patrol):
             topic=owned.partition.topic,
             partition=owned.partition.partition,
             seconds=round(self._limit, 1),
+            calls=calls,
         )
         if len(self._abandoned) > MAX_ABANDONED:
             self._fail(

@@ -69,6 +69,25 @@ def test_a_second_signal_ends_the_process_at_once(site: Site) -> None:
     assert daemon.wait() == 128 + signal.SIGTERM
 
 
+def test_a_signal_has_the_log_say_what_everybody_is_doing(site: Site) -> None:
+    """SIGUSR1 shows threads and partitions, and where a function hangs; the process goes on."""
+    site.broker.produce(site.partition(0), b"first")
+    daemon = site.run("hang")
+    eventually(lambda: site.seen() == ["first"])
+    daemon.signal(signal.SIGUSR1)
+    doing = daemon.wait_event("partition_activity")
+    assert (doing["topic"], doing["partition"]) == site.partition(0)
+    assert doing["state"] == "running"
+    assert doing["callback_seconds"] > 0
+    assert any(call.endswith(" hang") for call in doing["calls"])
+    assert daemon.wait_event("stack_dump")["threads"] > 5
+    daemon.wait_event("thread_stack")
+    assert daemon.running.poll() is None
+    daemon.signal(signal.SIGTERM)
+    daemon.signal(signal.SIGTERM)
+    daemon.wait()
+
+
 def test_a_stop_that_overruns_says_what_was_left(site: Site) -> None:
     """A function that hangs costs its own partition only; the exit code is 5, the claims free."""
     site.broker.produce(site.partition(0), b"first")

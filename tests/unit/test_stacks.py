@@ -1,0 +1,61 @@
+"""Looking at the threads of the process."""
+
+from __future__ import annotations
+
+from threading import Event, Thread
+
+from structlog.testing import capture_logs
+
+from headrace.channel.activity import Activity
+from headrace.diagnostics import Diagnostics
+from headrace.stacks import stack_of, thread_stacks
+
+ACTIVITY = Activity(
+    channel="main",
+    topic="events",
+    partition=3,
+    epoch=2,
+    state="running",
+    position=10,
+    committed=5,
+    high_watermark=None,
+    buffered_records=0,
+    outstanding_batches=1,
+    attempts=0,
+    callback_seconds=1.5,
+    calls=("a.py:1 wait",),
+    last_error=None,
+)
+
+
+def test_a_thread_is_shown_where_it_is() -> None:
+    """By name, with the calls it is in, the innermost last; one that ended has none."""
+    inside, done = Event(), Event()
+
+    def linger() -> None:
+        inside.set()
+        done.wait(10)
+
+    thread = Thread(target=linger, name="lingering")
+    thread.start()
+    assert inside.wait(10)
+    calls = thread_stacks()["lingering"]
+    assert any(call.endswith(" linger") for call in calls)
+    assert any(call.endswith(" linger") for call in stack_of(thread.ident))
+    done.set()
+    thread.join()
+    assert "lingering" not in thread_stacks()
+    assert stack_of(thread.ident) == []
+    assert stack_of(None) == []
+
+
+def test_a_dump_has_an_event_for_each_thread_and_partition() -> None:
+    """Whoever reads the log finds both by their names."""
+    with capture_logs() as logs:
+        Diagnostics(lambda: [ACTIVITY]).dump()
+    names = [entry["event"] for entry in logs]
+    assert names[0] == "stack_dump"
+    assert names.count("thread_stack") == logs[0]["threads"]
+    assert "MainThread" in {entry.get("thread") for entry in logs}
+    assert logs[-1]["event"] == "partition_activity"
+    assert (logs[-1]["partition"], logs[-1]["calls"]) == (3, ("a.py:1 wait",))
