@@ -63,7 +63,9 @@ def run(plan: Plan | None = None) -> Report:
             "leave_s",
         )
     }
-    figures["moves_over_minimum"] = max(each["moves_over_minimum"] for each in rounds)
+    figures["moves_over_minimum"] = max(
+        each["moves_over_minimum"] for each in [*rounds, *sizes.values()]
+    )
     figures[f"join_{max(plan.sizes)}_s"] = large["join_s"]
     figures["allocate_10k_ms"] = allocate_ms(10_000, 200)
     figures["threads_growth"] = large["threads"] - small["threads"]

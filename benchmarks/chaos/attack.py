@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from threading import Event
 from typing import TYPE_CHECKING
 
 from benchmarks.chaos.schedule import Fault, Kind
-from benchmarks.chaos.world import PATIENCE
+from benchmarks.chaos.world import PATIENCE, Lane
 from benchmarks.report import say
 from headrace.clock import SYSTEM_CLOCK, Deadline
 from headrace.local.waiting import wait_for
@@ -27,8 +26,9 @@ _TURN = 0.1
 #: Seconds after which a supervisor starts a member again that ended by itself.
 _SUPERVISION = 1.0
 
-#: Seconds that a restarted member may take to own something, in a rolling restart.
-_RETURN = 15.0
+#: Seconds that a restarted member may take to own something, in a rolling restart: longer than
+#: anything that is down meanwhile, a start on a busy machine and a session together.
+_RETURN = 30.0
 
 
 class Attack:
@@ -41,8 +41,10 @@ class Attack:
         self._numbers = count()
         self._began = 0.0
         self._dead_since: dict[str, float] = {}
-        self._rolling = ThreadPoolExecutor(1, "chaos-rolling")
+        self._rolling = Lane("rolling")
+        self.unreturned: list[str] = []
         self.done: Counter[Kind] = Counter()
+        #: called before the first fault that is not clean
         self.after_clean: Callable[[], object] = lambda: None
 
     def run(self) -> None:
@@ -50,7 +52,7 @@ class Attack:
         self._began = SYSTEM_CLOCK.monotonic()
         for fault in self._schedule.faults:
             self._at(fault.at, lambda fault=fault: self._begin(fault))  # type: ignore[misc]
-        self._at(self._first_hard(), self.after_clean)
+        self._at(self._first_hard(), self._end_clean)
         pause = Event()
         while self._due or self._now() < self._schedule.seconds:
             while self._due and self._due[0][0] <= self._now():
@@ -61,14 +63,26 @@ class Attack:
 
     def heal(self) -> None:
         """Wait for what is being done, and undo what is left. Blocks."""
-        self._rolling.shutdown()
+        self._settle()
+        self._rolling.close()
+        for daemon in self._world.daemons.values():
+            daemon.thaw()
+            daemon.zookeeper.heal()
+            daemon.kafka.heal()
+
+    def _settle(self) -> None:
+        self._rolling.settle()
         for lane in self._world.server_lanes.values():
             lane.settle()
         for daemon in self._world.daemons.values():
             daemon.lane.settle()
-            daemon.thaw()
-            daemon.zookeeper.heal()
-            daemon.kafka.heal()
+
+    def _end_clean(self) -> None:
+        """Wait until all clean events are over, and have them judged; the schedule waits too."""
+        began = self._now()
+        self._settle()
+        self.after_clean()
+        self._began += self._now() - began
 
     def _now(self) -> float:
         return SYSTEM_CLOCK.monotonic() - self._began
@@ -88,7 +102,7 @@ class Attack:
         self.done[fault.kind] += 1
         match fault.kind:
             case Kind.ROLLING_RESTART:
-                self._rolling.submit(self._restart_all)
+                self._rolling.do(self._restart_all)
             case Kind.KILL_ZOOKEEPER:
                 self._bounce_server(fault)
             case Kind.KILL_BROKER:
@@ -134,7 +148,8 @@ class Attack:
             if not daemon.wanted:
                 continue
             daemon.lane.do(lambda daemon=daemon: (daemon.stop(), daemon.start())).result()  # type: ignore[misc]
-            wait_for(daemon.owns, Deadline.after(_RETURN))
+            if not wait_for(lambda d=daemon: d.owns() or not d.wanted, Deadline.after(_RETURN)):  # type: ignore[misc]
+                self.unreturned.append(daemon.name)
 
     def _supervise(self) -> None:
         """Start a member again that ended by itself, as whatever supervises daemons does."""

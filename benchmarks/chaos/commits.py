@@ -23,12 +23,13 @@ _COMMIT_KEYS = (0, 1)
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """One commit of one partition."""
+    """One commit of one partition. ``at`` is in seconds since the epoch."""
 
     group: str
     topic: str
     partition: int
     offset: int
+    at: float = 0.0
 
 
 def backwards(commits: Iterable[Commit], groups: Iterable[str]) -> dict[str, int]:
@@ -73,14 +74,14 @@ def _read(
         for message in consumer.consume(1000, deadline.at_most(0.5)):
             error = message.error()
             if error is None:
-                commit = _decoded(message.key(), message.value())
+                commit = _decoded(message.key(), message.value(), message.timestamp()[1] / 1000)
                 if commit is not None:
                     yield commit
             elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - the client's public name for it
                 open_.discard(message.partition() or 0)
 
 
-def _decoded(key: bytes | None, value: bytes | None) -> Commit | None:
+def _decoded(key: bytes | None, value: bytes | None, at: float = 0.0) -> Commit | None:
     """Return a commit; None for a tombstone and for what else is in the topic.
 
     A key is its version, group and topic with their lengths, and the partition's number; a value
@@ -90,7 +91,7 @@ def _decoded(key: bytes | None, value: bytes | None) -> Commit | None:
         return None
     group, position = _text(key, 2)
     topic, position = _text(key, position)
-    return Commit(group, topic, _number(key, position, 4), _number(value, 2, 8))
+    return Commit(group, topic, _number(key, position, 4), _number(value, 2, 8), at)
 
 
 def _text(data: bytes, position: int) -> tuple[str, int]:

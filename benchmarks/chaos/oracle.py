@@ -7,6 +7,8 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from benchmarks.chaos import delta
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
@@ -14,13 +16,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """One record as a sink has it, in the order of storing."""
+    """One record as a sink has it, in the order of storing.
+
+    ``at`` is when it was stored, in seconds since the epoch, 0 where the sink does not know.
+    """
 
     number: int
     partition: str
     offset: int
     member: str
     epoch: int
+    at: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,20 +57,30 @@ def acknowledged(path: Path) -> dict[int, int]:
 
 
 def stored(directory: Path) -> Iterator[Stored]:
-    """Yield what the files of one sink have."""
+    """Yield what one sink has, partition by partition."""
+    if delta.is_table(directory):
+        yield from _in_table(directory)
     for path in sorted(directory.glob("*.sqlite")):
         database = sqlite3.connect(path)
         try:
-            query = "SELECT id, at_offset, member, epoch FROM stored ORDER BY rowid"
-            for number, offset, member, epoch in database.execute(query):
-                yield Stored(number, path.stem, offset, member, epoch)
+            query = "SELECT id, at_offset, member, epoch, at FROM stored ORDER BY rowid"
+            for number, offset, member, epoch, at in database.execute(query):
+                yield Stored(number, path.stem, offset, member, epoch, at)
         finally:
             database.close()
+
+
+def _in_table(directory: Path) -> Iterator[Stored]:
+    """Yield a table's rows by offset: its files have no order."""
+    for partition, offset, number, member in sorted(delta.rows(directory)):
+        yield Stored(number, partition, offset, member, epoch=0)
 
 
 def reached(directory: Path) -> dict[str, int]:
     """Return the highest offset that one sink has of each partition."""
     highest: dict[str, int] = {}
+    if delta.is_table(directory):
+        return {each.partition: each.offset for each in _in_table(directory)}
     for path in directory.glob("*.sqlite"):
         database = sqlite3.connect(path)
         try:

@@ -3,48 +3,39 @@
 from __future__ import annotations
 
 import shutil
-import signal
 import sys
 import tempfile
-from collections import Counter
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from benchmarks.chaos import oracle
 from benchmarks.chaos.attack import Attack
 from benchmarks.chaos.commits import backwards, read_commits
-from benchmarks.chaos.schedule import Kind, Schedule, draw
+from benchmarks.chaos.repeats import repeats
+from benchmarks.chaos.schedule import Schedule, draw
+from benchmarks.chaos.verdict import Events, Evidence, Offsets, judge
 from benchmarks.chaos.watcher import OffsetWatcher
 from benchmarks.chaos.world import TOPIC, Setting, World
-from benchmarks.report import Report, say
+from benchmarks.report import say
 from headrace.clock import SYSTEM_CLOCK, Deadline
 from headrace.local.process import ServerProcess
 from headrace.local.waiting import wait_for
 
 if TYPE_CHECKING:
+    from benchmarks.chaos.commits import Commit
     from benchmarks.chaos.oracle import Conservation
+    from benchmarks.chaos.repeats import Repeat
+    from benchmarks.report import Report
 
-#: Seconds that the members have to own everything at first, and to store everything at the end.
-_READY = 90.0
+#: Seconds that the producer has for its first record, and the members to store everything at the
+#: end.
+_BEGIN = 60.0
 _DRAINED = 120.0
 
 #: Seconds that the producer has at the end for what is on its way.
 _FLUSH = 150.0
-
-#: What a run must at least have had to count: faults a minute, and the share of the records that
-#: the producer was to make.
-_FAULTS_A_MINUTE = 3.0
-_RATE_SHARE = 0.25
-_MOVED_SHARE = 0.5
-
-#: From this length on every kind of fault must have happened.
-_EVERY_KIND_S = 600.0
-
-#: What a member may end with: in order, or to be started afresh after something was down, or by a
-#: SIGTERM that came before Python had loaded it.
-_EXPECTED_EXITS = frozenset({0, 3, 5, 70, 128 + signal.SIGTERM})
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,34 +73,35 @@ class Run:
         self._ledger = directory / "acknowledged"
         self._attack = Attack(self._world, plan.schedule)
         self._clean: dict[str, int] = {}
+        self._clean_exits: list[int] = []
 
     def report(self) -> Report:
         """Do everything and say what came of it. Blocks."""
+        return judge(self.evidence())
+
+    def evidence(self) -> Evidence:
+        """Do everything and gather what is left. Blocks."""
         with ExitStack() as ending:
             ending.callback(self._world.close)
             self._world.start()
             self._start_members()
             watchers = self._watchers(ending)
-            producer = self._produce()
-            ending.callback(producer.kill)
+            producer = self._produce(ending)
             began = SYSTEM_CLOCK.monotonic()
-            self._attack.after_clean = self._count_clean
+            self._attack.after_clean = self._judge_clean
             self._attack.run()
             seconds = SYSTEM_CLOCK.monotonic() - began
             produced_all = producer.stop(Deadline.after(_FLUSH)) == 0
             drained = self._await_drained()
             self._stop_members()
-            found = {name: self._check(name) for name in self._world.channels}
-            back = backwards(read_commits(self._world.broker.address), self._in_kafka())
-            back |= {name: watcher.backwards for name, watcher in watchers.items()}
-        return self._figures(found, back, seconds, complete=produced_all and drained)
+            return self._gather(watchers, seconds, complete=produced_all and drained)
 
     # --- doing ------------------------------------------------------------------------------
 
     def _start_members(self) -> None:
         for name in self._plan.schedule.running:
             self._world.daemons[name].lane.do(self._world.daemons[name].start)
-        if not wait_for(self._all_owned, Deadline.after(_READY)):
+        if not wait_for(self._all_owned, Deadline.after(self._plan.setting.ready)):
             raise AssertionError(
                 f"the members did not share everything; see {self._world.directory}"
             )
@@ -136,20 +128,29 @@ class Run:
             if channel.get("offsets", {}).get("type") != "zookeeper"
         ]
 
-    def _produce(self) -> ServerProcess:
-        return ServerProcess.start(
+    def _produce(self, ending: ExitStack) -> ServerProcess:
+        """Start the producer, and wait for its first record."""
+        producer = ServerProcess.start(
             [
                 *(sys.executable, "-m", "benchmarks.chaos.producer"),
                 *(self._world.broker.address, TOPIC, str(self._plan.setting.partitions)),
                 *(str(self._plan.rate), str(self._ledger)),
             ],
             log_file=self._world.directory / "producer.log",
-            deadline=Deadline.after(_READY),
+            deadline=Deadline.after(_BEGIN),
             environment={"PYTHONPATH": str(Path(__file__).parents[2])},
         )
+        ending.callback(producer.kill)
+        if not wait_for(self._has_begun, Deadline.after(_BEGIN)):
+            raise AssertionError(f"nothing was acknowledged in {_BEGIN:.0f} s")
+        return producer
 
-    def _count_clean(self) -> None:
+    def _has_begun(self) -> bool:
+        return self._ledger.exists() and self._ledger.stat().st_size > 0
+
+    def _judge_clean(self) -> None:
         self._clean = {name: self._check(name).duplicated for name in self._world.channels}
+        self._clean_exits = self._exits()
 
     def _await_drained(self) -> bool:
         """Wait until the last acknowledged record of each partition is stored everywhere."""
@@ -176,63 +177,51 @@ class Run:
     def _check(self, channel: str) -> Conservation:
         return oracle.check(self._ledger, self._world.sink(channel))
 
-    # --- saying -----------------------------------------------------------------------------
+    def _exits(self) -> list[int]:
+        return [code for daemon in self._world.daemons.values() for code in daemon.exits]
 
-    def _figures(
-        self,
-        found: dict[str, Conservation],
-        back: dict[str, int],
-        seconds: float,
-        *,
-        complete: bool,
-    ) -> Report:
-        schedule = self._plan.schedule
-        done = self._attack.done
-        transactional = [n for n in found if self._is_transactional(n)]
-        first = next(iter(found.values()))
-        moved = sum(each.moved for each in found.values())
-        claims = sum(each.claims for each in found.values())
-        exits = Counter(code for daemon in self._world.daemons.values() for code in daemon.exits)
-        rate = first.acknowledged / seconds
-        must_not = {
-            "lost": sum(each.lost for each in found.values()),
-            "duplicated": sum(found[name].duplicated for name in transactional),
-            "duplicated_by_clean_events": sum(self._clean.values()),
-            "disordered": sum(found[name].disordered for name in transactional),
-            "commits_backwards": sum(n for name, n in back.items() if self._is_fenced(name)),
-            "unexpected_exits": sum(n for code, n in exits.items() if code not in _EXPECTED_EXITS),
-        }
-        floors = {
-            "complete": complete,
-            "faults_a_minute": done.total() / seconds * 60 >= _FAULTS_A_MINUTE,
-            "every_kind": seconds < _EVERY_KIND_S or set(done) == set(Kind),
-            "rate": rate >= _RATE_SHARE * self._plan.rate,
-            "moved": moved >= _MOVED_SHARE * claims,
-        }
-        figures: dict[str, Any] = {
-            "holds": not any(must_not.values()) and all(floors.values()),
-            "seed": schedule.seed,
-            "acknowledged": first.acknowledged,
-            **must_not,
-            "claims_moved": moved,
-            "claims": claims,
-            "moves": sum(each.moves for each in found.values()),
-            "faults": {kind.value: done[kind] for kind in Kind},
-            "faults_a_minute": round(done.total() / seconds * 60, 1),
-            "records_a_second": round(rate, 1),
-            "seconds": round(seconds),
-            "below_floor": [name for name, met in floors.items() if not met],
-            "backwards_by_channel": back,
-            "clean_duplicates_by_channel": self._clean,
-            "by_channel": {name: asdict(each) for name, each in found.items()},
-            "exits": {str(code): n for code, n in sorted(exits.items())},
-        }
-        return Report("chaos", figures)
+    # --- gathering --------------------------------------------------------------------------
 
-    def _is_transactional(self, channel: str) -> bool:
-        return "offsets" not in self._world.channels[channel]
+    def _gather(
+        self, watchers: dict[str, OffsetWatcher], seconds: float, *, complete: bool
+    ) -> Evidence:
+        channels = self._world.channels
+        commits = read_commits(self._world.broker.address)
+        by_channel = {name: [c for c in commits if c.group == name] for name in channels}
+        by_channel |= {name: watcher.commits for name, watcher in watchers.items()}
+        events = Events(
+            seconds,
+            self._attack.done,
+            self._exits(),
+            self._clean_exits,
+            self._attack.unreturned,
+        )
+        return Evidence(
+            seed=self._plan.schedule.seed,
+            rate=self._plan.rate,
+            complete=complete,
+            found={name: self._check(name) for name in channels},
+            clean=self._clean,
+            offsets={
+                name: self._offsets(name, each, watchers.get(name))
+                for name, each in by_channel.items()
+            },
+            repeats={name: self._repeats(name, each) for name, each in by_channel.items()},
+            transactional=[name for name in channels if "offsets" not in channels[name]],
+            events=events,
+        )
 
-    def _is_fenced(self, channel: str) -> bool:
-        """Whether the channel's offsets are kept where a former owner's commit is refused."""
-        offsets = self._world.channels[channel].get("offsets", {})
-        return "zookeeper" in offsets.values() or "transactions" in offsets.values()
+    def _offsets(
+        self, channel: str, commits: list[Commit], watcher: OffsetWatcher | None
+    ) -> Offsets:
+        """Say what was seen; a group's commits in Kafka are all read at the end, or it fails."""
+        kept = self._world.channels[channel].get("offsets", {}).values()
+        return Offsets(
+            commits=len(commits),
+            backwards=backwards(commits, [channel])[channel],
+            watched=watcher is None or (watcher.alive and watcher.looks > 0),
+            fenced="zookeeper" in kept or "transactions" in kept,
+        )
+
+    def _repeats(self, channel: str, commits: list[Commit]) -> list[Repeat]:
+        return repeats(oracle.stored(self._world.sink(channel)), commits)

@@ -9,6 +9,7 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING
 
+from headrace.clock import SYSTEM_CLOCK
 from headrace.errors import SinkConflictError
 from headrace.processors import BatchProcessor, BatchResponse
 from headrace.records import offset_of
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
 _LOCK_TIMEOUT = 1.0
 
 _TABLES = (
-    "CREATE TABLE IF NOT EXISTS stored (id INTEGER, at_offset INTEGER, member TEXT, epoch INTEGER)",
+    """CREATE TABLE IF NOT EXISTS stored
+    (id INTEGER, at_offset INTEGER, member TEXT, epoch INTEGER, at REAL)""",
     "CREATE TABLE IF NOT EXISTS position (one INTEGER PRIMARY KEY, next_offset INTEGER)",
 )
 
@@ -67,11 +69,12 @@ class SinkFile:
 
     def append(self, batch: Batch, member: str) -> None:
         """Store a batch's records."""
+        epoch, now = batch.assignment.epoch, SYSTEM_CLOCK.time()
         rows = [
-            (int(record.value() or b"-1"), offset_of(record), member, batch.assignment.epoch)
+            (int(record.value() or b"-1"), offset_of(record), member, epoch, now)
             for record in batch.records
         ]
-        self._database.executemany("INSERT INTO stored VALUES (?, ?, ?, ?)", rows)
+        self._database.executemany("INSERT INTO stored VALUES (?, ?, ?, ?, ?)", rows)
 
     def close(self) -> None:
         """Close the file."""

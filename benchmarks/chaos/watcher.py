@@ -1,4 +1,4 @@
-"""Looks at the offsets that ZooKeeper keeps, again and again, for one that goes back."""
+"""Looks at the offsets that ZooKeeper keeps, again and again, and notes how they move."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import logging
 from threading import Event, Thread
 from typing import TYPE_CHECKING
 
-from headrace.clock import Deadline
+from benchmarks.chaos.commits import Commit
+from headrace.clock import SYSTEM_CLOCK, Deadline
 from headrace.coordinators.layout import GroupPaths
 from headrace.errors import HeadraceError
 from headrace.records import TopicPartition
@@ -24,17 +25,33 @@ _TURN = 0.1
 
 
 class OffsetWatcher:
-    """Counts how often a node's offset was lower than at the look before."""
+    """Notes whenever a node's offset is another one than at the look before.
+
+    Its thread ends with ``stop``, or with an error that is not ZooKeeper's being away: a run whose
+    watcher is not ``alive`` at its end has proved nothing about these offsets.
+    """
 
     def __init__(self, hosts: str, group: str, topic: str, partitions: int) -> None:
+        self._group = group
+        self._topic = topic
         paths = GroupPaths(group)
         self._paths = [paths.offset(TopicPartition(topic, n)) for n in range(partitions)]
-        self._last = [0] * partitions
+        self._last: list[int | None] = [None] * partitions
         self._session = ZooKeeperSession(ZooKeeperSettings(hosts))
         self._stopped = Event()
         self._thread = Thread(target=self._run, name="chaos-offsets", daemon=True)
-        self.backwards = 0
+        self._commits: list[Commit] = []
         self.looks = 0
+
+    @property
+    def alive(self) -> bool:
+        """Whether it still looks."""
+        return self._thread.is_alive()
+
+    @property
+    def commits(self) -> list[Commit]:
+        """What was found stored, in its order; of several commits between two looks the last."""
+        return list(self._commits)
 
     def start(self) -> None:
         """Connect and begin to look."""
@@ -59,6 +76,10 @@ class OffsetWatcher:
     def _look(self, nodes: Sequence[Node | None]) -> None:
         self.looks += 1
         for number, node in enumerate(nodes):
-            offset = 0 if node is None else int(json.loads(node.data)["offset"])
-            self.backwards += offset < self._last[number]
-            self._last[number] = offset
+            if node is None:
+                continue
+            offset = int(json.loads(node.data)["offset"])
+            if offset != self._last[number]:
+                at = SYSTEM_CLOCK.time()
+                self._commits.append(Commit(self._group, self._topic, number, offset, at))
+                self._last[number] = offset

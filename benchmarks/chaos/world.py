@@ -17,13 +17,20 @@ from headrace.local import KafkaBroker, ZooKeeperServer
 from headrace.local.identity import ProcessState
 from headrace.local.ports import LOOPBACK, free_port
 from headrace.local.process import ServerProcess
+from headrace.local.waiting import wait_for
 from headrace.metrics import read_metrics
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from concurrent.futures import Future
 
+    from headrace.metrics import Sample
+
 TOPIC = "numbers"
+
+#: Variables of a member's environment: its name, and the folder of all sinks.
+MEMBER = "CHAOS_MEMBER"
+SINKS = "CHAOS_SINKS"
 
 #: Seconds that a server may take to start, and a member to stop.
 PATIENCE = 60.0
@@ -44,13 +51,20 @@ CHANNELS: Mapping[str, Mapping[str, Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What a world is made of. Times are in seconds; ``sinks`` is the module with the sinks."""
+    """What a world is made of. Times are in seconds; ``sinks`` is the module with the sinks.
+
+    A channel without a ``processor`` names one of these sinks. In the strings of a shipped sink
+    ``{folder}`` is the channel's folder. ``sections`` are further ones of the configuration, and
+    ``ready`` is how long the members may take to own everything at first.
+    """
 
     partitions: int = 8
     session: float = 4.0
     work: float = 0.03
     channels: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: CHANNELS)
     sinks: str = "benchmarks.chaos.sinks"
+    ready: float = 90.0
+    sections: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Lane:
@@ -87,6 +101,11 @@ class Daemon:
         self.lane = Lane(name)
         self.wanted = False
         self.exits: list[int] = []
+        self._environment = {
+            "PYTHONPATH": str(_ROOT),
+            MEMBER: name,
+            SINKS: str(world.directory / "sinks"),
+        }
         self._folder = world.directory / name
         self._folder.mkdir()
         self._metrics = free_port()
@@ -109,23 +128,21 @@ class Daemon:
             "logging": {"format": "json"},
             "metrics": {"host": LOOPBACK, "port": self._metrics},
             "channels": {name: self._channel(world, name) for name in world.channels},
+            **setting.sections,
         }
 
     def _channel(self, world: World, name: str) -> dict[str, Any]:
         facts = dict(world.channels[name])
-        sink = facts.pop("sink")
+        sink, folder = facts.pop("sink"), str(world.sink(name))
+        if "processor" in facts:
+            facts["sink"] = {key: value.format(folder=folder) for key, value in sink.items()}
+        else:
+            options = {"directory": folder, "member": self.name, "work": world.setting.work}
+            factory = f"{world.setting.sinks}:{sink}"
+            facts["processor"] = {"type": "custom", "factory": factory, "options": options}
         return {
             "topics": [TOPIC],
             "group": name,
-            "processor": {
-                "type": "custom",
-                "factory": sink if ":" in sink else f"{world.setting.sinks}:{sink}",
-                "options": {
-                    "directory": str(world.sink(name)),
-                    "member": self.name,
-                    "work": world.setting.work,
-                },
-            },
             "batch": {"max_records": 50, "linger": "20ms"},
             "buffer": {"max_bytes": "32MiB"},
             "on_error": {"backoff": "100ms", "max_backoff": "1s"},
@@ -146,7 +163,7 @@ class Daemon:
                 [sys.executable, "-m", "headrace", "run", "-c", str(self._path)],
                 log_file=self._folder / "daemon.log",
                 deadline=Deadline.after(PATIENCE),
-                environment={"PYTHONPATH": str(_ROOT)},
+                environment=self._environment,
             )
 
     def bury(self) -> bool:
@@ -166,8 +183,9 @@ class Daemon:
             self._process = None
 
     def stop(self) -> None:
-        """End the process with SIGTERM, and take note of its code."""
+        """End the process with SIGTERM, once it can hear it, and take note of its code."""
         self.wanted = False
+        wait_for(lambda: not self.running or self.answers(), Deadline.after(PATIENCE))
         if self._process is not None:
             self.exits.append(self._process.stop(Deadline.after(PATIENCE)))
             self._process = None
@@ -182,13 +200,19 @@ class Daemon:
         if self._process is not None and self._process.identity.state is ProcessState.PAUSED:
             self._process.resume()
 
+    def answers(self) -> bool:
+        """Whether it is up: handlers for signals are there before the metrics. Blocks."""
+        return self._samples() is not None
+
     def owns(self) -> int:
         """Return how many partitions it says that it owns, 0 where it does not answer. Blocks."""
+        return sum(sample.name == "headrace_owner_epoch" for sample in self._samples() or ())
+
+    def _samples(self) -> list[Sample] | None:
         try:
-            samples = read_metrics(LOOPBACK, self._metrics, _SCRAPE)
+            return list(read_metrics(LOOPBACK, self._metrics, _SCRAPE))
         except OSError:
-            return 0
-        return sum(sample.name == "headrace_owner_epoch" for sample in samples)
+            return None
 
 
 class World:

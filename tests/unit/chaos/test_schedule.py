@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.chaos.schedule import CLEAN, Kind, draw
+from tests.chaos import seeds
 
 _SEEDS = range(25)
 
@@ -11,6 +12,11 @@ def test_a_seed_has_one_schedule() -> None:
     """The same seed and length give the same faults, another seed gives others."""
     assert draw(3, 120) == draw(3, 120)
     assert draw(3, 120).faults != draw(4, 120).faults
+
+
+def test_the_minute_that_is_always_tested_has_every_kind() -> None:
+    """A change in the drawing must not take a kind of fault out of the short test."""
+    assert {fault.kind for fault in draw(seeds.MINUTE, 60).faults} == set(Kind)
 
 
 @pytest.mark.parametrize("seed", _SEEDS)
