@@ -26,6 +26,9 @@ _TURN = 0.1
 #: Seconds after which a supervisor starts a member again that ended by itself.
 _SUPERVISION = 1.0
 
+#: Seconds that everything begun may take to be done.
+_SETTLED = 240.0
+
 #: Seconds that a restarted member may take to own something, in a rolling restart: longer than
 #: anything that is down meanwhile, a start on a busy machine and a session together.
 _RETURN = 30.0
@@ -57,7 +60,7 @@ class Attack:
         while self._due or self._now() < self._schedule.seconds:
             while self._due and self._due[0][0] <= self._now():
                 heapq.heappop(self._due)[2]()
-            self._supervise()
+            self.supervise()
             pause.wait(_TURN)
         self.heal()
 
@@ -71,11 +74,14 @@ class Attack:
             daemon.kafka.heal()
 
     def _settle(self) -> None:
-        self._rolling.settle()
-        for lane in self._world.server_lanes.values():
+        """Wait until everything begun is done; members are started again meanwhile."""
+        pause, deadline = Event(), Deadline.after(_SETTLED)
+        lanes = [self._rolling, *self._world.server_lanes.values()]
+        while not all(lane.idle for lane in lanes) and not deadline.expired:
+            self.supervise()
+            pause.wait(_TURN)
+        for lane in [*lanes, *(daemon.lane for daemon in self._world.daemons.values())]:
             lane.settle()
-        for daemon in self._world.daemons.values():
-            daemon.lane.settle()
 
     def _end_clean(self) -> None:
         """Wait until all clean events are over, and have them judged; the schedule waits too."""
@@ -151,7 +157,7 @@ class Attack:
             if not wait_for(lambda d=daemon: d.owns() or not d.wanted, Deadline.after(_RETURN)):  # type: ignore[misc]
                 self.unreturned.append(daemon.name)
 
-    def _supervise(self) -> None:
+    def supervise(self) -> None:
         """Start a member again that ended by itself, as whatever supervises daemons does."""
         for daemon in self._world.daemons.values():
             if not daemon.wanted or daemon.running:

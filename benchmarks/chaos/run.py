@@ -163,6 +163,7 @@ class Run:
         say("healed; waiting for the rest")
 
         def stored() -> bool:
+            self._attack.supervise()
             reached = [oracle.reached(self._world.sink(name)) for name in self._world.channels]
             return all(each.get(p, -1) >= wanted[p] for each in reached for p in wanted)
 
@@ -178,7 +179,7 @@ class Run:
         return oracle.check(self._ledger, self._world.sink(channel))
 
     def _exits(self) -> list[int]:
-        return [code for daemon in self._world.daemons.values() for code in daemon.exits]
+        return [code for daemon in self._world.daemons.values() for code in daemon.codes]
 
     # --- gathering --------------------------------------------------------------------------
 

@@ -80,6 +80,11 @@ class Lane:
         self._done.append(future)
         return future
 
+    @property
+    def idle(self) -> bool:
+        """Whether everything is done."""
+        return all(future.done() for future in list(self._done))
+
     def settle(self) -> None:
         """Wait until everything is done; raises what was raised."""
         for future in self._done:
@@ -153,6 +158,12 @@ class Daemon:
     def running(self) -> bool:
         """Whether there is a process."""
         return self._process is not None and self._process.exit_code is None
+
+    @property
+    def codes(self) -> list[int]:
+        """What its processes ended with so far, but for those that were killed."""
+        code = None if self._process is None else self._process.exit_code
+        return self.exits if code is None else [*self.exits, code]
 
     def start(self) -> None:
         """Start the process, unless there is one."""
