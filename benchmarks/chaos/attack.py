@@ -29,8 +29,7 @@ _SUPERVISION = 1.0
 #: Seconds that everything begun may take to be done.
 _SETTLED = 240.0
 
-#: Seconds that a restarted member may take to own something, in a rolling restart: longer than
-#: anything that is down meanwhile, a start on a busy machine and a session together.
+#: Seconds that a restarted member may take to own something, in a rolling restart.
 _RETURN = 30.0
 
 

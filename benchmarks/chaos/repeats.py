@@ -24,7 +24,8 @@ class Repeat:
 
     ``records`` were there before; of these ``needless`` lie below the last commit before the first
     of them, so that their claim should have begun behind them. ``uncommitted_s`` is how long the
-    storing before it had gone on since that commit. ``at`` is in seconds since the epoch.
+    storing before it had gone on since that offset was committed first: a claim begins with a
+    commit of what it found. ``at`` is in seconds since the epoch.
     """
 
     partition: str
@@ -68,8 +69,7 @@ def _of_partition(rows: list[Stored], commits: Sequence[Commit]) -> Iterator[Rep
         again = [row for row in run if row.number in seen]
         if again and before is not None:
             first = again[0]
-            position = bisect_right(times, first.at)
-            last = commits[position - 1] if position else None
+            last = _last(commits[: bisect_right(times, first.at)])
             yield Repeat(
                 partition=first.partition,
                 at=round(first.at, 1),
@@ -81,6 +81,16 @@ def _of_partition(rows: list[Stored], commits: Sequence[Commit]) -> Iterator[Rep
             )
         seen.update(row.number for row in run)
         before = run[-1]
+
+
+def _last(commits: Sequence[Commit]) -> Commit | None:
+    """Return the first of the last commits, which have one offset."""
+    found = None
+    for commit in reversed(commits):
+        if found is not None and commit.offset != found.offset:
+            break
+        found = commit
+    return found
 
 
 def _runs(rows: Sequence[Stored]) -> Iterator[list[Stored]]:

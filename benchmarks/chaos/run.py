@@ -74,6 +74,7 @@ class Run:
         self._attack = Attack(self._world, plan.schedule)
         self._clean: dict[str, int] = {}
         self._clean_exits: list[int] = []
+        self._clean_unreturned: list[str] = []
 
     def report(self) -> Report:
         """Do everything and say what came of it. Blocks."""
@@ -151,6 +152,7 @@ class Run:
     def _judge_clean(self) -> None:
         self._clean = {name: self._check(name).duplicated for name in self._world.channels}
         self._clean_exits = self._exits()
+        self._clean_unreturned = list(self._attack.unreturned)
 
     def _await_drained(self) -> bool:
         """Wait until the last acknowledged record of each partition is stored everywhere."""
@@ -196,6 +198,7 @@ class Run:
             self._exits(),
             self._clean_exits,
             self._attack.unreturned,
+            self._clean_unreturned,
         )
         return Evidence(
             seed=self._plan.schedule.seed,

@@ -47,8 +47,8 @@ class Offsets:
 class Events:
     """What was done, and what became of the members meanwhile.
 
-    ``clean_exits`` are the codes that members ended with before the first hard fault;
-    ``unreturned`` names those that owned nothing for too long after a rolling restart.
+    ``exits`` are the codes that members ended with; ``unreturned`` names those that owned nothing
+    for too long after a rolling restart. Both also for the time before the first hard fault.
     """
 
     seconds: float
@@ -56,6 +56,7 @@ class Events:
     exits: Sequence[int]
     clean_exits: Sequence[int]
     unreturned: Sequence[str]
+    clean_unreturned: Sequence[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +95,7 @@ def judge(evidence: Evidence) -> Report:
         "faults_a_minute": round(_faults_a_minute(events), 1),
         "records_a_second": round(_acknowledged(evidence) / events.seconds, 1),
         "seconds": round(events.seconds),
+        "unreturned": len(events.unreturned),
         "below_floor": [name for name, met in floors.items() if not met],
         "commits_by_channel": {name: each.commits for name, each in evidence.offsets.items()},
         "backwards_by_channel": {name: each.backwards for name, each in evidence.offsets.items()},
@@ -117,7 +119,7 @@ def _must_not(evidence: Evidence) -> dict[str, int]:
         "commits_backwards": sum(o.backwards for o in evidence.offsets.values() if o.fenced),
         "unexpected_exits": sum(code not in _EXPECTED_EXITS for code in events.exits),
         "bad_exits_by_clean_events": sum(code != 0 for code in events.clean_exits),
-        "unreturned": len(events.unreturned),
+        "unreturned_by_clean_events": len(events.clean_unreturned),
     }
 
 

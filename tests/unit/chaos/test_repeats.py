@@ -12,7 +12,7 @@ def _rows(offsets: range, epoch: int, at: float) -> list[Stored]:
 def test_what_follows_the_last_commit_is_repeated_with_need() -> None:
     """An owner that begins at the last commit repeats what was stored since, and no more."""
     rows = [*_rows(range(10), 1, 5.0), *_rows(range(6, 12), 2, 9.0)]
-    commits = [Commit("g", "t", 0, 4, 1.0), Commit("g", "t", 0, 6, 3.0)]
+    commits = [Commit("g", "t", 0, *each) for each in ((4, 1.0), (6, 3.0), (6, 8.0))]
     (found,) = repeats(rows, commits)
     assert (found.records, found.needless, found.uncommitted_s) == (4, 0, 2.0)
     assert (found.partition, found.epoch, found.at) == ("t-0", 2, 9.0)

@@ -19,7 +19,8 @@ _EVENTS = Events(
     done=Counter(dict.fromkeys(Kind, 1)),
     exits=(0, 3),
     clean_exits=(0,),
-    unreturned=(),
+    unreturned=("member-1",),
+    clean_unreturned=(),
 )
 _EVIDENCE = Evidence(
     seed=1,
@@ -55,7 +56,10 @@ def test_a_run_with_nothing_wrong_holds() -> None:
         ("commits_backwards", {"offsets": {"sure": replace(_SEEN, backwards=1)}}),
         ("unexpected_exits", {"events": replace(_EVENTS, exits=(1,))}),
         ("bad_exits_by_clean_events", {"events": replace(_EVENTS, clean_exits=(3,))}),
-        ("unreturned", {"events": replace(_EVENTS, unreturned=("member-1",))}),
+        (
+            "unreturned_by_clean_events",
+            {"events": replace(_EVENTS, clean_unreturned=("member-1",))},
+        ),
     ],
 )
 def test_each_thing_that_must_not_happen_fails_a_run(figure: str, changed: dict[str, Any]) -> None:
@@ -82,6 +86,13 @@ def test_a_run_that_proves_too_little_does_not_hold(floor: str, changed: dict[st
     figures = _figures(**changed)
     assert floor in figures["below_floor"]
     assert not figures["holds"]
+
+
+def test_hard_faults_may_keep_a_member_away() -> None:
+    """Codes for being started again, and restarts that took long, are told and no more."""
+    figures = _figures()
+    assert (figures["exits"], figures["unreturned"]) == ({"0": 1, "3": 1}, 1)
+    assert figures["holds"]
 
 
 def test_duplicates_and_commits_that_go_back_where_they_may_do_not_fail_a_run() -> None:
