@@ -62,6 +62,13 @@ class InMemoryZooKeeper:
         """Delete a node as somebody would by hand."""
         self.execute(None, [Delete(path)])
 
+    def wipe(self) -> None:
+        """Lose all data and sessions; clients learn of it when they connect again."""
+        with self._lock:
+            self._tree = NodeTree()
+            self._transactions = count(1)
+            self._alive.clear()
+
     def paths(self) -> list[str]:
         """Return the paths of all nodes."""
         with self._lock:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 import structlog
 from hypothesis import settings
@@ -10,6 +12,13 @@ from hypothesis import settings
 # are what a run has time for; Hypothesis draws others with each run and keeps those that failed.
 settings.register_profile("headrace", deadline=None, max_examples=50)
 settings.load_profile("headrace")
+
+# What `make test-all` has time for; HEADRACE_MODEL_EXAMPLES says how many, where more are wanted.
+settings.register_profile(
+    "long",
+    settings.get_profile("headrace"),
+    max_examples=int(os.environ.get("HEADRACE_MODEL_EXAMPLES", "500")),
+)
 
 
 @pytest.fixture(scope="session", autouse=True)

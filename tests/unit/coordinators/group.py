@@ -33,12 +33,18 @@ SETTINGS = CoordinatorSettings(rebalance_delay=0.5, safety_poll=30, retry_delay=
 
 
 class Channel:
-    """A listener that remembers, and gives back what it is asked for unless it is told not to."""
+    """A listener that remembers, and gives back what it is asked for unless it is told not to.
 
-    def __init__(self) -> None:
+    ``committed`` are the epochs that the group's offsets name, which all channels share: one that
+    claims under no higher epoch has it raised, and begins only then.
+    """
+
+    def __init__(self, committed: dict[TopicPartition, int]) -> None:
+        self.committed = committed
         self.member: GroupMember | None = None
         self.gives_back = True
         self.held: dict[TopicPartition, Claim] = {}
+        self.begun: dict[TopicPartition, Claim] = {}
         self.asked: list[Claim] = []
         self.lost: list[tuple[Claim, LossReason]] = []
         self.raised: list[tuple[Claim, Claim]] = []
@@ -52,6 +58,18 @@ class Channel:
         assert claim.partition not in self.held
         self.held[claim.partition] = claim
         self.calls.append("claimed")
+        self.late.append(partial(self._begin, claim))
+
+    def _begin(self, claim: Claim) -> None:
+        if self.held.get(claim.partition) is not claim:
+            return
+        known = self.committed.get(claim.partition, 0)
+        if claim.epoch > known:
+            self.committed[claim.partition] = claim.epoch
+            self.begun[claim.partition] = claim
+            return
+        assert self.member is not None
+        self.member.raise_epoch(claim, known + 1)
 
     def release_requested(self, claim: Claim) -> None:
         """Give it back at the next occasion."""
@@ -79,6 +97,7 @@ class Channel:
         assert self.held[old.partition] == old
         self.held[old.partition] = new
         self.raised.append((old, new))
+        self.late.append(partial(self._begin, new))
 
     def suspended(self) -> None:
         """Remember it."""
@@ -103,15 +122,26 @@ class Participant:
     def __init__(self, group: Group, name: str, info: MemberInfo) -> None:
         self.registry = InMemoryRegistry(group.zookeeper, "group", name, clock=group.clock)
         self.session = self.registry.session
-        self.channel = Channel()
+        self.channel = Channel(group.committed)
         self.member = GroupMember(self.registry, self.channel, info, SETTINGS, group.clock)
         self.channel.member = self.member
         self.stopped = False
+        self.deaf = False
         self._events: deque[Callable[[], None]] = deque()
-        self.registry.watch(lambda: self._events.append(self.member.group_changed))
+        self._unheard: deque[Callable[[], None]] = deque()
+        self.registry.watch(self._watch_fired)
         self.registry.listen(
             lambda state: self._events.append(partial(self.member.session_changed, state))
         )
+
+    def _watch_fired(self) -> None:
+        (self._unheard if self.deaf else self._events).append(self.member.group_changed)
+
+    def hear(self) -> None:
+        """Deliver the watches that were withheld while it was deaf."""
+        self.deaf = False
+        self._events += self._unheard
+        self._unheard.clear()
 
     def turn(self) -> None:
         """Take one turn, unless the process is stopped."""
@@ -136,6 +166,7 @@ class Group:
         self.clock = FakeClock()
         self.zookeeper = InMemoryZooKeeper(session_timeout)
         self.counts: Mapping[str, int] = {TOPIC: partitions}
+        self.committed: dict[TopicPartition, int] = {}
         self.participants: list[Participant] = []
 
     def join(self, name: str, info: MemberInfo = INFO) -> Participant:

@@ -4,18 +4,26 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    rule,
+    run_state_machine_as_test,
+)
 
 from headrace.coordinators.layout import EpochDocument, OwnerDocument
 from headrace.coordinators.member_states import ENDED
-from tests.unit.coordinators.group import INFO, PATHS, Group, Participant, partition
+from tests.unit.coordinators.group import INFO, PATHS, TOPIC, Group, Participant, partition
 
 if TYPE_CHECKING:
     from headrace.coordinators.claims import Claim
 
 PARTITIONS = 5
+MOST_PARTITIONS = 8
 NAMES = ("a", "b", "c")
 
 #: Seconds of a turn in the model, and in which a healed group has to agree: the safety poll finds
@@ -26,8 +34,11 @@ AGREEMENT = 80.0
 #: What a hand may write into an owner node.
 OWNERS = (b"?", OwnerDocument("b", 1, 1, "elsewhere", 0.0).encode())
 
+#: What a hand may write into an epoch node: nonsense, or the epoch of long ago.
+EPOCHS = (b"?", EpochDocument(0, "b", 1, None, clean_end=True).encode())
+
 members = st.sampled_from(NAMES)
-numbers = st.integers(0, PARTITIONS - 1)
+numbers = st.integers(0, MOST_PARTITIONS - 1)
 
 
 class GroupMachine(RuleBasedStateMachine):
@@ -43,7 +54,7 @@ class GroupMachine(RuleBasedStateMachine):
         self.running: dict[str, Participant] = {}
         self.silent_since: dict[Participant, float] = {}
         self.epochs: dict[int, int] = {}
-        self.raised: set[int] = set()
+        self.partitions = PARTITIONS
         self.seen: list[Claim] = []
 
     # --- members --------------------------------------------------------------------------------
@@ -113,6 +124,40 @@ class GroupMachine(RuleBasedStateMachine):
             self.running[name].session.lose_answers(number, delay=delay)
 
     @rule(name=members)
+    def withhold_watches(self, name: str) -> None:
+        """Let a member hear of no change in the tree though it runs."""
+        if name in self.running:
+            self.running[name].deaf = True
+
+    @rule(name=members)
+    def deliver_watches(self, name: str) -> None:
+        """Let it hear of all at once."""
+        if name in self.running:
+            self.running[name].hear()
+
+    @rule(name=members)
+    def end_session(self, name: str) -> None:
+        """Let the servers end the session of a member that they hear, and that hears of it."""
+        participant = self.running.get(name)
+        if participant is not None and participant not in self.silent_since:
+            participant.session.expire()
+            participant.turn()
+
+    @rule()
+    def wipe(self) -> None:
+        """Let the servers come back without their data.
+
+        Clients are let in by none that knows less than they saw, for as long as a session.
+        """
+        connected = [p for p in self.running.values() if p not in self.silent_since]
+        for participant in connected:
+            participant.session.suspend()
+        self.pass_time(self.group.zookeeper.session_timeout)
+        self.group.zookeeper.wipe()
+        for participant in connected:
+            participant.session.resume()
+
+    @rule(name=members)
     def deliver_late(self, name: str) -> None:
         """Execute what was delayed."""
         if name in self.running:
@@ -153,15 +198,51 @@ class GroupMachine(RuleBasedStateMachine):
             claim = participant.channel.held.get(partition(number))
             if claim is not None:
                 participant.member.raise_epoch(claim, claim.epoch + more)
-                self.raised.add(number)
+
+    @rule(name=members, left_out=st.sets(numbers, max_size=2))
+    def leave_out(self, name: str, left_out: set[int]) -> None:
+        """Let a channel do without some partitions, or with all again."""
+        participant = self.running.get(name)
+        if participant is not None and not participant.stopped:
+            participant.member.leave_out({partition(number) for number in left_out})
+
+    @rule(name=members, takes_part=st.booleans())
+    def withdraw(self, name: str, *, takes_part: bool) -> None:
+        """Let a channel leave the group for a while, or come back."""
+        participant = self.running.get(name)
+        if participant is None or participant.stopped:
+            return
+        if takes_part:
+            participant.member.undrain()
+        else:
+            participant.member.withdraw()
+
+    @rule(name=members)
+    def add_partition(self, name: str) -> None:
+        """Let a member see a new partition; the others see it with the next one, or at the end."""
+        if name in self.running and self.partitions < MOST_PARTITIONS:
+            self.partitions += 1
+            self.group.counts = {TOPIC: self.partitions}
+            self.running[name].member.set_partitions(self.group.counts)
 
     # --- hands in the tree ----------------------------------------------------------------------
 
     @rule(number=numbers)
     def remove_owner(self, number: int) -> None:
         """Delete an owner node by hand."""
-        if self.group.zookeeper.node(PATHS.owner(partition(number))) is not None:
+        if self._has_both_nodes(number):
             self.group.zookeeper.remove(PATHS.owner(partition(number)))
+
+    @rule(number=numbers)
+    def remove_epoch(self, number: int) -> None:
+        """Delete an epoch node by hand."""
+        if self._has_both_nodes(number):
+            self.group.zookeeper.remove(PATHS.epoch(partition(number)))
+
+    def _has_both_nodes(self, number: int) -> bool:
+        """Whether neither was deleted: without both, versions begin anew beside an old claim."""
+        paths = PATHS.owner(partition(number)), PATHS.epoch(partition(number))
+        return all(self.group.zookeeper.node(path) is not None for path in paths)
 
     @rule(number=numbers, data=st.sampled_from(OWNERS))
     def spoil_owner(self, number: int, data: bytes) -> None:
@@ -169,17 +250,11 @@ class GroupMachine(RuleBasedStateMachine):
         if self.group.zookeeper.node(PATHS.owner(partition(number))) is not None:
             self.group.zookeeper.put(PATHS.owner(partition(number)), data)
 
-    @rule(number=numbers)
-    def spoil_epoch(self, number: int) -> None:
-        """Write nonsense into an epoch node by hand, unless its epoch was raised.
-
-        Then the node's version no longer bounds it, and only the group's commit knows better.
-        """
-        if (
-            number not in self.raised
-            and self.group.zookeeper.node(PATHS.epoch(partition(number))) is not None
-        ):
-            self.group.zookeeper.put(PATHS.epoch(partition(number)), b"?")
+    @rule(number=numbers, data=st.sampled_from(EPOCHS))
+    def spoil_epoch(self, number: int, data: bytes) -> None:
+        """Write nonsense, or a former epoch, into an epoch node by hand."""
+        if self.group.zookeeper.node(PATHS.epoch(partition(number))) is not None:
+            self.group.zookeeper.put(PATHS.epoch(partition(number)), data)
 
     @rule(name=members)
     def remove_member(self, name: str) -> None:
@@ -221,10 +296,11 @@ class GroupMachine(RuleBasedStateMachine):
         self.group.check_exclusive()
 
     def _note_epochs(self) -> None:
-        """Each new claim of a partition has a higher epoch than all before."""
+        """Each claim that is begun with has a higher epoch than all before."""
         for participant in self.group.participants:
             for claim in participant.channel.held.values():
-                self._note(claim)
+                if participant.channel.begun.get(claim.partition) is claim:
+                    self._note(claim)
 
     def _note(self, claim: Claim) -> None:
         if any(claim is known for known in self.seen):
@@ -242,12 +318,16 @@ class GroupMachine(RuleBasedStateMachine):
             self.go_on(name)
             participant.session.lose_answers(0)
             participant.session.deliver_late()
+            participant.hear()
+            participant.member.set_partitions(self.group.counts)
+            participant.member.leave_out(())
+            participant.member.undrain()
             self.give_back(name, clean=True)
         self.pass_time(AGREEMENT)
         active = [p for p in self.running.values() if p.member.state not in ENDED]
         assert len(active) == len(self.running)
         if active:
-            _check_agreement(self.group, active)
+            _check_agreement(self.group, active, self.partitions)
 
 
 def _asked(participant: Participant) -> list[Claim]:
@@ -255,9 +335,9 @@ def _asked(participant: Participant) -> list[Claim]:
     return [claim for claim in participant.channel.asked if held.get(claim.partition) == claim]
 
 
-def _check_agreement(group: Group, active: list[Participant]) -> None:
+def _check_agreement(group: Group, active: list[Participant], partitions: int) -> None:
     held = sorted(number for participant in active for number in participant.held)
-    assert held == list(range(PARTITIONS))
+    assert held == list(range(partitions))
     counts = [len(participant.held) for participant in active]
     assert max(counts) - min(counts) <= 1
     for participant in active:
@@ -268,10 +348,20 @@ def _check_agreement(group: Group, active: list[Participant]) -> None:
             assert EpochDocument.decode("", node.data).member == participant.registry.member
 
 
-TestGroupMachine = GroupMachine.TestCase
-TestGroupMachine.settings = settings(
+USUAL = settings(
     max_examples=30,
     stateful_step_count=30,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
+
+TestGroupMachine = GroupMachine.TestCase
+TestGroupMachine.settings = USUAL
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_many_more_orders_of_events() -> None:
+    """As many as the profile for long runs says, and no more said of each than in the quick run."""
+    examples = settings.get_profile("long").max_examples
+    run_state_machine_as_test(GroupMachine, settings=settings(USUAL, max_examples=examples))
