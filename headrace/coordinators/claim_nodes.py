@@ -123,7 +123,7 @@ class ClaimNodes:
             lease=lease,
             previous=previous,
             transactional_id=transactional_id,
-            unfenced=_unfenced(previous, transactional_id),
+            unfenced=_unfenced(partition, previous, transactional_id),
         )
 
     def _claiming(
@@ -325,7 +325,9 @@ def _previous(path: str, node: Node | None) -> PreviousOwner | None:
     )
 
 
-def _unfenced(previous: PreviousOwner | None, own: str | None) -> tuple[str, ...]:
+def _unfenced(
+    partition: TopicPartition, previous: PreviousOwner | None, own: str | None
+) -> tuple[str, ...]:
     """Return the producers that the next owner has to shut out.
 
     Never our own: what it committed for a claim that we lost is decided before it commits again.
@@ -334,4 +336,8 @@ def _unfenced(previous: PreviousOwner | None, own: str | None) -> tuple[str, ...
         return ()
     last = None if previous.clean_end else previous.transactional_id
     ids = dict.fromkeys([*previous.unfenced, last])
-    return tuple(i for i in ids if i is not None and i != own)[-MOST_UNFENCED:]
+    named = tuple(i for i in ids if i is not None and i != own)
+    dropped = named[:-MOST_UNFENCED]
+    if dropped:
+        log.warning("unfenced_dropped", partition=str(partition), transactional_ids=list(dropped))
+    return named[-MOST_UNFENCED:]

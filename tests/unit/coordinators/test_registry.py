@@ -1,8 +1,13 @@
 from __future__ import annotations
 
-import pytest
+from dataclasses import replace
 
+import pytest
+from structlog.testing import capture_logs
+
+from headrace.coordinators.claim_nodes import MOST_UNFENCED
 from headrace.coordinators.claims import Release
+from headrace.coordinators.layout import EpochDocument
 from headrace.coordinators.registry import MembershipLostError, RegistryUnavailableError
 from headrace.testing import InMemoryRegistry, InMemoryZooKeeper
 from tests.contracts.registry import (
@@ -125,3 +130,21 @@ def test_a_connection_that_breaks_after_reading_says_nothing_of_our_nodes(
             call()
         a.session.resume()
     assert a.verify([claim]) == []
+
+
+def test_producers_that_are_too_many_to_name_are_logged(world: InMemoryWorld) -> None:
+    """The next claim names the latest ones, and the log those that nobody will shut out."""
+    first, second = (world.member(name, transactional_prefix="tx") for name in ("a", "b"))
+    first.join(INFO)
+    second.join(INFO)
+    claim = claimed(first, P0)
+    released(first, claim, clean=True)
+    path = PATHS.epoch(P0)
+    named = tuple(f"former.{number}" for number in range(MOST_UNFENCED + 2))
+    former = EpochDocument.decode(path, world.hand.get(path).data)
+    world.hand.set(path, replace(former, unfenced=named).encode())
+    with capture_logs() as logs:
+        assert claimed(second, P0).unfenced == named[2:]
+    (dropped,) = [entry for entry in logs if entry["event"] == "unfenced_dropped"]
+    assert dropped["transactional_ids"] == list(named[:2])
+    assert dropped["partition"] == str(P0)
