@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import trustme
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_pem_private_key,
+)
 from kazoo.client import KazooClient
 from kazoo.security import OPEN_ACL_UNSAFE, make_digest_acl
 
@@ -28,23 +33,19 @@ IDENTITY = {"digest": {"username": "headrace", "password": "secret"}, "acl": "cr
 
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A certificate and its key, which everybody here trusts, apart and in one file."""
-    if shutil.which("openssl") is None:
-        pytest.skip("certificates are made with the program openssl, which is not installed")
+    """A certificate with its key, apart and in one file, and that of the authority behind it."""
     folder = tmp_path_factory.mktemp("certificates")
-    subprocess.run(
-        [
-            *("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"),
-            *("-subj", "/CN=localhost", "-addext", f"subjectAltName=IP:{LOOPBACK}"),
-            *("-keyout", "key.pem", "-out", "certificate.pem"),
-        ],
-        cwd=folder,
-        check=True,
-        capture_output=True,
-        timeout=WAIT,
+    authority = trustme.CA()
+    issued = authority.issue_cert("localhost", LOOPBACK)
+    authority.cert_pem.write_to_path(folder / "authority.pem")
+    certificate = issued.cert_chain_pems[0].bytes()
+    # the only form of a key that ZooKeeper reads
+    key = load_pem_private_key(issued.private_key_pem.bytes(), None).private_bytes(
+        Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()
     )
-    both = [(folder / name).read_text() for name in ("key.pem", "certificate.pem")]
-    (folder / "both.pem").write_text("".join(both))
+    (folder / "certificate.pem").write_bytes(certificate)
+    (folder / "key.pem").write_bytes(key)
+    (folder / "both.pem").write_bytes(key + certificate)
     return folder
 
 
@@ -61,7 +62,7 @@ def secure_port(
             "secureClientPortAddress": LOOPBACK,
             "serverCnxnFactory": "org.apache.zookeeper.server.NettyServerCnxnFactory",
             "ssl.keyStore.location": str(certificates / "both.pem"),
-            "ssl.trustStore.location": str(certificates / "certificate.pem"),
+            "ssl.trustStore.location": str(certificates / "authority.pem"),
             "ssl.hostnameVerification": "false",
         },
     )
@@ -177,7 +178,7 @@ def test_a_member_is_let_in_by_its_certificate(
     group, notes = make_group(hosts), Notes()
     group.produce(5)
     document = group.document("a")
-    tls: dict[str, Any] = {"ca_file": str(certificates / "certificate.pem")}
+    tls: dict[str, Any] = {"ca_file": str(certificates / "authority.pem")}
     document["zookeeper"] |= {"hosts": f"{LOOPBACK}:{port}", "tls": tls, "connect_timeout": "2s"}
     with pytest.raises(ZooKeeperUnavailableError, match="TLS and credentials"):
         group.start(document, {CHANNEL: Notes()})
