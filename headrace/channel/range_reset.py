@@ -51,7 +51,13 @@ class RangeReset:
         try:
             low, high = self._parts.catalog.watermarks(owned.partition, deadline)
         except HeadraceError as silence:
-            log.warning("watermarks_unknown", channel=self._parts.name, error=str(silence))
+            log.warning(
+                "watermarks_unknown",
+                channel=self._parts.name,
+                topic=owned.partition.topic,
+                partition=owned.partition.partition,
+                error=str(silence),
+            )
             owned.last_error = str(silence)
             self._parts.fetcher.seek(owned)
             return

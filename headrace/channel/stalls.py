@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -78,9 +79,13 @@ class StallWatch(Patrol):
             return
         waiting = {owned.partition: owned for owned in self._partitions() if _waits(owned)}
         deadline = Deadline.after(ASK_TIMEOUT, self._clock)
-        # without a leader there is nothing to fetch, and the client says so by itself
-        for partition, end in self._catalog.ends(list(waiting), deadline).items():
+        ends = self._catalog.ends(list(waiting), deadline)
+        for partition, end in ends.items():
             self._compare(waiting[partition], end, before.get(waiting[partition]))
+        silent = sorted(map(str, waiting.keys() - ends.keys()))
+        if silent:
+            # the client itself says nothing of a partition without a leader
+            log.warning("leaders_silent", channel=self._channel, partitions=silent)
 
     def _compare(self, owned: OwnedPartition, end: int, before: _Seen | None) -> None:
         position = owned.buffer.expected
@@ -95,8 +100,8 @@ class StallWatch(Patrol):
         """Fetch anew; say it louder when that was done before."""
         topic, number = owned.partition
         self._metrics.stalls.labels(self._channel, topic).inc()
-        report = log.error if seen.refetched else log.warning
-        report(
+        log.log(
+            logging.ERROR if seen.refetched else logging.WARNING,
             "partition_stalled",
             channel=self._channel,
             topic=topic,
