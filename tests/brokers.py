@@ -12,6 +12,7 @@ from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 from headrace.clock import Deadline
 from headrace.kafka.ports import OffsetStoreError
+from headrace.local.waiting import wait_for
 from headrace.testing.records import TIMESTAMP, FakeRecord
 
 if TYPE_CHECKING:
@@ -51,7 +52,13 @@ class Broker:
         """Create a topic, by default one whose name nobody else uses; return the name."""
         chosen = name or f"topic.{uuid4().hex[:12]}"
         _done(self._admin.create_topics([NewTopic(chosen, partitions, 1)]).values())
+        assert wait_for(lambda: self._is_led(chosen, partitions), Deadline.after(WAIT))
         return chosen
+
+    def _is_led(self, topic: str, partitions: int) -> bool:
+        """Whether the broker tells clients of a topic and the leaders of its partitions."""
+        found = self._admin.list_topics(topic, timeout=WAIT).topics[topic].partitions
+        return len(found) == partitions and all(each.leader >= 0 for each in found.values())
 
     def add_partitions(self, topic: str, total: int) -> None:
         """Let a topic have ``total`` partitions."""

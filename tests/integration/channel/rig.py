@@ -51,7 +51,10 @@ QUICK: dict[str, Any] = {
 
 
 class Notes(BatchProcessor):
-    """Notes what it is told; ``answer`` and ``on_error`` decide what it says."""
+    """Notes what it is told; ``answer`` and ``on_error`` decide what it says.
+
+    ``under`` has, by partition and offset, the epoch under which a record came last.
+    """
 
     def __init__(
         self,
@@ -66,6 +69,7 @@ class Notes(BatchProcessor):
         self.values: Counter[bytes | None] = Counter()
         self.callbacks: dict[TopicPartition, list[str]] = defaultdict(list)
         self.epochs: dict[TopicPartition, list[int]] = defaultdict(list)
+        self.under: dict[TopicPartition, dict[int, int]] = defaultdict(dict)
         self.errors: list[BaseException] = []
         self._changed = Condition()
 
@@ -97,7 +101,9 @@ class Notes(BatchProcessor):
     def on_next_batch(self, batch: Batch) -> BatchResponse | Future[BatchResponse]:
         """Note the records, then answer."""
         with self._changed:
-            self.records[batch.partition] += map(offset_of, batch.records)
+            offsets = [offset_of(record) for record in batch.records]
+            self.records[batch.partition] += offsets
+            self.under[batch.partition] |= dict.fromkeys(offsets, batch.assignment.epoch)
             self.values.update(record.value() for record in batch.records)
             self._changed.notify_all()
         self._note(batch.partition, "batch")

@@ -12,12 +12,14 @@ from headrace.errors import OffsetOutOfRangeError
 from headrace.kafka.ports import StoredOffset
 from headrace.processors import BatchResponse
 from tests.integration.channel.rig import WAIT, Group, Notes, channel_of, eventually
+from tests.integration.seen import metric
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headrace.channel.channel import InboundKafkaChannel
     from headrace.records import Batch
+    from tests.integration.seen import Log
 
 
 class Shuffler:
@@ -89,6 +91,7 @@ def test_lag_ends_behind_transaction_markers(group: Group) -> None:
     with group.running(notes) as controller:
         eventually(lambda: group.offsets() == [13])
         eventually(lambda: _standing(channel_of(controller)) == [(13, 13)])
+        assert metric(controller, "lag_records", topic=group.topic, partition=0) == 0
     assert notes.records[group.partition()] == list(range(10))
 
 
@@ -106,18 +109,23 @@ def test_latest_begins_behind_what_is_there(group: Group) -> None:
 
 @pytest.mark.parametrize(("policy", "expected"), [("earliest", [5, 6, 7]), ("latest", [8])])
 def test_a_deleted_position_follows_the_policy(
-    group: Group, policy: str, expected: list[int]
+    group: Group, log: Log, policy: str, expected: list[int]
 ) -> None:
     """The processor is told which offset is gone, and reading goes on where the policy says."""
     group.produce(8)
     group.broker.commit(group.name, group.partition(), 2)
     group.broker.delete_before(group.partition(), 5)
     notes = Notes()
-    with group.running(notes, offset_out_of_range=policy):
+    with group.running(notes, offset_out_of_range=policy) as controller:
         notes.wait(lambda: bool(notes.errors))
         eventually(lambda: group.offsets() == [8])
         group.produce(1, start=8)
         eventually(lambda: group.offsets() == [9])
+        reason = {"topic": group.topic, "reason": "out_of_range"}
+        skipped = metric(controller, "skipped_records_total", **reason)
+    assert skipped == expected[0] - 2
+    where = {"topic": group.topic, "partition": 0, "position": 2, "target": expected[0]}
+    log.expect("offset_out_of_range", channel="main", lost_records=skipped, **where)
     (error,) = notes.errors
     assert isinstance(error, OffsetOutOfRangeError)
     assert (error.position, error.low, error.high) == (2, 5, 8)
@@ -135,7 +143,7 @@ def test_a_deleted_position_may_stop_the_channel(group: Group) -> None:
 
 
 def test_a_new_partition_is_read_from_its_beginning(
-    make_group: Callable[..., Group], monkeypatch: pytest.MonkeyPatch
+    make_group: Callable[..., Group], monkeypatch: pytest.MonkeyPatch, log: Log
 ) -> None:
     """A partition added while the channel runs begins at its first record, even with latest."""
     monkeypatch.setattr("headrace.channel.topics.REFRESH_INTERVAL", 0.2)
@@ -147,6 +155,8 @@ def test_a_new_partition_is_read_from_its_beginning(
         eventually(lambda: _takes(group, 1))
         group.produce(2, 1, start=1)
         notes.wait_values(3)
+    log.expect("partitions_changed", channel="main", partitions={group.topic: 2})
+    log.expect("partition_claimed", topic=group.topic, partition=1, epoch=1)
     assert notes.records[group.partition(1)] == [0, 1, 2]
 
 

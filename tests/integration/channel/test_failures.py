@@ -8,59 +8,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from headrace.clock import Deadline
-from headrace.errors import CommitFailedError, StartError, UnknownTopicError
-from headrace.local import KafkaBroker
+from headrace.errors import StartError, UnknownTopicError
 from headrace.processors import BatchProcessor, BatchResponse
-from tests.brokers import Broker
-from tests.integration.channel.rig import CHANNEL, WAIT, Group, Notes, channel_of, eventually
+from tests.integration.channel.rig import CHANNEL, WAIT, Group, Notes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
+    from collections.abc import Callable
 
     from headrace.processors import ChannelContext
     from headrace.records import Batch
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[KafkaBroker]:
-    """A broker that the test may freeze."""
-    server = KafkaBroker(tmp_path / "kafka")
-    server.start(Deadline.after(WAIT))
-    yield server
-    server.stop(Deadline.after(WAIT))
-
-
-def test_a_failed_commit_is_told_counted_and_made_up_for(
-    server: KafkaBroker, zookeeper_hosts: str, tmp_path: Path
-) -> None:
-    """While the broker is frozen commits fail visibly; when it goes on, the offset is stored."""
-    broker = Broker(server.address)
-    group = Group(broker, zookeeper_hosts, tmp_path, broker.create_topic(), session_timeout=4)
-    group.produce(10)
-    frozen = threading.Event()
-
-    def answer(_: Batch) -> BatchResponse:
-        assert frozen.wait(WAIT)
-        return BatchResponse.advance()
-
-    notes = Notes(answer)
-    with group.running(notes) as controller:
-        notes.wait_values(1)
-        server.pause(Deadline.after(WAIT))
-        frozen.set()
-        notes.wait(lambda: bool(notes.errors))
-        server.resume()
-        eventually(lambda: group.offsets() == [10])
-        failures = controller.metrics.commit_failures.labels(CHANNEL, group.topic)
-        assert failures._value.get() >= 1
-        eventually(lambda: channel_of(controller).partitions()[0].committed == 10)
-    group.close()
-    for error in notes.errors:
-        assert isinstance(error, CommitFailedError)
-        assert 0 < error.offset <= 10
-    assert notes.records[group.partition()] == list(range(10))
-    assert notes.callbacks[group.partition()][-2:] == ["processed", "terminated"]
 
 
 class Unready(BatchProcessor):

@@ -15,12 +15,14 @@ from headrace.errors import ConfigError
 from headrace.kafka.ports import StoredOffset
 from headrace.processors import BatchResponse
 from tests.integration.channel.rig import WAIT, Group, Notes, channel_of, eventually
+from tests.integration.seen import metric
 from tests.sessions import expire
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from headrace.records import Batch
+    from tests.integration.seen import Log
 
 
 def test_two_members_share_evenly_and_a_clean_leave_duplicates_nothing(
@@ -49,7 +51,9 @@ def test_two_members_share_evenly_and_a_clean_leave_duplicates_nothing(
         assert "lost" not in calls
 
 
-def test_a_survivor_takes_over_from_a_killed_process(make_group: Callable[..., Group]) -> None:
+def test_a_survivor_takes_over_from_a_killed_process(
+    make_group: Callable[..., Group], log: Log
+) -> None:
     """After a SIGKILL the other goes on with the next epoch from what was committed."""
     group, numbers = make_group(2, session_timeout=4), range(2)
     group.produce(50, *numbers)
@@ -69,11 +73,13 @@ def test_a_survivor_takes_over_from_a_killed_process(make_group: Callable[..., G
     with group.running(notes, "survivor"):
         eventually(lambda: group.stored(*numbers) == [StoredOffset(100, 2)] * 2)
     for number in numbers:
+        where = {"topic": group.topic, "partition": number}
+        log.expect("partition_claimed", epoch=2, clean_end=False, **where)
         assert notes.records[group.partition(number)] == list(range(50, 100))
         assert notes.epochs[group.partition(number)] == [2]
 
 
-def test_a_wiped_zookeeper_does_not_lower_the_epoch(group: Group) -> None:
+def test_a_wiped_zookeeper_does_not_lower_the_epoch(group: Group, log: Log) -> None:
     """Where the epoch node is gone, the claim rises above the epoch in the group's offset."""
     group.produce(5)
     for _ in range(2):
@@ -91,11 +97,12 @@ def test_a_wiped_zookeeper_does_not_lower_the_epoch(group: Group) -> None:
         with group.zookeeper() as session:
             node = json.loads(session.get(group.paths.epoch(group.partition())).data)
         assert node["epoch"] == 3
+    log.expect("epoch_raised", partition=str(group.partition()), old=1, new=3)
     assert notes.epochs[group.partition()] == [3]
     assert notes.records[group.partition()] == list(range(5, 10))
 
 
-def test_a_lost_session_costs_the_claims_and_no_record(group: Group) -> None:
+def test_a_lost_session_costs_the_claims_and_no_record(group: Group, log: Log) -> None:
     """The processor hears of the loss, the member claims anew and goes on where it committed."""
     group.produce(100)
     notes = Notes()
@@ -105,6 +112,8 @@ def test_a_lost_session_costs_the_claims_and_no_record(group: Group) -> None:
         notes.wait(lambda: "lost" in notes.callbacks[group.partition()])
         group.produce(100, start=100)
         eventually(lambda: group.stored() == [StoredOffset(200, 2)])
+    log.expect("claim_lost", channel="main", epoch=1, reason="session_lost")
+    assert len(log.of("member_joined")) == 2
     calls = [c for c in notes.callbacks[group.partition()] if c in {"assigned", "lost"}]
     assert calls == ["assigned", "lost", "assigned"]
     assert notes.epochs[group.partition()] == [1, 2]
@@ -141,7 +150,7 @@ def test_a_stop_ends_in_time_and_names_what_hangs(make_group: Callable[..., Grou
 
 
 def test_a_partition_whose_worker_hangs_moves_to_another_member(
-    make_group: Callable[..., Group],
+    make_group: Callable[..., Group], log: Log
 ) -> None:
     """The claim is given up without a commit, another member has it, and the rest stays put."""
     group = make_group(2)
@@ -153,7 +162,7 @@ def test_a_partition_whose_worker_hangs_moves_to_another_member(
 
     stuck, healthy = Notes(hang), Notes()
     with (
-        group.running(stuck, "stuck", batch_timeout="1s"),
+        group.running(stuck, "stuck", batch_timeout="1s") as controller,
         group.running(healthy, "healthy"),
     ):
         stuck.wait(lambda: len(stuck.assigned) == 1)
@@ -162,6 +171,10 @@ def test_a_partition_whose_worker_hangs_moves_to_another_member(
         group.produce(10, 0, 1)
         healthy.wait(lambda: len(healthy.records[bad]) == 10)
         eventually(lambda: group.offsets(0, 1) == [10, 10])
+        where = {"topic": bad.topic, "partition": bad.partition}
+        log.expect("worker_abandoned", channel="main", **where)
+        log.expect("claim_released", epoch=1, clean_end=False, **where)
+        assert metric(controller, "abandoned_workers_total") == 1
         release.set()
         stuck.wait(lambda: "lost" in stuck.callbacks[bad])
     assert healthy.epochs[good] == [1]
@@ -198,14 +211,21 @@ def test_a_coordinator_is_replaced_while_the_channel_runs(make_group: Callable[.
 def member(
     group: Group, name: str, *options: str, **settings: object
 ) -> Iterator[tuple[subprocess.Popen[str], Iterator[tuple[str, int, int, int]]]]:
-    """Run a member in a process of its own; gives the process and what it prints."""
+    """Run a member in a process of its own; gives the process and what it prints.
+
+    Its log goes to ``<name>.log`` in the group's folder.
+    """
     file = group.file(name, group.document(name, **settings))
-    with subprocess.Popen(
-        [sys.executable, "-m", "tests.integration.channel.member", str(file), *options],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as started:
+    with (
+        (group.directory / f"{name}.log").open("w", encoding="utf-8") as errors,
+        subprocess.Popen(
+            [sys.executable, "-m", "tests.integration.channel.member", str(file), *options],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+        ) as started,
+    ):
         assert started.stdout is not None
         try:
             yield started, (tuple(json.loads(line)) for line in started.stdout)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from headrace.zookeeper.protocol import Session
     from tests.integration.channel.rig import Group
+    from tests.integration.seen import Log
 
 TRANSACTIONS = {"fencing": "transactions"}
 
@@ -54,7 +55,7 @@ def test_a_foreign_commit_is_mended(group: Group, offsets: Any, metadata: str) -
     assert notes.records[group.partition()] == list(range(20))
 
 
-def test_an_owner_yields_to_a_higher_epoch(group: Group) -> None:
+def test_an_owner_yields_to_a_higher_epoch(group: Group, log: Log) -> None:
     """A commit of a later claim ends ours; the next claim is above it and goes on from there."""
     notes = Notes()
     with group.running(notes):
@@ -64,6 +65,7 @@ def test_an_owner_yields_to_a_higher_epoch(group: Group) -> None:
         group.broker.commit(group.name, group.partition(), 15, later)
         notes.wait(lambda: "lost" in notes.callbacks[group.partition()])
         eventually(lambda: group.stored() == [StoredOffset(20, 10)])
+    log.expect("partition_superseded", channel="main", topic=group.topic, partition=0, epoch=1)
     assert notes.records[group.partition()] == [*range(20), *range(15, 20)]
 
 

@@ -15,6 +15,8 @@ from tests.integration.channel.rig import Group, Notes, channel_of, eventually
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tests.integration.seen import Log
+
 
 @pytest.fixture(autouse=True)
 def _often(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -23,7 +25,9 @@ def _often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("fencing", ["metadata", "transactions"])
-def test_topics_come_and_go_below_a_pattern(make_group: Callable[..., Group], fencing: str) -> None:
+def test_topics_come_and_go_below_a_pattern(
+    make_group: Callable[..., Group], log: Log, fencing: str
+) -> None:
     """What is created later is read from its first record, and what is deleted is given up.
 
     The others go on all the while, and so do their commits.
@@ -50,6 +54,12 @@ def test_topics_come_and_go_below_a_pattern(make_group: Callable[..., Group], fe
         eventually(lambda: group.stored() == [StoredOffset(10, 1)])
         held = channel_of(controller).partitions()
         assert [reading.topic for reading in held] == [group.topic]
+    log.expect("topic_matched", channel="main", topic=later.topic)
+    log.expect("partition_claimed", topic=later.topic, partition=0, epoch=1)
+    log.expect("topic_gone", channel="main", topic=later.topic)
+    log.expect("partitions_changed", channel="main", partitions={group.topic: 1, later.topic: 1})
+    log.expect("partitions_changed", channel="main", partitions={group.topic: 1})
+    log.expect("claim_released", topic=later.topic, partition=0, epoch=1, clean_end=True)
     assert notes.records == {group.partition(): list(range(10)), later: [0, 1, 2]}
     assert notes.callbacks[later][-1] == "terminated"
     assert set(notes.values.values()) == {1}

@@ -25,6 +25,8 @@ class Cable:
         self.port: int = self._listener.getsockname()[1]
         self._whole = Event()
         self._whole.set()
+        self._answering = Event()
+        self._answering.set()
         self._refusing = Event()
         self._lock = Lock()
         self._sockets: set[socket.socket] = set()
@@ -39,14 +41,19 @@ class Cable:
         """Let nothing through and tell neither side, as a network that drops packets does."""
         self._whole.clear()
 
+    def mute(self) -> None:
+        """Let nothing through that the target answers, and tell neither side."""
+        self._answering.clear()
+
     def break_off(self) -> None:
         """End all connections, and new ones as soon as they are made."""
         self._refusing.set()
         self._end_connections()
 
     def mend(self) -> None:
-        """Let everything through, also what was sent while the cable was cut."""
+        """Let everything through, also what was sent while the cable was cut or mute."""
         self._refusing.clear()
+        self._answering.set()
         self._whole.set()
 
     def close(self) -> None:
@@ -55,6 +62,7 @@ class Cable:
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
+        self._answering.set()
         self._whole.set()
         self._end_connections()
 
@@ -83,8 +91,8 @@ class Cable:
             self._sockets |= {near, far}
         if self._refusing.is_set():
             self._end_connections()
-        Thread(target=self._forward, args=[near, far], daemon=True).start()
-        self._forward(far, near)
+        Thread(target=self._forward, args=[near, far, self._whole], daemon=True).start()
+        self._forward(far, near, self._answering)
         for each in (near, far):
             each.close()
 
@@ -94,9 +102,10 @@ class Cable:
         except OSError:
             return None
 
-    def _forward(self, source: socket.socket, sink: socket.socket) -> None:
+    def _forward(self, source: socket.socket, sink: socket.socket, may_pass: Event) -> None:
         with suppress(OSError):
             while data := source.recv(_CHUNK):
+                may_pass.wait()
                 self._whole.wait()
                 sink.sendall(data)
         self._whole.wait()

@@ -17,8 +17,9 @@ from headrace.local import Blueprint, LocalStack
 from headrace.processors import BatchResponse
 from headrace.records import offset_of
 from headrace.testing.records import FakeRecord
-from tests.integration.channel.rig import WAIT, Group, Notes, channel_of, eventually
+from tests.integration.channel.rig import WAIT, Group, Notes, eventually
 from tests.integration.outages.cluster import Cluster
+from tests.integration.seen import metric
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
     from headrace.controller import KafkaController
     from headrace.records import Batch, TopicPartition
+    from tests.integration.seen import Log
 
 
 #: A segment that is older than this is closed by the next record, and then cleaned.
@@ -57,18 +59,23 @@ def group_of(cluster: Cluster, stack: LocalStack, directory: Path, topic: str) -
 
 
 def test_a_killed_broker_holds_up_only_what_it_alone_has(
-    cluster: Cluster, stack: LocalStack, tmp_path: Path
+    cluster: Cluster,
+    stack: LocalStack,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    log: Log,
 ) -> None:
     """A replicated partition goes on under another leader, one without a leader when it is back.
 
     No claim is lost, and no record is missing or repeated.
     """
+    monkeypatch.setattr("headrace.channel.stalls.LOOK_INTERVAL", 2.0)
     group = group_of(cluster, stack, tmp_path, cluster.topic([[1, 2, 3]]))
     single = replace(group, topic=cluster.topic([[1], [2]]))
     group.produce(10)
     single.produce(10, 0, 1)
     notes = Notes()
-    with group.running(notes, topics=[group.topic, single.topic]):
+    with group.running(notes, topics=[group.topic, single.topic]) as controller:
         eventually(lambda: group.offsets() + single.offsets(0, 1) == [10, 10, 10])
         killed = cluster.broker(1)
         killed.kill()
@@ -77,6 +84,8 @@ def test_a_killed_broker_holds_up_only_what_it_alone_has(
         group.produce(10, start=10)
         single.produce(10, 1, start=10)
         eventually(lambda: group.offsets() + single.offsets(0, 1) == [20, 10, 20])
+        log.expect("leaders_silent", channel="main", partitions=[str(single.partition(0))])
+        assert metric(controller, "high_watermark", topic=single.topic, partition=0) == 10
         killed.start(Deadline.after(WAIT))
         eventually(lambda: cluster.leaders(single.topic) == [1, 2])
         single.produce(10, start=10)
@@ -89,7 +98,7 @@ def test_a_killed_broker_holds_up_only_what_it_alone_has(
 
 
 def test_a_frozen_group_coordinator_delays_commits_and_no_delivery(
-    cluster: Cluster, stack: LocalStack, tmp_path: Path
+    cluster: Cluster, stack: LocalStack, tmp_path: Path, log: Log
 ) -> None:
     """Records go on coming and commits fail visibly, until another broker takes the group over."""
     probe = cluster.topic([[1]])
@@ -106,7 +115,7 @@ def test_a_frozen_group_coordinator_delays_commits_and_no_delivery(
         return BatchResponse.advance()
 
     notes = Notes(answer)
-    with group.running(notes, commit_interval="1s"):
+    with group.running(notes, commit_interval="1s") as controller:
         notes.wait_values(1)
         frozen.pause(Deadline.after(WAIT))
         try:
@@ -117,7 +126,16 @@ def test_a_frozen_group_coordinator_delays_commits_and_no_delivery(
         finally:
             frozen.resume()
         eventually(lambda: group.stored() == [StoredOffset(10, 1)])
+        where = {"topic": group.topic}
+        eventually(
+            lambda: (
+                metric(controller, "commit_failures_total", **where) == len(log.of("commit_failed"))
+            )
+        )
+        told = metric(controller, "processor_errors_total", error="CommitFailedError", **where)
+        assert told == len(notes.errors)
     group.close()
+    log.expect("commit_failed", channel="main", partition=0, epoch=1, refusal="none", **where)
     assert {type(error) for error in notes.errors} == {CommitFailedError}
     assert notes.records[group.partition()] == list(range(10))
 
@@ -141,7 +159,7 @@ def test_gaps_of_a_compacted_topic_are_passed(
     notes = Notes()
     with group.running(notes) as controller:
         eventually(lambda: group.stored() == [StoredOffset(written, 1)])
-        eventually(lambda: _lag(controller) == 0)
+        eventually(lambda: _lag(controller, group.partition()) == 0)
     group.close()
     delivered = notes.records[group.partition()]
     assert delivered == sorted(set(delivered))
@@ -159,8 +177,6 @@ def first_offset(cluster: Cluster, partition: TopicPartition) -> int:
         return offset_of(message)
 
 
-def _lag(controller: KafkaController) -> int | None:
-    (reading,) = channel_of(controller).partitions()
-    if reading.high_watermark is None or reading.committed is None:
-        return None
-    return reading.high_watermark - reading.committed
+def _lag(controller: KafkaController, partition: TopicPartition) -> float | None:
+    topic, number = partition
+    return metric(controller, "lag_records", topic=topic, partition=number)

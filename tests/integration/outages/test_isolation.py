@@ -12,14 +12,17 @@ import pytest
 from headrace.clock import Deadline
 from headrace.kafka.ports import StoredOffset
 from headrace.processors import BatchResponse
-from tests.integration.channel.rig import WAIT, Group, Notes, eventually
+from tests.integration.channel.rig import WAIT, Group, Notes, channel_of, eventually
 from tests.integration.outages.cable import Cable
+from tests.integration.seen import metric, suspended
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from headrace.controller import KafkaController
     from headrace.records import Batch
     from tests.integration.outages.ensemble import Ensemble
+    from tests.integration.seen import Log
 
 
 class Fault(Protocol):
@@ -58,7 +61,7 @@ def isolated_site(
 
 @pytest.mark.parametrize("fault", ["member", "follower"])
 def test_an_isolated_member_stops_before_the_other_begins(
-    ensemble: Ensemble, cable: Cable, make_group: Callable[..., Group], fault: str
+    ensemble: Ensemble, cable: Cable, make_group: Callable[..., Group], log: Log, fault: str
 ) -> None:
     """Cut off with or without its server: each record comes once, under the right epoch.
 
@@ -69,13 +72,20 @@ def test_an_isolated_member_stops_before_the_other_begins(
     alone, other = Notes(), Notes()
     with isolated_site(fault, ensemble, cable, group) as (theirs, what):
         group.produce(10, *numbers)
-        with theirs.running(alone, "alone"):
+        with theirs.running(alone, "alone") as isolated:
             eventually(lambda: group.stored(*numbers) == [StoredOffset(10, 1)] * 2)
             what.cut()
             alone.wait(lambda: _all_told(alone, "CoordinationSuspendedError"))
+            log.says("coordination_suspended")
+            told = {"topic": group.topic, "error": "CoordinationSuspendedError"}
+            assert metric(isolated, "processor_errors_total", **told) == 2
             group.produce(10, *numbers, start=10)
             with group.running(other, "other"):
                 eventually(lambda: group.stored(*numbers) == [StoredOffset(20, 2)] * 2)
+                for number in numbers:
+                    where = {"topic": group.topic, "partition": number}
+                    log.expect("claim_lost", channel="main", reason="lease_over", epoch=1, **where)
+                    log.expect("partition_claimed", epoch=2, clean_end=False, **where)
                 alone.wait(lambda: _all_told(alone, "lost"))
                 assert alone.values.total() == 20
                 assert not alone.assigned
@@ -84,6 +94,9 @@ def test_an_isolated_member_stops_before_the_other_begins(
                 other.wait(lambda: len(other.assigned) == 1)
                 group.produce(10, *numbers, start=20)
                 eventually(lambda: group.offsets(*numbers) == [30, 30])
+                log.says("coordination_began_anew")
+                assert len(log.of("member_joined")) == 3
+                assert metric(isolated, "claims_lost_total", reason="lease_over") == 2
     (back,) = (p for p, epochs in alone.epochs.items() if len(epochs) > 1)
     assert alone.epochs[back] == [1, 3]
     assert list(other.epochs.values()) == [[2], [2]]
@@ -91,7 +104,7 @@ def test_an_isolated_member_stops_before_the_other_begins(
 
 
 def test_an_answer_that_comes_after_the_lease_moves_no_offset(
-    ensemble: Ensemble, cable: Cable, make_group: Callable[..., Group]
+    ensemble: Ensemble, cable: Cable, make_group: Callable[..., Group], log: Log
 ) -> None:
     """A batch that was out when the lease ended is the next owner's, and its answer is ignored."""
     group = make_group(ensemble.main_hosts)
@@ -119,6 +132,7 @@ def test_an_answer_that_comes_after_the_lease_moves_no_offset(
                 group.produce(5, start=10)
                 eventually(lambda: group.stored() == [StoredOffset(15, 2)])
             alone.wait(lambda: bool(alone.assigned))
+    log.expect("claim_lost", channel="main", reason="lease_over", epoch=1)
     assert other.records[group.partition()] == list(range(15))
     in_vain = alone.records[group.partition()]
     assert in_vain == list(range(len(in_vain)))
@@ -127,7 +141,7 @@ def test_an_answer_that_comes_after_the_lease_moves_no_offset(
 
 
 def test_a_loss_shorter_than_the_session_costs_nothing(
-    ensemble: Ensemble, cable: Cable, make_group: Callable[..., Group]
+    ensemble: Ensemble, cable: Cable, make_group: Callable[..., Group], log: Log
 ) -> None:
     """Nothing is delivered meanwhile; then work goes on under the same epoch without a repeat."""
     group = make_group(ensemble.hosts, 2, session_timeout=30)
@@ -135,14 +149,22 @@ def test_a_loss_shorter_than_the_session_costs_nothing(
     notes = Notes()
     with isolated_site("member", ensemble, cable, group) as (theirs, _):
         group.produce(10, *numbers)
-        with theirs.running(notes, "alone"):
+        with theirs.running(notes, "alone") as controller:
             eventually(lambda: group.offsets(*numbers) == [10, 10])
             cable.break_off()
             notes.wait(lambda: _all_told(notes, "CoordinationSuspendedError"))
             group.produce(10, *numbers, start=10)
+            # the records are there to be delivered
+            eventually(lambda: _ends(controller) == [20, 20])
+            assert suspended(controller) == 2
+            assert metric(controller, "coordination_suspended") == 1
+            log.says("coordination_suspended")
             assert notes.values.total() == 20
             cable.mend()
             eventually(lambda: group.stored(*numbers) == [StoredOffset(20, 1)] * 2)
+            assert suspended(controller) == 0
+            assert metric(controller, "coordination_suspended") == 0
+            log.says("coordination_resumed")
     for calls in notes.callbacks.values():
         assert "lost" not in calls
     assert list(notes.epochs.values()) == [[1], [1]]
@@ -150,7 +172,7 @@ def test_a_loss_shorter_than_the_session_costs_nothing(
 
 
 def test_a_killed_leader_of_the_ensemble_costs_nothing(
-    ensemble: Ensemble, make_group: Callable[..., Group]
+    ensemble: Ensemble, make_group: Callable[..., Group], log: Log
 ) -> None:
     """Another server leads, the sessions live on, and no partition moves and no record repeats."""
     group, numbers = make_group(ensemble.hosts, 2, session_timeout=30), (0, 1)
@@ -168,10 +190,16 @@ def test_a_killed_leader_of_the_ensemble_costs_nothing(
         group.produce(20, *numbers, start=20)
         eventually(lambda: group.offsets(*numbers) == [40, 40])
         after = group.stored(*numbers)
+    log.says("coordination_suspended", "coordination_resumed")
     assert [s and s.epoch for s in before] == [s and s.epoch for s in after]
     for calls in (*first.callbacks.values(), *second.callbacks.values()):
         assert "lost" not in calls
     _delivered_once(first, second, 80)
+
+
+def _ends(controller: KafkaController) -> list[int | None]:
+    """Return the end of each partition as the member's fetcher knows it."""
+    return [reading.high_watermark for reading in channel_of(controller).partitions()]
 
 
 def _all_told(notes: Notes, what: str) -> bool:

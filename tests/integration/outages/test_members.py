@@ -8,7 +8,6 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import pytest
-from structlog.testing import capture_logs
 
 from headrace.coordinators.offset_nodes import ZooKeeperOffsetStore
 from headrace.kafka import KafkaOffsetStore
@@ -16,12 +15,14 @@ from headrace.kafka.ports import StoredOffset
 from tests.brokers import stored_offset
 from tests.integration.channel.rig import CHANNEL, Group, Notes, eventually
 from tests.integration.channel.test_group import member
+from tests.integration.seen import log_in, metric
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from headrace.kafka.ports import OffsetStore
     from headrace.zookeeper.session import ZooKeeperSession
+    from tests.integration.seen import Log
 
 
 @contextmanager
@@ -65,7 +66,7 @@ class History:
     ids=["metadata", "transactions", "zookeeper"],
 )
 def test_a_process_that_stood_still_does_nothing_under_its_old_claims(
-    make_group: Callable[..., Group], zookeeper_hosts: str, offsets: object
+    make_group: Callable[..., Group], zookeeper_hosts: str, log: Log, offsets: object
 ) -> None:
     """Stopped with batches out, beyond its session, it commits none of them when it goes on.
 
@@ -103,6 +104,12 @@ def test_a_process_that_stood_still_does_nothing_under_its_old_claims(
     if offsets != "kafka" or not repaired:
         assert not history.went_back()
     _did_no_harm(told, numbers)
+    still = log_in(group.directory / "still.log")
+    for number in numbers:
+        where = {"topic": group.topic, "partition": number}
+        log.expect("partition_claimed", epoch=2, clean_end=False, **where)
+        still.expect("claim_lost", channel="main", epoch=1, **where)
+    assert len(still.of("member_joined")) == 2
     for number in numbers:
         assert notes.records[group.partition(number)][:20] == list(range(20))
     assert set(notes.values.values()) == {1}
@@ -144,20 +151,27 @@ def _delete_member(session: ZooKeeperSession, group: Group) -> None:
     session.delete(group.paths.member("a"))
 
 
-@pytest.mark.parametrize(
-    "harm",
-    [_delete_owner, _rewrite_owner, _delete_epoch, _rewrite_epoch, _delete_member],
-    ids=lambda f: f.__name__,
-)
+#: By what was done: why the claim was lost, and what else is logged before the next one begins.
+_HARM: dict[Callable[[ZooKeeperSession, Group], None], tuple[str, list[str]]] = {
+    _delete_owner: ("node_changed", []),
+    _rewrite_owner: ("node_changed", ["owner_node_unusable"]),
+    _delete_epoch: ("node_changed", ["epoch_raised"]),
+    _rewrite_epoch: ("node_changed", ["epoch_node_unusable"]),
+    _delete_member: ("membership_lost", ["membership_lost", "member_joined"]),
+}
+
+
+@pytest.mark.parametrize("harm", _HARM, ids=lambda harm: harm.__name__)
 def test_nodes_that_somebody_harms_cost_the_claim_and_no_record(
     make_group: Callable[..., Group],
     zookeeper_hosts: str,
+    log: Log,
     harm: Callable[[ZooKeeperSession, Group], None],
 ) -> None:
     """The claim is lost and claimed anew under a higher epoch, from what was committed."""
     group, notes = make_group(zookeeper_hosts), Notes()
     group.produce(10)
-    with group.running(notes), group.zookeeper() as session, capture_logs() as logs:
+    with group.running(notes) as controller, group.zookeeper() as session:
         eventually(lambda: group.stored() == [StoredOffset(10, 1)])
         harm(session, group)
         notes.wait(lambda: notes.callbacks[group.partition()][-1] == "lost")
@@ -168,4 +182,8 @@ def test_nodes_that_somebody_harms_cost_the_claim_and_no_record(
     assert stored.epoch > 1
     assert notes.epochs[group.partition()][-1] == stored.epoch
     assert notes.records[group.partition()] == list(range(20))
-    assert "partition_lost" in [event["event"] for event in logs]
+    reason, events = _HARM[harm]
+    log.expect("claim_lost", channel=CHANNEL, topic=group.topic, epoch=1, reason=reason)
+    assert metric(controller, "claims_lost_total", reason=reason) == 1
+    for event in events:
+        log.expect(event)

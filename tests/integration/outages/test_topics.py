@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tests.brokers import Broker
+    from tests.integration.seen import Log
 
 
 def test_a_record_larger_than_the_fetch_size_comes_with_its_neighbours(
@@ -40,7 +41,7 @@ def test_a_record_larger_than_the_fetch_size_comes_with_its_neighbours(
 
 
 def test_a_topic_created_again_with_fewer_records_is_read_from_its_beginning(
-    broker: Broker, make_group: Callable[..., Group], zookeeper_hosts: str
+    broker: Broker, make_group: Callable[..., Group], zookeeper_hosts: str, log: Log
 ) -> None:
     """The position is out of range in the new log; the policy earliest delivers all that is new."""
     group, notes = make_group(zookeeper_hosts), Notes()
@@ -53,13 +54,17 @@ def test_a_topic_created_again_with_fewer_records_is_read_from_its_beginning(
         broker.produce(group.partition(), b"new-1", b"new-2")
         notes.wait(lambda: bool(notes.errors))
         eventually(lambda: group.stored() == [StoredOffset(3, 1)])
+    log.expect("offset_out_of_range", channel="main", position=10, target=0, lost_records=0)
     assert {type(error) for error in notes.errors} == {OffsetOutOfRangeError}
     assert notes.records[group.partition()] == [*range(10), 0, 1, 2]
     assert set(notes.values.values()) == {1}
 
 
 def test_a_topic_created_again_that_has_grown_is_read_from_its_beginning(
-    make_group: Callable[..., Group], zookeeper_hosts: str, monkeypatch: pytest.MonkeyPatch
+    make_group: Callable[..., Group],
+    zookeeper_hosts: str,
+    monkeypatch: pytest.MonkeyPatch,
+    log: Log,
 ) -> None:
     """The topic's id tells the new log from the old one, though the position exists in both."""
     monkeypatch.setattr("headrace.channel.topics.REFRESH_INTERVAL", 0.2)
@@ -68,18 +73,22 @@ def test_a_topic_created_again_that_has_grown_is_read_from_its_beginning(
     new = [b"new-%d" % number for number in range(25)]
     with group.running(notes):
         eventually(lambda: group.offsets() == [10])
-        _replace(group, 25)
+        group.broker.delete_topic(group.topic)
+        log.expect("topic_missing", channel="main", topic=group.topic)
+        _fill_anew(group, 25)
         notes.wait(lambda: notes.callbacks[group.partition()].count("assigned") == 2)
         eventually(lambda: group.offsets() == [25])
         (stored,) = group.stored()
     assert stored is not None
     assert stored.epoch > 1
+    log.expect("topic_replaced", channel="main", topic=group.topic, topic_id=stored.topic_id)
+    log.expect("start_position_found", channel="main", epoch=stored.epoch)
     assert set(notes.values) == {b"0-%d" % number for number in range(10)} | set(new)
     assert notes.callbacks[group.partition()].count("lost") == 1
 
 
 def test_a_topic_replaced_while_offsets_are_in_zookeeper_is_read_from_its_beginning(
-    make_group: Callable[..., Group], zookeeper_hosts: str
+    make_group: Callable[..., Group], zookeeper_hosts: str, log: Log
 ) -> None:
     """Brokers drop their offsets with a topic, ZooKeeper does not: the topic's id tells."""
     group, notes = make_group(zookeeper_hosts), Notes()
@@ -90,6 +99,8 @@ def test_a_topic_replaced_while_offsets_are_in_zookeeper_is_read_from_its_beginn
     _replace(group, 25)
     with group.running(notes, offsets="zookeeper", initial_offset="latest"):
         notes.wait_values(35)
+    log.expect("offset_of_former_topic", channel="main", topic=group.topic, offset=10)
+    log.expect("start_position_found", channel="main", epoch=2, position=0)
     assert notes.records[group.partition()] == [*range(10), *range(25)]
     with group.zookeeper() as session:
         path = group.paths.offset(group.partition())
@@ -101,7 +112,7 @@ def test_a_topic_replaced_while_offsets_are_in_zookeeper_is_read_from_its_beginn
     "offsets", ["kafka", {"fencing": "transactions"}], ids=["metadata", "transactions"]
 )
 def test_an_offset_that_an_owner_stored_again_is_known_by_its_topic(
-    make_group: Callable[..., Group], zookeeper_hosts: str, offsets: object
+    make_group: Callable[..., Group], zookeeper_hosts: str, log: Log, offsets: object
 ) -> None:
     """An owner that finds its offset missing stores it again, and may not know yet why it is."""
     group, notes = make_group(zookeeper_hosts), Notes()
@@ -119,6 +130,7 @@ def test_an_offset_that_an_owner_stored_again_is_known_by_its_topic(
         eventually(lambda: group.stored() == [StoredOffset(25, 2)])
         (present,) = group.stored()
     assert notes.records[group.partition()] == [*range(10), *range(25)]
+    log.expect("offset_of_former_topic", channel="main", topic=group.topic, offset=10)
     assert present is not None
     assert present.topic_id not in {None, former.topic_id}
 
@@ -126,6 +138,11 @@ def test_an_offset_that_an_owner_stored_again_is_known_by_its_topic(
 def _replace(group: Group, count: int) -> None:
     """Delete the topic and create it again with so many records."""
     group.broker.delete_topic(group.topic)
+    _fill_anew(group, count)
+
+
+def _fill_anew(group: Group, count: int) -> None:
+    """Create the topic that was deleted again, with so many records."""
     eventually(lambda: _created(group.broker, group.topic))
     eventually(lambda: _takes(group, b"new-0"))
     group.broker.produce(group.partition(), *[b"new-%d" % number for number in range(1, count)])
