@@ -157,7 +157,7 @@ def test_stop_ends_by_its_deadline_and_says_what_was_left(broker: InMemoryBroker
     channel = in_memory_channel(recorder, broker)
     channel.start(Deadline.after(PATIENCE))
     recorder.wait(lambda: bool(recorder.futures))
-    report = channel.stop(Deadline.after(0.5))
+    report = channel.stop(Deadline.after(1))
     assert report.left == ("events-0: 1 unanswered batch from offset 0",)
     assert channel.state is ChannelState.STOPPED
     assert recorder.futures[0].cancelled()
