@@ -44,11 +44,11 @@ class _PartitionCollector(Collector):
         self.sources: dict[str, Callable[[], Iterable[PartitionReading]]] = {}
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
-        position = _gauge("position", "Next offset to deliver.")
-        committed = _gauge("committed_offset", "Offset a restart would begin at.")
-        end = _gauge("high_watermark", "End of the partition as last fetched.")
-        lag = _gauge("lag_records", "Records between the committed offset and the end.")
-        epoch = _gauge("owner_epoch", "Epoch of the claim on the partition.")
+        position = _family("position", "Next offset to deliver.")
+        committed = _family("committed_offset", "Offset a restart would begin at.")
+        end = _family("high_watermark", "End of the partition as last fetched.")
+        lag = _family("lag_records", "Records between the committed offset and the end.")
+        epoch = _family("owner_epoch", "Epoch of the claim on the partition.")
         state = GaugeMetricFamily(
             "headrace_partitions", "Partitions held, by state.", labels=["channel", "state"]
         )
@@ -71,7 +71,7 @@ class _PartitionCollector(Collector):
         return [position, committed, end, lag, epoch, state]
 
 
-def _gauge(name: str, text: str) -> GaugeMetricFamily:
+def _family(name: str, text: str) -> GaugeMetricFamily:
     return GaugeMetricFamily(f"headrace_{name}", text, labels=_PARTITION)
 
 
@@ -82,68 +82,25 @@ class Metrics:
         self.registry = registry or CollectorRegistry()
         self._partitions = _PartitionCollector()
         self.registry.register(self._partitions)
-        self.records = self._counter("records", "Records answered.", "channel", "topic")
-        self.batches = self._counter(
-            "batches", "Batches by how they ended.", "channel", "topic", "outcome"
-        )
+        self._declare_delivery()
+        self._declare_commits()
+        self._declare_group()
+        self._declare_health()
+
+    def _declare_delivery(self) -> None:
+        topic = ("channel", "topic")
+        self.records = self._counter("records", "Records answered.", *topic)
+        self.batches = self._counter("batches", "Batches by how they ended.", *topic, "outcome")
         self.skipped = self._counter(
-            "skipped_records", "Records passed over by policy.", "channel", "topic", "reason"
+            "skipped_records", "Records passed over by policy.", *topic, "reason"
         )
         self.errors = self._counter(
-            "processor_errors", "Errors handed to on_exception.", "channel", "topic", "error"
+            "processor_errors", "Errors handed to on_exception.", *topic, "error"
         )
-        self.commits = self._counter("commits", "Offset commits stored.", "channel", "topic")
-        self.commit_failures = self._counter(
-            "commit_failures", "Offset commits that failed.", "channel", "topic"
-        )
-        self.foreign_commits = self._counter(
-            "foreign_commits",
-            "Stored offsets found to be somebody else's, or gone, by what was found.",
+        self.buffer_bytes = self._gauge(
+            "buffer_bytes",
+            "Bytes fetched and not yet answered, object overhead counted.",
             "channel",
-            "topic",
-            "finding",
-        )
-        self.rebalances = self._counter(
-            "rebalances", "Changes of what this member is to have.", "channel"
-        )
-        self.claims_lost = self._counter(
-            "claims_lost", "Claims that ended without being given back.", "channel", "reason"
-        )
-        self.suspended = Gauge(
-            "headrace_coordination_suspended",
-            "1 while ZooKeeper does not answer and nothing new is delivered, else 0.",
-            ["channel"],
-            registry=self.registry,
-        )
-        self.group_members = Gauge(
-            "headrace_group_members",
-            "Members of the group, as this one sees it.",
-            ["channel"],
-            registry=self.registry,
-        )
-        self.group_partitions = Gauge(
-            "headrace_group_partitions",
-            "Partitions of the group that somebody has to look at, as this member sees it.",
-            ["channel", "condition"],
-            registry=self.registry,
-        )
-        self.pauses = Gauge(
-            "headrace_pauses",
-            "Pauses of the channel and of single partitions, by reason.",
-            ["channel", "reason"],
-            registry=self.registry,
-        )
-        self.paused_since = Gauge(
-            "headrace_paused_since_timestamp_seconds",
-            "When the oldest pause of a reason began, in seconds since the epoch; 0 without one.",
-            ["channel", "reason"],
-            registry=self.registry,
-        )
-        self.stalls = self._counter(
-            "stalls", "Partitions found to stand still though their log grew.", "channel", "topic"
-        )
-        self.abandoned = self._counter(
-            "abandoned_workers", "Worker threads given up as hung.", "channel"
         )
         self.stage_seconds = Histogram(
             "headrace_stage_seconds",
@@ -152,12 +109,61 @@ class Metrics:
             buckets=STAGE_BUCKETS,
             registry=self.registry,
         )
-        self.buffer_bytes = Gauge(
-            "headrace_buffer_bytes",
-            "Bytes fetched and not yet answered, object overhead counted.",
-            ["channel"],
-            registry=self.registry,
+
+    def _declare_commits(self) -> None:
+        topic = ("channel", "topic")
+        self.commits = self._counter("commits", "Offset commits stored.", *topic)
+        self.commit_failures = self._counter(
+            "commit_failures", "Offset commits that failed.", *topic
         )
+        self.foreign_commits = self._counter(
+            "foreign_commits",
+            "Stored offsets found to be somebody else's, or gone, by what was found.",
+            *topic,
+            "finding",
+        )
+
+    def _declare_group(self) -> None:
+        self.rebalances = self._counter(
+            "rebalances", "Changes of what this member is to have.", "channel"
+        )
+        self.claims_lost = self._counter(
+            "claims_lost", "Claims that ended without being given back.", "channel", "reason"
+        )
+        self.suspended = self._gauge(
+            "coordination_suspended",
+            "1 while ZooKeeper does not answer and nothing new is delivered, else 0.",
+            "channel",
+        )
+        self.group_members = self._gauge(
+            "group_members", "Members of the group, as this one sees it.", "channel"
+        )
+        self.group_partitions = self._gauge(
+            "group_partitions",
+            "Partitions of the group that somebody has to look at, as this member sees it.",
+            "channel",
+            "condition",
+        )
+
+    def _declare_health(self) -> None:
+        self.pauses = self._gauge(
+            "pauses", "Pauses of the channel and of single partitions.", "channel", "reason"
+        )
+        self.paused_since = self._gauge(
+            "paused_since_timestamp_seconds",
+            "When the oldest pause of a reason began, in seconds since the epoch; 0 without one.",
+            "channel",
+            "reason",
+        )
+        self.stalls = self._counter(
+            "stalls", "Partitions found to stand still though their log grew.", "channel", "topic"
+        )
+        self.abandoned = self._counter(
+            "abandoned_workers", "Worker threads given up as hung.", "channel"
+        )
+
+    def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
+        return Gauge(f"headrace_{name}", text, labels, registry=self.registry)
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(f"headrace_{name}", text, labels, registry=self.registry)

@@ -129,17 +129,9 @@ def assemble(frame: Frame, *, until: Until | None, unfinished: Callable[[str], N
     wishes = Wishes(frame.config, coordinator)
     fetcher = _fetcher(frame, scheduler)
     committer = _committer(frame, topics, scheduler, coordinator)
-    turns = _turns(
-        frame,
-        scheduler=scheduler,
-        fetcher=fetcher,
-        committer=committer,
-        coordinator=coordinator,
-        topics=topics,
-        gates=gates,
-        unfinished=unfinished,
-        held=holdings.all,
-    )
+    shared = {"scheduler": scheduler, "fetcher": fetcher, "committer": committer}
+    shared |= {"coordinator": coordinator, "topics": topics, "gates": gates}
+    turns = _turns(frame, **shared, unfinished=unfinished, held=holdings.all)
     workers = _workers(frame, scheduler, turns, holdings)
     return Assembly(
         catalog=frame.ports.catalog,
