@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 _ONE, _TWO = "member-1", "member-2"
 
-#: Each member is killed once and frozen beyond its session once, with time to come back between.
+#: Each member is killed and frozen beyond its session, with time to come back between.
 _SCHEDULE = Schedule(
     seed=0,
     seconds=100.0,
@@ -22,10 +22,12 @@ _SCHEDULE = Schedule(
     running=(_ONE, _TWO),
     faults=(
         Fault(8.0, Kind.KILL, _ONE),
-        Fault(35.0, Kind.FREEZE, _TWO, lasts=7.0),
-        Fault(50.0, Kind.FREEZE, _ONE, lasts=9.0),
-        Fault(70.0, Kind.KILL, _TWO, lasts=5.0),
-        Fault(96.0, Kind.FREEZE, _ONE, lasts=6.0),
+        Fault(22.0, Kind.FREEZE, _TWO, lasts=7.0),
+        Fault(40.0, Kind.KILL, _TWO, lasts=3.0),
+        Fault(55.0, Kind.FREEZE, _ONE, lasts=9.0),
+        Fault(70.0, Kind.KILL, _ONE, lasts=5.0),
+        Fault(85.0, Kind.FREEZE, _TWO, lasts=6.0),
+        Fault(94.0, Kind.FREEZE, _ONE, lasts=6.0),
     ),
 )
 
