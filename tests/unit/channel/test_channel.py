@@ -213,7 +213,9 @@ def test_a_start_position_on_its_way_is_waited_for_when_its_partition_goes(
 ) -> None:
     """A partition that has to go before it began still ends cleanly."""
     zookeeper = InMemoryZooKeeper()
-    slow = in_memory_channel(Recorder(), broker, zookeeper=zookeeper, member="a")
+    slow = in_memory_channel(
+        Recorder(), broker, zookeeper=zookeeper, member="a", commit_interval="20ms"
+    )
     store = slow._parts.committer._store
     monkeypatch.setattr(store, "commit", lambda offsets, _: dict.fromkeys(offsets, Failure("no")))
     new = Recorder()

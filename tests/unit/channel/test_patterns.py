@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 from structlog.testing import capture_logs
@@ -21,6 +21,8 @@ from tests.unit.channel.recorder import PATIENCE, Recorder
 
 if TYPE_CHECKING:
     from headrace.channel.channel import InboundKafkaChannel
+
+Coordinator = TypeVar("Coordinator", DynamicCoordinatorConfig, StaticCoordinatorConfig)
 
 EU, US = TopicPartition("alerts.eu", 0), TopicPartition("alerts.us", 0)
 EVENTS = TopicPartition("events", 0)
@@ -53,6 +55,11 @@ def topics_of(zookeeper: InMemoryZooKeeper) -> frozenset[str]:
     """Return the topics that the member publishes."""
     document = published(zookeeper)
     return frozenset() if document is None else document.info.topics
+
+
+def quick(kind: type[Coordinator], **fields: object) -> Coordinator:
+    """Return a coordinator that does not wait for its group to settle."""
+    return kind.model_validate({**fields, "rebalance_delay": "10ms"})
 
 
 def mode_of(zookeeper: InMemoryZooKeeper) -> Mode | None:
@@ -141,7 +148,9 @@ def test_no_end_waits_for_a_commit_of_a_deleted_topic(
             store.refuse = "no coordinator"
             broker.produce(EU, *values(2))
             recorder.wait(lambda: "CommitFailedError" in str(recorder.errors()))
-            channel.replace_coordinator(StaticCoordinatorConfig(partitions={"alerts.us": [0]}))
+            channel.replace_coordinator(
+                quick(StaticCoordinatorConfig, partitions={"alerts.us": [0]})
+            )
             eventually(lambda: in_state(channel) == ["releasing"])
         else:
             eventually(lambda: any(owned.owes_commit for owned in channel._parts.holdings.all()))
@@ -215,13 +224,13 @@ def test_a_coordinator_is_replaced_where_topics_are_matched(broker: InMemoryBrok
         with pytest.raises(ConfigError, match=r"events is not a topic.* reads \^alerts"):
             channel.replace_coordinator(StaticCoordinatorConfig(partitions={"events": [0]}))
         lists = {"alerts.eu": [0], "alerts.us": [0]}
-        channel.replace_coordinator(StaticCoordinatorConfig(partitions=lists))
+        channel.replace_coordinator(quick(StaticCoordinatorConfig, partitions=lists))
         eventually(lambda: mode_of(zookeeper) is Mode.STATIC)
         assert topics_of(zookeeper) == {"alerts.eu"}
         broker.create_topic("alerts.us")
         broker.produce(US, *values(2))
         assert committed(broker, US, 2)
         assert mode_of(zookeeper) is Mode.STATIC
-        channel.replace_coordinator(DynamicCoordinatorConfig(weight=2))
+        channel.replace_coordinator(quick(DynamicCoordinatorConfig, weight=2))
         eventually(lambda: mode_of(zookeeper) is Mode.DYNAMIC)
         assert topics_of(zookeeper) == {"alerts.eu", "alerts.us"}

@@ -43,4 +43,4 @@ def test_a_thread_that_fails_fails_its_channel(
     assert isinstance(channel.failure, FatalError)
     assert f"{thread} ended with RuntimeError: out of order" in str(channel.failure)
     assert channel.state is ChannelState.FAILED
-    channel.stop(Deadline.after(1))
+    channel.stop(Deadline.after(0.2))
