@@ -10,7 +10,7 @@ from benchmarks import stack
 from benchmarks.report import Report, say
 from benchmarks.rounds import Rounds, alternate
 from benchmarks.sides import Side
-from benchmarks.spark_channel import SparkChannel
+from benchmarks.spark_channel import STAGES, SparkChannel
 from benchmarks.structured_streaming import StructuredStreaming
 
 if TYPE_CHECKING:
@@ -155,5 +155,7 @@ def _figures(plan: Plan, rounds: dict[str, Rounds]) -> dict[str, Any]:
         for side in measured.results:
             for key in ("rate", "batches_per_second", "mean_batch", "seconds"):
                 figures[f"{side}_{key}_{name}"] = measured.median(side, key)
+        for stage in STAGES:
+            figures[f"channel_{stage}_s_{name}"] = measured.median("channel", f"{stage}_s")
         figures[f"records_{name}"] = load.records
     return figures | {"rounds": plan.rounds, "record_bytes": plan.size}

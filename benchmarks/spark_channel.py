@@ -27,6 +27,10 @@ _PATIENCE = 200.0
 _LOOK = 0.2
 
 
+#: What a round's time is said by; ``reduce`` has the seconds in which a Spark job runs.
+STAGES = ("arrow", "reduce", "sink_commit", "on_next_batch")
+
+
 class SparkChannel:
     """Reads whole topics through a controller; the Spark session stays from round to round."""
 
@@ -58,12 +62,21 @@ class SparkChannel:
         if sum(reducers.NOTES.sizes) != expected or found != request["ends"]:
             raise AssertionError(f"of {request['ends']}: {found}, {sum(reducers.NOTES.sizes)}")
         return pace(reducers.NOTES.begun, reducers.NOTES.sizes) | {
-            "counted": reducers.NOTES.counted
+            "counted": reducers.NOTES.counted,
+            **{f"{stage}_s": _seconds(controller, stage) for stage in STAGES},
         }
 
     def close(self) -> None:
         """End Spark."""
         self._runtime.stop(Deadline.after(30))
+
+
+def _seconds(controller: KafkaController, stage: str) -> float:
+    """Return the seconds that a stage took in one controller's life, over all threads."""
+    value = controller.metrics.registry.get_sample_value(
+        "headrace_stage_seconds_sum", {"channel": "bench", "stage": stage}
+    )
+    return round(value or 0.0, 3)
 
 
 def _in_group(config: Config, group: str) -> Config:
