@@ -11,6 +11,7 @@ import structlog
 from headrace.channel.states import PartitionState
 from headrace.channel.threads import Patrol
 from headrace.clock import Deadline
+from headrace.errors import KafkaUnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from headrace.clock import Clock
     from headrace.kafka.ports import TopicCatalog
     from headrace.metrics import Metrics
+    from headrace.records import TopicPartition
 
 log = structlog.get_logger(__name__)
 
@@ -45,8 +47,9 @@ class StallWatch(Patrol):
 
     One that did not get to where the log ended a look before has stalled. It is fetched anew, and
     when that does not help it is reported at every look. What waits for something else than the
-    fetcher is left alone: a batch that is out, a pause, a full buffer. It costs one request to each
-    leader of idle partitions at each look.
+    fetcher is left alone: a batch that is out, a pause, a full buffer. It costs a
+    request for each idle partition at each look, one after the other: one for all of them has no
+    answer for any while a broker is away.
     """
 
     def __init__(
@@ -78,14 +81,23 @@ class StallWatch(Patrol):
         if not self._fetcher.fetching:
             return
         waiting = {owned.partition: owned for owned in self._partitions() if _waits(owned)}
-        deadline = Deadline.after(ASK_TIMEOUT, self._clock)
-        ends = self._catalog.ends(list(waiting), deadline)
-        for partition, end in ends.items():
-            self._compare(waiting[partition], end, before.get(waiting[partition]))
-        silent = sorted(map(str, waiting.keys() - ends.keys()))
+        silent = []
+        for partition, owned in sorted(waiting.items()):
+            if self._stopping.is_set():
+                return
+            try:
+                end = self._end_of(partition)
+            except KafkaUnavailableError:
+                silent.append(str(partition))
+            else:
+                self._compare(owned, end, before.get(owned))
         if silent:
             # the client itself says nothing of a partition without a leader
             log.warning("leaders_silent", channel=self._channel, partitions=silent)
+
+    def _end_of(self, partition: TopicPartition) -> int:
+        _, end = self._catalog.watermarks(partition, Deadline.after(ASK_TIMEOUT, self._clock))
+        return end
 
     def _compare(self, owned: OwnedPartition, end: int, before: _Seen | None) -> None:
         position = owned.buffer.expected

@@ -5,28 +5,24 @@ from __future__ import annotations
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import structlog
 from confluent_kafka import (
     Consumer,
-    IsolationLevel,
     KafkaError,
     KafkaException,
     TopicCollection,
 )
 from confluent_kafka import TopicPartition as ClientPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
+from confluent_kafka.admin import AdminClient
 
 from headrace.errors import KafkaUnavailableError
 from headrace.kafka import properties
 from headrace.kafka.ports import TopicInfo
-from headrace.records import TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
     from headrace.clock import Deadline
-
-log = structlog.get_logger(__name__)
+    from headrace.records import TopicPartition
 
 T = TypeVar("T")
 
@@ -96,27 +92,6 @@ class KafkaTopicCatalog:
             lambda: self._consumer.get_watermark_offsets(wanted, timeout=_seconds(deadline)),
         )
         return low, high
-
-    def ends(
-        self, partitions: Collection[TopicPartition], deadline: Deadline
-    ) -> Mapping[TopicPartition, int]:
-        """Ask all leaders at once where the readable parts of their logs end."""
-        if not partitions:
-            return {}
-        end = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-        asked = self._admin.list_offsets(
-            {ClientPartition(p.topic, p.partition): end for p in partitions},
-            isolation_level=IsolationLevel.READ_COMMITTED,
-            request_timeout=_seconds(deadline),
-        )
-        found = {}
-        for each, future in asked.items():
-            partition = TopicPartition(each.topic, each.partition)
-            try:
-                found[partition] = int(future.result(_seconds(deadline)).offset)
-            except (KafkaException, FutureTimeoutError) as error:
-                log.debug("log_end_unknown", partition=str(partition), error=str(error))
-        return found
 
     def offset_at(
         self, partition: TopicPartition, timestamp: int, deadline: Deadline

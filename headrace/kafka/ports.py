@@ -251,15 +251,6 @@ class TopicCatalog(Protocol):
         """
         ...
 
-    def ends(
-        self, partitions: Collection[TopicPartition], deadline: Deadline
-    ) -> Mapping[TopicPartition, int]:
-        """Return where logs end, asked of all leaders at once. Blocks.
-
-        Of a partition whose leader does not answer by the deadline nothing is said.
-        """
-        ...
-
     def offset_at(
         self, partition: TopicPartition, timestamp: int, deadline: Deadline
     ) -> int | None:

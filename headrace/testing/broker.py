@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import count
 from threading import Condition
@@ -363,16 +362,6 @@ class InMemoryCatalog:
         """Return the first offset and the end."""
         log = self._log(partition, deadline)
         return log.low, log.end
-
-    def ends(
-        self, partitions: Collection[TopicPartition], deadline: Deadline
-    ) -> Mapping[TopicPartition, int]:
-        """Return where the logs end that there are."""
-        found = {}
-        for partition in partitions:
-            with suppress(KafkaUnavailableError):
-                found[partition] = self.watermarks(partition, deadline)[1]
-        return found
 
     def offset_at(
         self, partition: TopicPartition, timestamp: int, deadline: Deadline

@@ -70,20 +70,6 @@ class CatalogContract:
         assert described(catalog, name, bool).topic_id != before.topic_id
         catalog.close()
 
-    def test_the_ends_of_many_logs_are_asked_for_at_once(
-        self, world: World, partition: TopicPartition
-    ) -> None:
-        """Each of the partitions has its own; of one that does not exist nothing is said."""
-        catalog = world.catalog()
-        other = TopicPartition(world.create_topic(2), 1)
-        world.produce(partition, b"a", b"b", b"c")
-        late = Deadline.after(WAIT)
-        missing = TopicPartition("no.such.topic", 0)
-        while catalog.ends([partition, other, missing], late) != {partition: 3, other: 0}:
-            assert not late.expired
-        assert catalog.ends([], Deadline.after(WAIT)) == {}
-        catalog.close()
-
     def test_watermarks_follow_the_log(self, world: World, partition: TopicPartition) -> None:
         """The first offset and the end are those that the leader has now."""
         catalog = world.catalog()

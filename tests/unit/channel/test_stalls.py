@@ -16,7 +16,7 @@ from tests.unit.channel.in_memory import P0, P1, committed, filled_broker, value
 from tests.unit.channel.recorder import PATIENCE, Recorder
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, MutableMapping, Sequence
+    from collections.abc import MutableMapping, Sequence
 
     from headrace.channel.channel import InboundKafkaChannel
     from headrace.records import TopicPartition
@@ -95,15 +95,13 @@ def test_what_is_idle_or_waits_for_an_answer_is_no_stall(broker: InMemoryBroker)
     recorder.answer = lambda batch: recorder.later(batch) if batch.partition == P0 else advance
     channel = in_memory_channel(recorder, broker)
     asked: list[object] = []
-    catalog, ask = channel._parts.catalog, channel._parts.catalog.ends
+    catalog, ask = channel._parts.catalog, channel._parts.catalog.watermarks
 
-    def noting(
-        partitions: Collection[TopicPartition], deadline: Deadline
-    ) -> Mapping[TopicPartition, int]:
-        asked.extend(partitions)
-        return ask(partitions, deadline)
+    def noting(partition: TopicPartition, deadline: Deadline) -> tuple[int, int]:
+        asked.append(partition)
+        return ask(partition, deadline)
 
-    catalog.ends = noting  # type: ignore[method-assign]
+    catalog.watermarks = noting  # type: ignore[method-assign]
     with running(channel):
         recorder.wait(lambda: len(recorder.futures) == 1)
         broker.produce(P0, *values(10))
