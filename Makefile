@@ -23,7 +23,7 @@ test: ## run the tests: without servers, against real servers, and with faults
 	@$(PYTEST) -m "not slow"
 
 test-all: ## run the tests that take long as well
-	$(SET_UP) test
+	$(SET_UP) test-all
 	@$(PYTEST)
 
 check: ## check style, types and layers

@@ -1,9 +1,9 @@
 """Set up this checkout: Java, the virtual environment, the locked packages, Kafka's jars.
 
-    python3 scripts/bootstrap.py run|test|check
+    python3 scripts/bootstrap.py run|test|test-all|check|docs
 
-"run" is what the demo needs, "test" adds what the tests need, "check" what the checkers need. Once
-done it returns at once, until a lock file changes. While packages are being installed the
+"run" is what the demo needs, "test" adds what the tests need, "test-all" what the slow ones need
+beside that, "check" what the checkers need, "docs" what builds the documentation. Once done it returns at once, until a lock file changes. While packages are being installed the
 environment bears no stamp: a set-up interrupted there makes the environment anew.
 
 Only the standard library: this runs before anything is installed.
@@ -38,7 +38,9 @@ MINIMUM_PYTHON = (3, 10)
 STEPS = {
     "run": ("build", "run", "project", "kafka"),
     "test": ("build", "run", "test", "project", "kafka"),
-    "check": ("build", "run", "test", "check", "project"),
+    "test-all": ("build", "run", "test", "test-all", "docs", "project", "kafka"),
+    "check": ("build", "run", "test", "test-all", "check", "project"),
+    "docs": ("build", "run", "docs", "project"),
 }
 
 #: What each step depends on: its lock file, or these.

@@ -19,6 +19,8 @@ GROUPS = {
     "run": ["pyproject.toml", "--extra", "demo"],
     "build": ["--group", "build"],
     "test": ["--group", "test"],
+    "test-all": ["--group", "test-all"],
+    "docs": ["--group", "docs"],
     "check": ["--group", "check"],
 }
 
