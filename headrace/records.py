@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 
 class TopicPartition(NamedTuple):
@@ -17,6 +17,19 @@ class TopicPartition(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
+
+
+def all_partitions(counts: Mapping[str, int]) -> list[TopicPartition]:
+    """Return the partitions of topics that have so many each, in order."""
+    return [TopicPartition(topic, n) for topic in sorted(counts) for n in range(counts[topic])]
+
+
+def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[TopicPartition]]:
+    """Return the partitions of each topic; topics and partitions are in order."""
+    found: dict[str, list[TopicPartition]] = {}
+    for partition in sorted(partitions):
+        found.setdefault(partition.topic, []).append(partition)
+    return found
 
 
 def identity_of(cluster: str, group: str, topic_id: str, partition: int) -> str:

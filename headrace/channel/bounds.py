@@ -11,7 +11,7 @@ import structlog
 from headrace.clock import Deadline
 from headrace.errors import TopicDeletedError
 from headrace.kafka.ports import OffsetStoreError
-from headrace.records import TopicPartition
+from headrace.records import TopicPartition, all_partitions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -74,10 +74,8 @@ class Bounds:
         """
         if self._until is None:
             return
-        for topic, count in counts.items():
-            for number in range(count):
-                partition = TopicPartition(topic, number)
-                self._offsets[partition] = self._ask(catalog, partition, deadline)
+        for partition in all_partitions(counts):
+            self._offsets[partition] = self._ask(catalog, partition, deadline)
         bounds = {str(partition): offset for partition, offset in self._offsets.items()}
         log.info("bounds_fixed", channel=self._channel, bounds=bounds)
 

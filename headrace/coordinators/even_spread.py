@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from zlib import crc32
 
 from headrace.coordinators.rounding import Shares, round_shares
+from headrace.records import by_topic
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -26,18 +27,16 @@ def spread(
     owners: Mapping[TopicPartition, str],
 ) -> dict[TopicPartition, str]:
     """Return who is to have each partition; those of topics without a subscriber are missing."""
-    by_topic: dict[str, list[TopicPartition]] = defaultdict(list)
-    for partition in sorted(partitions):
-        by_topic[partition.topic].append(partition)
+    of_topics = by_topic(partitions)
     by_subscribers: dict[tuple[str, ...], list[str]] = defaultdict(list)
-    for topic in by_topic:
+    for topic in of_topics:
         subscribers = tuple(sorted(m for m, info in members.items() if topic in info.topics))
         if subscribers:
             by_subscribers[subscribers].append(topic)
     spread: dict[TopicPartition, str] = {}
     for subscribers, topics in by_subscribers.items():
         weights = {member: members[member].weight for member in subscribers}
-        spread.update(_spread_set(weights, {topic: by_topic[topic] for topic in topics}, owners))
+        spread.update(_spread_set(weights, {topic: of_topics[topic] for topic in topics}, owners))
     return spread
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from headrace.coordinators.even_spread import hand_out
+from headrace.records import by_topic
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -26,11 +27,8 @@ def fixed_counts(
     too few are left for all others, those with the fewest get the next.
     """
     has = Counter((partition.topic, member) for partition, member in placed.items())
-    by_topic: dict[str, list[TopicPartition]] = defaultdict(list)
-    for partition in sorted(partitions):
-        by_topic[partition.topic].append(partition)
     given: dict[TopicPartition, str] = {}
-    for topic, all_of in by_topic.items():
+    for topic, all_of in by_topic(partitions).items():
         wanted = {
             member: max(0, info.partitions_per_topic - has[topic, member])
             for member, info in members.items()

@@ -10,16 +10,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import quote, unquote
 
 from headrace.coordinators.members import MemberInfo, Mode
 from headrace.errors import HeadraceError
 from headrace.kafka.ports import StoredOffset
-from headrace.records import TopicPartition
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
+from headrace.records import TopicPartition, by_topic
 
 FORMAT_VERSION = 1
 
@@ -116,7 +113,7 @@ class MemberDocument:
 
     def encode(self) -> bytes:
         """Return the node's data."""
-        info = self.info
+        info, avoiding = self.info, by_topic(self.info.avoiding)
         return _encode_fields(
             mode=info.mode.value,
             topics=sorted(info.topics),
@@ -124,7 +121,7 @@ class MemberDocument:
             lists={topic: list(numbers) for topic, numbers in sorted(info.lists.items())},
             weight=info.weight,
             draining=info.draining,
-            avoiding=_by_topic(info.avoiding),
+            avoiding={t: [p.partition for p in some] for t, some in avoiding.items()},
             host=self.host,
             pid=self.pid,
             since=self.since,
@@ -159,13 +156,6 @@ def _mode(fields: _Fields) -> Mode:
         return Mode(value)
     except ValueError as error:
         raise fields.bad(f"mode {value!r} is unknown") from error
-
-
-def _by_topic(partitions: Collection[TopicPartition]) -> dict[str, list[int]]:
-    by_topic: dict[str, list[int]] = {}
-    for topic, number in sorted(partitions):
-        by_topic.setdefault(topic, []).append(number)
-    return by_topic
 
 
 def _lists(fields: _Fields) -> dict[str, tuple[int, ...]]:

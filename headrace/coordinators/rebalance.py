@@ -12,7 +12,7 @@ from headrace.coordinators.claims import Claim, LossReason, Refusal, Release
 from headrace.coordinators.holdings import WITH_CHANNEL, HoldingState
 from headrace.coordinators.listener import RebalanceSummary
 from headrace.coordinators.settling import Settling
-from headrace.records import TopicPartition
+from headrace.records import TopicPartition, all_partitions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -124,8 +124,9 @@ class Rebalance:
             self.look_soon()
             return
         self._reconcile(owners)
-        former = self._registry.former(sorted(self._partitions() - owners.keys()))
-        allocation = allocate(view.members, self._partitions(), self._names(owners), former)
+        partitions = all_partitions(self._counts)
+        former = self._registry.former([p for p in partitions if p not in owners])
+        allocation = allocate(view.members, partitions, self._names(owners), former)
         mine = allocation.of(self._registry.member) - owners.keys() - self._left_out
         wait = self._settling.observe(view.members)
         if wait > 0:
@@ -162,13 +163,6 @@ class Rebalance:
             for number, owner in self._registry.owners(topic).items():
                 owners[TopicPartition(topic, number)] = owner
         return owners
-
-    def _partitions(self) -> set[TopicPartition]:
-        return {
-            TopicPartition(topic, number)
-            for topic, count in self._counts.items()
-            for number in range(count)
-        }
 
     def _names(self, owners: Mapping[TopicPartition, Owner]) -> dict[TopicPartition, str]:
         """Return owners by name; one that is not to be reckoned with gets a name no member has."""

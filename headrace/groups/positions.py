@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from headrace.clock import Deadline
 from headrace.errors import HeadraceError
-from headrace.records import TopicPartition
+from headrace.records import TopicPartition, all_partitions
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -31,11 +31,7 @@ class Positions:
     @property
     def partitions(self) -> list[TopicPartition]:
         """All partitions of all topics that exist."""
-        return [
-            TopicPartition(topic, number)
-            for topic, count in sorted(self.counts.items())
-            for number in range(count)
-        ]
+        return all_partitions(self.counts)
 
 
 class PositionReader:

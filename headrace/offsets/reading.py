@@ -10,7 +10,7 @@ from headrace.clock import Deadline
 from headrace.kafka.matching import matching
 from headrace.kafka.ports import OffsetStoreError
 from headrace.offsets.errors import OffsetsError
-from headrace.records import TopicPartition, identity_of
+from headrace.records import TopicPartition, all_partitions, identity_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
@@ -71,11 +71,7 @@ class Cluster:
     @property
     def partitions(self) -> list[TopicPartition]:
         """All partitions of these topics, in order."""
-        return [
-            TopicPartition(topic, number)
-            for topic, info in sorted(self.topics.items())
-            for number in range(info.partitions)
-        ]
+        return all_partitions({name: info.partitions for name, info in self.topics.items()})
 
 
 class Reader:

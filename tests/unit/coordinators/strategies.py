@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 from hypothesis import strategies as st
 
 from headrace.coordinators.members import MemberInfo
-from headrace.records import TopicPartition
+from headrace.records import TopicPartition, all_partitions
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection
 
 Owners = dict[TopicPartition, str]
 
@@ -20,11 +20,6 @@ TOPICS = ("orders", "returns", "clicks.raw", "z")
 def dynamic(topics: Collection[str], weight: int = 1) -> MemberInfo:
     """A member in dynamic mode."""
     return MemberInfo(frozenset(topics), weight=weight)
-
-
-def partitions_of(counts: Mapping[str, int]) -> list[TopicPartition]:
-    """All partitions of topics with these counts."""
-    return [TopicPartition(topic, number) for topic in counts for number in range(counts[topic])]
 
 
 @st.composite
@@ -38,5 +33,5 @@ def groups(
     names = [f"m{n}" for n in range(draw(st.integers(1, members)))]
     infos = {name: dynamic(counts, draw(st.integers(1, weight))) for name in names}
     holders = st.sampled_from([*names, None])
-    drawn = {partition: draw(holders) for partition in partitions_of(counts)}
+    drawn = {partition: draw(holders) for partition in all_partitions(counts)}
     return infos, counts, {p: holder for p, holder in drawn.items() if holder is not None}

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from headrace.coordinators.allocation import Allocation, allocate
 from headrace.coordinators.members import MemberInfo, Mode
-from headrace.records import TopicPartition
-from tests.unit.coordinators.strategies import Owners, dynamic, groups, partitions_of
+from headrace.records import TopicPartition, all_partitions
+from tests.unit.coordinators.strategies import Owners, dynamic, groups
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -72,8 +72,8 @@ def test_an_even_spread_is_even_in_total_and_of_each_topic(
 ) -> None:
     """Every partition has one owner, and no two members differ by more than one partition."""
     members, counts, owners = group
-    allocation = allocate(members, partitions_of(counts), owners)
-    assert set(allocation.owners) == set(partitions_of(counts))
+    allocation = allocate(members, all_partitions(counts), owners)
+    assert set(allocation.owners) == set(all_partitions(counts))
     assert not allocation.unowned
     assert max(totals(allocation, members)) - min(totals(allocation, members)) <= 1
     for topic in counts:
@@ -87,7 +87,7 @@ def test_an_even_spread_moves_no_more_than_it_must(
 ) -> None:
     """The number of moves is the least of all spreads that are fair by weight."""
     members, counts, owners = group
-    allocation = allocate(members, partitions_of(counts), owners)
+    allocation = allocate(members, all_partitions(counts), owners)
     assert moves(owners, allocation) == fewest_moves(members, counts, owners)
 
 
@@ -98,7 +98,7 @@ def test_many_small_topics_are_moved_no_more_than_they_must(
 ) -> None:
     """The number of moves is the least also where the totals decide who gets an extra."""
     members, counts, owners = group
-    allocation = allocate(members, partitions_of(counts), owners)
+    allocation = allocate(members, all_partitions(counts), owners)
     assert moves(owners, allocation) == fewest_moves(members, counts, owners)
 
 
@@ -108,7 +108,7 @@ def test_the_order_of_the_arguments_does_not_matter(
 ) -> None:
     """All members come to the same result, in whatever order they read the group."""
     members, counts, owners = group
-    partitions = partitions_of(counts)
+    partitions = all_partitions(counts)
     expected = allocate(members, partitions, owners)
     shuffled_members = list(members.items())
     shuffled_owners = list(owners.items())
@@ -125,7 +125,7 @@ def test_weights_are_met_to_the_nearest_partition(
 ) -> None:
     """Each member's part of a topic and of the whole is its weighted share, rounded."""
     members, counts, owners = group
-    allocation = allocate(members, partitions_of(counts), owners)
+    allocation = allocate(members, all_partitions(counts), owners)
     whole = sum(info.weight for info in members.values())
     for name, info in members.items():
         share = sum(counts.values()) * info.weight / whole
@@ -140,7 +140,7 @@ def test_members_that_act_one_after_the_other_come_to_rest(
 ) -> None:
     """From any state, in any order of steps, each partition moves at most once, and then none."""
     members, counts, owners = group
-    partitions = partitions_of(counts)
+    partitions = all_partitions(counts)
     steps = moves(owners, allocate(members, partitions, owners)) + len(partitions)
     for _ in range(2 * steps + 1):
         allocation = allocate(members, partitions, owners)
@@ -162,7 +162,7 @@ def test_members_that_act_at_once_come_to_rest(
 ) -> None:
     """When all see the same state and act together, one round gives back and the next claims."""
     members, counts, owners = group
-    partitions = partitions_of(counts)
+    partitions = all_partitions(counts)
     for _ in range(2):
         allocation = allocate(members, partitions, owners)
         kept = {p: owner for p, owner in owners.items() if allocation.owners[p] == owner}
@@ -179,7 +179,7 @@ def test_of_one_topic_a_joining_member_takes_its_share_and_nothing_else_moves(
     With several topics, being even in each and in total may force further exchanges.
     """
     members, counts, _ = group
-    partitions = partitions_of(counts)
+    partitions = all_partitions(counts)
     owners = dict(allocate(members, partitions, {}).owners)
     grown = {**members, "new": dynamic(counts)}
     allocation = allocate(grown, partitions, owners)
@@ -193,7 +193,7 @@ def test_of_one_topic_only_the_leavers_partitions_move(
 ) -> None:
     """When a member drains, nothing but what it had changes hands."""
     members, counts, _ = group
-    partitions = partitions_of(counts)
+    partitions = all_partitions(counts)
     owners = dict(allocate(members, partitions, {}).owners)
     leaver = data.draw(st.sampled_from(sorted(members)))
     members[leaver] = MemberInfo(frozenset(counts), draining=True)
@@ -211,10 +211,10 @@ def test_whoever_had_a_free_partition_counts_as_its_owner(
     infos, counts, owners = group
     free = data.draw(st.sets(st.sampled_from(sorted(owners)))) if owners else set()
     held = {p: owner for p, owner in owners.items() if p not in free}
-    whole = allocate(infos, partitions_of(counts), owners)
-    assert allocate(infos, partitions_of(counts), held, owners) == whole
-    gone = dict.fromkeys(partitions_of(counts), "gone")
-    assert allocate(infos, partitions_of(counts), owners, gone) == whole
+    whole = allocate(infos, all_partitions(counts), owners)
+    assert allocate(infos, all_partitions(counts), held, owners) == whole
+    gone = dict.fromkeys(all_partitions(counts), "gone")
+    assert allocate(infos, all_partitions(counts), owners, gone) == whole
 
 
 def test_the_remainders_of_many_topics_do_not_pile_up() -> None:
@@ -229,7 +229,7 @@ def test_members_see_the_same_map_whatever_else_they_subscribe_to() -> None:
     """A member that does not know another's topics agrees about the common ones."""
     members = {"a": dynamic(["x", "y"]), "b": dynamic(["x"]), "c": dynamic(["x", "z"])}
     seen = [
-        allocate(members, partitions_of({"x": 7, **more}), {}).owners
+        allocate(members, all_partitions({"x": 7, **more}), {}).owners
         for more in ({"y": 5}, {}, {"z": 1})
     ]
     of_x = [{p: o for p, o in owners.items() if p.topic == "x"} for owners in seen]
@@ -239,7 +239,7 @@ def test_members_see_the_same_map_whatever_else_they_subscribe_to() -> None:
 
 def test_partitions_of_somebody_unknown_are_left_alone() -> None:
     """What a stranger owns is reported, and the rest is spread as if it were not there."""
-    partitions = partitions_of({"orders": 8})
+    partitions = all_partitions({"orders": 8})
     owners = dict.fromkeys(partitions[:4], "stranger")
     members = {"a": dynamic(["orders"]), "b": dynamic(["orders"])}
     allocation = allocate(members, partitions, owners)
@@ -250,7 +250,7 @@ def test_partitions_of_somebody_unknown_are_left_alone() -> None:
 
 def test_without_members_nothing_is_owned() -> None:
     """All partitions are reported when nobody is there to have them."""
-    partitions = partitions_of({"orders": 2})
+    partitions = all_partitions({"orders": 2})
     assert allocate({}, partitions, {}).unowned == set(partitions)
 
 
@@ -262,7 +262,7 @@ def fixed(number: int) -> MemberInfo:
 def test_fixed_count_gives_each_member_its_number_of_each_topic() -> None:
     """Each member has N of each topic, and the rest is reported as unowned."""
     members = {"a": fixed(2), "b": fixed(3)}
-    partitions = partitions_of({"orders": 8, "returns": 5})
+    partitions = all_partitions({"orders": 8, "returns": 5})
     allocation = allocate(members, partitions, {})
     assert of_topic(allocation, members, "orders") == [2, 3]
     assert of_topic(allocation, members, "returns") == [2, 3]
@@ -272,7 +272,7 @@ def test_fixed_count_gives_each_member_its_number_of_each_topic() -> None:
 def test_fixed_count_takes_nothing_from_those_who_have() -> None:
     """With too few partitions those who came first keep theirs; the last goes short."""
     members = {"a": fixed(3), "b": fixed(3), "c": fixed(3)}
-    partitions = partitions_of({"orders": 7})
+    partitions = all_partitions({"orders": 7})
     owners = dict(zip(partitions, "cccbbb", strict=False))
     allocation = allocate(members, partitions, owners)
     assert of_topic(allocation, members, "orders") == [1, 3, 3]
@@ -282,7 +282,7 @@ def test_fixed_count_takes_nothing_from_those_who_have() -> None:
 def test_fixed_count_shares_what_is_free_evenly() -> None:
     """With too few partitions for members that have none, nobody is served before the others."""
     members = {"a": fixed(4), "b": fixed(4)}
-    assert totals(allocate(members, partitions_of({"orders": 4}), {}), members) == [2, 2]
+    assert totals(allocate(members, all_partitions({"orders": 4}), {}), members) == [2, 2]
 
 
 @given(groups(), st.integers(0, 5))
@@ -294,12 +294,12 @@ def test_fixed_count_is_stable(
     members = {
         name: MemberInfo(frozenset(counts), Mode.FIXED_COUNT, 1, number) for name in group[0]
     }
-    allocation = allocate(members, partitions_of(counts), owners)
+    allocation = allocate(members, all_partitions(counts), owners)
     owned = Counter((p.topic, owner) for p, owner in owners.items())
     assert moves(owners, allocation) == sum(max(0, n - number) for n in owned.values())
     given_out = Counter((p.topic, owner) for p, owner in allocation.owners.items())
     assert all(n <= number for n in given_out.values())
-    assert dict(allocate(members, partitions_of(counts), allocation.owners).owners) == dict(
+    assert dict(allocate(members, all_partitions(counts), allocation.owners).owners) == dict(
         allocation.owners
     )
 
@@ -312,7 +312,7 @@ def static(**lists: tuple[int, ...]) -> MemberInfo:
 def test_static_lists_are_followed_topic_by_topic() -> None:
     """Each member has what it lists and nothing else; the rest is reported."""
     members = {"a": static(orders=(0, 1), returns=(2,)), "b": static(orders=(2,))}
-    allocation = allocate(members, partitions_of({"orders": 4, "returns": 3}), {})
+    allocation = allocate(members, all_partitions({"orders": 4, "returns": 3}), {})
     assert allocation.of("a") == {
         TopicPartition("orders", 0),
         TopicPartition("orders", 1),
@@ -327,7 +327,7 @@ def test_a_conflict_of_lists_blocks_nothing_else() -> None:
     members = {"a": static(orders=(0, 1, 2)), "b": static(orders=(1, 2, 3))}
     one = TopicPartition("orders", 1)
     two = TopicPartition("orders", 2)
-    allocation = allocate(members, partitions_of({"orders": 4}), {one: "b"})
+    allocation = allocate(members, all_partitions({"orders": 4}), {one: "b"})
     assert allocation.contended == {one: ("a", "b"), two: ("a", "b")}
     assert allocation.owners[one] == "b"
     assert allocation.owners[two] == "a"
@@ -337,7 +337,7 @@ def test_a_conflict_of_lists_blocks_nothing_else() -> None:
 def test_listed_partitions_that_do_not_exist_are_reported() -> None:
     """A number beyond the topic is named; a topic nobody can see yet is not judged."""
     members = {"a": static(orders=(0, 9), unseen=(1,))}
-    allocation = allocate(members, partitions_of({"orders": 2}), {})
+    allocation = allocate(members, all_partitions({"orders": 2}), {})
     assert allocation.missing == {"a": (TopicPartition("orders", 9),)}
     assert allocation.of("a") == {TopicPartition("orders", 0)}
 
@@ -345,7 +345,7 @@ def test_listed_partitions_that_do_not_exist_are_reported() -> None:
 def test_an_unlisted_partition_is_given_back() -> None:
     """What a static member owns beside its list it is not to have."""
     owners = {TopicPartition("orders", 3): "a"}
-    allocation = allocate({"a": static(orders=(0,))}, partitions_of({"orders": 4}), owners)
+    allocation = allocate({"a": static(orders=(0,))}, all_partitions({"orders": 4}), owners)
     assert TopicPartition("orders", 3) in allocation.unowned
 
 
@@ -357,7 +357,7 @@ def test_in_a_group_of_mixed_modes_each_members_mode_holds_for_it() -> None:
         "f": fixed(2),
         "s": static(orders=(0, 5)),
     }
-    allocation = allocate(members, partitions_of({"orders": 10}), {})
+    allocation = allocate(members, all_partitions({"orders": 10}), {})
     assert allocation.modes == {Mode.DYNAMIC, Mode.FIXED_COUNT, Mode.STATIC}
     assert allocation.of("s") == {TopicPartition("orders", 0), TopicPartition("orders", 5)}
     assert totals(allocation, ["f", "d1", "d2"]) == [2, 3, 3]

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from headrace.coordinators.allocation import allocate
 from headrace.coordinators.members import MemberInfo, Mode
-from headrace.records import TopicPartition
-from tests.unit.coordinators.strategies import Owners, groups, partitions_of
+from headrace.records import TopicPartition, all_partitions
+from tests.unit.coordinators.strategies import Owners, groups
 
 
 @given(groups(weight=3), st.data())
@@ -20,7 +20,7 @@ def test_what_a_member_avoids_goes_to_another_and_the_group_comes_to_rest(
     Each free partition moves once, each that is taken away twice: given back and claimed.
     """
     members, counts, owners = group
-    partitions = partitions_of(counts)
+    partitions = all_partitions(counts)
     some = st.frozensets(st.sampled_from(partitions or [TopicPartition("x", 0)]), max_size=4)
     for name, info in members.items():
         members[name] = replace(info, avoiding=data.draw(some))
@@ -41,6 +41,6 @@ def test_a_fixed_count_is_not_exceeded_by_what_another_avoids() -> None:
     members = {"a": replace(count, avoiding=frozenset({first})), "b": count}
     full = {TopicPartition("orders", 1): "a", TopicPartition("orders", 2): "b"}
     full |= {TopicPartition("orders", 3): "b"}
-    assert allocate(members, partitions_of({"orders": 4}), full).owners[first] == "a"
+    assert allocate(members, all_partitions({"orders": 4}), full).owners[first] == "a"
     room = {TopicPartition("orders", 1): "a", TopicPartition("orders", 2): "b"}
-    assert allocate(members, partitions_of({"orders": 3}), room).owners[first] == "b"
+    assert allocate(members, all_partitions({"orders": 3}), room).owners[first] == "b"
