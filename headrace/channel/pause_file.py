@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.channel.pauses import Pause, PauseMode, PauseReason
 from headrace.errors import StartError
+from headrace.files import write_whole
 from headrace.records import TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from pathlib import Path
 
 FORMAT_VERSION = 1
 
@@ -48,12 +47,7 @@ class PauseFile:
         """
         document = {"version": FORMAT_VERSION, "pauses": [_encoded(pause) for pause in pauses]}
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=self._path.parent, prefix="pauses-")
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            json.dump(document, file)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(name).replace(self._path)
+        write_whole(self._path, json.dumps(document))
 
 
 def _decoded_all(document: dict[str, Any]) -> list[Pause]:

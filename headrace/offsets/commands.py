@@ -12,11 +12,12 @@ from headrace.config import load
 from headrace.config.cli import EXIT_CONFIG, report
 from headrace.config.kinds.moments import format_moment
 from headrace.errors import ConfigError, HeadraceError
+from headrace.files import write_whole
 from headrace.logs import configure_logging
 from headrace.offsets import views
 from headrace.offsets.access import Access, access
 from headrace.offsets.changing import change, refuse_subscribers
-from headrace.offsets.document import OffsetsDocument, write_whole
+from headrace.offsets.document import OffsetsDocument
 from headrace.offsets.errors import ChannelRunningError, OffsetsError, RequestError
 from headrace.offsets.hold import refuse_members
 from headrace.offsets.importing import partitions_of, plan_import
@@ -163,7 +164,10 @@ def export(config: Config, channel: str | None, choices: Sequence[Choice], file:
     if str(file) == "-":
         typer.echo(document.dump(), nl=False)
         return
-    write_whole(file, document.dump())
+    try:
+        write_whole(file, document.dump())
+    except OSError as error:
+        raise OffsetsError(f"{file} cannot be written: {error.strerror}") from error
     typer.echo(f"{len(offsets)} of {len(found)} partitions have an offset; written to {file}")
 
 

@@ -6,16 +6,12 @@ import that passed over what it does not know could do something else than was m
 
 from __future__ import annotations
 
-import os
-import tempfile
-from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from headrace.offsets.errors import OffsetsError, RequestError
+from headrace.offsets.errors import RequestError
 from headrace.records import TopicPartition
 
 if TYPE_CHECKING:
@@ -138,25 +134,3 @@ class _Parser:
 
     def _add(self, problem: str) -> None:
         self._problems.append(f"{self._name}: {problem}")
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a file so that nobody ever sees half of it; a former one is replaced.
-
-    Raises:
-        OffsetsError: it cannot be written; a former one is as it was.
-    """
-    try:
-        descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        try:
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            Path(temporary).replace(path)
-        except BaseException:
-            with suppress(OSError):
-                Path(temporary).unlink()
-            raise
-    except OSError as error:
-        raise OffsetsError(f"{path} cannot be written: {error.strerror}") from error

@@ -14,14 +14,16 @@ import json
 import os
 import re
 import socket
-import tempfile
-from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 import structlog
 
 from headrace.errors import ConfigError, InstanceInUseError
+from headrace.files import write_whole
 from headrace.zookeeper._client import Credentials
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 log = structlog.get_logger(__name__)
 
@@ -103,13 +105,7 @@ class Identity:
             "session_id": f"{credentials.session_id:#x}",
             "password": credentials.password.hex(),
         }
-        # mkstemp makes the file 0600
-        handle, name = tempfile.mkstemp(dir=self.directory, prefix="session-")
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            json.dump(fields, file)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(name).replace(self._session_path)
+        write_whole(self._session_path, json.dumps(fields))
 
     def clear(self) -> None:
         """Forget the credentials."""

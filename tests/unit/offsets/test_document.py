@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
 
 import pytest
 import yaml
@@ -10,14 +9,11 @@ from hypothesis import strategies as st
 
 from headrace.config.subscription import Subscription
 from headrace.kafka.ports import TopicInfo
-from headrace.offsets.document import OffsetsDocument, write_whole
-from headrace.offsets.errors import OffsetsError, RequestError
+from headrace.offsets.document import OffsetsDocument
+from headrace.offsets.errors import RequestError
 from headrace.offsets.importing import partitions_of, plan_import
 from headrace.offsets.reading import Cluster, PartitionOffsets
 from headrace.records import TopicPartition
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 P0, P1 = TopicPartition("events", 0), TopicPartition("events", 1)
 CLUSTER = Cluster("cluster-1", {"events": TopicInfo("events", "id-1", 2)})
@@ -100,17 +96,6 @@ topics:
         "file: topics.events.offsets: 'x' is not the number of a partition",
         "file: topics.other: is missing or not a mapping",
     ]
-
-
-def test_a_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
-    """Nothing but the file is left behind, and a folder that is missing is named."""
-    file = tmp_path / "offsets.yaml"
-    write_whole(file, "old")
-    write_whole(file, "new")
-    assert file.read_text() == "new"
-    assert list(tmp_path.iterdir()) == [file]
-    with pytest.raises(OffsetsError, match=r"none/offsets.yaml cannot be written"):
-        write_whole(tmp_path / "none" / "offsets.yaml", "new")
 
 
 def test_a_file_that_fits_gives_its_partitions() -> None:
