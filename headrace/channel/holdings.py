@@ -145,10 +145,8 @@ class Holdings:
         """Begin with a partition, behind what may still be ending of it."""
         batch = self._config.batch
         limits = Limits(batch.max_records, batch.max_bytes, batch.linger)
-        identity = self._topics.identity(claim.partition, self._config.group)
         owned = OwnedPartition(
             claim,
-            identity,
             limits,
             max_in_flight=self._config.max_in_flight,
             copies=self._copies,

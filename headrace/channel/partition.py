@@ -52,7 +52,6 @@ class OwnedPartition:
     def __init__(
         self,
         claim: Claim,
-        identity: str,
         limits: Limits,
         *,
         max_in_flight: int,
@@ -61,7 +60,8 @@ class OwnedPartition:
         bound: float = inf,
     ) -> None:
         self.claim = claim
-        self.identity = identity
+        # how the sink and the broker know it; told before anybody is asked
+        self.identity = ""
         self.topic_id: str | None = None
         self.state = PartitionState.STARTING
         self.buffer = PartitionBuffer(bound)

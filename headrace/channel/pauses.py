@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 from enum import Enum
 from threading import Condition
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from headrace.clock import Deadline
     from headrace.records import TopicPartition
@@ -114,10 +113,6 @@ class Pauses:
         """The partitions that are to be given back by themselves."""
         found = (p.partition for p in self.all() if p.mode is PauseMode.DRAIN)
         return frozenset(partition for partition in found if partition is not None)
-
-    def by_reason(self) -> Mapping[PauseReason, int]:
-        """Return how many pauses there are of each reason."""
-        return Counter(pause.reason for pause in self.all())
 
     def progress(self) -> None:
         """Tell those who wait that a partition came to rest, or is gone."""

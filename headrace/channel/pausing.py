@@ -163,11 +163,10 @@ class Pausing(Patrol):
             log.error("pauses_not_kept", channel=self._channel, error=str(error))  # noqa: TRY400 - the reason says it all
 
     def _measure(self) -> None:
-        counts = self._pauses.by_reason()
         for reason in PauseReason:
             begun = [p.since for p in self._pauses.all() if p.reason is reason]
             labels = self._channel, reason.value
-            self._metrics.pauses.labels(*labels).set(counts.get(reason, 0))
+            self._metrics.pauses.labels(*labels).set(len(begun))
             self._metrics.paused_since.labels(*labels).set(min(begun, default=0))
 
     def _facts(self, pause: Pause) -> dict[str, object]:
@@ -183,11 +182,8 @@ class Pausing(Patrol):
 
     # --- the thread -------------------------------------------------------------------------
 
-    def stop(self, deadline: Deadline) -> bool:
-        """End the thread; False if it overran the deadline."""
-        self._stopping.set()
+    def _wake_up(self) -> None:
         self._wake.set()
-        return super().stop(deadline)
 
     def _run(self) -> None:
         while not self._stopping.is_set():

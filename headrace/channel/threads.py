@@ -41,7 +41,8 @@ def guarded_thread(
 class Patrol(ABC):
     """A guarded thread that looks at something again and again until it is stopped.
 
-    ``start`` and ``stop`` are for its owner. ``_run`` waits between its looks on ``_stopping``.
+    ``start`` and ``stop`` are for its owner. ``_run`` waits between its looks on ``_stopping``, or
+    on something that ``_wake_up`` ends.
     """
 
     def __init__(self, name: str, fail: Callable[[BaseException], None]) -> None:
@@ -55,10 +56,14 @@ class Patrol(ABC):
     def stop(self, deadline: Deadline) -> bool:
         """End the thread; False if it overran the deadline."""
         self._stopping.set()
+        self._wake_up()
         if self._thread.ident is None:
             return True
         self._thread.join(deadline.remaining)
         return not self._thread.is_alive()
+
+    def _wake_up(self) -> None:  # noqa: B027 - most wait on nothing else
+        """End a wait on anything but ``_stopping``."""
 
     @abstractmethod
     def _run(self) -> None:

@@ -91,11 +91,8 @@ class TopicWatcher(Patrol):
         self._known.begin(cluster, found)
         self._listener.counts(self._known.counts())
 
-    def stop(self, deadline: Deadline) -> bool:
-        """End the thread; False if it overran the deadline."""
-        self._stopping.set()
+    def _wake_up(self) -> None:
         self._known.look()
-        return super().stop(deadline)
 
     def _run(self) -> None:
         while True:

@@ -25,30 +25,33 @@ def place_avoided(
     Whoever owns one keeps it; otherwise it goes to the one that has the fewest.
     """
     avoided = {partition for info in members.values() for partition in info.avoiding}
+    if not avoided:
+        return {}
     placed: dict[TopicPartition, str] = {}
     loads = Counter(owners.values())
+    of_topics = Counter((p.topic, owner) for p, owner in owners.items())
     for partition in sorted(avoided.intersection(partitions)):
-        rest = {p: owner for p, owner in {**owners, **placed}.items() if p != partition}
-        takers = [name for name, info in members.items() if _may_have(name, info, partition, rest)]
-        if owners.get(partition) in takers:
+        topic, owner = partition.topic, owners.get(partition)
+        takers = [
+            name
+            for name, info in members.items()
+            if _may_have(info, partition, beside=of_topics[topic, name] - (name == owner))
+        ]
+        if owner in takers:
             placed[partition] = owners[partition]
         elif takers:
             taker = min(takers, key=lambda m: (loads[m], crc32(f"{partition}\0{m}".encode()), m))
             placed[partition] = taker
             loads[taker] += 1
+            of_topics[topic, taker] += 1
+            of_topics[topic, owner or ""] -= 1
     return placed
 
 
-def _may_have(
-    member: str,
-    info: MemberInfo,
-    partition: TopicPartition,
-    rest: Mapping[TopicPartition, str],
-) -> bool:
-    """Whether a member may have a partition beside the ``rest`` by its mode, and does not mind."""
+def _may_have(info: MemberInfo, partition: TopicPartition, *, beside: int) -> bool:
+    """Whether a member may have it ``beside`` so many of the topic by its mode, and wants it."""
     if partition.topic not in info.topics or partition in info.avoiding:
         return False
     if info.mode is Mode.FIXED_COUNT:
-        has = sum(p.topic == partition.topic and owner == member for p, owner in rest.items())
-        return has < info.partitions_per_topic
+        return beside < info.partitions_per_topic
     return info.mode is Mode.DYNAMIC

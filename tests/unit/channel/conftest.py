@@ -39,14 +39,15 @@ def own(clock: FakeClock, gates: Gates) -> Callable[..., OwnedPartition]:
         partition = TopicPartition("events", number)
         lease = Lease(session_timeout, clock, clock.monotonic())
         claim = Claim(partition, epoch, "me", 7, 1, lease)
-        return OwnedPartition(
+        owned = OwnedPartition(
             claim,
-            f"c/g/t/{number}",
             Limits(10, 10_000, 1.0),
             max_in_flight=2,
             copies=1,
             gates=gates,
         )
+        owned.identity = f"c/g/t/{number}"
+        return owned
 
     return make
 
