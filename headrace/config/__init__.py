@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from headrace.config.diff import Change, ChangeKind, diff
+from headrace.config.effects import Effect
 from headrace.config.guarantee import Delivery, Guarantee, guarantee
 from headrace.config.load import load
 from headrace.config.model.base import Section
@@ -30,7 +32,7 @@ from headrace.config.model.processor import (
     SimpleProcessorConfig,
     SparkProcessorConfig,
 )
-from headrace.config.model.root import Config, LoggingConfig, MetricsConfig
+from headrace.config.model.root import Config, LoggingConfig, MetricsConfig, ReloadConfig
 from headrace.config.model.sink import (
     ConsoleSinkConfig,
     DeltaSinkConfig,
@@ -47,6 +49,8 @@ from headrace.config.show import show
 __all__ = [
     "BatchConfig",
     "BufferConfig",
+    "Change",
+    "ChangeKind",
     "ChannelConfig",
     "Config",
     "ConsoleSinkConfig",
@@ -55,6 +59,7 @@ __all__ = [
     "Delivery",
     "DeltaSinkConfig",
     "DynamicCoordinatorConfig",
+    "Effect",
     "FixedCountCoordinatorConfig",
     "FunctionSinkConfig",
     "Guarantee",
@@ -70,6 +75,7 @@ __all__ = [
     "OnErrorConfig",
     "PauseConfig",
     "ProcessorConfig",
+    "ReloadConfig",
     "Section",
     "SimpleProcessorConfig",
     "SinkConfig",
@@ -81,6 +87,7 @@ __all__ = [
     "ZooKeeperOffsetsConfig",
     "ZooKeeperSasl",
     "ZooKeeperTls",
+    "diff",
     "guarantee",
     "load",
     "show",

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from headrace.config.wording import Problem, Steps
 
@@ -52,12 +52,14 @@ class Expanded(str):
 class Expansion:
     """Expands the values of one file, and collects what could not be expanded.
 
-    ``folder`` is what relative paths of ``${file:...}`` start from. ``failures`` holds the place
+    ``folder`` is what relative paths of ``${file:...}`` start from; ``reads`` is told each
+    of these paths before it is read. ``failures`` holds the place
     of each failed value and what is wrong with it. Reads files; blocks for as long as that takes.
     """
 
     environ: Mapping[str, str]
     folder: Path
+    reads: Callable[[Path], None] = lambda _: None
     failures: list[Problem] = field(default_factory=list)
 
     def expand(self, value: Any, at: Steps = ()) -> Any:
@@ -112,6 +114,7 @@ class Expansion:
     def _file(self, name: str) -> str:
         try:
             path = self.folder / Path(name).expanduser()
+            self.reads(path)
             with path.open("rb") as stream:
                 content = stream.read(MAX_FILE_BYTES + 1)
             text = content.decode()

@@ -15,21 +15,28 @@ from headrace.config.problems import problems
 from headrace.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from headrace.config.wording import Problem
 
 
-def load(path: Path | str, environ: Mapping[str, str] | None = None) -> Config:
+def load(
+    path: Path | str,
+    environ: Mapping[str, str] | None = None,
+    *,
+    reads: Callable[[Path], None] = lambda _: None,
+) -> Config:
     """Return the configuration in ``path``, checked as a whole and with all defaults filled in.
 
-    ``environ`` takes the place of the process's environment. Blocks while it reads the file and
+    ``environ`` takes the place of the process's environment; ``reads`` is told the path of each
+    file before it is read. Blocks while it reads the file and
     those that it refers to. Raises ConfigError with every mistake that could be found; nothing
     outside the files is touched, and no import path is imported.
     """
     origin = Origin.of(Path(path), environ)
+    reads(origin.file)
     document = parse(read(origin.file), origin.file)
-    expansion = Expansion(origin.environ, origin.folder)
+    expansion = Expansion(origin.environ, origin.folder, reads)
     values = expansion.expand(document.values)
     try:
         config = Config.model_validate(values, context=origin)

@@ -14,6 +14,7 @@ import yaml
 from pydantic_core import PydanticUndefined
 
 from headrace.config.accepted import accepted
+from headrace.config.effects import effect_of
 from headrace.config.model.root import Config
 from headrace.config.places import field_shape, fields
 from headrace.config.show import plain
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 BEGIN = "<!-- fields: written by python -m headrace.config.reference -->"
 END = "<!-- end of fields -->"
 
-_HEAD = "| field | accepts | default | hot | meaning |\n|---|---|---|---|---|"
+_HEAD = "| field | accepts | default | change | meaning |\n|---|---|---|---|---|"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,7 @@ def update(page: str) -> str:
 
 def _chapter(chapter: Chapter) -> str:
     rows = "\n".join(
-        _row(name, field)
+        _row(chapter, name, field)
         for name, field in fields(chapter.section)
         if not (chapter.choice and name == "type")
     )
@@ -83,11 +84,23 @@ def _chapter(chapter: Chapter) -> str:
     return f"### {chapter.title}\n\n{about}\n{table}"
 
 
-def _row(name: str, field: FieldInfo) -> str:
-    hot = "yes" if is_hot(field) else "no"
+def _row(chapter: Chapter, name: str, field: FieldInfo) -> str:
     meaning = " ".join((field.description or "").split())
-    cells = (f"`{name}`", accepted(field_shape(field)), _default(field), hot, meaning)
+    cells = (
+        f"`{name}`",
+        accepted(field_shape(field)),
+        _default(field),
+        _effect(chapter, name, field),
+        meaning,
+    )
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def _effect(chapter: Chapter, name: str, field: FieldInfo) -> str:
+    if len(field_shape(field).sections) == 1:
+        return "by field"
+    steps = tuple(f"{chapter.path}.{name}".removeprefix(".").split("."))
+    return effect_of(steps, hot=is_hot(field)).value
 
 
 def is_hot(field: FieldInfo) -> bool:

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from headrace.config.kinds.secrets import is_secret
+from headrace.config.model.base import Section
 from headrace.config.wording import MASK
 
 if TYPE_CHECKING:
-    from headrace.config.model.base import Section
+    from collections.abc import Mapping
 
 
 def show(config: Section) -> str:
@@ -19,6 +20,27 @@ def show(config: Section) -> str:
     return yaml.safe_dump(
         plain(config.model_dump(by_alias=True)), sort_keys=False, allow_unicode=True
     )
+
+
+def document(config: Section) -> Mapping[str, Any]:
+    """Return ``config`` as plain values for JSON, with secrets masked."""
+    values: Mapping[str, Any] = masked(config)
+    return values
+
+
+def masked(value: Any) -> Any:
+    """Return a value of a configuration as JSON has it, with secrets masked."""
+    if isinstance(value, Section):
+        return masked(value.model_dump(by_alias=True))
+    if is_secret(value):
+        return MASK
+    if isinstance(value, dict):
+        return {key: masked(item) for key, item in value.items()}
+    if isinstance(value, (set, frozenset)):
+        return sorted(value)
+    if isinstance(value, (list, tuple)):
+        return [masked(item) for item in value]
+    return str(value) if isinstance(value, Path) else value
 
 
 def plain(value: Any) -> Any:

@@ -10,9 +10,9 @@ from pydantic import Field, ValidationInfo
 
 from headrace.config.contradiction import Contradiction
 from headrace.config.kinds.paths import LocalPath
-from headrace.config.kinds.scalars import Port
+from headrace.config.kinds.scalars import Flag, Port
 from headrace.config.kinds.text import FreeText, Name
-from headrace.config.kinds.units import Pause
+from headrace.config.kinds.units import Duration, Pause
 from headrace.config.model.base import Cold, Hot, Section, derived, unset
 from headrace.config.model.channel import ChannelConfig
 from headrace.config.model.kafka import KafkaConfig
@@ -52,6 +52,20 @@ class MetricsConfig(Section):
     """The port to listen on; 0: any free one; null: no metrics."""
 
 
+class ReloadConfig(Section):
+    """When the process looks for a new configuration. SIGHUP has it look at any time."""
+
+    watch: Hot[Flag] = True
+    """Whether changes of this file, and of those that ${file:...} names, are taken up at once."""
+
+    polling: Hot[Flag] = False
+    """Whether to look again and again instead of having the system tell: for network file
+    systems, which tell nothing."""
+
+    debounce: Hot[Annotated[float, Duration(0.05, 60)]] = 0.5
+    """How long a file has to be left alone until it is read: editors write in several steps."""
+
+
 class Config(Section):
     """The configuration of one Headrace process."""
 
@@ -87,6 +101,9 @@ class Config(Section):
 
     metrics: Cold[MetricsConfig] = MetricsConfig()
     """Metrics."""
+
+    reload: Hot[ReloadConfig] = ReloadConfig()
+    """Changes of the configuration while the process runs."""
 
     channels: Cold[Annotated[Mapping[Name, ChannelConfig], Field(min_length=1)]]
     """The channels by their names."""

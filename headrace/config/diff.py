@@ -1,0 +1,125 @@
+"""What differs between two configurations: a pure function, and what it returns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+from headrace.config.effects import Effect, effect_of
+from headrace.config.model.base import Section
+from headrace.config.show import document
+from headrace.config.wording import dotted
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from headrace.config.wording import Steps
+
+
+class ChangeKind(Enum):
+    """What became of a value."""
+
+    ADDED = "added"
+    """A key of a free mapping, such as a channel, that was not there."""
+    REMOVED = "removed"
+    """A key of a free mapping that is not there any more."""
+    CHANGED = "changed"
+    """Another value in the same place."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One difference. ``steps`` lead to it.
+
+    ``before`` and ``after`` are what a file would have there, with secrets masked; None stands
+    for what is not there.
+    """
+
+    steps: Steps
+    kind: ChangeKind
+    before: Any
+    after: Any
+    effect: Effect
+
+    @property
+    def path(self) -> str:
+        """The place as people write it: ``channels.flights.batch.linger``."""
+        return dotted(self.steps)
+
+    @property
+    def channel(self) -> str | None:
+        """The name of the channel it is in; None for what all channels share."""
+        inside = len(self.steps) > 1 and self.steps[0] == "channels"
+        return str(self.steps[1]) if inside else None
+
+
+def diff(before: Section, after: Section) -> tuple[Change, ...]:
+    """Return what ``after`` has otherwise than ``before``, in the order of the fields.
+
+    The two are of one type. A change is as deep as its place has a name: an item of a list has
+    none, so a list changes as a whole, and so does a section that becomes one of another type.
+    """
+    both = _Pair(before, after, document(before), document(after))
+    return tuple(_sections((), both))
+
+
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    """The values of one place, and both as a file would have them."""
+
+    before: Any
+    after: Any
+    old: Any
+    new: Any
+
+    def change(self, at: Steps, kind: ChangeKind, *, hot: bool) -> Change:
+        return Change(at, kind, self.old, self.new, effect_of(at, hot=hot))
+
+    @property
+    def both_are_mappings(self) -> bool:
+        return isinstance(self.before, Mapping) and isinstance(self.after, Mapping)
+
+
+def _sections(at: Steps, pair: _Pair) -> Iterator[Change]:
+    for attribute, field in type(pair.before).model_fields.items():
+        extra, name = field.json_schema_extra, field.alias or attribute
+        assert isinstance(extra, dict), "every field declares whether it is hot"
+        inner = _Pair(
+            getattr(pair.before, attribute),
+            getattr(pair.after, attribute),
+            pair.old[name],
+            pair.new[name],
+        )
+        yield from _values((*at, name), inner, hot=extra["hot"] is True)
+
+
+def _values(at: Steps, pair: _Pair, *, hot: bool) -> Iterator[Change]:
+    if isinstance(pair.before, Section) and type(pair.before) is type(pair.after):
+        yield from _sections(at, pair)
+    elif pair.both_are_mappings:
+        yield from _mappings(at, pair, hot=hot)
+    elif not _same(pair.before, pair.after):
+        yield pair.change(at, ChangeKind.CHANGED, hot=hot)
+
+
+def _mappings(at: Steps, pair: _Pair, *, hot: bool) -> Iterator[Change]:
+    for key in [*pair.before, *(key for key in pair.after if key not in pair.before)]:
+        steps = (*at, key)
+        inner = _Pair(*(side.get(key) for side in (pair.before, pair.after, pair.old, pair.new)))
+        if key not in pair.after:
+            yield inner.change(steps, ChangeKind.REMOVED, hot=hot)
+        elif key not in pair.before:
+            yield inner.change(steps, ChangeKind.ADDED, hot=hot)
+        else:
+            yield from _values(steps, inner, hot=hot)
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether two values are the same also to whom true and 1 are not."""
+    if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
+        return len(one) == len(other) and all(map(_same, one, other))
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
+    return isinstance(one, bool) == isinstance(other, bool) and bool(one == other)
