@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from headrace.coordinators.coordinator import Coordinator
     from headrace.coordinators.listener import Listener
     from headrace.processors import BatchProcessor
+    from headrace.progress import Turning
 
 log = structlog.get_logger(__name__)
 
@@ -114,6 +115,10 @@ class KafkaController:
     def activities(self) -> list[Activity]:
         """Return what the partitions of all channels are doing. Any thread."""
         return [each for channel in tuple(self.channels.values()) for each in channel.activities()]
+
+    def turning(self) -> list[Turning]:
+        """Return the parts of all channels that should take turns. Any thread."""
+        return [each for channel in tuple(self.channels.values()) for each in channel.turning()]
 
     def finished(self, deadline: Deadline) -> bool:
         """Whether a bounded run is over for every channel. Blocks until the deadline at most."""

@@ -18,6 +18,7 @@ from headrace.diagnostics import Diagnostics
 from headrace.errors import ConfigError, FatalError, StartError
 from headrace.logs import configure_logging
 from headrace.metrics import Metrics, MetricsServer
+from headrace.service import Service
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -154,6 +155,8 @@ class _StoppedEarly(BaseException):
 
 def _serve(config: Config, until: Until | None) -> ExitCode:
     signals = Signals()
+    service = Service.from_environment()
+    service.status("starting")
     metrics = Metrics()
     server = _metrics_server(config, metrics)
     controller = KafkaController(config, metrics=metrics, until=until)
@@ -161,11 +164,12 @@ def _serve(config: Config, until: Until | None) -> ExitCode:
     try:
         with signals.interrupting():
             controller.start(Deadline.after(START_TIMEOUT), before_clean_up=signals.calm)
-        failure = _wait(controller, signals)
-        return _stop(controller, config, failure)
+        service.ready(_summary(controller))
+        failure = _wait(controller, signals, service)
+        return _stop(controller, config, failure, service)
     except _StoppedEarly:
         log.info("stopped_during_start", signal=signals.asked)
-        return _stop(controller, config, None)
+        return _stop(controller, config, None, service)
     finally:
         if server is not None:
             server.close()
@@ -185,7 +189,15 @@ def _metrics_server(config: Config, metrics: Metrics) -> MetricsServer | None:
     return server
 
 
-def _wait(controller: KafkaController, signals: Signals) -> BaseException | None:
+def _summary(controller: KafkaController) -> str:
+    """Return in one line what the channels are doing."""
+    return "; ".join(
+        f"{name}: {channel.state.value}, {len(channel.partitions())} partitions"
+        for name, channel in tuple(controller.channels.items())
+    )
+
+
+def _wait(controller: KafkaController, signals: Signals, service: Service) -> BaseException | None:
     """Wait for a signal, the end of a bounded run or the failure of a channel; return that."""
     while signals.asked is None:
         failure = controller.wait(_TURN)
@@ -194,14 +206,21 @@ def _wait(controller: KafkaController, signals: Signals) -> BaseException | None
         if controller.finished(Deadline.after(_FINISH_TIMEOUT)):
             log.info("bounded_run_finished")
             return None
+        service.turned(controller.turning())
+        service.status(_summary(controller))
     log.info("stopping", signal=signals.asked)
     return None
 
 
-def _stop(controller: KafkaController, config: Config, failure: BaseException | None) -> ExitCode:
+def _stop(
+    controller: KafkaController, config: Config, failure: BaseException | None, service: Service
+) -> ExitCode:
     fatal = isinstance(failure, FatalError)
     limit = FATAL_STOP_TIMEOUT if fatal else config.shutdown_timeout
-    report = controller.stop(Deadline.after(min(limit, config.shutdown_timeout)))
+    deadline = Deadline.after(min(limit, config.shutdown_timeout))
+    reason = "as asked" if failure is None else f"after {type(failure).__name__}: {failure}"
+    with service.stopping(f"stopping {reason}", controller.turning, deadline):
+        report = controller.stop(deadline)
     if fatal:
         return ExitCode.RESTART
     if isinstance(failure, StartError):

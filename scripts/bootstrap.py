@@ -3,8 +3,9 @@
     python3 scripts/bootstrap.py run|test|test-all|check|docs
 
 "run" is what the demo needs, "test" adds what the tests need, "test-all" what the slow ones need
-beside that, "check" what the checkers need, "docs" what builds the documentation. Once done it returns at once, until a lock file changes. While packages are being installed the
-environment bears no stamp: a set-up interrupted there makes the environment anew.
+beside that, "check" what the checkers need, "docs" what builds the documentation. Once done it
+returns at once, until a lock file changes. While packages are being installed the environment bears
+no stamp: a set-up interrupted there makes the environment anew.
 
 Only the standard library: this runs before anything is installed.
 """

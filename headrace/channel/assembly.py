@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from headrace.kafka.ports import OffsetStore, TopicCatalog
     from headrace.metrics import Metrics
     from headrace.processors import BatchProcessor
+    from headrace.progress import Turning
 
 log = structlog.get_logger(__name__)
 
@@ -77,6 +78,11 @@ class Assembly:
     watchdog: Watchdog
     stall_watch: StallWatch
     stall_guards: tuple[StallGuard, ...]
+
+    @property
+    def turning(self) -> tuple[Turning, ...]:
+        """The parts whose threads should take turns as long as the channel runs."""
+        return (self.coordinator, self.committer, self.fetcher)
 
     def start(self) -> None:
         """Start all threads; the coordinator, which brings the first claims, behind those."""
@@ -152,6 +158,7 @@ def assemble(frame: Frame, *, until: Until | None, unfinished: Callable[[str], N
         stall_guards=(
             StallGuard("coordinator", coordinator, fail=frame.fail, channel=frame.name),
             StallGuard("committer", committer, fail=frame.fail, channel=frame.name),
+            StallGuard("fetcher", fetcher, fail=frame.fail, channel=frame.name),
         ),
     )
 

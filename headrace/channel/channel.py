@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from headrace.config import ChannelConfig, CoordinatorConfig
     from headrace.metrics import Metrics, PartitionReading
     from headrace.processors import BatchProcessor
+    from headrace.progress import Turning
     from headrace.records import TopicPartition
 
 log = structlog.get_logger(__name__)
@@ -86,6 +87,10 @@ class InboundKafkaChannel:
     def activities(self) -> list[Activity]:
         """Return what each held partition is doing at this moment, down to a running callback."""
         return self._parts.holdings.activities()
+
+    def turning(self) -> tuple[Turning, ...]:
+        """Return the parts that should take turns: what a supervisor's watchdog asks about."""
+        return self._parts.turning
 
     # --- its life -------------------------------------------------------------------------------
 

@@ -38,6 +38,10 @@ FETCHES_PER_BALANCE = 10
 #: Seconds between two looks at the watermarks, which the client knows without asking.
 WATERMARK_INTERVAL = 0.5
 
+#: Seconds without a turn after which the thread counts as hung. A turn waits for FETCH_TIMEOUT, and
+#: beside that only tells the client what to do.
+TURN_LIMIT = 30.0
+
 
 @dataclass(frozen=True, slots=True)
 class _Assign:
@@ -94,12 +98,26 @@ class Fetcher:
         self._may_fetch = True
         self._fetches = 0
         self._fetched_bytes = 0
+        self._turned_at = clock.monotonic()
         self._stopping = Event()
         self._thread = guarded_thread(f"{channel}-fetcher", self._run, fail)
 
     def start(self) -> None:
         """Start the thread."""
         self._thread.start()
+
+    @property
+    def last_turn(self) -> float:
+        """Monotonic time of the last sign of progress."""
+        return self._turned_at
+
+    @property
+    def turn_limit(self) -> float | None:
+        """Seconds within which there has to be another turn; None unless it runs.
+
+        None also once it stops: closing the client takes its time.
+        """
+        return TURN_LIMIT if self._thread.is_alive() and not self._stopping.is_set() else None
 
     @property
     def fetching(self) -> bool:
@@ -130,6 +148,7 @@ class Fetcher:
     def _run(self) -> None:
         try:
             while not self._stopping.is_set():
+                self._turned_at = self._clock.monotonic()
                 self._obey()
                 self._look_at_balance()
                 if self._may_fetch:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -12,6 +12,8 @@ from headrace.errors import FatalError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from headrace.progress import Turning
+
 log = structlog.get_logger(__name__)
 
 #: Seconds between two looks at most.
@@ -19,20 +21,6 @@ LONGEST_INTERVAL = 1.0
 
 #: Looks within the time that a thread may take for a turn.
 LOOKS = 8
-
-
-class Turning(Protocol):
-    """Something that takes turns on a thread of its own. Properties are safe on any thread."""
-
-    @property
-    def last_turn(self) -> float:
-        """Monotonic time of the last sign of progress."""
-        ...
-
-    @property
-    def turn_limit(self) -> float | None:
-        """Seconds within which there has to be another; None before the start and after the end."""
-        ...
 
 
 class StallGuard(Patrol):

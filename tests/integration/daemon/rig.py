@@ -64,6 +64,20 @@ def freeze_the_coordinator(record):
     keep(record)
 
 
+def freeze_the_main_loop(record):
+    from headrace.controller import KafkaController
+
+    KafkaController.wait = lambda self, timeout: time.sleep(600)
+    keep(record)
+
+
+def freeze_the_fetcher(record):
+    from headrace.kafka import KafkaRecordSource
+
+    KafkaRecordSource.fetch = lambda self, timeout: time.sleep(600)
+    keep(record)
+
+
 def dawdle(record):
     time.sleep(0.5)
     keep(record)
@@ -80,6 +94,7 @@ class Daemon:
 
     document: dict[str, Any]
     directory: Path
+    environment: dict[str, str] = field(default_factory=dict)
     process: subprocess.Popen[bytes] | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
@@ -96,7 +111,7 @@ class Daemon:
                 [sys.executable, "-m", "headrace", "run", "-c", str(path), *options],
                 stdout=subprocess.DEVNULL,
                 stderr=errors,
-                env={**os.environ, "PYTHONUNBUFFERED": "1"},
+                env={**os.environ, "PYTHONUNBUFFERED": "1", **self.environment},
             )
         return self
 

@@ -1,0 +1,163 @@
+"""What systemd is told: that the start is done, what the process is doing, and that it goes on.
+
+Without systemd, when ``NOTIFY_SOCKET`` is not set, nobody is told anything.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from contextlib import contextmanager
+from threading import Event, Thread
+from typing import TYPE_CHECKING
+
+import structlog
+
+from headrace.clock import SYSTEM_CLOCK, Clock, Deadline
+from headrace.progress import Progress
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, MutableMapping
+
+    from headrace.progress import Turning
+
+log = structlog.get_logger(__name__)
+
+#: Feedings within the time after which systemd takes the process for hung.
+FEEDINGS = 4
+
+#: Seconds between two looks at a stop.
+STOP_INTERVAL = 1.0
+
+#: Seconds that a stop asks for at each look, as long as it comes on.
+STOP_EXTENSION = 15.0
+
+#: Seconds to wait for systemd to take a message. It reads them whenever it turns itself.
+SEND_TIMEOUT = 1.0
+
+
+class NotifySocket:
+    """systemd's datagram socket. An ``address`` that begins with @ is an abstract one."""
+
+    def __init__(self, address: str) -> None:
+        self._address = f"\0{address[1:]}" if address.startswith("@") else address
+
+    def send(self, message: str) -> None:
+        """Send one message; a failure is logged, and the process goes on. Any thread."""
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+                sender.settimeout(SEND_TIMEOUT)
+                sender.sendto(message.encode(), self._address)
+        except OSError as error:
+            log.warning("notify_failed", message=message, error=str(error))
+
+
+class Service:
+    """The process as a service of systemd's.
+
+    ``ready``, ``reloading`` and ``status`` are safe on any thread; ``turned`` and ``stopping`` are
+    for the main thread. None blocks for longer than SEND_TIMEOUT. ``watchdog`` is in seconds.
+    """
+
+    def __init__(
+        self,
+        send: Callable[[str], None] | None = None,
+        watchdog: float | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self._send = send
+        self._watchdog = watchdog
+        self._clock = clock
+        self._progress = Progress()
+        self._fed_at = clock.monotonic()
+        self._warned = False
+        self._status = ""
+
+    @classmethod
+    def from_environment(cls, environment: MutableMapping[str, str] = os.environ) -> Service:
+        """Build what systemd asks for, and take it out of the environment that children inherit."""
+        address = environment.pop("NOTIFY_SOCKET", "")
+        interval = environment.pop("WATCHDOG_USEC", "")
+        meant_for = environment.pop("WATCHDOG_PID", "")
+        if not address.startswith(("/", "@")):
+            return cls()
+        ours = interval.isdigit() and meant_for in {"", str(os.getpid())}
+        return cls(NotifySocket(address).send, int(interval) / 1e6 if ours else None)
+
+    def ready(self, status: str) -> None:
+        """Say that a start or a reload is done."""
+        self._say(status, "READY=1")
+
+    def reloading(self) -> None:
+        """Say that new configuration is being put in place; ``ready`` has to follow."""
+        now = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
+        self._say("putting new configuration in place", "RELOADING=1", f"MONOTONIC_USEC={now}")
+
+    def status(self, text: str) -> None:
+        """Say in one line what the process is doing; the same line twice is sent once."""
+        if text != self._status:
+            self._say(text)
+
+    def turned(self, parts: Iterable[Turning]) -> None:
+        """Note that the main thread took a turn; feed the watchdog if all parts came on as well.
+
+        There is no timer behind it: where one part hangs, nothing is sent any more.
+        """
+        if self._watchdog is None:
+            return
+        now = self._clock.monotonic()
+        if now - self._fed_at < self._watchdog / FEEDINGS:
+            return
+        watched = list(parts)
+        self._compare_limits(self._watchdog, watched)
+        if self._progress.since_last_time(watched):
+            self._fed_at = now
+            self._tell("WATCHDOG=1")
+
+    @contextmanager
+    def stopping(
+        self, status: str, parts: Callable[[], Iterable[Turning]], deadline: Deadline
+    ) -> Iterator[None]:
+        """Say that the block stops the process, and ask for more time while it comes on.
+
+        Never for time after ``deadline``, by which the stop ends whatever hangs.
+        """
+        self._say(status, "STOPPING=1")
+        if self._send is None:
+            yield
+            return
+        done = Event()
+        attendant = Thread(
+            target=self._attend, args=[parts, deadline, done], name="service-stop", daemon=True
+        )
+        attendant.start()
+        try:
+            yield
+        finally:
+            done.set()
+            attendant.join(SEND_TIMEOUT)
+
+    def _attend(
+        self, parts: Callable[[], Iterable[Turning]], deadline: Deadline, done: Event
+    ) -> None:
+        while not done.wait(STOP_INTERVAL) and not deadline.expired:
+            watched = list(parts())
+            if self._progress.since_last_time(watched):
+                extension = min(STOP_EXTENSION, deadline.remaining + STOP_INTERVAL)
+                self._tell(f"EXTEND_TIMEOUT_USEC={int(extension * 1e6)}", "WATCHDOG=1")
+
+    def _compare_limits(self, watchdog: float, parts: Iterable[Turning]) -> None:
+        """Warn once where a part may rightly take longer for a turn than systemd waits."""
+        longest = max((part.turn_limit or 0.0 for part in parts), default=0.0)
+        if longest > watchdog and not self._warned:
+            self._warned = True
+            log.warning("watchdog_too_short", seconds=watchdog, needed=longest)
+
+    def _say(self, status: str, *lines: str) -> None:
+        self._status = status
+        self._tell(*lines, f"STATUS={' '.join(status.split())}")
+
+    def _tell(self, *lines: str) -> None:
+        if self._send is not None:
+            self._send("\n".join(lines))
