@@ -16,7 +16,7 @@ from headrace.config import load
 from headrace.controller import KafkaController
 from headrace.diagnostics import Diagnostics
 from headrace.errors import ConfigError, FatalError, StartError
-from headrace.logs import configure_logging
+from headrace.logs import configure_logging, install_hooks
 from headrace.metrics import Metrics, MetricsServer
 from headrace.service import Service
 
@@ -89,6 +89,7 @@ def run(path: Path, until: Until | None = None) -> ExitCode:
             sys.stderr.write(f"{problem}\n")
         return ExitCode.CONFIG
     configure_logging(config.logging)
+    install_hooks()
     try:
         return _serve(config, until)
     except ConfigError as error:

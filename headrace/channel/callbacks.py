@@ -6,6 +6,7 @@ from threading import get_ident
 from typing import TYPE_CHECKING, TypeVar
 
 import structlog
+from structlog.contextvars import bound_contextvars
 
 from headrace.errors import PartitionError
 from headrace.processors import BatchProcessor
@@ -88,7 +89,8 @@ class Callbacks:
         """Tell the processor of an error and return its answer; None if that failed as well."""
         self._report(owned, error, batch)
         try:
-            return self.call(owned, lambda: self.processor.on_exception(owned, error, batch))
+            with bound_contextvars(batch=batch.first_offset if batch else None):
+                return self.call(owned, lambda: self.processor.on_exception(owned, error, batch))
         except WorkerAbandoned:
             raise
         except BaseException as failure:  # noqa: BLE001 - the policy stands in for the answer

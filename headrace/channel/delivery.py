@@ -7,6 +7,7 @@ from concurrent.futures import CancelledError, Future
 from typing import TYPE_CHECKING
 
 import structlog
+from structlog.contextvars import bound_contextvars
 
 from headrace.channel.answers import Effect, Standing, effect_of
 from headrace.channel.callbacks import WorkerAbandoned
@@ -61,7 +62,10 @@ class Delivery:
         processor = self._callbacks.processor
         ready: Future[BatchResponse] = Future()
         try:
-            with self._parts.metrics.stage(self._parts.name, "on_next_batch"):
+            with (
+                bound_contextvars(batch=batch.first_offset),
+                self._parts.metrics.stage(self._parts.name, "on_next_batch"),
+            ):
                 answer = self._callbacks.call(owned, lambda: processor.on_next_batch(batch))
         except WorkerAbandoned:
             raise

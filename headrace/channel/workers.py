@@ -6,6 +6,7 @@ from threading import Lock, Thread
 from typing import TYPE_CHECKING
 
 import structlog
+from structlog.contextvars import bound_contextvars
 
 from headrace.channel.callbacks import WorkerAbandoned
 from headrace.channel.states import Ending
@@ -13,6 +14,7 @@ from headrace.errors import FatalError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from contextlib import AbstractContextManager
 
     from headrace.channel.partition import OwnedPartition
     from headrace.channel.scheduler import Scheduler
@@ -70,6 +72,13 @@ class Workers:
             thread.join(deadline.remaining)
         return [thread.name for thread in threads if thread.is_alive()]
 
+    def _bound(self, owned: OwnedPartition) -> AbstractContextManager[None]:
+        """Have every line that this thread logs meanwhile say for which partition it works."""
+        topic, partition = owned.partition
+        return bound_contextvars(
+            channel=self._channel, topic=topic, partition=partition, epoch=owned.epoch
+        )
+
     def _run(self) -> None:
         while not self._closed:
             owned = self._scheduler.take(TAKE_TIMEOUT)
@@ -77,7 +86,8 @@ class Workers:
                 continue
             holder = owned.holder
             try:
-                self._turn(owned)
+                with self._bound(owned):
+                    self._turn(owned)
             except WorkerAbandoned:
                 log.warning("abandoned_worker_returned", channel=self._channel)
                 return

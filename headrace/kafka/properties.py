@@ -6,12 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from headrace.clock import SYSTEM_CLOCK
+from headrace.logs import Repeats
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    from headrace.clock import Clock
 
 log = structlog.get_logger("headrace.kafka.client")
 
@@ -20,9 +18,6 @@ Properties = dict[str, Any]
 
 #: The part of a channel's memory budget that librdkafka may fill with prefetched records.
 PREFETCH_SHARE = 0.25
-
-#: Seconds between two log lines of one kind: a client without a broker has dozens a second.
-REPEAT_INTERVAL = 10.0
 
 _KIB = 1024
 _MIB = 1024 * _KIB
@@ -77,24 +72,6 @@ def source(properties: Mapping[str, Any], group: str, budget: int) -> Properties
         "auto.offset.reset": "error",
         "enable.partition.eof": True,
     }
-
-
-class Repeats:
-    """Lets one of each kind through every few seconds, and counts the others."""
-
-    def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
-        self._clock = clock
-        self._last: dict[object, float] = {}
-        self._held_back: dict[object, int] = {}
-
-    def admit(self, kind: object) -> int | None:
-        """Return how many were held back since the last one; None to hold this one back too."""
-        now = self._clock.monotonic()
-        if now - self._last.get(kind, -REPEAT_INTERVAL) < REPEAT_INTERVAL:
-            self._held_back[kind] = self._held_back.get(kind, 0) + 1
-            return None
-        self._last[kind] = now
-        return self._held_back.pop(kind, 0)
 
 
 class _Bridge:

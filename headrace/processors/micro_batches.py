@@ -7,6 +7,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, Protocol
 
 import structlog
+from structlog.contextvars import bound_contextvars
 
 from headrace.errors import BatchCancelledError, BatchTimeoutError, OwnershipLostError
 from headrace.processors.skipped import SkippedRecords
@@ -162,7 +163,10 @@ class MicroBatchRunner:
             ranges_of(pending.batch for pending in batches),
             max(pending.batch.attempt for pending in batches),
         )
-        with self._open.job(micro_batch.id, batches):
+        with (
+            bound_contextvars(**_context(micro_batch, batches)),
+            self._open.job(micro_batch.id, batches),
+        ):
             staged = self._stage_and_commit(micro_batch, batches)
         self._skipped.count(self._engine.skipped(staged))
         for pending in batches:
@@ -206,6 +210,17 @@ def commits_of(batches: Sequence[Batch]) -> list[PartitionCommit]:
         for part in ranges_of(batches)
         for key in [part.topic_partition]
     ]
+
+
+def _context(micro_batch: MicroBatch, batches: list[PendingBatch]) -> dict[str, Any]:
+    """Return what the lines that a reducer logs on the lane's thread say of their micro-batch."""
+    found: dict[str, Any] = {"channel": micro_batch.channel, "micro_batch": micro_batch.id}
+    if len(batches) > 1:
+        return {**found, "batches": [f"{each.partition}@{each.batch.start}" for each in batches]}
+    batch = batches[0].batch
+    topic, partition = batch.partition
+    own = {"topic": topic, "partition": partition, "epoch": batch.assignment.epoch}
+    return {**found, **own, "batch": batch.first_offset}
 
 
 def _wanted(batches: list[PendingBatch]) -> list[PendingBatch]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import os
 import subprocess
-import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING, cast
 
@@ -16,6 +15,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.udf import UserDefinedFunction
 
 from headrace.errors import StartError
+from headrace.spark.output import OutputPump
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     from py4j.clientserver import ClientServer
 
 log = structlog.get_logger(__name__)
-
-#: The JVM says this at every start, because pyspark's launcher asks for the module.
-_NOISE = ("WARNING: Using incubator modules",)
 
 
 class Jvm:
@@ -46,11 +43,12 @@ class Jvm:
         for name, value in properties.items():
             self.conf.set(name, value)
         output, theirs = os.pipe()
-        self._pump = threading.Thread(target=_forward, args=[output], name="spark-log", daemon=True)
+        self._pump = OutputPump(output)
         self._pump.start()
         launch: Callable[..., ClientServer] = launch_gateway
         try:
-            options = {"start_new_session": True, "stderr": theirs}
+            # a JVM that gives up says why on its standard output
+            options = {"start_new_session": True, "stdout": theirs, "stderr": theirs}
             self.gateway = launch(self.conf, popen_kwargs=options)
         finally:
             os.close(theirs)
@@ -74,16 +72,7 @@ class Jvm:
             log.warning("spark_killed", pid=self.process.pid, after=seconds)
             self.process.kill()
             self.process.wait()
-        self._pump.join(1)
-
-
-def _forward(output: int) -> None:
-    """Turn what the JVM and its Python workers print into log events, until the last one ends."""
-    with os.fdopen(output, encoding="utf-8", errors="replace") as stream:
-        for line in stream:
-            text = line.rstrip()
-            if text and not text.startswith(_NOISE):
-                log.warning("spark_output", line=text)
+        self._pump.finish(1)
 
 
 def forget_session() -> None:

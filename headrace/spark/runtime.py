@@ -15,10 +15,12 @@ from py4j.protocol import Py4JError
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
+from headrace import logs
 from headrace.errors import StartError
 from headrace.spark.arrow import SCHEMA, merge
 from headrace.spark.gateway import Jvm, forget_session
 from headrace.spark.handover import HandOver
+from headrace.spark.jvm_levels import JvmLevels
 from headrace.spark.settings import SparkSettings
 
 if TYPE_CHECKING:
@@ -47,6 +49,7 @@ class SparkRuntime:
         self._jvm: Jvm | None = None
         self._session: SparkSession | None = None
         self._cores = 1
+        self._levels = JvmLevels(self._view)
 
     def start(self) -> None:
         """Build and warm up the session; does nothing when there is one.
@@ -117,7 +120,9 @@ class SparkRuntime:
         with self._lock:
             if generation != self.generation:
                 return
-            log.warning("spark_rebuild", generation=generation, pid=self.pid)
+            log.warning(
+                "spark_rebuild", generation=generation, pid=self.pid, exit_code=self._exit_code()
+            )
             self._discard()
             self._build()
 
@@ -129,7 +134,16 @@ class SparkRuntime:
                 _aside("spark-stop", session.stop, deadline.remaining)
             self._discard(deadline.remaining)
 
+    def _view(self) -> Any:
+        """Return pyspark's view of the JVM, None without one."""
+        return None if self._jvm is None else self._jvm.gateway.jvm
+
+    def _exit_code(self) -> int | None:
+        """Return what the JVM ended with, negative for a signal; None while it runs."""
+        return None if self._jvm is None else self._jvm.process.poll()
+
     def _discard(self, seconds: float = 0.0) -> None:
+        logs.unlisten(self._levels)
         jvm, self._jvm, self._session = self._jvm, None, None
         if jvm is not None:
             jvm.close(seconds)
@@ -146,6 +160,7 @@ class SparkRuntime:
                 "be on the PATH or in JAVA_HOME, and its output above says what else is wrong"
             ) from error
         self.generation += 1
+        logs.listen(self._levels)
         log.info(
             "spark_ready",
             master=self.settings.master,

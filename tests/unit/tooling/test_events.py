@@ -17,6 +17,9 @@ _ROOT = Path(__file__).parents[3]
 _LEVELS = {"debug", "info", "warning", "error", "exception", "log"}
 _EVENT = re.compile(r"[a-z]+(_[a-z]+)+")
 
+#: What no call logs by this name: the name that the lines of the libraries are given.
+_GIVEN = "library_log"
+
 
 @dataclass
 class Event:
@@ -43,6 +46,9 @@ def logged() -> dict[str, Event]:
                 for name in names(call, function, silent):
                     found[name].levels |= level
                     found[name].fields |= {k.arg for k in call.keywords if k.arg} - {"exc_info"}
+    pipe = (_ROOT / "headrace" / "logs" / "pipe.py").read_text(encoding="utf-8")
+    assert f'event["event"] = event["event"], "{_GIVEN}"' in pipe
+    found[_GIVEN].fields.add("detail")
     return dict(found)
 
 

@@ -1,4 +1,4 @@
-"""Logging of the process: one pipe for our own events and those of the libraries."""
+"""The pipe: from whoever says something to standard error."""
 
 from __future__ import annotations
 
@@ -8,21 +8,23 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from headrace.logs.levels import forget_levels, set_level
+from headrace.logs.libraries import is_library, take_over
+from headrace.logs.limit import RepeatFilter
+
 if TYPE_CHECKING:
-    from structlog.typing import Processor
+    from structlog.typing import EventDict, Processor, WrappedLogger
 
     from headrace.config import LoggingConfig
-
-#: Libraries that say too much at the level that suits our own events.
-_QUIET = {"kazoo": logging.WARNING, "py4j": logging.WARNING, "pyspark": logging.WARNING}
 
 
 def configure_logging(config: LoggingConfig) -> None:
     """Send everything to standard error as JSON lines, or in columns for people.
 
-    Called once, before the first event; libraries that log through ``logging`` take the same way.
+    Called once, before the first event; libraries and the user's code that log through
+    ``logging`` take the same way. Fields bound with ``structlog.contextvars`` are in every line
+    that the thread logs.
     """
-    level = _level(config)
     shared: list[Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,
@@ -40,30 +42,37 @@ def configure_logging(config: LoggingConfig) -> None:
         cache_logger_on_first_use=True,
     )
     handler = logging.StreamHandler(sys.stderr)
+    handler.addFilter(RepeatFilter())
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=shared,
+            foreign_pre_chain=[structlog.stdlib.ExtraAdder(), _name_library_lines, *shared],
             processors=[
+                _add_repeated,
                 structlog.stdlib.ProcessorFormatter.remove_processors_meta,
                 *_renderers(config),
             ],
         )
     )
-    root = logging.getLogger()
-    root.handlers[:] = [handler]
-    root.setLevel(level)
-    for name, least in _QUIET.items():
-        logging.getLogger(name).setLevel(max(level, least))
+    logging.getLogger().handlers[:] = [handler]
+    take_over()
+    forget_levels()
+    set_level(config.level)
 
 
-def _level(config: LoggingConfig) -> int:
-    levels = {
-        "debug": logging.DEBUG,
-        "info": logging.INFO,
-        "warning": logging.WARNING,
-        "error": logging.ERROR,
-    }
-    return levels[config.level]
+def _name_library_lines(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    """Give a library's line, which is any text, a stable name and keep the text as detail."""
+    event.pop("color_message", None)  # uvicorn's text for terminals
+    if is_library(event["_record"].name):
+        event["detail"], event["event"] = event["event"], "library_log"
+    return event
+
+
+def _add_repeated(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    """Say how many lines like this one were held back before it."""
+    repeated = getattr(event["_record"], "repeated", 0)
+    if repeated:
+        event["repeated"] = repeated
+    return event
 
 
 def _renderers(config: LoggingConfig) -> list[Processor]:

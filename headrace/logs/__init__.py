@@ -1,0 +1,19 @@
+"""What the process says: one pipe for our own events and those of the libraries."""
+
+from __future__ import annotations
+
+from headrace.logs.hooks import install_hooks
+from headrace.logs.levels import levels, listen, set_level, unlisten
+from headrace.logs.pipe import configure_logging
+from headrace.logs.repeats import Budget, Repeats
+
+__all__ = [
+    "Budget",
+    "Repeats",
+    "configure_logging",
+    "install_hooks",
+    "levels",
+    "listen",
+    "set_level",
+    "unlisten",
+]

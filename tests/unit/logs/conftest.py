@@ -1,0 +1,36 @@
+from __future__ import annotations
+
+import json
+import logging
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import structlog
+
+from headrace.logs.levels import forget_levels
+from headrace.logs.libraries import QUIET
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+
+@pytest.fixture(autouse=True)
+def _as_before() -> Iterator[None]:
+    """Put the process's logging back."""
+    configuration, root = structlog.get_config(), logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    quiet = {name: logging.getLogger(name).level for name in QUIET}
+    yield
+    structlog.configure(**configuration)
+    structlog.contextvars.clear_contextvars()
+    forget_levels()
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    for name, number in quiet.items():
+        logging.getLogger(name).setLevel(number)
+
+
+@pytest.fixture
+def lines(capsys: pytest.CaptureFixture[str]) -> Callable[[], list[dict[str, Any]]]:
+    """Return what was written since the last look, as events."""
+    return lambda: [json.loads(line) for line in capsys.readouterr().err.splitlines()]

@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+import json
+import logging
+from typing import TYPE_CHECKING, Any, Literal
+
+import pytest
+import structlog
+
+from headrace.config import LoggingConfig
+from headrace.logs import configure_logging
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Lines = Callable[[], list[dict[str, Any]]]
+
+
+def _fail() -> None:
+    password = "hunter2"
+    raise ValueError(f"refused after {len(password)} letters")
+
+
+@pytest.mark.parametrize("kind", ["console", "json"])
+def test_a_logged_error_shows_no_local_variables(
+    kind: Literal["console", "json"], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The traceback is there, in both formats, and what variables hold is not."""
+    configure_logging(LoggingConfig(format=kind))
+    try:
+        _fail()
+    except ValueError:
+        structlog.get_logger("test").exception("failed")
+    written = capsys.readouterr().err
+    assert "refused after 7 letters" in written
+    assert "in _fail" in written
+    assert "= 'hunter2'" not in written
+    assert 'password = "hunter2"' not in written
+
+
+def test_events_are_json_lines_where_nobody_watches(capsys: pytest.CaptureFixture[str]) -> None:
+    """Without a terminal each event is one JSON object with its level, logger and time."""
+    configure_logging(LoggingConfig())
+    structlog.get_logger("headrace.test").warning("partition_lost", partition=3)
+    event = json.loads(capsys.readouterr().err)
+    assert event.pop("timestamp")
+    assert event == {
+        "event": "partition_lost",
+        "partition": 3,
+        "level": "warning",
+        "logger": "headrace.test",
+    }
+
+
+def test_a_librarys_line_has_a_stable_name(lines: Lines) -> None:
+    """What kazoo logs is one event, with kazoo's text as its detail."""
+    configure_logging(LoggingConfig())
+    logging.getLogger("kazoo.client").warning("Connection to %s dropped", "127.0.0.1")
+    (line,) = lines()
+    assert (line["event"], line["logger"]) == ("library_log", "kazoo.client")
+    assert line["detail"] == "Connection to 127.0.0.1 dropped"
+
+
+def test_a_users_line_keeps_its_text_and_its_fields(lines: Lines) -> None:
+    """The standard library's logging in a processor gives events with text and extra fields."""
+    configure_logging(LoggingConfig())
+    logging.getLogger("orders.reducer").info("order %d is late", 7, extra={"customer": "x"})
+    (line,) = lines()
+    assert line["event"] == "order 7 is late"
+    assert line["customer"] == "x"
+
+
+def test_every_line_of_a_thread_has_what_is_bound(lines: Lines) -> None:
+    """Context is in events and in lines of the standard library's logging alike."""
+    configure_logging(LoggingConfig())
+    with structlog.contextvars.bound_contextvars(channel="flights", partition=3, batch=100):
+        structlog.get_logger("mine").info("row_refused")
+        logging.getLogger("mine").warning("refused")
+    structlog.get_logger("mine").info("row_taken")
+    event, line, after = lines()
+    for bound in (event, line):
+        assert (bound["channel"], bound["partition"], bound["batch"]) == ("flights", 3, 100)
+    assert "channel" not in after
+
+
+def test_what_an_event_says_itself_wins_over_what_is_bound(lines: Lines) -> None:
+    """An event about another partition than the thread's names that one."""
+    configure_logging(LoggingConfig())
+    with structlog.contextvars.bound_contextvars(partition=3):
+        structlog.get_logger("mine").info("claim_lost", partition=4)
+    assert lines()[0]["partition"] == 4
+
+
+def test_libraries_write_nothing_by_themselves(lines: Lines) -> None:
+    """A handler that a library put on its logger is taken away, so that a line comes once."""
+    logging.getLogger("uvicorn").addHandler(logging.StreamHandler())
+    logging.getLogger("uvicorn").propagate = False
+    configure_logging(LoggingConfig())
+    logging.getLogger("uvicorn.error").error("bind failed", extra={"color_message": "x"})
+    (line,) = lines()
+    assert line["detail"] == "bind failed"
+    assert "color_message" not in line
