@@ -39,7 +39,8 @@ def test_the_jvms_log_comes_as_events_at_a_level_chosen_at_run_time(
     def run_job() -> list[dict[str, Any]]:
         with capture_logs() as entries:
             assert spark_runtime.session.range(10).count() == 10
-            spark_runtime.session._jvm.System.err.println("end of the job")
+            java: Any = spark_runtime.session._jvm
+            java.System.err.println("end of the job")
             assert wait_for(
                 lambda: any(e.get("line") == "end of the job" for e in entries), Deadline.after(20)
             )
