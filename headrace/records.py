@@ -154,6 +154,12 @@ class Batch:
         return len(self.records)
 
 
+def made_at(record: Record) -> float | None:
+    """Return a record's timestamp in seconds since the epoch, None if it has none."""
+    kind, milliseconds = record.timestamp()
+    return milliseconds / 1000 if kind else None
+
+
 def offset_of(record: Record) -> int:
     """Return the offset of a fetched record."""
     offset = record.offset()

@@ -299,7 +299,9 @@ def _workers(frame: Frame, scheduler: Scheduler, turns: Turns, holdings: Holding
         count=frame.config.workers,
         scheduler=scheduler,
         turn=turn,
+        busy=lambda: any(owned.outstanding for owned in holdings.all()),
         fail=frame.fail,
+        metrics=frame.metrics,
         channel=frame.name,
     )
 

@@ -168,6 +168,11 @@ class PartitionBuffer:
         """Whether everything before the bound was fetched."""
         return self._expected >= self.bound
 
+    def first(self) -> Record | None:
+        """Return the record that the next cut begins with, None where none is held."""
+        with self._lock:
+            return self._chunks[0][1].records[0] if self._chunks else None
+
     def aim(self) -> tuple[int, int]:
         """Return the generation and the offset to fetch its next chunk from."""
         with self._lock:

@@ -20,6 +20,7 @@ from headrace.channel.threads import guarded_thread
 from headrace.clock import Clock, Deadline
 from headrace.errors import CommitFailedError
 from headrace.kafka.ports import Refusal
+from headrace.thread_time import Activity, Role
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -137,10 +138,14 @@ class Committer:
 
     def _run(self) -> None:
         interval = self._interval or 1.0
+        time = self._metrics.thread_time(self._channel, Role.COMMITTER)
         try:
             while not self._stopping.is_set():
-                self.turn(flushed=self._wake.wait(min(interval, CHECK_INTERVAL)))
+                flushed = self._wake.wait(min(interval, CHECK_INTERVAL))
+                with time.during(Activity.COMMIT):
+                    self.turn(flushed=flushed)
         finally:
+            self._metrics.forget_thread(time)
             self._store.close()
 
     def turn(self, *, flushed: bool) -> None:

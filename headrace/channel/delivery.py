@@ -20,7 +20,7 @@ from headrace.errors import (
     OwnershipLostError,
     SinkConflictError,
 )
-from headrace.records import Batch, offset_of
+from headrace.records import Batch, made_at, offset_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -209,6 +209,8 @@ class Delivery:
                 offset=effect.commit,
             )
         owned.advanced = effect.commit
+        if batch is not None:
+            self._note_newest(owned, batch, effect.commit)
         covered = batch is not None and effect.commit >= batch.next_offset
         kept = batch if covered and self._callbacks.wants_processed else None
         self._parts.committer.stage(owned, effect.commit, owned.stage(kept))
@@ -216,6 +218,15 @@ class Delivery:
         # nobody else can go on with a partition that only waits for the end of the interval
         if full or owned.state is PartitionState.RELEASING:
             self._parts.committer.flush()
+
+    @staticmethod
+    def _note_newest(owned: OwnedPartition, batch: Batch, commit: int) -> None:
+        """Remember when the last record before ``commit`` was made."""
+        count = len(batch)
+        if commit < batch.next_offset:
+            count = bisect_left(batch.records, commit, key=offset_of)
+        if count:
+            owned.newest = made_at(batch.records[count - 1])
 
     def _move(self, owned: OwnedPartition, target: int, retained: list[Cut]) -> None:
         if not owned.rewind(target, retained):

@@ -13,7 +13,9 @@ from headrace.channel.buffer import Kept, chunk_of
 from headrace.channel.flow import Reading, decide
 from headrace.channel.news import GapPassed, OutOfRange
 from headrace.channel.threads import guarded_thread
+from headrace.kafka.ports import Fetched
 from headrace.records import offset_of
+from headrace.thread_time import Activity, Role
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,14 +23,18 @@ if TYPE_CHECKING:
     from headrace.channel.flow import Decision
     from headrace.channel.partition import OwnedPartition
     from headrace.clock import Clock, Deadline
-    from headrace.kafka.ports import Fetched, RecordSource
+    from headrace.kafka.ports import RecordSource
     from headrace.metrics import Metrics
     from headrace.records import Record, TopicPartition
+    from headrace.thread_time import ThreadTime
 
 log = structlog.get_logger(__name__)
 
 #: Seconds a fetch waits for records. It bounds how late a command is heard.
 FETCH_TIMEOUT = 0.05
+
+#: What a fetch returns that found nothing.
+NOTHING = Fetched()
 
 #: A fetcher looks at its budget when this part of it was fetched since the last time, and after so
 #: many fetches: for each one it would cost as much as taking 50 records from the client.
@@ -89,7 +95,9 @@ class Fetcher:
         self._source = source
         self._budget = budget
         self._touch = touch
+        self._metrics = metrics
         self._gauge = metrics.buffer_bytes.labels(channel)
+        self._channel = channel
         self._clock = clock
         self._log = log.bind(channel=channel)
         self._commands: SimpleQueue[_Assign | _Unassign | _Seek] = SimpleQueue()
@@ -146,18 +154,30 @@ class Fetcher:
         return not self._thread.is_alive()
 
     def _run(self) -> None:
+        time = self._metrics.thread_time(self._channel, Role.FETCHER)
         try:
             while not self._stopping.is_set():
                 self._turned_at = self._clock.monotonic()
+                time.turn_to(Activity.FETCH)
                 self._obey()
                 self._look_at_balance()
                 if self._may_fetch:
-                    self._distribute(self._source.fetch(FETCH_TIMEOUT))
+                    self._fetch(time)
                 else:
+                    time.turn_to(Activity.BACK_PRESSURE)
                     self._stopping.wait(FETCH_TIMEOUT)
                 self._look_at_watermarks()
         finally:
+            self._metrics.forget_thread(time)
             self._source.close()
+
+    def _fetch(self, time: ThreadTime) -> None:
+        fetched = self._source.fetch(0)
+        if fetched == NOTHING:
+            time.turn_to(Activity.IDLE)
+            fetched = self._source.fetch(FETCH_TIMEOUT)
+            time.turn_to(Activity.FETCH)
+        self._distribute(fetched)
 
     # --- commands -------------------------------------------------------------------------------
 
@@ -298,3 +318,5 @@ class Fetcher:
             end = self._source.high_watermark(partition)
             if end is not None:
                 slot.owned.high_watermark = end
+                if slot.owned.buffer.expected >= end:
+                    slot.owned.caught_up_at = self._clock.time()

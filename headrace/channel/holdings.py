@@ -13,9 +13,9 @@ from headrace.channel.committer import COMMIT_TIMEOUT
 from headrace.channel.group_report import GroupReport
 from headrace.channel.news import EpochRaised, LogReplaced, Trouble
 from headrace.channel.partition import OwnedPartition
+from headrace.channel.readings import reading_of
 from headrace.channel.states import Ending
 from headrace.errors import CommitFailedError
-from headrace.metrics import PartitionReading
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from headrace.coordinators.claims import Claim, LossReason
     from headrace.coordinators.listener import RebalanceSummary
     from headrace.errors import HeadraceError
-    from headrace.metrics import Metrics
+    from headrace.metrics import Metrics, PartitionReading
     from headrace.records import TopicPartition
 
 log = structlog.get_logger(__name__)
@@ -70,6 +70,7 @@ class Holdings:
         self._lock = Lock()
         self._owned: dict[TopicPartition, OwnedPartition] = {}
         self._fail = fail
+        self._metrics = metrics
         self._report = GroupReport(name, metrics)
         self._stop_by: Deadline | None = None
 
@@ -85,19 +86,8 @@ class Holdings:
 
     def readings(self) -> list[PartitionReading]:
         """Return where each partition stands, for the metrics."""
-        return [
-            PartitionReading(
-                channel=self._name,
-                topic=owned.partition.topic,
-                partition=owned.partition.partition,
-                state=owned.state.value,
-                epoch=owned.epoch,
-                position=owned.position,
-                committed=owned.committed,
-                high_watermark=owned.high_watermark,
-            )
-            for owned in self.all()
-        ]
+        now = self._clock.time()
+        return [reading_of(self._name, owned, now) for owned in self.all()]
 
     def activities(self) -> list[Activity]:
         """Return what each partition is doing."""
@@ -114,6 +104,7 @@ class Holdings:
     def topic_missing(self, topic: str) -> None:
         """Have nobody wait for what was deleted: a bounded run, and partitions that are ending."""
         self._bounds.topic_missing(topic)
+        self._metrics.forget_topic(self._name, topic)
         for owned in self.all():
             if owned.partition.topic == topic and owned.ending is not Ending.NONE:
                 self._end_waiting(owned)
@@ -143,6 +134,7 @@ class Holdings:
 
     def claimed(self, claim: Claim) -> None:
         """Begin with a partition, behind what may still be ending of it."""
+        self._metrics.begin_topic(self._name, claim.partition.topic)
         batch = self._config.batch
         limits = Limits(batch.max_records, batch.max_bytes, batch.linger)
         owned = OwnedPartition(

@@ -71,6 +71,8 @@ class OwnedPartition:
         self.advanced = 0
         self.committed: int | None = None
         self.high_watermark: int | None = None
+        self.caught_up_at: float | None = None
+        self.newest: float | None = None
         self.attempts = 0
         self.not_before = 0.0
         self.idle_at: float | None = None

@@ -11,6 +11,7 @@ from structlog.contextvars import bound_contextvars
 from headrace.channel.callbacks import WorkerAbandoned
 from headrace.channel.states import Ending
 from headrace.errors import FatalError
+from headrace.thread_time import Activity, Role
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from headrace.channel.partition import OwnedPartition
     from headrace.channel.scheduler import Scheduler
     from headrace.clock import Deadline
+    from headrace.metrics import Metrics
+    from headrace.thread_time import ThreadTime
 
 log = structlog.get_logger(__name__)
 
@@ -27,7 +30,10 @@ TAKE_TIMEOUT = 5.0
 
 
 class Workers:
-    """A pool of worker threads that take partitions in turn."""
+    """A pool of worker threads that take partitions in turn.
+
+    ``busy`` says whether a batch is out whose answer is still open.
+    """
 
     def __init__(
         self,
@@ -35,13 +41,17 @@ class Workers:
         count: int,
         scheduler: Scheduler,
         turn: Callable[[OwnedPartition], None],
+        busy: Callable[[], bool],
         fail: Callable[[BaseException], None],
+        metrics: Metrics,
         channel: str,
     ) -> None:
         self._count = count
         self._scheduler = scheduler
         self._turn = turn
+        self._busy = busy
         self._fail = fail
+        self._metrics = metrics
         self._channel = channel
         self._lock = Lock()
         self._threads: list[Thread] = []
@@ -57,8 +67,10 @@ class Workers:
         """Start one more thread, in place of one that hangs."""
         with self._lock:
             self._numbers += 1
-            name = f"{self._channel}-worker-{self._numbers}"
-            thread = Thread(target=self._run, name=name, daemon=True)
+            name = f"worker-{self._numbers}"
+            thread = Thread(
+                target=self._run, args=[name], name=f"{self._channel}-{name}", daemon=True
+            )
             self._threads.append(thread)
         thread.start()
 
@@ -79,11 +91,20 @@ class Workers:
             channel=self._channel, topic=topic, partition=partition, epoch=owned.epoch
         )
 
-    def _run(self) -> None:
+    def _run(self, name: str) -> None:
+        time = self._metrics.thread_time(self._channel, Role.WORKER, name)
+        try:
+            self._take_turns(time)
+        finally:
+            self._metrics.forget_thread(time)
+
+    def _take_turns(self, time: ThreadTime) -> None:
         while not self._closed:
             owned = self._scheduler.take(TAKE_TIMEOUT)
             if owned is None:
+                time.turn_to(Activity.WAIT if self._busy() else Activity.IDLE)
                 continue
+            time.turn_to(Activity.PROCESS)
             holder = owned.holder
             try:
                 with self._bound(owned):
@@ -104,4 +125,5 @@ class Workers:
                 if owned.ending is Ending.ABANDONED:
                     continue  # it cannot even be ended, so nobody gets it any more
                 owned.end(Ending.ABANDONED)
+            time.turn_to(Activity.WAIT if owned.outstanding else Activity.IDLE)
             self._scheduler.give_back(owned, holder)

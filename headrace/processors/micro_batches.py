@@ -14,6 +14,7 @@ from headrace.processors.skipped import SkippedRecords
 from headrace.spark.failures import JobCancelledError, JobTimeoutError, JvmDiedError
 from headrace.spark.micro_batch import MicroBatch, ranges_of
 from headrace.spark.sinks.contract import CommitConflictError, PartitionCommit
+from headrace.thread_time import Activity, Role
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -102,12 +103,18 @@ class MicroBatchRunner:
         self._context = context
         self._job_timeout = job_timeout
         self._skipped = SkippedRecords(context)
+        self._time = context.metrics.thread_time(context.channel, Role.LANE)
+
+    def forget(self) -> None:
+        """Serve the lane's time no longer. Any thread."""
+        self._context.metrics.forget_thread(self._time)
 
     def turn(self) -> None:
         """Process one micro-batch, or wait a little for one."""
         batches = self._open.take(_IDLE_TURN)
         try:
-            self._process(batches)
+            with self._time.during(Activity.PROCESS):
+                self._process(batches)
         except Exception as error:
             log.exception("micro_batch_failed", channel=self._context.channel)
             for pending in batches:
@@ -183,11 +190,11 @@ class MicroBatchRunner:
     def _stage_and_commit(self, micro_batch: MicroBatch, batches: list[PendingBatch]) -> Any:
         metrics, channel = self._context.metrics, self._context.channel
         tables = [pending.prepared for pending in batches]
-        with metrics.stage(channel, "reduce"):
+        with metrics.stage(channel, "reduce"), self._time.during(Activity.SPARK):
             staged = self._engine.stage(micro_batch, tables, self._job_timeout)
         try:
             _require_all(batches)
-            with metrics.stage(channel, "sink_commit"):
+            with metrics.stage(channel, "sink_commit"), self._time.during(Activity.COMMIT):
                 self._engine.commit(staged, commits_of([pending.batch for pending in batches]))
         except BaseException:
             self._engine.discard(staged)

@@ -48,6 +48,7 @@ class SparkProcessor(BatchProcessor):
         self._job_timeout = job_timeout
         self._open = OpenBatches(limits or MergeLimits())
         self._context: ChannelContext | None = None
+        self._runner: MicroBatchRunner | None = None
 
     @property
     def context(self) -> ChannelContext:
@@ -58,8 +59,8 @@ class SparkProcessor(BatchProcessor):
     def open(self, context: ChannelContext) -> None:
         """Load the reducer, start Spark and open the sink. Blocks until jobs can run."""
         self._context = context
-        runner = MicroBatchRunner(self._engine, self._open, context, self._job_timeout)
-        self._engine.open(context.channel, runner.turn)
+        self._runner = MicroBatchRunner(self._engine, self._open, context, self._job_timeout)
+        self._engine.open(context.channel, self._runner.turn)
 
     def stored_offset(self, assignment: Assignment) -> int | None:
         """Return what the sink has stored for the partition."""
@@ -110,6 +111,8 @@ class SparkProcessor(BatchProcessor):
         if not self._engine.close(deadline):
             log.error("lane_left_behind", channel=self.context.channel)
         self._open.withdraw_all("the channel stops")
+        if self._runner is not None:
+            self._runner.forget()
 
     def _on_done(self, pending: PendingBatch) -> None:
         """Cancel the job that a withdrawn batch is part of: its result could not be committed."""

@@ -1,0 +1,161 @@
+"""Metrics that are read when Prometheus asks: of the partitions held, and of the threads' time."""
+
+from __future__ import annotations
+
+from collections import Counter as Counts
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from headrace.thread_time import ThreadTime
+
+_CHANNEL = ("channel",)
+_PARTITION = ("channel", "topic", "partition")
+
+
+@dataclass(frozen=True, slots=True)
+class MetricSpec:
+    """What is declared of one metric.
+
+    ``name`` is what a query says; of a histogram without ``_bucket``, ``_sum`` and ``_count``.
+    """
+
+    name: str
+    kind: str
+    labels: tuple[str, ...]
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionReading:
+    """Where one owned partition stands at the moment of a scrape.
+
+    ``lag_seconds`` is how long the next record has been waiting to be answered, ``sink_seconds``
+    the age of the newest record that was answered for good.
+    """
+
+    channel: str
+    topic: str
+    partition: int
+    state: str
+    epoch: int
+    position: int
+    committed: int | None
+    high_watermark: int | None
+    lag_seconds: float | None = None
+    sink_seconds: float | None = None
+
+    @property
+    def lag_records(self) -> int | None:
+        """Records between the committed offset and the end, None while the end is unknown."""
+        if self.high_watermark is None:
+            return None
+        done = self.position if self.committed is None else self.committed
+        return max(0, self.high_watermark - done)
+
+
+#: Of each held partition, by what a reading calls it.
+_READ = {
+    "position": MetricSpec("headrace_position", "gauge", _PARTITION, "Next offset to deliver."),
+    "committed": MetricSpec(
+        "headrace_committed_offset", "gauge", _PARTITION, "Offset a restart would begin at."
+    ),
+    "high_watermark": MetricSpec(
+        "headrace_high_watermark", "gauge", _PARTITION, "End of the partition as last fetched."
+    ),
+    "lag_records": MetricSpec(
+        "headrace_lag_records",
+        "gauge",
+        _PARTITION,
+        "Records between the committed offset and the end.",
+    ),
+    "lag_seconds": MetricSpec(
+        "headrace_lag_seconds",
+        "gauge",
+        _PARTITION,
+        "Age of the oldest record that is not answered yet, by its own timestamp; 0 without one.",
+    ),
+    "epoch": MetricSpec(
+        "headrace_owner_epoch", "gauge", _PARTITION, "Epoch of the claim on the partition."
+    ),
+}
+
+_STATES = MetricSpec(
+    "headrace_partitions", "gauge", ("channel", "state"), "Partitions held, by state."
+)
+
+_FRESHNESS = MetricSpec(
+    "headrace_sink_freshness_seconds",
+    "gauge",
+    _CHANNEL,
+    "Age of the newest record that the channel's sink has, by the record's own timestamp.",
+)
+
+_THREADS = MetricSpec(
+    "headrace_thread_seconds_total",
+    "counter",
+    ("channel", "role", "thread", "activity"),
+    "Time of the channel's threads, by what they spend it on.",
+)
+
+
+class PartitionCollector(Collector):
+    """Reads the partitions when Prometheus asks, so that the data path pays nothing for them.
+
+    A partition that is not held any more has no series: their number is bounded by what is held.
+    """
+
+    specs = (*_READ.values(), _STATES, _FRESHNESS)
+
+    def __init__(self) -> None:
+        self.sources: dict[str, Callable[[], Iterable[PartitionReading]]] = {}
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        """Return all families, without samples where nothing is held."""
+        families = {name: _gauges(spec) for name, spec in _READ.items()}
+        counts: Counts[tuple[str, str]] = Counts()
+        freshest: dict[str, float] = {}
+        for source in list(self.sources.values()):
+            for reading in source():
+                labels = [reading.channel, reading.topic, str(reading.partition)]
+                for name, family in families.items():
+                    value = getattr(reading, name)
+                    if value is not None:
+                        family.add_metric(labels, value)
+                counts[reading.channel, reading.state] += 1
+                if reading.sink_seconds is not None:
+                    best = freshest.get(reading.channel, reading.sink_seconds)
+                    freshest[reading.channel] = min(best, reading.sink_seconds)
+        states, freshness = _gauges(_STATES), _gauges(_FRESHNESS)
+        for labels_of_state, count in sorted(counts.items()):
+            states.add_metric(labels_of_state, count)
+        for channel, seconds in freshest.items():
+            freshness.add_metric([channel], seconds)
+        return [*families.values(), states, freshness]
+
+
+class ThreadCollector(Collector):
+    """Reads the threads' time when Prometheus asks; each ends with its thread."""
+
+    specs = (_THREADS,)
+
+    def __init__(self) -> None:
+        self.times: set[ThreadTime] = set()
+
+    def collect(self) -> Iterable[CounterMetricFamily]:
+        """Return the family, with the threads that run now."""
+        family = CounterMetricFamily(_THREADS.name, _THREADS.text, labels=_THREADS.labels)
+        for time in tuple(self.times):
+            labels = [time.channel, time.role.value, time.name]
+            for activity, seconds in time.seconds().items():
+                family.add_metric([*labels, activity.value], seconds)
+        return [family]
+
+
+def _gauges(spec: MetricSpec) -> GaugeMetricFamily:
+    return GaugeMetricFamily(spec.name, spec.text, labels=spec.labels)

@@ -1,0 +1,131 @@
+"""Where a partition stands, as the metrics say it: how long records have been waiting."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from headrace.channel.buffer import chunk_of
+from headrace.channel.readings import reading_of
+from headrace.metrics import Metrics
+from headrace.testing import InMemoryBroker, in_memory_channel, running
+from headrace.testing.records import TIMESTAMP, FakeRecord
+from headrace.thread_time import Role
+from tests.unit.channel.in_memory import P0, committed, values
+from tests.unit.channel.recorder import Recorder
+from tests.unit.channel.test_partition import hand_out, waiting
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headrace.channel.partition import OwnedPartition
+    from headrace.metrics import PartitionReading
+    from headrace.records import Record
+
+#: When the first record of these tests was made, in seconds since the epoch.
+MADE = TIMESTAMP / 1000
+
+
+def ten_a_second(count: int) -> list[Record]:
+    """Return records of which each is a tenth of a second younger than the one before it."""
+    return [FakeRecord(offset_=n, timestamp_=TIMESTAMP + 100 * n) for n in range(count)]
+
+
+def fetched(owned: OwnedPartition, records: list[Record], end: int) -> OwnedPartition:
+    """Bring a partition to WAITING with records in its buffer, and an end of its log."""
+    waiting(owned)
+    owned.high_watermark = end
+    owned.buffer.append(owned.buffer.generation, chunk_of(records), 0.0)
+    return owned
+
+
+def lag(owned: OwnedPartition, now: float) -> float | None:
+    """Return what the metrics say at ``now``, in seconds behind the first record."""
+    return reading_of("main", owned, MADE + now).lag_seconds
+
+
+def test_the_lag_is_the_age_of_the_next_record(own: Callable[..., OwnedPartition]) -> None:
+    """The oldest record that is not answered counts, in the buffer or handed out."""
+    owned = fetched(own(), ten_a_second(20), 20)
+    assert lag(owned, 5.0) == pytest.approx(5.0)
+    item = hand_out(owned)
+    assert lag(owned, 6.0) == pytest.approx(6.0)
+    owned.outstanding.clear()
+    after = len(item.batch) * 0.1
+    assert lag(owned, 7.0) == pytest.approx(7.0 - after)
+
+
+def test_nothing_lags_at_the_end_of_the_log(own: Callable[..., OwnedPartition]) -> None:
+    """0 where everything is answered, nothing at all where the end is not known yet."""
+    owned = waiting(own())
+    assert lag(owned, 5.0) is None
+    owned.high_watermark = 0
+    assert lag(owned, 5.0) == 0.0
+
+
+def test_a_clock_that_is_behind_makes_no_negative_lag(own: Callable[..., OwnedPartition]) -> None:
+    """A record from the future has waited for no time."""
+    assert lag(fetched(own(), ten_a_second(1), 1), -3.0) == 0.0
+
+
+def test_a_record_without_a_timestamp_has_no_age(own: Callable[..., OwnedPartition]) -> None:
+    """What is not known is left out."""
+    record = FakeRecord(offset_=0, timestamp_=-1)
+    assert lag(fetched(own(), [record], 1), 5.0) is None
+
+
+@pytest.mark.parametrize(
+    ("newest", "caught_up_at", "expected"),
+    [(None, None, None), (2.0, None, 8.0), (2.0, 6.0, 4.0), (7.0, 6.0, 3.0), (None, 6.0, 4.0)],
+)
+def test_what_is_not_fetched_is_younger_than_what_was(
+    own: Callable[..., OwnedPartition],
+    newest: float | None,
+    caught_up_at: float | None,
+    expected: float | None,
+) -> None:
+    """The least that the last answer and the last look at the end allow; else nothing."""
+    owned = waiting(own())
+    owned.high_watermark = 100
+    owned.newest = None if newest is None else MADE + newest
+    owned.caught_up_at = None if caught_up_at is None else MADE + caught_up_at
+    found = lag(owned, 10.0)
+    assert found is None if expected is None else found == pytest.approx(expected)
+
+
+def test_a_channel_says_how_fresh_its_sink_is() -> None:
+    """Once records are committed, the newest of them makes the freshness; their lag is over."""
+    broker, metrics = InMemoryBroker(), Metrics()
+    broker.create_topic("events", 1)
+    channel = in_memory_channel(Recorder(), broker, metrics=metrics)
+    with running(channel):
+        broker.produce(P0, *values(10))
+        assert committed(broker, P0, 10)
+        reading = only(channel.partitions())
+        assert reading.sink_seconds is not None
+        assert reading.sink_seconds > 0
+
+
+def test_every_thread_of_a_channel_accounts_for_its_time() -> None:
+    """Fetcher, committer and workers have their series while the channel runs, and none after."""
+    broker, metrics = InMemoryBroker(), Metrics()
+    broker.create_topic("events", 1)
+    channel = in_memory_channel(Recorder(), broker, metrics=metrics, workers=2)
+    with running(channel):
+        broker.produce(P0, *values(10))
+        assert committed(broker, P0, 10)
+        names = {(time.role, time.name) for time in metrics._threads.times}
+    assert names == {
+        (Role.FETCHER, "fetcher"),
+        (Role.COMMITTER, "committer"),
+        (Role.WORKER, "worker-1"),
+        (Role.WORKER, "worker-2"),
+    }
+    assert metrics._threads.times == set()
+
+
+def only(readings: list[PartitionReading]) -> PartitionReading:
+    """Return the one reading there is."""
+    (reading,) = readings
+    return reading
