@@ -28,8 +28,9 @@ log = structlog.get_logger(__name__)
 class Jvm:
     """One gateway process. It ends with us: it watches the pipe at its standard input.
 
-    A process group and session of its own keep a group-wide SIGTERM (systemd's default) and a
-    terminal's Ctrl-C from taking it before the micro-batch in it is finished.
+    A process group and session of its own keep signals for our group, such as a terminal's Ctrl-C,
+    from taking it before the micro-batch in it is finished. It ignores SIGTERM, which systemd's
+    default sends to every process of a service.
 
     Raises:
         PySparkRuntimeError: the process ended before it was ready, as without a Java.
@@ -53,6 +54,8 @@ class Jvm:
         finally:
             os.close(theirs)
         self.process = cast("subprocess.Popen[bytes]", self.gateway.proc)
+        signals = self.gateway.jvm.sun.misc
+        signals.Signal.handle(signals.Signal("TERM"), signals.SignalHandler.SIG_IGN)
 
     @property
     def is_running(self) -> bool:

@@ -19,6 +19,11 @@ if TYPE_CHECKING:
 _LOCAL = re.compile(r"local(?:\[(\*|\d+)(?:,\s*\d+)?\])?$")
 _LOG4J = Path(__file__).with_name("log4j2.properties")
 
+#: The folder of the module that forks Python workers, and its name there.
+_WORKERS = Path(__file__).with_name("workers")
+_WORKER_DAEMON = "headrace_worker_daemon"
+_WORKER_PATH = "spark.executorEnv.PYTHONPATH"
+
 #: Dummy micro-batches before a session counts as ready. The first takes 3 to 6 s, the eleventh
 #: 0.36 s, the fiftieth 0.16 s: the JVM compiles what runs often.
 WARM_UP = 50
@@ -89,8 +94,12 @@ class SparkSettings:
             derived |= {
                 "spark.driver.host": "127.0.0.1",
                 "spark.sql.shuffle.partitions": str(cores),
+                "spark.python.daemon.module": _WORKER_DAEMON,
             }
         chosen = dict(self.properties)
+        if cores is not None:
+            theirs = [chosen[_WORKER_PATH]] if _WORKER_PATH in chosen else []
+            chosen[_WORKER_PATH] = os.pathsep.join([str(_WORKERS), *theirs])
         own = chosen.pop("spark.driver.extraJavaOptions", "")
         merged = {**_BASE, **derived, **chosen}
         merged["spark.driver.extraJavaOptions"] = f"{options} {own}".strip()

@@ -112,6 +112,7 @@ class Daemon:
                 stdout=subprocess.DEVNULL,
                 stderr=errors,
                 env={**os.environ, "PYTHONUNBUFFERED": "1", **self.environment},
+                start_new_session=True,
             )
         return self
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -50,6 +51,16 @@ def test_a_cluster_gets_no_loopback_address() -> None:
 
     assert "spark.driver.host" not in settings.effective()
     assert "SPARK_LOCAL_IP" not in settings.environment()
+
+
+def test_workers_are_forked_by_a_module_of_ours() -> None:
+    """It is found whatever the user puts on the workers' path; a cluster knows nothing of it."""
+    name = "spark.executorEnv.PYTHONPATH"
+    effective = SparkSettings("local[2]", {name: "/mine"}).effective()
+    ours, theirs = effective[name].split(os.pathsep)
+    assert theirs == "/mine"
+    assert (Path(ours) / f"{effective['spark.python.daemon.module']}.py").is_file()
+    assert not {name, "spark.python.daemon.module"} & SparkSettings("yarn").effective().keys()
 
 
 def test_workers_run_this_python(monkeypatch: pytest.MonkeyPatch) -> None:
