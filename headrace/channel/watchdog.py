@@ -1,4 +1,6 @@
-"""The thread that gives up on callbacks that hang, so that one partition stops no other."""
+"""The thread that reports callbacks that hang, and gives up on them in the end, so that one
+partition stops no other.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from headrace.channel.slow import SlowReports
 from headrace.channel.threads import Patrol
 from headrace.errors import FatalError
 from headrace.stacks import stack_of
@@ -44,7 +47,9 @@ class Watchdog(Patrol):
         channel: str,
         clock: Clock,
     ) -> None:
+        self._timeout = batch_timeout
         self._limit = batch_timeout * (1 + GRACE)
+        self._slow = SlowReports(channel)
         self._partitions = partitions
         self._scheduler = scheduler
         self._workers = workers
@@ -57,8 +62,10 @@ class Watchdog(Patrol):
 
     def _run(self) -> None:
         while not self._stopping.wait(min(1.0, self._limit / 4)):
-            before = self._clock.monotonic() - self._limit
-            for owned in self._partitions():
+            now = self._clock.monotonic()
+            before, partitions = now - self._limit, list(self._partitions())
+            self._slow.look(partitions, self._timeout, now)
+            for owned in partitions:
                 since, thread = owned.callback_since, owned.callback_thread
                 if since is not None and since < before and self._scheduler.seize(owned, since):
                     self._abandoned_worker(owned, stack_of(thread))

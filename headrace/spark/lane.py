@@ -4,22 +4,30 @@ from __future__ import annotations
 
 import threading
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import structlog
 from py4j.protocol import Py4JError
+from structlog.contextvars import get_contextvars
 
 from headrace.errors import StartError
 from headrace.spark.failures import JobCancelledError, JobTimeoutError, JvmDiedError
 from headrace.spark.handover import HandOver
+from headrace.stacks import stack_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from headrace.clock import Deadline
     from headrace.spark.runtime import SparkRuntime
 
 log = structlog.get_logger(__name__)
+
+#: The part of a job's time after which it counts as stuck, as for a worker.
+STUCK_SHARE = 0.5
+
+#: The fields that a report has of its own.
+_OWN = frozenset({"lane", "group", "seconds", "calls"})
 
 
 class Lane:
@@ -43,6 +51,7 @@ class Lane:
         self._overran = False
         self._generation = -1
         self._hand_over: HandOver | None = None
+        self._report: threading.Timer | None = None
 
     def start(self) -> None:
         """Start the thread."""
@@ -75,13 +84,17 @@ class Lane:
                 self._turn()
             except Exception:
                 log.exception("lane_turn_failed", lane=self.name)
+            finally:
+                self._call_off_report()
 
     @contextmanager
     def job(self, group: str, seconds: float | None) -> Iterator[HandOver]:
         """Run the block's Spark jobs as ``group``; give it the lane's way in.
 
         Called on the lane's thread. ``group`` must be new: Spark refuses the jobs of a cancelled
-        one. The block's own exceptions pass through.
+        one. The block's own exceptions pass through. When a good part of ``seconds`` is over the
+        log says where the thread is, unless the turn has ended by then: with it the commit of
+        what the jobs gave.
 
         Raises:
             JobCancelledError: :meth:`cancel` was called with this group, or the lane stops.
@@ -91,9 +104,12 @@ class Lane:
         self._begin(group)
         timer = None
         if seconds is not None:
-            timer = threading.Timer(seconds, self._overrun, [group])
-            timer.name, timer.daemon = f"{self.name}-deadline", True
-            timer.start()
+            timer = self._timer(seconds, "deadline", self._overrun, group)
+            self._call_off_report()
+            bound = get_contextvars()
+            self._report = self._timer(
+                seconds * STUCK_SHARE, "report", self._stuck, group, seconds * STUCK_SHARE, bound
+            )
         try:
             yield self._prepare(group)
         except Exception as error:
@@ -104,6 +120,32 @@ class Lane:
                 timer.cancel()
             with self._guard:
                 self._running = None
+
+    def _timer(
+        self, seconds: float, what: str, call: Callable[..., None], *arguments: Any
+    ) -> threading.Timer:
+        timer = threading.Timer(seconds, call, arguments)
+        timer.name, timer.daemon = f"{self.name}-{what}", True
+        timer.start()
+        return timer
+
+    def _call_off_report(self) -> None:
+        if self._report is not None:
+            self._report.cancel()
+            self._report = None
+
+    def _stuck(self, group: str, seconds: float, bound: Mapping[str, Any]) -> None:
+        """Say where the lane's thread is; ``bound`` is what the lane's own lines would say."""
+        calls = stack_of(self._thread.ident)
+        about = {name: value for name, value in bound.items() if name not in _OWN}
+        log.warning(
+            "lane_stuck",
+            lane=self.name,
+            group=group,
+            seconds=round(seconds, 1),
+            calls=calls,
+            **about,
+        )
 
     def _begin(self, group: str) -> None:
         with self._guard:

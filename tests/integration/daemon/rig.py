@@ -34,6 +34,7 @@ WAIT = 60.0
 
 #: The user's code in these tests.
 _FUNCTIONS = """
+import logging
 import os
 import pathlib
 import time
@@ -49,6 +50,11 @@ def keep(record):
 def refuse_poison(record):
     if record.value() == b"poison":
         raise ValueError("cannot decode this")
+    keep(record)
+
+
+def say(record):
+    logging.getLogger("mine").info("seen %s", record.value().decode(), extra={"by": "say"})
     keep(record)
 
 

@@ -18,7 +18,7 @@ LONG = "10m"
 def test_a_third_hung_callback_ends_the_process(
     broker: Broker, zookeeper_hosts: str, tmp_path: Path
 ) -> None:
-    """Exit code 70, the hung partitions named, nothing committed, and no node left behind."""
+    """Exit code 70, the hung partitions named, each hang told, nothing committed, no node left."""
     site = Site(broker, zookeeper_hosts, tmp_path, partitions=3)
     try:
         for number in range(3):
@@ -30,7 +30,9 @@ def test_a_third_hung_callback_ends_the_process(
         failed = daemon.wait_event("channel_failed")
         for number in range(3):
             assert str(site.partition(number)) in failed["error"]
-        assert [event["event"] for event in daemon.events()].count("worker_abandoned") == 3
+        events = [event["event"] for event in daemon.events()]
+        assert events.count("worker_stuck") == events.count("worker_abandoned") == 3
+        assert any(call.endswith(" hang") for call in daemon.wait_event("worker_stuck")["calls"])
         assert site.nodes() == []
         assert site.offsets() == [0, 0]
     finally:

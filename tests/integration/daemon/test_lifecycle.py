@@ -88,6 +88,19 @@ def test_a_signal_has_the_log_say_what_everybody_is_doing(site: Site) -> None:
     daemon.wait()
 
 
+def test_what_the_users_code_logs_says_for_which_batch(site: Site) -> None:
+    """A line of the standard library's logging has channel, topic, partition, epoch and batch."""
+    site.broker.produce(site.partition(1), b"first")
+    daemon = site.run("say")
+    line = daemon.wait_event("seen first")
+    bound = {name: line[name] for name in ("channel", "topic", "partition", "epoch", "batch", "by")}
+    topic, partition = site.partition(1)
+    named = {"channel": "main", "topic": topic, "partition": partition}
+    assert bound == {**named, "epoch": 1, "batch": 0, "by": "say"}
+    daemon.signal(signal.SIGTERM)
+    assert daemon.wait() == 0
+
+
 def test_a_stop_that_overruns_says_what_was_left(site: Site) -> None:
     """A function that hangs costs its own partition only; the exit code is 5, the claims free."""
     site.broker.produce(site.partition(0), b"first")

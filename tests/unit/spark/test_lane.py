@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+from queue import Empty, SimpleQueue
+from threading import Event
+from typing import TYPE_CHECKING, Any
+from unittest.mock import MagicMock
+
+from structlog.contextvars import bound_contextvars
+from structlog.testing import capture_logs
+
+from headrace.clock import Deadline
+from headrace.local.waiting import wait_for
+from headrace.spark.lane import Lane
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+_PATIENCE = 10.0
+
+
+def _next(jobs: SimpleQueue[str]) -> str | None:
+    try:
+        return jobs.get(timeout=0.02)
+    except Empty:
+        return None
+
+
+def _reports(logs: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    return [entry for entry in list(logs) if entry["event"] == "lane_stuck"]
+
+
+def test_a_lane_that_hangs_says_where() -> None:
+    """Half-way to its deadline the log has the lane's stack and its micro-batch, once."""
+    release, jobs, done = Event(), SimpleQueue[str](), Event()
+
+    def hang_in_the_commit() -> None:
+        release.wait(_PATIENCE)
+
+    def turn() -> None:
+        job = _next(jobs)
+        if job is not None:
+            with bound_contextvars(channel="main", micro_batch="m1"), lane.job(job, 0.1):
+                pass
+            hang_in_the_commit()
+            done.set()
+
+    lane = Lane("spark-main", MagicMock(generation=1), turn)
+    with capture_logs() as logs:
+        lane.start()
+        jobs.put("job-1")
+        assert wait_for(lambda: bool(_reports(logs)), Deadline.after(_PATIENCE))
+        release.set()
+        assert done.wait(_PATIENCE)
+        assert lane.stop(Deadline.after(_PATIENCE))
+    (report,) = _reports(logs)
+    assert (report["lane"], report["group"], report["seconds"]) == ("spark-main", "job-1", 0.1)
+    assert (report["channel"], report["micro_batch"]) == ("main", "m1")
+    assert any(call.endswith(" hang_in_the_commit") for call in report["calls"])
+
+
+def test_a_lane_that_ends_in_time_says_nothing() -> None:
+    """The report is called off with the end of the turn."""
+    jobs, done = SimpleQueue[str](), SimpleQueue[str]()
+
+    def turn() -> None:
+        job = _next(jobs)
+        if job is not None:
+            with lane.job(job, 60.0):
+                done.put(job)
+
+    lane = Lane("spark-main", MagicMock(generation=1), turn)
+    with capture_logs() as logs:
+        lane.start()
+        for number in range(3):
+            jobs.put(f"job-{number}")
+        assert [done.get(timeout=_PATIENCE) for _ in range(3)] == ["job-0", "job-1", "job-2"]
+        assert lane.stop(Deadline.after(_PATIENCE))
+    assert _reports(logs) == []
+    assert lane._report is None
