@@ -24,7 +24,7 @@ from headrace.kafka.properties import PREFETCH_SHARE
 from headrace.metrics import Metrics
 from headrace.processors.factory import build_processor, commit_interval
 from headrace.spark.factory import spark_settings
-from headrace.spark.runtime import SparkRuntime
+from headrace.spark.runtime import SparkReading, SparkRuntime
 from headrace.zookeeper.factory import session_settings
 from headrace.zookeeper.identity import Identity
 from headrace.zookeeper.session import ZooKeeperSession
@@ -71,10 +71,18 @@ class KafkaController:
         self._until = until
         self._finished: set[str] = set()
         self._identity = Identity(Path(config.state_dir), config.instance_id)
-        self._session = ZooKeeperSession(session_settings(config.zookeeper), self._identity)
+        self.session = ZooKeeperSession(session_settings(config.zookeeper), self._identity)
         self._spark: SparkRuntime | None = None
         self._failures: SimpleQueue[BaseException] = SimpleQueue()
         self._report: StopReport | None = None
+
+    def take_name(self) -> None:
+        """Lock the ``instance_id``, ahead of what ``start`` does; ``stop`` gives it up.
+
+        Raises:
+            InstanceInUseError: another process has it.
+        """
+        self._identity.acquire()
 
     def start(
         self, deadline: Deadline, *, before_clean_up: Callable[[], None] = lambda: None
@@ -96,7 +104,7 @@ class KafkaController:
         }
         self._identity.acquire()
         try:
-            self._session.start()
+            self.session.start()
             for name, channel in enabled.items():
                 self._open(name, channel, processors[name]).start(deadline)
         except BaseException:
@@ -115,6 +123,10 @@ class KafkaController:
     def activities(self) -> list[Activity]:
         """Return what the partitions of all channels are doing. Any thread."""
         return [each for channel in tuple(self.channels.values()) for each in channel.activities()]
+
+    def spark(self) -> SparkReading | None:
+        """Look at Spark, None where no channel uses it. Any thread; does not block."""
+        return None if self._spark is None else self._spark.reading()
 
     def turning(self) -> list[Turning]:
         """Return the parts of all channels that should take turns. Any thread."""
@@ -143,7 +155,7 @@ class KafkaController:
             Deadline(deadline.at - reserve * 3 / 4, self._clock),
         )
         # first what keeps partitions from others
-        if not self._session.close(deadline):
+        if not self.session.close(deadline):
             left.append("the ZooKeeper session")
         if self._spark is not None:
             self._spark.stop(deadline)
@@ -202,7 +214,7 @@ class KafkaController:
         prefetch = int(channel.buffer.max_bytes * PREFETCH_SHARE)
         member = self.config.instance_id
         registry = ZooKeeperRegistry(
-            self._session,
+            self.session,
             channel.group,
             member,
             transactional_prefix=transactional_prefix(channel, member),
@@ -214,7 +226,7 @@ class KafkaController:
 
         return ChannelPorts(
             source=KafkaRecordSource(kafka, channel.group, prefetch),
-            store=open_offset_store(channel, kafka, self._session, self._clock),
+            store=open_offset_store(channel, kafka, self.session, self._clock),
             catalog=KafkaTopicCatalog(kafka, channel.group),
             coordinator=coordinator,
             prefetch=prefetch,

@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from headrace.admin.ports import Phase
+from headrace.admin.process import LocalProcess
+from headrace.admin.server import AdminServer
 from headrace.clock import Deadline
 from headrace.config import load
 from headrace.controller import KafkaController
@@ -37,6 +40,9 @@ START_TIMEOUT = 180.0
 #: answer in any time, and its ZooKeeper session, which keeps its partitions from others, ends
 #: with the stop. What does not hang may finish a short batch.
 FATAL_STOP_TIMEOUT = 6.0
+
+#: Seconds that the admin API has to answer what it was asked, once all else has stopped.
+ADMIN_CLOSE_TIMEOUT = 3.0
 
 #: Seconds after which the main thread looks around, all the same.
 _TURN = 0.5
@@ -91,7 +97,7 @@ def run(path: Path, until: Until | None = None) -> ExitCode:
     configure_logging(config.logging)
     install_hooks()
     try:
-        return _serve(config, until)
+        return _serve(path, config, until)
     except ConfigError as error:
         log.error("configuration_unusable", problems=error.problems)  # noqa: TRY400 - no traceback for a user's mistake
         return ExitCode.CONFIG
@@ -116,14 +122,31 @@ class Signals:
     def __init__(self) -> None:
         self.asked: str | None = None
         self._interrupts = False
+        self._heard = False
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._handle)
+        signal.signal(signal.SIGUSR2, self._begin)
 
-    def _handle(self, number: int, _frame: FrameType | None) -> None:
-        if self.asked is not None:
+    def ask(self, who: str) -> None:
+        """Ask for a graceful stop without a signal from outside. Any thread.
+
+        A signal after that is the first one, and does not end the process at once.
+        """
+        if self.asked is None:
+            self.asked = who
+        # wakes the main thread, which may be waiting in a start
+        os.kill(os.getpid(), signal.SIGUSR2)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self._heard:
             os._exit(128 + number)
-        self.asked = signal.Signals(number).name
-        if self._interrupts:
+        self._heard = True
+        if self.asked is None:
+            self.asked = signal.Signals(number).name
+        self._begin(number, frame)
+
+    def _begin(self, _number: int, _frame: FrameType | None) -> None:
+        if self.asked is not None and self._interrupts:
             self._interrupts = False
             raise _StoppedEarly
 
@@ -154,26 +177,53 @@ class _StoppedEarly(BaseException):
     """
 
 
-def _serve(config: Config, until: Until | None) -> ExitCode:
+def _serve(path: Path, config: Config, until: Until | None) -> ExitCode:
     signals = Signals()
+    process = LocalProcess(path, signals.ask)
     service = Service.from_environment()
     service.status("starting")
     metrics = Metrics()
     server = _metrics_server(config, metrics)
     controller = KafkaController(config, metrics=metrics, until=until)
     Diagnostics(controller.activities).install()
+    # a second process of the name must not touch what the first one's commands find it by
+    controller.take_name()
     try:
-        with signals.interrupting():
-            controller.start(Deadline.after(START_TIMEOUT), before_clean_up=signals.calm)
-        service.ready(_summary(controller))
-        failure = _wait(controller, signals, service)
-        return _stop(controller, config, failure, service)
-    except _StoppedEarly:
-        log.info("stopped_during_start", signal=signals.asked)
-        return _stop(controller, config, None, service)
+        with _admin(controller, process):
+            return _live(controller, process, signals, service)
     finally:
         if server is not None:
             server.close()
+
+
+def _live(
+    controller: KafkaController, process: LocalProcess, signals: Signals, service: Service
+) -> ExitCode:
+    """Start, wait and stop."""
+    failure: BaseException | None = None
+    try:
+        with signals.interrupting():
+            controller.start(Deadline.after(START_TIMEOUT), before_clean_up=signals.calm)
+        process.become(Phase.RUNNING)
+        service.ready(_summary(controller))
+        failure = _wait(controller, process, signals, service)
+    except _StoppedEarly:
+        log.info("stopped_during_start", signal=signals.asked)
+    process.become(Phase.STOPPING)
+    return _stop(controller, failure, service)
+
+
+@contextmanager
+def _admin(controller: KafkaController, process: LocalProcess) -> Iterator[None]:
+    """Serve the admin API while the block runs, where there is one."""
+    if not controller.config.admin.enabled:
+        yield
+        return
+    server = AdminServer(controller, process)
+    try:
+        yield
+    finally:
+        server.close(Deadline.after(ADMIN_CLOSE_TIMEOUT))
 
 
 def _metrics_server(config: Config, metrics: Metrics) -> MetricsServer | None:
@@ -198,7 +248,9 @@ def _summary(controller: KafkaController) -> str:
     )
 
 
-def _wait(controller: KafkaController, signals: Signals, service: Service) -> BaseException | None:
+def _wait(
+    controller: KafkaController, process: LocalProcess, signals: Signals, service: Service
+) -> BaseException | None:
     """Wait for a signal, the end of a bounded run or the failure of a channel; return that."""
     while signals.asked is None:
         failure = controller.wait(_TURN)
@@ -207,18 +259,17 @@ def _wait(controller: KafkaController, signals: Signals, service: Service) -> Ba
         if controller.finished(Deadline.after(_FINISH_TIMEOUT)):
             log.info("bounded_run_finished")
             return None
+        process.turned()
         service.turned(controller.turning())
         service.status(_summary(controller))
     log.info("stopping", signal=signals.asked)
     return None
 
 
-def _stop(
-    controller: KafkaController, config: Config, failure: BaseException | None, service: Service
-) -> ExitCode:
+def _stop(controller: KafkaController, failure: BaseException | None, service: Service) -> ExitCode:
     fatal = isinstance(failure, FatalError)
-    limit = FATAL_STOP_TIMEOUT if fatal else config.shutdown_timeout
-    deadline = Deadline.after(min(limit, config.shutdown_timeout))
+    usual = controller.config.shutdown_timeout
+    deadline = Deadline.after(min(FATAL_STOP_TIMEOUT, usual) if fatal else usual)
     reason = "as asked" if failure is None else f"after {type(failure).__name__}: {failure}"
     with service.stopping(f"stopping {reason}", controller.turning, deadline):
         report = controller.stop(deadline)

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from headrace.stacks import stack_of
 
 if TYPE_CHECKING:
     from headrace.channel.partition import OwnedPartition
+    from headrace.coordinators.coordinator import Coordinator
+    from headrace.coordinators.member_states import MemberState
 
 
 @dataclass(frozen=True, slots=True)
 class Activity:
     """One held partition. Offsets and counts as they are just now, seconds since something.
 
-    ``callback_seconds`` says for how long a callback has been running, ``calls`` where in it its
-    thread is; without one they are None and empty.
+    ``held_back_seconds`` says how long nothing is delivered yet, after an error or because the
+    processor asked for it; None where nothing holds it back. ``callback_seconds`` says for how long
+    a callback has been running, ``calls`` where in it its thread is; without one they are None and
+    empty.
     """
 
     channel: str
@@ -28,8 +33,10 @@ class Activity:
     committed: int | None
     high_watermark: int | None
     buffered_records: int
+    held_bytes: int
     outstanding_batches: int
     attempts: int
+    held_back_seconds: float | None
     callback_seconds: float | None
     calls: tuple[str, ...]
     last_error: str | None
@@ -39,9 +46,34 @@ class Activity:
         return asdict(self)
 
 
+@dataclass(frozen=True, slots=True)
+class MemberReading:
+    """Where the channel's member stands with its group at this moment.
+
+    ``epoch`` and ``lease_seconds`` (for how long it may act on its claims) are None without one.
+    """
+
+    state: MemberState
+    claims: int
+    epoch: int | None
+    lease_seconds: float | None
+
+
+def member_reading(coordinator: Coordinator) -> MemberReading:
+    """Look at a member; any thread."""
+    claims = coordinator.claims
+    return MemberReading(
+        state=coordinator.state,
+        claims=len(claims),
+        epoch=claims[0].member_epoch if claims else None,
+        lease_seconds=claims[0].lease.remaining() if claims else None,
+    )
+
+
 def activity_of(channel: str, owned: OwnedPartition, now: float) -> Activity:
     """Look at a partition; any thread, ``now`` in monotonic seconds."""
     since, thread = owned.callback_since, owned.callback_thread
+    held_back = owned.not_before - now
     return Activity(
         channel=channel,
         topic=owned.partition.topic,
@@ -52,8 +84,10 @@ def activity_of(channel: str, owned: OwnedPartition, now: float) -> Activity:
         committed=owned.committed,
         high_watermark=owned.high_watermark,
         buffered_records=owned.buffer.records,
+        held_bytes=owned.held_bytes(),
         outstanding_batches=len(owned.outstanding),
         attempts=owned.attempts,
+        held_back_seconds=round(held_back, 3) if 0 < held_back < inf else None,
         callback_seconds=None if since is None else round(now - since, 3),
         calls=() if since is None else tuple(stack_of(thread)),
         last_error=owned.last_error,

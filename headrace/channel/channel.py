@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from headrace.channel.activity import MemberReading, member_reading
 from headrace.channel.assembly import Frame, assemble
 from headrace.channel.lifecycle import CHANNEL_TRANSITIONS, ChannelState, StopReport
 from headrace.channel.pauses import Pause, PauseMode, PauseReason
@@ -91,6 +92,16 @@ class InboundKafkaChannel:
     def turning(self) -> tuple[Turning, ...]:
         """Return the parts that should take turns: what a supervisor's watchdog asks about."""
         return self._parts.turning
+
+    @property
+    def member(self) -> MemberReading:
+        """Where this member stands with its group."""
+        return member_reading(self._parts.coordinator)
+
+    @property
+    def topics(self) -> dict[str, int]:
+        """The topics, as last seen, and how many partitions each has; none before the start."""
+        return self._parts.topics.counts()
 
     # --- its life -------------------------------------------------------------------------------
 

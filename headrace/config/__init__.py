@@ -6,6 +6,7 @@ from headrace.config.diff import Change, ChangeKind, diff
 from headrace.config.effects import Effect
 from headrace.config.guarantee import Delivery, Guarantee, guarantee
 from headrace.config.load import load
+from headrace.config.model.admin import AdminConfig, AdminTls
 from headrace.config.model.base import Section
 from headrace.config.model.channel import (
     BatchConfig,
@@ -47,6 +48,8 @@ from headrace.config.model.zookeeper import ZooKeeperConfig, ZooKeeperDigest, Zo
 from headrace.config.show import show
 
 __all__ = [
+    "AdminConfig",
+    "AdminTls",
     "BatchConfig",
     "BufferConfig",
     "Change",

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from headrace.coordinators.allocation import Allocation, allocate
-from headrace.groups.nodes import GroupNodes
+from headrace.coordinators.group_nodes import GroupNodes
 from headrace.groups.positions import Positions
 from headrace.groups.report import (
     Activity,

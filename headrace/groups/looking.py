@@ -6,9 +6,9 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 from headrace.clock import SYSTEM_CLOCK
+from headrace.coordinators.group_nodes import read_nodes
 from headrace.errors import ConfigError, HeadraceError
 from headrace.groups.comparing import Seen, compare
-from headrace.groups.nodes import read_nodes
 from headrace.groups.positions import PositionReader
 from headrace.kafka import KafkaOffsetStore, KafkaTopicCatalog
 from headrace.kafka.clients import client_properties

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from headrace.metrics.declared import Metrics
 from headrace.metrics.readings import MetricSpec, PartitionReading
-from headrace.metrics.server import MetricsServer, Sample, read_metrics
+from headrace.metrics.server import (
+    CONTENT_TYPE,
+    MetricsServer,
+    Sample,
+    metrics_text,
+    read_metrics,
+)
 
 __all__ = [
+    "CONTENT_TYPE",
     "MetricSpec",
     "Metrics",
     "MetricsServer",
     "PartitionReading",
     "Sample",
+    "metrics_text",
     "read_metrics",
 ]

@@ -213,6 +213,16 @@ class Metrics:
         """Serve the time of a thread no longer, because it ends."""
         self._threads.times.discard(time)
 
+    @staticmethod
+    def total(counter: Counter, **labels: str) -> float:
+        """Return the sum of a counter over everything that has these labels."""
+        return sum(
+            sample.value
+            for family in counter.collect()
+            for sample in family.samples
+            if sample.name.endswith("_total") and labels.items() <= sample.labels.items()
+        )
+
     @contextmanager
     def stage(self, channel: str, stage: str) -> Iterator[None]:
         """Measure the block as one observation of ``stage``."""

@@ -8,13 +8,22 @@ from socket import SHUT_RDWR
 from typing import TYPE_CHECKING
 from urllib.request import urlopen
 
-from prometheus_client import start_http_server
+from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, generate_latest, start_http_server
 from prometheus_client.parser import text_string_to_metric_families
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from headrace.metrics.declared import Metrics
+
+
+#: What ``metrics_text`` is called in HTTP.
+CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
+
+
+def metrics_text(metrics: Metrics) -> bytes:
+    """Return all metrics in the text format of Prometheus. Any thread."""
+    return generate_latest(metrics.registry)
 
 
 class MetricsServer:

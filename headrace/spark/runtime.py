@@ -6,6 +6,7 @@ import os
 import threading
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +33,16 @@ log = structlog.get_logger(__name__)
 
 #: Rows of a dummy micro-batch: few enough to be cheap, many enough for every task to have some.
 _WARM_UP_ROWS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class SparkReading:
+    """The session at one moment. ``generation`` counts the JVMs; ``cores`` tasks run at once."""
+
+    running: bool
+    pid: int | None
+    generation: int
+    cores: int
 
 
 class SparkRuntime:
@@ -90,6 +101,16 @@ class SparkRuntime:
     def pid(self) -> int | None:
         """The process id of the JVM, None before the start."""
         return None if self._jvm is None else self._jvm.process.pid
+
+    def reading(self) -> SparkReading:
+        """Look at it. Any thread; does not block, and does not ask the JVM."""
+        jvm = self._jvm
+        return SparkReading(
+            running=self._session is not None and jvm is not None and jvm.is_running,
+            pid=None if jvm is None else jvm.process.pid,
+            generation=self.generation,
+            cores=self._cores,
+        )
 
     def new_session(self) -> SparkSession:
         """Return a session with SQL settings and temporary views of its own."""

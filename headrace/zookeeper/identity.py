@@ -62,8 +62,11 @@ class Identity:
     def acquire(self) -> None:
         """Lock the instance id; raises InstanceInUseError when another process of this host has it.
 
-        The operating system drops the lock with the process, however that ends.
+        Does nothing where we have it. The operating system drops the lock with the process,
+        however that ends.
         """
+        if self._lock is not None:
+            return
         self.directory.mkdir(parents=True, exist_ok=True)
         lock = self._lock_path.open("a+", encoding="utf-8")
         try:

@@ -13,6 +13,7 @@ from headrace.config.kinds.paths import LocalPath
 from headrace.config.kinds.scalars import Flag, Port
 from headrace.config.kinds.text import FreeText, Name
 from headrace.config.kinds.units import Duration, Pause
+from headrace.config.model.admin import AdminConfig
 from headrace.config.model.base import Cold, Hot, Section, derived, unset
 from headrace.config.model.channel import ChannelConfig
 from headrace.config.model.kafka import KafkaConfig
@@ -43,13 +44,13 @@ class LoggingConfig(Section):
 
 
 class MetricsConfig(Section):
-    """Where Prometheus reads the process's metrics."""
+    """Metrics on a port of their own, for who may read nothing else; the admin API has them too."""
 
     host: Cold[FreeText] = "127.0.0.1"
     """The address to listen on."""
 
-    port: Cold[Port | None] = 9464
-    """The port to listen on; 0: any free one; null: no metrics."""
+    port: Cold[Port | None] = None
+    """The port to listen on, by custom 9464; 0: any free one; null: none."""
 
 
 class ReloadConfig(Section):
@@ -99,8 +100,11 @@ class Config(Section):
     logging: Cold[LoggingConfig] = LoggingConfig()
     """Logs."""
 
+    admin: Cold[AdminConfig] = AdminConfig()
+    """The admin API."""
+
     metrics: Cold[MetricsConfig] = MetricsConfig()
-    """Metrics."""
+    """Metrics on a port of their own."""
 
     reload: Hot[ReloadConfig] = ReloadConfig()
     """Changes of the configuration while the process runs."""
@@ -109,7 +113,12 @@ class Config(Section):
     """The channels by their names."""
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield pairs of channels that would be one member of one group."""
+        """Yield ports that are wanted twice, and channels that would be one member of one group."""
+        if self.admin.enabled and self.metrics.port and self.metrics.port == self.admin.port:
+            yield Contradiction(
+                ("metrics", "port"),
+                f"is {self.metrics.port}, as admin.port, which serves metrics too; leave this out",
+            )
         for (first, one), (second, other) in combinations(self.channels.items(), 2):
             if one.group == other.group:
                 yield Contradiction(

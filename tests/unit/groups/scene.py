@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from headrace.coordinators.group_nodes import read_nodes
 from headrace.errors import HeadraceError
 from headrace.groups.comparing import Seen, compare
-from headrace.groups.nodes import read_nodes
 from headrace.groups.positions import PositionReader
 from headrace.kafka.ports import StoredOffset
 from headrace.offsets.reading import Reader

@@ -13,7 +13,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    _Function = ast.FunctionDef | ast.AsyncFunctionDef
+
 _ROOT = Path(__file__).parents[3]
+_FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 _LEVELS = {"debug", "info", "warning", "error", "exception", "log"}
 _EVENT = re.compile(r"[a-z]+(_[a-z]+)+")
 
@@ -38,7 +41,7 @@ def logged() -> dict[str, Event]:
         if "get_logger" not in text:
             continue
         tree = ast.parse(text)
-        functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+        functions = [node for node in ast.walk(tree) if isinstance(node, _FUNCTION)]
         made = {function: list(calls(function)) for function in functions}
         silent = [function for function in functions if not made[function]]
         for function in functions:
@@ -61,7 +64,7 @@ def calls(function: ast.AST) -> Iterator[tuple[set[str], ast.Call]]:
                 yield {"error" if level == "exception" else level} - {"log"}, node
 
 
-def names(call: ast.Call, function: ast.FunctionDef, silent: list[ast.FunctionDef]) -> set[str]:
+def names(call: ast.Call, function: _Function, silent: list[_Function]) -> set[str]:
     """Return the events that a call may log.
 
     A variable stands for what the function assigns to it, or else for an event that a function of

@@ -1,0 +1,254 @@
+"""Who may ask for what: hosts, origins, tokens, certificates and the size of what is sent."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import socket
+from dataclasses import dataclass
+from http import HTTPStatus
+from ipaddress import ip_address
+from typing import TYPE_CHECKING
+
+import structlog
+from starlette.datastructures import Headers
+
+from headrace.admin.problems import ApiError, internal_error
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+    from headrace.config import AdminConfig
+
+log = structlog.get_logger(__name__)
+
+#: Bytes of the largest body that is read. What is asked for takes a few hundred.
+LARGEST_BODY = 64 * 1024
+
+#: Seconds in which a body has to be there.
+BODY_TIMEOUT = 10.0
+
+#: What everybody may read who gets through to the port: what probes ask, and pages without data.
+OPEN_PATHS = frozenset({"/health/live", "/health/ready"})
+
+#: What is read with a token only, also on loopback: more than any user of the machine should see.
+GUARDED_READS = frozenset({"/api/v1/config", "/api/v1/stacks"})
+
+_READING = frozenset({"GET", "HEAD", "OPTIONS"})
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who asks. ``proof`` is what they showed: nothing, the token, or a certificate's subject."""
+
+    address: str
+    proof: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """Who may ask for what. ``open_reads``: reading takes no token.
+
+    ``hosts`` are the names, in lower case, under which the API may be asked besides addresses.
+    """
+
+    token: str
+    open_reads: bool
+    hosts: frozenset[str]
+
+    @classmethod
+    def of(cls, config: AdminConfig, token: str) -> Rules:
+        """Return the rules of a configuration.
+
+        On loopback everybody on the machine may read what a process does, as they may read its
+        name in the process list; elsewhere only who has the token or a certificate.
+        """
+        own = socket.gethostname()
+        names = {"localhost", own, socket.getfqdn(own) if not config.on_loopback else own}
+        hosts = {*names, config.host, *config.allowed_hosts}
+        return cls(token, config.on_loopback, frozenset(name.lower() for name in hosts))
+
+    def needs_proof(self, method: str, path: str) -> bool:
+        """Whether this takes a token or a certificate."""
+        if method not in _READING:
+            return True
+        if path in OPEN_PATHS:
+            return False
+        return path in GUARDED_READS or not self.open_reads
+
+    def check_host(self, headers: Headers) -> None:
+        """Refuse names that somebody else's page may have been resolved to this address by.
+
+        An address in place of a name can be nothing but what the client connected to.
+
+        Raises:
+            ApiError: the name is none of ours.
+        """
+        host = headers.get("host", "")
+        name = _name_of(host).lower()
+        if name in self.hosts or _is_address(name):
+            return
+        raise ApiError(
+            HTTPStatus.FORBIDDEN,
+            "host_not_allowed",
+            f"the API is not served under the name {name or '(none)'}",
+            value=host,
+            next_step="ask by address, or add the name to admin.allowed_hosts",
+        )
+
+    def check_origin(self, headers: Headers, scheme: str) -> None:
+        """Refuse requests that a page of another site sends.
+
+        Raises:
+            ApiError: the page is not the API's own.
+        """
+        origin = headers.get("origin")
+        if origin is None or origin.lower() == f"{scheme}://{headers.get('host', '')}".lower():
+            return
+        raise ApiError(
+            HTTPStatus.FORBIDDEN,
+            "origin_not_allowed",
+            "pages of other sites may not use the API",
+            value=origin,
+            next_step="send the request without an Origin, or from the API's own page",
+        )
+
+    def proof(self, headers: Headers, subject: str | None) -> str | None:
+        """Return what lets the caller in, None where nothing does."""
+        if subject is not None:
+            return f"certificate {subject}"
+        scheme, _, token = headers.get("authorization", "").partition(" ")
+        given = token.strip().encode("utf-8", "surrogateescape")
+        if scheme.lower() == "bearer" and hmac.compare_digest(given, self.token.encode()):
+            return "token"
+        return None
+
+
+class Guard:
+    """The outermost layer: nothing gets to the endpoints that does not keep the rules."""
+
+    def __init__(self, app: ASGIApp, rules: Rules) -> None:
+        self._app = app
+        self._rules = rules
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let the request through, or answer why not."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        started = False
+
+        async def noting(message: Message) -> None:
+            nonlocal started
+            started = True
+            await send(message)
+
+        try:
+            await self._app(scope, await self._admit(scope, receive), noting)
+        except ApiError as error:
+            self._note(scope, error)
+            await error.response()(scope, receive, send)
+        except Exception:
+            log.exception("admin_request_failed", method=scope["method"], path=scope["path"])
+            if not started:
+                await internal_error().response()(scope, receive, send)
+
+    async def _admit(self, scope: Scope, receive: Receive) -> Receive:
+        headers = Headers(scope=scope)
+        self._rules.check_host(headers)
+        self._rules.check_origin(headers, scope["scheme"])
+        proof = self._rules.proof(headers, scope.get("state", {}).get("subject"))
+        if proof is None and self._rules.needs_proof(scope["method"], scope["path"]):
+            raise _unauthorised(headers)
+        client = scope.get("client")
+        address = "unknown" if client is None else f"{client[0]}:{client[1]}"
+        scope["caller"] = Caller(address, proof or "nothing")
+        if scope["method"] in _READING:
+            return receive
+        return await _limited(headers, receive)
+
+    @staticmethod
+    def _note(scope: Scope, error: ApiError) -> None:
+        client = scope.get("client") or ("unknown",)
+        log.warning(
+            "admin_request_refused",
+            method=scope["method"],
+            path=scope["path"],
+            address=client[0],
+            error=error.problem.error,
+        )
+
+
+def _unauthorised(headers: Headers) -> ApiError:
+    shown = "authorization" in headers
+    return ApiError(
+        HTTPStatus.UNAUTHORIZED,
+        "wrong_token" if shown else "token_missing",
+        "the token is not the process's" if shown else "this takes a token",
+        next_step="send the header Authorization: Bearer TOKEN; it is admin.token or stands in "
+        "the file admin-token of the process's folder in state_dir",
+        headers={"WWW-Authenticate": "Bearer"},
+    )
+
+
+async def _limited(headers: Headers, receive: Receive) -> Receive:
+    """Read the body, within its limits, and return what hands it on."""
+    length = headers.get("content-length", "0")
+    if not length.isdecimal() or int(length[:10]) > LARGEST_BODY:
+        raise _too_large()
+    try:
+        body = await asyncio.wait_for(_body(receive), BODY_TIMEOUT)
+    except asyncio.TimeoutError:
+        raise ApiError(
+            HTTPStatus.REQUEST_TIMEOUT,
+            "body_too_slow",
+            f"the body was not there within {BODY_TIMEOUT:g} s",
+            next_step="send the request again",
+        ) from None
+    handed = False
+
+    async def replay() -> Message:
+        nonlocal handed
+        if handed:
+            return await receive()
+        handed = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return replay
+
+
+async def _body(receive: Receive) -> bytes:
+    parts: list[bytes] = []
+    size, more = 0, True
+    while more:
+        message = await receive()
+        parts.append(message.get("body", b""))
+        size += len(parts[-1])
+        if size > LARGEST_BODY:
+            raise _too_large()
+        more = message["type"] == "http.request" and message.get("more_body", False)
+    return b"".join(parts)
+
+
+def _too_large() -> ApiError:
+    return ApiError(
+        HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+        "body_too_large",
+        f"the body is larger than {LARGEST_BODY} bytes",
+        next_step="send what /openapi.json describes, which is shorter",
+    )
+
+
+def _name_of(host: str) -> str:
+    """Return a Host header's name or address, without port and brackets."""
+    if host.startswith("["):
+        return host[1:].partition("]")[0]
+    return host.partition(":")[0]
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ip_address(name)
+    except ValueError:
+        return False
+    return True

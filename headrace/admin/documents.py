@@ -1,0 +1,357 @@
+"""What the API answers, as models: the OpenAPI document is made of them.
+
+Keys are stable; later versions may add some. Times are UTC, durations seconds (``_s``), sizes
+bytes. Offsets mean the next record. Null stands for what is not known or not there.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from headrace.admin.ports import Phase
+from headrace.channel.lifecycle import ChannelState
+from headrace.channel.pauses import PauseMode, PauseReason
+from headrace.channel.states import PartitionState
+from headrace.config import Delivery
+from headrace.coordinators.member_states import MemberState
+from headrace.coordinators.members import Mode
+from headrace.zookeeper.protocol import SessionState
+
+Seconds = Annotated[float, Field(ge=0)]
+Offset = Annotated[int, Field(ge=0)]
+Number = Annotated[int, Field(ge=0)]
+
+
+class Document(BaseModel):
+    """An answer, or a part of one."""
+
+    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
+
+
+class ProcessStatus(Document):
+    """The process."""
+
+    instance_id: str
+    """Its name in its groups."""
+    phase: Phase
+    """Where it is in its life."""
+    version: str
+    """The version of Headrace."""
+    python: str
+    """The version of Python."""
+    host: str
+    """The machine it runs on."""
+    pid: int
+    """Its process id."""
+    config_file: str
+    """The file it was configured by."""
+    started_at: datetime
+    """When it started."""
+    uptime_s: Seconds
+    """For how long it has been running."""
+
+
+class ZooKeeperStatus(Document):
+    """The ZooKeeper session."""
+
+    state: SessionState
+    """What the client knows of it."""
+    hosts: list[str]
+    """The servers."""
+    session_id: str | None
+    """The session, in hexadecimal digits."""
+    session_timeout_s: Seconds
+    """The time-out agreed on with the servers."""
+
+
+class SparkStatus(Document):
+    """The Spark session, which all channels share."""
+
+    running: bool
+    """Whether its JVM runs."""
+    master: str
+    """Where jobs run."""
+    pid: int | None
+    """The process id of the JVM."""
+    generation: Number
+    """How many JVMs there have been."""
+    cores: Number
+    """How many tasks run at once."""
+
+
+class PauseStatus(Document):
+    """A pause of a channel, or of one partition."""
+
+    reason: PauseReason
+    """Whose it is."""
+    mode: PauseMode
+    """What it does with partitions."""
+    by: str
+    """Who asked for it."""
+    since: datetime
+    """When it began."""
+    until: datetime | None
+    """When it ends by itself."""
+    topic: str | None
+    """The topic of the one partition that it is of; null: it is of the whole channel."""
+    partition: Number | None
+    """That partition's number."""
+    note: str
+    """Why."""
+
+
+class PartitionStatus(Document):
+    """A partition that the channel holds."""
+
+    topic: str
+    """Its topic."""
+    partition: Number
+    """Its number."""
+    state: PartitionState
+    """What it is doing."""
+    epoch: Number
+    """The epoch of the claim."""
+    position: Offset
+    """The next offset to deliver."""
+    committed: Offset | None
+    """The offset that a restart would begin at."""
+    end: Offset | None
+    """The end of the log as last fetched."""
+    lag: Number | None
+    """Records between the committed offset and the end."""
+    lag_s: Seconds | None
+    """For how long the next record has been waiting to be answered."""
+    sink_age_s: Seconds | None
+    """The age of the newest record that was answered for good."""
+    records_per_s: Seconds
+    """How fast the position moved in the last minute."""
+    buffered_records: Number
+    """Records fetched and not yet delivered."""
+    held_bytes: Number
+    """Bytes fetched and not yet answered, object overhead counted."""
+    outstanding_batches: Number
+    """Batches delivered and not yet answered."""
+    attempts: Number
+    """How often in a row the batch at the position has failed."""
+    held_back_until: datetime | None
+    """When it is delivered again, after an error or because the processor asked for a wait."""
+    callback_s: Seconds | None
+    """For how long its running callback has been running."""
+    last_error: str | None
+    """The last error that was told to the processor."""
+
+
+class MemberStatus(Document):
+    """Where this process stands in the channel's group."""
+
+    state: MemberState
+    """Whether it is in the group."""
+    epoch: Number | None
+    """The epoch of this stay; null without a claim."""
+    claims: Number
+    """The partitions it has claimed."""
+    lease_s: Seconds | None
+    """For how long it may act on its claims until ZooKeeper has to confirm them."""
+
+
+class Totals(Document):
+    """A channel in numbers. Counts are since the process started."""
+
+    records: Number
+    """Records answered."""
+    records_per_s: Seconds
+    """Records answered a second, over the last minute."""
+    skipped_records: Number
+    """Records passed over."""
+    errors: Number
+    """Errors told to the processor."""
+    commit_failures: Number
+    """Commits that failed."""
+    rebalances: Number
+    """Changes of what this member is to have."""
+    lag: Number
+    """Records between the committed offsets and the ends, of all partitions held."""
+    held_bytes: Number
+    """Bytes fetched and not yet answered."""
+    partitions: dict[PartitionState, Number]
+    """Partitions held, by state."""
+
+
+class ChannelStatus(Document):
+    """A channel."""
+
+    name: str
+    """Its name in the configuration."""
+    state: ChannelState
+    """What it is doing."""
+    failure: str | None
+    """Why it failed."""
+    group: str
+    """Its group."""
+    topics: dict[str, Number]
+    """Its topics, as last seen, and how many partitions each has."""
+    processor: str
+    """The type of its processor."""
+    sink: str | None
+    """The type of its sink."""
+    delivery: Delivery
+    """What it guarantees."""
+    member: MemberStatus
+    """Where this process stands in the group."""
+    paused: bool
+    """Whether the whole channel is paused."""
+    pauses: list[PauseStatus]
+    """All pauses, the oldest first."""
+    totals: Totals
+    """It in numbers."""
+    partitions: list[PartitionStatus]
+    """The partitions it holds, by topic and number."""
+
+
+class Status(Document):
+    """Everything about the process at one moment."""
+
+    at: datetime
+    """The moment."""
+    process: ProcessStatus
+    """The process."""
+    zookeeper: ZooKeeperStatus
+    """The ZooKeeper session."""
+    spark: SparkStatus | None
+    """The Spark session; null where no channel uses it."""
+    ready: bool
+    """Whether it is ready, as /health/ready says."""
+    not_ready_because: list[str]
+    """Why it is not."""
+    channels: list[ChannelStatus]
+    """The channels, by name; during the start those that were opened so far."""
+
+
+class Channels(Document):
+    """The channels."""
+
+    at: datetime
+    """When that was."""
+    channels: list[ChannelStatus]
+    """The channels, by name."""
+
+
+class Partitions(Document):
+    """The partitions of one channel that this process holds."""
+
+    at: datetime
+    """When that was."""
+    channel: str
+    """The channel."""
+    partitions: list[PartitionStatus]
+    """The partitions, by topic and number."""
+
+
+class HistoryPoint(Document):
+    """A channel at one moment."""
+
+    at: datetime
+    """The moment."""
+    records_per_s: Seconds
+    """Records answered a second since the point before."""
+    lag: Number
+    """Records between the committed offsets and the ends."""
+
+
+class History(Document):
+    """How channels did lately."""
+
+    interval_s: Seconds
+    """Seconds between two points."""
+    channels: dict[str, list[HistoryPoint]]
+    """By channel its points, the oldest first."""
+
+
+class GroupMember(Document):
+    """A member of a group, as its node in ZooKeeper says."""
+
+    name: str
+    """Its name."""
+    this: bool
+    """Whether it is this process."""
+    host: str | None
+    """The machine it runs on."""
+    pid: int | None
+    """Its process id."""
+    software: str | None
+    """The version of what it runs."""
+    since: datetime | None
+    """When it joined."""
+    mode: Mode | None
+    """How it chooses its partitions."""
+    draining: bool | None
+    """Whether it gives everything back."""
+    owned: Number
+    """How many partitions it owns."""
+    problem: str | None
+    """Why its node cannot be read."""
+
+
+class Group(Document):
+    """A channel's group."""
+
+    channel: str
+    """The channel."""
+    group: str
+    """The group."""
+    members: list[GroupMember]
+    """The members, by name."""
+    owners: dict[str, str | None]
+    """By partition (topic-number) its owner's name; null where its node cannot be read."""
+
+
+class Members(Document):
+    """The groups of all channels."""
+
+    at: datetime
+    """When that was."""
+    groups: list[Group]
+    """The groups, by channel."""
+
+
+class ConfigDocument(Document):
+    """The configuration."""
+
+    file: str
+    """The file it came from."""
+    applied: dict[str, Any]
+    """What is in effect: defaults filled in, secrets masked."""
+
+
+class Stacks(Document):
+    """What every thread is doing."""
+
+    at: datetime
+    """When that was."""
+    threads: dict[str, list[str]]
+    """By thread the calls it is in, the outermost first."""
+
+
+class Health(Document):
+    """Whether all is well."""
+
+    ok: bool
+    """Whether it is."""
+    reasons: list[str]
+    """Why it is not."""
+
+
+class Problem(Document):
+    """Why something was refused, and what to do."""
+
+    error: str
+    """The name of the error; stable."""
+    message: str
+    """What is wrong, in words."""
+    value: str | None
+    """The value that is wrong."""
+    next_step: str
+    """What to do."""

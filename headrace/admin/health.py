@@ -1,0 +1,64 @@
+"""Whether a process makes progress, and whether it does its work."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace.admin.ports import Phase
+from headrace.channel.lifecycle import ChannelState
+from headrace.coordinators.member_states import MemberState
+from headrace.zookeeper.protocol import SessionState
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from headrace.admin.ports import Controller, Process
+    from headrace.channel.channel import InboundKafkaChannel
+    from headrace.clock import Clock
+
+#: Seconds within which the main thread of a running process looks around at least once: it does
+#: so twice a second, and a bounded run asks for offsets for two seconds in between.
+TURN_LIMIT = 30.0
+
+
+def not_live(process: Process, clock: Clock) -> list[str]:
+    """Return why the process has to be started afresh, nothing while it makes progress.
+
+    A start and a stop have limits of their own, after which the process ends by itself, and so do
+    the threads of its channels. Any thread; does not block.
+    """
+    silent = clock.monotonic() - process.last_turn
+    if process.phase is Phase.RUNNING and silent > TURN_LIMIT:
+        return [f"the main thread has done nothing for {silent:.0f} s"]
+    return []
+
+
+def not_ready(controller: Controller, process: Process) -> list[str]:
+    """Return why the process does not do its work, nothing while it does. As above.
+
+    A pause is what somebody wanted, and no reason.
+    """
+    return list(_reasons(controller, process))
+
+
+def _reasons(controller: Controller, process: Process) -> Iterator[str]:
+    if process.phase is not Phase.RUNNING:
+        yield f"the process is {process.phase.value}"
+    state = controller.session.state
+    if state is not SessionState.CONNECTED:
+        yield f"the ZooKeeper session is {state.value}"
+    spark = controller.spark()
+    if spark is not None and not spark.running:
+        yield "Spark does not run"
+    for name, channel in sorted(dict(controller.channels).items()):
+        yield from _reasons_of(name, channel)
+
+
+def _reasons_of(name: str, channel: InboundKafkaChannel) -> Iterator[str]:
+    if channel.state is not ChannelState.RUNNING:
+        failure = "" if channel.failure is None else f": {channel.failure}"
+        yield f"channel {name} is {channel.state.value}{failure}"
+        return
+    state = channel.member.state
+    if state not in {MemberState.ACTIVE, MemberState.AWAY}:
+        yield f"channel {name} is not in its group: {state.value}"

@@ -1,0 +1,282 @@
+"""From the process to the documents that describe it. Any thread; only ``members`` blocks."""
+
+from __future__ import annotations
+
+import os
+import platform
+import socket
+from collections import Counter
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING
+
+from headrace.admin import documents as d
+from headrace.admin.health import not_ready
+from headrace.admin.rates import INTERVAL, Rates, lag_of
+from headrace.channel.states import PartitionState
+from headrace.config import guarantee
+from headrace.config.show import plain
+from headrace.coordinators.group_nodes import read_nodes
+from headrace.stacks import thread_stacks
+from headrace.version import VERSION
+
+if TYPE_CHECKING:
+    from headrace.admin.ports import Controller, Process
+    from headrace.channel.activity import Activity
+    from headrace.channel.channel import InboundKafkaChannel
+    from headrace.channel.pauses import Pause
+    from headrace.clock import Clock
+    from headrace.coordinators.layout import MemberDocument
+    from headrace.metrics import PartitionReading
+
+
+class Lookout:
+    """What there is to see. Every method describes the moment at which it is called."""
+
+    def __init__(
+        self, controller: Controller, process: Process, rates: Rates, clock: Clock
+    ) -> None:
+        self._controller = controller
+        self._process = process
+        self._rates = rates
+        self._clock = clock
+        self._started = clock.time()
+        self._started_monotonic = clock.monotonic()
+
+    def status(self) -> d.Status:
+        """Return everything."""
+        reasons = not_ready(self._controller, self._process)
+        return d.Status(
+            at=self._now(),
+            process=self._process_status(),
+            zookeeper=self._zookeeper(),
+            spark=self._spark(),
+            ready=not reasons,
+            not_ready_because=reasons,
+            channels=self._channels(),
+        )
+
+    def channels(self) -> d.Channels:
+        """Return the channels."""
+        return d.Channels(at=self._now(), channels=self._channels())
+
+    def channel(self, channel: InboundKafkaChannel) -> d.ChannelStatus:
+        """Return one channel."""
+        activities, pauses = channel.activities(), channel.pauses
+        config, promise = channel.config, guarantee(channel.config)
+        return d.ChannelStatus(
+            name=channel.name,
+            state=channel.state,
+            failure=None if channel.failure is None else str(channel.failure),
+            group=config.group,
+            topics=channel.topics,
+            processor=config.processor.type,
+            sink=None if config.sink is None else config.sink.type,
+            delivery=promise.delivery,
+            member=_member(channel),
+            paused=any(pause.partition is None for pause in pauses),
+            pauses=[pause_status(pause) for pause in pauses],
+            totals=self._totals(channel.name, activities),
+            partitions=self._partitions(channel, activities),
+        )
+
+    def partitions(self, channel: InboundKafkaChannel) -> d.Partitions:
+        """Return the partitions of one channel."""
+        return d.Partitions(
+            at=self._now(),
+            channel=channel.name,
+            partitions=self._partitions(channel, channel.activities()),
+        )
+
+    def history(self) -> d.History:
+        """Return how the channels did lately."""
+        return d.History(
+            interval_s=INTERVAL,
+            channels={
+                name: [
+                    d.HistoryPoint(at=moment(sample.time), records_per_s=rate, lag=sample.lag)
+                    for sample, rate in samples
+                ]
+                for name, samples in self._rates.history().items()
+            },
+        )
+
+    def members(self) -> d.Members:
+        """Return the groups, as ZooKeeper has them. Blocks, each read for one time-out.
+
+        Raises:
+            HeadraceError: ZooKeeper did not answer.
+        """
+        groups = [self._group(channel) for channel in self._sorted()]
+        return d.Members(at=self._now(), groups=groups)
+
+    def config(self) -> d.ConfigDocument:
+        """Return the configuration, secrets masked."""
+        return d.ConfigDocument(
+            file=str(self._process.file),
+            applied=plain(self._controller.config.model_dump(by_alias=True)),
+        )
+
+    def stacks(self) -> d.Stacks:
+        """Return what the threads are doing."""
+        return d.Stacks(at=self._now(), threads=thread_stacks())
+
+    # --- parts ----------------------------------------------------------------------------------
+
+    def _now(self) -> datetime:
+        return moment(self._clock.time())
+
+    def _sorted(self) -> list[InboundKafkaChannel]:
+        return [channel for _, channel in sorted(dict(self._controller.channels).items())]
+
+    def _channels(self) -> list[d.ChannelStatus]:
+        return [self.channel(channel) for channel in self._sorted()]
+
+    def _process_status(self) -> d.ProcessStatus:
+        return d.ProcessStatus(
+            instance_id=self._controller.config.instance_id,
+            phase=self._process.phase,
+            version=VERSION,
+            python=platform.python_version(),
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            config_file=str(self._process.file),
+            started_at=moment(self._started),
+            uptime_s=round(self._clock.monotonic() - self._started_monotonic, 3),
+        )
+
+    def _zookeeper(self) -> d.ZooKeeperStatus:
+        session = self._controller.session
+        number = session.session_id
+        return d.ZooKeeperStatus(
+            state=session.state,
+            hosts=list(self._controller.config.zookeeper.hosts),
+            session_id=f"{number:#x}" if number else None,
+            session_timeout_s=session.session_timeout,
+        )
+
+    def _spark(self) -> d.SparkStatus | None:
+        reading = self._controller.spark()
+        if reading is None:
+            return None
+        return d.SparkStatus(
+            running=reading.running,
+            master=self._controller.config.spark.master,
+            pid=reading.pid,
+            generation=reading.generation,
+            cores=reading.cores,
+        )
+
+    def _totals(self, name: str, activities: list[Activity]) -> d.Totals:
+        metrics = self._controller.metrics
+        records = metrics.total(metrics.records, channel=name)
+        return d.Totals(
+            records=int(records),
+            records_per_s=self._rates.of_channel(name, records),
+            skipped_records=int(metrics.total(metrics.skipped, channel=name)),
+            errors=int(metrics.total(metrics.errors, channel=name)),
+            commit_failures=int(metrics.total(metrics.commit_failures, channel=name)),
+            rebalances=int(metrics.total(metrics.rebalances, channel=name)),
+            lag=sum(lag_of(each) or 0 for each in activities),
+            held_bytes=sum(each.held_bytes for each in activities),
+            partitions=dict(Counter(PartitionState(each.state) for each in activities)),
+        )
+
+    def _partitions(
+        self, channel: InboundKafkaChannel, activities: list[Activity]
+    ) -> list[d.PartitionStatus]:
+        readings = {(r.topic, r.partition): r for r in channel.partitions()}
+        ordered = sorted(activities, key=lambda each: (each.topic, each.partition))
+        return [
+            self._partition(each, readings.get((each.topic, each.partition))) for each in ordered
+        ]
+
+    def _partition(self, each: Activity, reading: PartitionReading | None) -> d.PartitionStatus:
+        held_back = each.held_back_seconds
+        return d.PartitionStatus(
+            topic=each.topic,
+            partition=each.partition,
+            state=PartitionState(each.state),
+            epoch=each.epoch,
+            position=each.position,
+            committed=each.committed,
+            end=each.high_watermark,
+            lag=lag_of(each),
+            lag_s=None if reading is None else _seconds(reading.lag_seconds),
+            sink_age_s=None if reading is None else _seconds(reading.sink_seconds),
+            records_per_s=self._rates.of_partition(each),
+            buffered_records=each.buffered_records,
+            held_bytes=each.held_bytes,
+            outstanding_batches=each.outstanding_batches,
+            attempts=each.attempts,
+            held_back_until=None if held_back is None else moment(self._clock.time() + held_back),
+            callback_s=each.callback_seconds,
+            last_error=each.last_error,
+        )
+
+    def _group(self, channel: InboundKafkaChannel) -> d.Group:
+        nodes = read_nodes(self._controller.session, channel.config.group, channel.topics)
+        documents = {p: found.document for p, found in nodes.owners.items()}
+        owners = {str(p): None if o is None else o.member for p, o in sorted(documents.items())}
+        owned = Counter(owners.values())
+        own = self._controller.config.instance_id
+        members = [
+            _group_member(name, found.document, found.problem, owned[name], own)
+            for name, found in sorted(nodes.members.items())
+        ]
+        return d.Group(
+            channel=channel.name, group=channel.config.group, members=members, owners=owners
+        )
+
+
+def _seconds(value: float | None) -> float | None:
+    """Round; clocks of other machines may be ahead of ours."""
+    return None if value is None else max(0.0, round(value, 3))
+
+
+def moment(seconds: float) -> datetime:
+    """Return a time in UTC, to the millisecond."""
+    return datetime.fromtimestamp(round(seconds, 3), timezone.utc)
+
+
+def pause_status(pause: Pause) -> d.PauseStatus:
+    """Describe a pause."""
+    partition = pause.partition
+    return d.PauseStatus(
+        reason=pause.reason,
+        mode=pause.mode,
+        by=pause.by,
+        since=moment(pause.since),
+        until=None if pause.until is None else moment(pause.until),
+        topic=None if partition is None else partition.topic,
+        partition=None if partition is None else partition.partition,
+        note=pause.note,
+    )
+
+
+def _member(channel: InboundKafkaChannel) -> d.MemberStatus:
+    reading = channel.member
+    lease = reading.lease_seconds
+    return d.MemberStatus(
+        state=reading.state,
+        epoch=reading.epoch,
+        claims=reading.claims,
+        lease_s=None if lease is None else round(lease, 3),
+    )
+
+
+def _group_member(
+    name: str, document: MemberDocument | None, problem: str | None, owned: int, own: str
+) -> d.GroupMember:
+    info = None if document is None else document.info
+    return d.GroupMember(
+        name=name,
+        this=name == own,
+        host=None if document is None else document.host,
+        pid=None if document is None else document.pid,
+        software=None if document is None else document.software,
+        since=None if document is None else moment(document.since),
+        mode=None if info is None else info.mode,
+        draining=None if info is None else info.draining,
+        owned=owned,
+        problem=problem,
+    )

@@ -1,0 +1,99 @@
+"""What the API needs of the process that it serves."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING, Protocol
+
+from headrace.zookeeper.reading import NodeReader
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from headrace.channel.channel import InboundKafkaChannel
+    from headrace.config import Config
+    from headrace.metrics import Metrics
+    from headrace.spark.runtime import SparkReading
+    from headrace.zookeeper.protocol import SessionState
+
+
+class Phase(Enum):
+    """Where a process is in its life."""
+
+    STARTING = "starting"
+    """It connects, and starts its channels one after the other."""
+    RUNNING = "running"
+    """All its channels were started."""
+    STOPPING = "stopping"
+    """It finishes what is out, commits, and gives everything back."""
+
+
+class SessionReading(NodeReader, Protocol):
+    """What is read of the ZooKeeper session."""
+
+    @property
+    def state(self) -> SessionState:
+        """The state as last heard of."""
+        ...
+
+    @property
+    def session_id(self) -> int | None:
+        """The present session, None while there is no connection."""
+        ...
+
+    @property
+    def session_timeout(self) -> float:
+        """Seconds agreed on with the servers at the last connect."""
+        ...
+
+
+class Controller(Protocol):
+    """The controller. Everything is safe on any thread, and only the session's reads block."""
+
+    @property
+    def config(self) -> Config:
+        """The configuration that is in effect."""
+        ...
+
+    @property
+    def channels(self) -> Mapping[str, InboundKafkaChannel]:
+        """The channels that were opened, by name; may grow and shrink meanwhile."""
+        ...
+
+    @property
+    def metrics(self) -> Metrics:
+        """The metrics of the process."""
+        ...
+
+    @property
+    def session(self) -> SessionReading:
+        """The ZooKeeper session."""
+        ...
+
+    def spark(self) -> SparkReading | None:
+        """Look at Spark, None where no channel uses it."""
+        ...
+
+
+class Process(Protocol):
+    """The process around the controller. Safe on any thread; nothing blocks."""
+
+    @property
+    def phase(self) -> Phase:
+        """Where it is in its life."""
+        ...
+
+    @property
+    def last_turn(self) -> float:
+        """Monotonic time of the main thread's last sign of progress."""
+        ...
+
+    @property
+    def file(self) -> Path:
+        """The configuration file's absolute path."""
+        ...
+
+    def ask_stop(self, by: str) -> None:
+        """Ask for a graceful stop; asking again changes nothing."""
+        ...

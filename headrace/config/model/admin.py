@@ -1,0 +1,89 @@
+"""The ``admin`` section."""
+
+from __future__ import annotations
+
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, Annotated
+
+from headrace.config.contradiction import Contradiction
+from headrace.config.kinds.paths import LocalPath
+from headrace.config.kinds.scalars import Flag, Port
+from headrace.config.kinds.secrets import SecretValue
+from headrace.config.kinds.text import Distinct, FreeText
+from headrace.config.model.base import Cold, Section
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+#: Characters of the shortest token that is accepted: 16 random bytes take so many in base 64.
+SHORTEST_TOKEN = 22
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine gets through to ``host``."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+class AdminTls(Section):
+    """HTTPS for the admin API, all files in PEM form."""
+
+    certificate_file: Cold[LocalPath]
+    """The certificate that the API shows, with those between it and its authority."""
+
+    key_file: Cold[LocalPath]
+    """The private key of certificate_file."""
+
+    key_password: Cold[SecretValue | None] = None
+    """The password of key_file; null: the key is not encrypted."""
+
+    client_ca_file: Cold[LocalPath | None] = None
+    """The authorities whose certificates let a client in, in place of the token; null: none."""
+
+
+class AdminConfig(Section):
+    """The admin API: what the process is doing, and changes to it."""
+
+    enabled: Cold[Flag] = True
+    """Whether there is one."""
+
+    host: Cold[FreeText] = "127.0.0.1"
+    """The address to listen on."""
+
+    port: Cold[Port | None] = None
+    """The port to listen on; 0: any free one; null: 9465, or any free one where that is taken.
+    The commands find it by the configuration file."""
+
+    token: Cold[SecretValue | None] = None
+    """What clients have to show as a bearer token, at least 22 characters, best as ${file:...};
+    null: a new one at each start, in the file admin-token of the process's folder in state_dir."""
+
+    tls: Cold[AdminTls | None] = None
+    """HTTPS; null: none."""
+
+    plain_text: Cold[Flag] = False
+    """Whether to listen for other machines without tls, as where something in between encrypts."""
+
+    allowed_hosts: Cold[Annotated[tuple[FreeText, ...], Distinct]] = ()
+    """Names under which clients reach the API besides addresses, localhost and the host's name."""
+
+    @property
+    def on_loopback(self) -> bool:
+        """Whether only this machine gets through."""
+        return is_loopback(self.host)
+
+    def contradictions(self) -> Iterator[Contradiction]:
+        """Yield tokens that can be guessed and those that anybody on the way can read."""
+        if self.token is not None and len(self.token.get_secret_value()) < SHORTEST_TOKEN:
+            yield Contradiction(
+                ("token",),
+                f"is shorter than {SHORTEST_TOKEN} characters; make one with: openssl rand -hex 32",
+            )
+        if self.enabled and not self.on_loopback and self.tls is None and not self.plain_text:
+            yield Contradiction(
+                ("host",),
+                f"is {self.host}, which other machines reach, and without tls they send the token "
+                "in plain text; set tls, or plain_text: true where something in between encrypts",
+            )

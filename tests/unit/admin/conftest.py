@@ -1,0 +1,30 @@
+"""A scene with one running channel."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from headrace.testing import running
+from tests.unit.admin.scene import Scene
+from tests.unit.channel.in_memory import P0, P1, committed, filled_broker
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture
+def scene() -> Iterator[Scene]:
+    """A process whose channel has read ten records of each of two partitions."""
+    scene = Scene(filled_broker())
+    with running(scene.controller.add()):
+        for partition in (P0, P1):
+            assert committed(scene.controller.broker, partition, 10)
+        yield scene
+
+
+@pytest.fixture
+def bare() -> Scene:
+    """A process without any channel."""
+    return Scene(filled_broker())

@@ -1,0 +1,123 @@
+"""A process without a daemon: real channels in memory, and the API around them."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import httpx
+
+from headrace.admin.access import Rules
+from headrace.admin.app import create_app
+from headrace.admin.ports import Phase
+from headrace.admin.process import LocalProcess
+from headrace.admin.rates import Rates
+from headrace.clock import SYSTEM_CLOCK
+from headrace.config import Config
+from headrace.metrics import Metrics
+from headrace.testing import InMemoryBroker, InMemoryZooKeeper, in_memory_channel
+from headrace.testing.channel import QUICK
+from tests.unit.channel.recorder import Recorder
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+    from headrace.channel.channel import InboundKafkaChannel
+    from headrace.processors import BatchProcessor
+    from headrace.spark.runtime import SparkReading
+
+BASE = "http://localhost:9465"
+TOKEN = "a-token-that-is-long-enough"
+
+
+@dataclass
+class InMemoryController:
+    """A ``Controller`` of channels in memory, all of which are called after their member."""
+
+    broker: InMemoryBroker
+    zookeeper: InMemoryZooKeeper = field(default_factory=InMemoryZooKeeper)
+    metrics: Metrics = field(default_factory=Metrics)
+    channels: dict[str, InboundKafkaChannel] = field(default_factory=dict)
+    reading: SparkReading | None = None
+
+    def __post_init__(self) -> None:
+        self.session = self.zookeeper.session()
+        self.config = Config.model_validate(
+            {
+                "instance_id": "member",
+                "state_dir": "/nowhere",
+                "kafka": {"properties": {"sasl.password": "hush"}},
+                "channels": {"member": QUICK},
+            }
+        )
+
+    def spark(self) -> SparkReading | None:
+        """Return what the test set."""
+        return self.reading
+
+    def add(self, processor: BatchProcessor | None = None, **settings: Any) -> InboundKafkaChannel:
+        """Open a channel."""
+        channel = in_memory_channel(
+            processor or Recorder(),
+            self.broker,
+            zookeeper=self.zookeeper,
+            session=self.session,
+            metrics=self.metrics,
+            **settings,
+        )
+        self.channels[channel.name] = channel
+        return channel
+
+
+class Client:
+    """Asks the application without a network."""
+
+    def __init__(self, app: FastAPI) -> None:
+        self._app = app
+
+    def request(self, method: str, path: str, **options: Any) -> httpx.Response:
+        """Send a request and wait for the answer."""
+
+        async def send() -> httpx.Response:
+            transport = httpx.ASGITransport(self._app, raise_app_exceptions=False)
+            async with httpx.AsyncClient(transport=transport, base_url=BASE) as client:
+                return await client.request(method, path, **options)
+
+        return asyncio.run(send())
+
+    def get(self, path: str, **options: Any) -> httpx.Response:
+        """Read something."""
+        return self.request("GET", path, **options)
+
+    def post(self, path: str, **options: Any) -> httpx.Response:
+        """Change something."""
+        return self.request("POST", path, **options)
+
+
+class Scene:
+    """The controller, the process, and a client that shows no token unless told to."""
+
+    def __init__(self, broker: InMemoryBroker, *, open_reads: bool = True) -> None:
+        self.controller = InMemoryController(broker)
+        self.stops: list[str] = []
+        self.process = LocalProcess(Path("headrace.yaml"), self.stops.append)
+        self.process.become(Phase.RUNNING)
+        self.rates = Rates(self.controller, SYSTEM_CLOCK)
+        rules = Rules(TOKEN, open_reads, frozenset({"localhost"}))
+        self.app = create_app(self.controller, self.process, self.rates, rules)
+        self.client = Client(self.app)
+
+    @property
+    def trusted(self) -> dict[str, str]:
+        """The header that the token goes into."""
+        return {"Authorization": f"Bearer {TOKEN}"}
+
+    def get(self, path: str) -> httpx.Response:
+        """Read something with the token."""
+        return self.client.get(path, headers=self.trusted)
+
+    def post(self, path: str, **body: Any) -> httpx.Response:
+        """Change something with the token."""
+        return self.client.post(path, headers=self.trusted, json=body)

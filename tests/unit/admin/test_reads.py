@@ -1,0 +1,172 @@
+"""What the API shows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace.admin.ports import Phase
+from headrace.records import TopicPartition
+from headrace.spark.runtime import SparkReading
+from tests.unit.channel.in_memory import eventually
+
+if TYPE_CHECKING:
+    from tests.unit.admin.scene import Scene
+
+
+def test_the_status_has_where_every_partition_stands(scene: Scene) -> None:
+    """Process, ZooKeeper, channel, member and partitions are there, with positions and lag."""
+    status = scene.get("/api/v1/status").json()
+    assert status["process"]["instance_id"] == "member"
+    assert status["process"]["phase"] == "running"
+    assert status["zookeeper"]["state"] == "connected"
+    assert status["spark"] is None
+    assert (status["ready"], status["not_ready_because"]) == (True, [])
+    (channel,) = status["channels"]
+    assert (channel["name"], channel["state"], channel["group"]) == ("member", "running", "group")
+    assert channel["topics"] == {"events": 2}
+    assert (channel["delivery"], channel["paused"]) == ("at-least-once", False)
+    assert channel["member"]["state"] == "active"
+    assert channel["member"]["claims"] == 2
+    assert channel["member"]["lease_s"] > 0
+    assert channel["totals"]["records"] == 20
+    first, second = channel["partitions"]
+    assert (first["topic"], first["partition"], second["partition"]) == ("events", 0, 1)
+    assert (first["position"], first["committed"], first["attempts"]) == (10, 10, 0)
+    assert (first["epoch"], first["last_error"], first["held_back_until"]) == (1, None, None)
+
+
+def test_lag_and_end_follow_the_log(scene: Scene) -> None:
+    """What is produced while delivery rests shows as the end of the log and as lag."""
+    channel = scene.controller.channels["member"]
+    channel.pause(by="test")
+    scene.controller.broker.produce(TopicPartition("events", 0), b"more", b"and more")
+
+    def seen() -> bool:
+        first = scene.get("/api/v1/channels/member/partitions").json()["partitions"][0]
+        return (first["end"], first["lag"]) == (12, 2)
+
+    eventually(seen)
+    assert scene.get("/api/v1/channels/member").json()["totals"]["lag"] == 2
+
+
+def test_pauses_stand_with_their_reason_and_who(scene: Scene) -> None:
+    """A channel's and a partition's pause are told apart, each with who, why and until when."""
+    channel = scene.controller.channels["member"]
+    channel.pause(by="ann", note="the table is locked", until=4_000_000_000.0)
+    channel.pause(by="bob", partition=TopicPartition("events", 1))
+    found = scene.get("/api/v1/channels/member").json()
+    assert found["paused"]
+    whole, single = found["pauses"]
+    assert (whole["reason"], whole["mode"], whole["by"]) == ("operator", "hold", "ann")
+    assert (whole["note"], whole["topic"]) == ("the table is locked", None)
+    assert whole["until"] == "2096-10-02T07:06:40Z"
+    assert (single["by"], single["topic"], single["partition"]) == ("bob", "events", 1)
+
+
+def test_a_channel_nobody_has_is_told_with_a_near_name(scene: Scene) -> None:
+    """An unknown channel is a 404 that says what was probably meant."""
+    answer = scene.get("/api/v1/channels/membre")
+    assert answer.status_code == 404
+    problem = answer.json()
+    assert (problem["error"], problem["value"]) == ("unknown_channel", "membre")
+    assert "did you mean member?" in problem["next_step"]
+
+
+def test_members_are_read_from_zookeeper(scene: Scene) -> None:
+    """The members of the group and the owners of its partitions are there."""
+    (group,) = scene.get("/api/v1/members").json()["groups"]
+    assert group["owners"] == {"events-0": "member", "events-1": "member"}
+    (member,) = group["members"]
+    assert (member["name"], member["this"], member["owned"]) == ("member", True, 2)
+    assert (member["mode"], member["draining"], member["problem"]) == ("dynamic", False, None)
+
+
+def test_a_silent_zookeeper_is_a_503(scene: Scene) -> None:
+    """Where ZooKeeper does not answer, that is said, and no traceback."""
+    scene.controller.session.suspend()
+    answer = scene.get("/api/v1/members")
+    assert answer.status_code == 503
+    assert answer.json()["error"] == "unavailable"
+    scene.controller.session.resume()
+
+
+def test_the_configuration_is_shown_without_secrets(scene: Scene) -> None:
+    """Defaults are filled in, and what is secret is masked."""
+    answer = scene.get("/api/v1/config")
+    assert answer.json()["applied"]["channels"]["member"]["workers"] == 2
+    assert "hush" not in answer.text
+    assert "***" in answer.text
+
+
+def test_stacks_name_the_threads(scene: Scene) -> None:
+    """Each thread is there with its calls."""
+    threads = scene.get("/api/v1/stacks").json()["threads"]
+    assert "MainThread" in threads
+    assert any(name.startswith("member-worker") for name in threads)
+
+
+def test_metrics_are_served_in_the_text_format(scene: Scene) -> None:
+    """Prometheus reads the same metrics here as on a port of their own."""
+    answer = scene.client.get("/metrics")
+    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+    assert 'headrace_position{channel="member",partition="0",topic="events"} 10.0' in answer.text
+
+
+def test_a_process_that_starts_is_live_but_not_ready(bare: Scene) -> None:
+    """During the start the process is alive; not ready, and says why."""
+    bare.process.become(Phase.STARTING)
+    assert bare.client.get("/health/live").json() == {"ok": True, "reasons": []}
+    answer = bare.client.get("/health/ready")
+    assert answer.status_code == 503
+    assert answer.json() == {"ok": False, "reasons": ["the process is starting"]}
+
+
+def test_readiness_names_everything_that_is_not_as_it_should_be(scene: Scene) -> None:
+    """ZooKeeper, Spark and a failed channel are each a reason."""
+    assert scene.client.get("/health/ready").status_code == 200
+    scene.controller.reading = SparkReading(running=False, pid=None, generation=1, cores=2)
+    scene.controller.session.suspend()
+    scene.controller.channels["member"].fail(ValueError("enough"))
+    reasons = scene.client.get("/health/ready").json()["reasons"]
+    assert reasons == [
+        "the ZooKeeper session is suspended",
+        "Spark does not run",
+        "channel member is failed: enough",
+    ]
+    scene.controller.session.resume()
+
+
+def test_a_main_thread_that_hangs_is_not_live(bare: Scene) -> None:
+    """A running process whose main thread has not turned for half a minute is not live."""
+    bare.process.last_turn -= 40
+    answer = bare.client.get("/health/live")
+    assert answer.status_code == 503
+    assert "main thread" in answer.json()["reasons"][0]
+
+
+def test_a_paused_process_is_ready(scene: Scene) -> None:
+    """A pause is what somebody wanted, so that it is no reason to take a process out."""
+    scene.controller.channels["member"].pause(by="test")
+    assert scene.client.get("/health/ready").status_code == 200
+
+
+def test_rates_and_history_come_from_samples(scene: Scene) -> None:
+    """Two samples give a point with the rate between them, and a rate of channel and partition."""
+    scene.rates.sample()
+    scene.controller.broker.produce(TopicPartition("events", 0), *[b"x"] * 5)
+    channel = scene.controller.channels["member"]
+    eventually(lambda: {each.position for each in channel.activities()} == {15, 10})
+    scene.rates.sample()
+    (point,) = scene.get("/api/v1/history").json()["channels"]["member"]
+    assert point["records_per_s"] > 0
+    status = scene.get("/api/v1/channels/member").json()
+    assert status["totals"]["records_per_s"] > 0
+    assert status["partitions"][0]["records_per_s"] > 0
+    assert status["partitions"][1]["records_per_s"] == 0
+
+
+def test_nothing_is_a_500_while_there_are_no_channels(bare: Scene) -> None:
+    """During the start every read answers."""
+    paths = [path for path in bare.client.get("/openapi.json").json()["paths"] if "{" not in path]
+    assert len(paths) >= 8
+    assert {path: bare.get(path).status_code for path in paths} == dict.fromkeys(paths, 200)

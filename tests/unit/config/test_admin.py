@@ -1,0 +1,54 @@
+"""The ``admin`` section."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from headrace.config import load
+from headrace.errors import ConfigError
+from tests.unit.config.support import CHANNELS
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_a_token_that_can_be_guessed_is_refused(tmp_path: Path) -> None:
+    """A short token is refused, with the way to make a better one and without showing it."""
+    problem = _problem(tmp_path, "admin: {token: hunter2}")
+    assert "admin.token" in problem
+    assert "openssl rand" in problem
+    assert "hunter2" not in problem
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "192.0.2.7", "::", "headrace.example"])
+def test_others_may_not_be_listened_for_in_plain_text_by_mistake(tmp_path: Path, host: str) -> None:
+    """An address that others reach needs tls, or the word that plain text is meant."""
+    assert "plain_text: true" in _problem(tmp_path, f"admin: {{host: '{host}'}}")
+    file = tmp_path / "meant.yaml"
+    file.write_text(f"admin: {{host: '{host}', plain_text: true}}\n{CHANNELS}")
+    assert not load(file).admin.on_loopback
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "::1", "localhost"])
+def test_loopback_needs_no_tls(tmp_path: Path, host: str) -> None:
+    """Addresses of this machine alone are taken as they are."""
+    file = tmp_path / "loopback.yaml"
+    file.write_text(f"admin: {{host: '{host}'}}\n{CHANNELS}")
+    assert load(file).admin.on_loopback
+
+
+def test_one_port_cannot_serve_both(tmp_path: Path) -> None:
+    """The metrics' own port has to be another one."""
+    problem = _problem(tmp_path, "admin: {port: 9465}\nmetrics: {port: 9465}")
+    assert "metrics.port" in problem
+
+
+def _problem(tmp_path: Path, section: str) -> str:
+    file = tmp_path / "headrace.yaml"
+    file.write_text(f"{section}\n{CHANNELS}")
+    with pytest.raises(ConfigError) as caught:
+        load(file)
+    (problem,) = caught.value.problems
+    return problem
