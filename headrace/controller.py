@@ -22,7 +22,7 @@ from headrace.kafka import KafkaRecordSource, KafkaTopicCatalog
 from headrace.kafka.clients import client_properties
 from headrace.kafka.properties import PREFETCH_SHARE
 from headrace.metrics import Metrics
-from headrace.processors.factory import build_processor, commit_interval
+from headrace.processors.factory import build_processor
 from headrace.spark.factory import spark_settings
 from headrace.spark.runtime import SparkReading, SparkRuntime
 from headrace.zookeeper.factory import session_settings
@@ -230,8 +230,7 @@ class KafkaController:
             catalog=KafkaTopicCatalog(kafka, channel.group),
             coordinator=coordinator,
             prefetch=prefetch,
-            commit_interval=commit_interval(channel),
-            pauses=self._pause_file(name) if channel.pause.persist else None,
+            pauses=self._pause_file(name),
         )
 
     def _pause_file(self, name: str) -> PauseFile:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from headrace.channel.backoff import Backoff
 from headrace.channel.bounds import Bounds, Until
 from headrace.channel.callbacks import Callbacks
 from headrace.channel.committer import Committer
@@ -34,8 +33,8 @@ if TYPE_CHECKING:
 
     from headrace.channel.partition import OwnedPartition
     from headrace.channel.ports import ChannelPorts
+    from headrace.channel.settings import LiveSettings
     from headrace.clock import Clock, Deadline
-    from headrace.config import ChannelConfig
     from headrace.coordinators.coordinator import Coordinator
     from headrace.kafka.ports import OffsetStore, TopicCatalog
     from headrace.metrics import Metrics
@@ -50,7 +49,7 @@ class Frame:
     """What the parts of one channel are built with. ``fail`` stops the whole channel."""
 
     name: str
-    config: ChannelConfig
+    settings: LiveSettings
     processor: BatchProcessor
     ports: ChannelPorts
     metrics: Metrics
@@ -127,12 +126,12 @@ def assemble(frame: Frame, *, until: Until | None, unfinished: Callable[[str], N
 
     ``unfinished`` is told what a release had to leave undone.
     """
-    gates, topics = Gates(), KnownTopics(frame.config.subscription)
+    gates, topics = Gates(), KnownTopics(frame.settings.config.subscription)
     scheduler = Scheduler(frame.clock)
     bounds = Bounds(until, frame.name, frame.clock, frame.fail)
     holdings = _holdings(frame, topics, scheduler, gates, bounds)
     coordinator = frame.ports.coordinator(holdings)
-    wishes = Wishes(frame.config, coordinator)
+    wishes = Wishes(frame.settings.config, coordinator)
     fetcher = _fetcher(frame, scheduler)
     committer = _committer(frame, topics, scheduler, coordinator)
     shared = {"scheduler": scheduler, "fetcher": fetcher, "committer": committer}
@@ -168,7 +167,7 @@ def _holdings(
 ) -> Holdings:
     return Holdings(
         name=frame.name,
-        config=frame.config,
+        settings=frame.settings,
         topics=topics,
         copies=frame.processor.copies,
         scheduler=scheduler,
@@ -194,9 +193,16 @@ def _topic_watcher(
 
 
 def _fetcher(frame: Frame, scheduler: Scheduler) -> Fetcher:
+    prefetch = frame.ports.prefetch
+
+    def budget() -> int:
+        """Return what the client leaves, whose own queue keeps the size it was made with."""
+        most = frame.settings.config.buffer.max_bytes
+        return max(most - prefetch, most // 2)
+
     return Fetcher(
         frame.ports.source,
-        budget=frame.config.buffer.max_bytes - frame.ports.prefetch,
+        budget=budget,
         touch=scheduler.touch,
         metrics=frame.metrics,
         channel=frame.name,
@@ -208,8 +214,6 @@ def _fetcher(frame: Frame, scheduler: Scheduler) -> Fetcher:
 def _committer(
     frame: Frame, topics: KnownTopics, scheduler: Scheduler, coordinator: Coordinator
 ) -> Committer:
-    chosen = frame.ports.commit_interval
-
     def lose(owned: OwnedPartition, refusal: Refusal) -> None:
         """Let go of a partition of which the offset store says that it is somebody else's."""
         log.warning(
@@ -230,7 +234,7 @@ def _committer(
     return Committer(
         frame.ports.store,
         topics,
-        interval=frame.config.commit_interval if chosen is None else chosen,
+        interval=lambda: frame.settings.config.seconds_between_commits,
         touch=scheduler.touch,
         lose=lose,
         metrics=frame.metrics,
@@ -248,7 +252,7 @@ def _pausing(
         holdings=holdings,
         committer=committer,
         coordinator=coordinator,
-        max_duration=frame.config.pause.max_duration,
+        settings=frame.settings,
         file=frame.ports.pauses,
         metrics=frame.metrics,
         channel=frame.name,
@@ -260,16 +264,14 @@ def _pausing(
 def _turns(frame: Frame, **others: Any) -> Turns:
     """Return what a worker does; ``others`` are the parts that it shares with other threads."""
     callbacks = Callbacks(frame.processor, frame.name, frame.metrics, frame.clock)
-    backoff = Backoff(frame.config.on_error.backoff, frame.config.on_error.max_backoff)
     return Turns(
         Parts(
             name=frame.name,
-            config=frame.config,
+            settings=frame.settings,
             callbacks=callbacks,
             store=frame.ports.store,
             catalog=frame.ports.catalog,
-            backoff=backoff,
-            policy=_policy(frame, backoff, callbacks),
+            policy=_policy(frame, callbacks),
             metrics=frame.metrics,
             clock=frame.clock,
             fail=frame.fail,
@@ -278,10 +280,9 @@ def _turns(frame: Frame, **others: Any) -> Turns:
     )
 
 
-def _policy(frame: Frame, backoff: Backoff, callbacks: Callbacks) -> FailurePolicy:
+def _policy(frame: Frame, callbacks: Callbacks) -> FailurePolicy:
     return FailurePolicy(
-        frame.config.on_error,
-        backoff=backoff,
+        frame.settings,
         callbacks=callbacks,
         fail=frame.fail,
         metrics=frame.metrics,
@@ -296,7 +297,7 @@ def _workers(frame: Frame, scheduler: Scheduler, turns: Turns, holdings: Holding
             holdings.ended(owned)
 
     return Workers(
-        count=frame.config.workers,
+        count=frame.settings.config.workers,
         scheduler=scheduler,
         turn=turn,
         busy=lambda: any(owned.outstanding for owned in holdings.all()),
@@ -308,7 +309,7 @@ def _workers(frame: Frame, scheduler: Scheduler, turns: Turns, holdings: Holding
 
 def _watchdog(frame: Frame, holdings: Holdings, scheduler: Scheduler, workers: Workers) -> Watchdog:
     return Watchdog(
-        batch_timeout=frame.config.batch_timeout,
+        batch_timeout=lambda: frame.settings.config.batch_timeout,
         partitions=holdings.all,
         scheduler=scheduler,
         workers=workers,

@@ -12,9 +12,10 @@ from headrace.channel.assembly import Frame, assemble
 from headrace.channel.lifecycle import CHANNEL_TRANSITIONS, ChannelState, StopReport
 from headrace.channel.pauses import Pause, PauseMode, PauseReason
 from headrace.channel.pausing import ProcessorBrakes
+from headrace.channel.reconfiguring import Reconfiguring
+from headrace.channel.settings import LiveSettings
 from headrace.clock import SYSTEM_CLOCK, Clock, Deadline
-from headrace.config.wording import dotted
-from headrace.errors import ConfigError, FatalError
+from headrace.errors import FatalError
 from headrace.processors import ChannelContext
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from headrace.channel.activity import Activity
     from headrace.channel.bounds import Until
     from headrace.channel.ports import ChannelPorts
-    from headrace.config import ChannelConfig, CoordinatorConfig
+    from headrace.config import Change, ChannelConfig, CoordinatorConfig
     from headrace.metrics import Metrics, PartitionReading
     from headrace.processors import BatchProcessor
     from headrace.progress import Turning
@@ -54,7 +55,7 @@ class InboundKafkaChannel:
         until: Until | None = None,
     ) -> None:
         self.name = name
-        self.config = config
+        self._settings = LiveSettings(config)
         self._processor = processor
         self._metrics = metrics
         self._clock = clock
@@ -64,12 +65,18 @@ class InboundKafkaChannel:
         self._failure: BaseException | None = None
         self._unfinished: list[str] = []
         self._parts = assemble(
-            Frame(name, config, processor, ports, metrics, clock, self.fail),
+            Frame(name, self._settings, processor, ports, metrics, clock, self.fail),
             until=until,
             unfinished=self._unfinished.append,
         )
+        self._reconfiguring = Reconfiguring(name, self._settings, self._parts, processor)
 
     # --- what it is doing -----------------------------------------------------------------------
+
+    @property
+    def config(self) -> ChannelConfig:
+        """The configuration it runs with."""
+        return self._settings.config
 
     @property
     def state(self) -> ChannelState:
@@ -208,6 +215,21 @@ class InboundKafkaChannel:
         """The pauses at this moment, the oldest first."""
         return self._parts.pausing.all()
 
+    def reconfigure(self, config: ChannelConfig, deadline: Deadline) -> tuple[Change, ...]:
+        """Go on with ``config``, in place; return what is different.
+
+        Hot values hold from the next time they are needed, and nothing is given back for them. A
+        new coordinator and new topics move what has to move: partitions of topics that are not in
+        ``config`` any more are given back. Any thread; blocks only for topics, until the deadline
+        at most.
+
+        Raises:
+            ConfigError: a change needs a new start, so nothing was changed.
+            UnknownTopicError: a topic that is new does not exist; nothing was changed.
+            KafkaUnavailableError: nobody could tell of the topics in time; nothing was changed.
+        """
+        return self._reconfiguring.apply(config, deadline)
+
     def replace_coordinator(self, coordinator: CoordinatorConfig) -> None:
         """Choose partitions in another way from now on; what stays ours goes on undisturbed.
 
@@ -216,12 +238,7 @@ class InboundKafkaChannel:
         Raises:
             ConfigError: it does not fit the channel, which goes on as before.
         """
-        config = self.config.model_copy(update={"coordinator": coordinator})
-        if problems := [f"{dotted(steps)} {rest}" for steps, rest in config.contradictions()]:
-            raise ConfigError([f"channels.{self.name}.{problem}" for problem in problems])
-        self.config = config
-        self._parts.wishes.share_as(config)
-        log.info("coordinator_replaced", channel=self.name, type=coordinator.type)
+        self._reconfiguring.share_as(coordinator)
 
     def fail(self, error: BaseException) -> None:
         """Note that the channel must not go on; its owner hears of the first reason only."""

@@ -60,7 +60,8 @@ class Committer:
     """Owns the offset store and the loop that commits to it.
 
     ``stage``, ``flush`` and ``forget`` may be called on any thread and do not block. ``lose`` is
-    told of partitions that turn out to be somebody else's. Offsets of missing topics stay staged:
+    told of partitions that turn out to be somebody else's. ``interval`` is in seconds, and is asked
+    for each time. Offsets of missing topics stay staged:
     a commit with one of them fails as a whole.
     """
 
@@ -69,7 +70,7 @@ class Committer:
         store: OffsetStore,
         topics: KnownTopics,
         *,
-        interval: float,
+        interval: Callable[[], float],
         touch: Callable[[OwnedPartition], None],
         lose: Callable[[OwnedPartition, Refusal], None],
         metrics: Metrics,
@@ -113,7 +114,7 @@ class Committer:
         """Have ``offset`` stored with the next commit, in place of what was staged before it."""
         with self._lock:
             self._staged[partition] = _Staged(offset, sequence)
-        if self._interval == 0:
+        if self._interval() == 0:
             self._wake.set()
 
     def flush(self) -> None:
@@ -137,10 +138,10 @@ class Committer:
         return not self._thread.is_alive()
 
     def _run(self) -> None:
-        interval = self._interval or 1.0
         time = self._metrics.thread_time(self._channel, Role.COMMITTER)
         try:
             while not self._stopping.is_set():
+                interval = self._interval() or 1.0
                 flushed = self._wake.wait(min(interval, CHECK_INTERVAL))
                 with time.during(Activity.COMMIT):
                     self.turn(flushed=flushed)
@@ -162,7 +163,7 @@ class Committer:
         if self._guard.is_due(before_commit=before_commit):
             self._look()
         if self._commits(flushed=flushed):
-            self._commit_at = self._clock.monotonic() + self._interval
+            self._commit_at = self._clock.monotonic() + self._interval()
             self._commit()
 
     def _commits(self, *, flushed: bool) -> bool:

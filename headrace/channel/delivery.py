@@ -48,7 +48,7 @@ class Delivery:
         """Hand one batch out, and settle it at once if the answer is there."""
         attempt = 1 if owned.outstanding else owned.attempts + 1
         batch = Batch(owned, cut.start, cut.records, cut.next_offset, cut.size, attempt)
-        owned.idle_at = None
+        owned.idle_since = None
         deadline = self._clock.monotonic() + self._parts.config.batch_timeout
         answer = self._ask(owned, batch)
         owned.outstanding.append(Outstanding(batch, cut, answer, deadline))
@@ -92,7 +92,7 @@ class Delivery:
             owned.attempts = 0
             self._apply(owned, effect, item)
             if not owned.outstanding:
-                owned.idle_at = self._clock.monotonic() + self._parts.config.idle_time
+                owned.idle_since = self._clock.monotonic()
 
     def expire(self, owned: OwnedPartition) -> None:
         """Fail the oldest batch if its answer is overdue."""

@@ -78,14 +78,14 @@ class Fetcher:
 
     ``assign``, ``unassign`` and ``seek`` may be called on any thread and do not block. A partition
     is fetched from where its buffer ends; what still arrives for an older generation of
-    the buffer is dropped there.
+    the buffer is dropped there. ``budget`` is in bytes, and may be another at each look.
     """
 
     def __init__(
         self,
         source: RecordSource,
         *,
-        budget: int,
+        budget: Callable[[], int],
         touch: Callable[[OwnedPartition], None],
         metrics: Metrics,
         channel: str,
@@ -261,16 +261,17 @@ class Fetcher:
     def _look_at_balance(self) -> None:
         """Balance once in a while as long as records come, always when none did."""
         self._fetches += 1
-        enough = self._fetched_bytes >= self._budget // BALANCES_PER_BUDGET
+        enough = self._fetched_bytes >= self._budget() // BALANCES_PER_BUDGET
         if enough or self._fetches >= FETCHES_PER_BALANCE or self._fetched_bytes == 0:
             self._fetches = self._fetched_bytes = 0
             self._may_fetch = self._balance().fetch
 
     def _balance(self) -> Decision:
-        share = self._budget // max(1, len(self._slots))
+        budget = self._budget()
+        share = budget // max(1, len(self._slots))
         readings = [self._reading(slot, share) for slot in self._slots.values()]
         self._gauge.set(sum(reading.held for reading in readings))
-        decision = decide(readings, self._budget)
+        decision = decide(readings, budget)
         for partition in decision.shed:
             self._shed(self._slots[partition])
         self._pause(decision)

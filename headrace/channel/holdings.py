@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import structlog
 
 from headrace.channel.activity import Activity, activity_of
-from headrace.channel.buffer import Limits
 from headrace.channel.committer import COMMIT_TIMEOUT
 from headrace.channel.group_report import GroupReport
 from headrace.channel.news import EpochRaised, LogReplaced, Trouble
@@ -24,8 +23,8 @@ if TYPE_CHECKING:
     from headrace.channel.gates import Gates
     from headrace.channel.known_topics import KnownTopics
     from headrace.channel.scheduler import Scheduler
+    from headrace.channel.settings import LiveSettings
     from headrace.clock import Clock, Deadline
-    from headrace.config import ChannelConfig
     from headrace.coordinators.claims import Claim, LossReason
     from headrace.coordinators.listener import RebalanceSummary
     from headrace.errors import HeadraceError
@@ -49,7 +48,7 @@ class Holdings:
         self,
         *,
         name: str,
-        config: ChannelConfig,
+        settings: LiveSettings,
         topics: KnownTopics,
         copies: int,
         scheduler: Scheduler,
@@ -60,7 +59,7 @@ class Holdings:
         fail: Callable[[BaseException], None],
     ) -> None:
         self._name = name
-        self._config = config
+        self._settings = settings
         self._topics = topics
         self._copies = copies
         self._scheduler = scheduler
@@ -135,12 +134,9 @@ class Holdings:
     def claimed(self, claim: Claim) -> None:
         """Begin with a partition, behind what may still be ending of it."""
         self._metrics.begin_topic(self._name, claim.partition.topic)
-        batch = self._config.batch
-        limits = Limits(batch.max_records, batch.max_bytes, batch.linger)
         owned = OwnedPartition(
             claim,
-            limits,
-            max_in_flight=self._config.max_in_flight,
+            self._settings,
             copies=self._copies,
             gates=self._gates,
             bound=self._bounds.of(claim.partition),
@@ -205,7 +201,7 @@ class Holdings:
 
     def _release_by(self) -> float:
         now = self._clock.monotonic()
-        usual = now + self._config.batch_timeout + COMMIT_TIMEOUT
+        usual = now + self._settings.config.batch_timeout + COMMIT_TIMEOUT
         if self._stop_by is None:
             return usual
         return min(usual, now + self._stop_by.remaining * RELEASE_SHARE)

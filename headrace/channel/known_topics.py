@@ -46,6 +46,7 @@ class KnownTopics:
         self._at_start: Mapping[str, int] = {}
         self._misses: Mapping[str, int] = {}
         self._gone: frozenset[str] = frozenset()
+        self._dropped: frozenset[str] = frozenset()
         self._cluster = ""
         self.wanted = Event()
 
@@ -57,8 +58,8 @@ class KnownTopics:
 
     def counts(self) -> dict[str, int]:
         """Return the number of partitions of each topic, as last seen."""
-        gone = self._gone
-        return {name: info.partitions for name, info in self._known.items() if name not in gone}
+        without = self._gone | self._dropped
+        return {name: info.partitions for name, info in self._known.items() if name not in without}
 
     def topic_id(self, partition: TopicPartition) -> str:
         """Return the id of the partition's topic, as last seen."""
@@ -93,9 +94,24 @@ class KnownTopics:
         self._known = dict(found)
         self._at_start = self.counts()
 
+    def follow(self, subscription: Subscription, found: Mapping[str, TopicInfo]) -> None:
+        """Take note of another subscription, and of what it covers.
+
+        A topic that it brings in begins as at a start of the channel. What only the former one
+        covered is none of the channel's any more, though claims and commits still speak of it.
+        """
+        new = found.keys() - self.counts().keys()
+        kept = found.keys() | frozenset(subscription.names)
+        self.subscription = subscription
+        self._at_start = {**self._at_start, **{name: found[name].partitions for name in new}}
+        self._known = {**self._known, **found}
+        self._gone -= found.keys()
+        self._dropped = frozenset(self._known.keys() - kept)
+        self._misses = {topic: n for topic, n in self._misses.items() if topic in kept}
+
     def take_in(self, found: Mapping[str, TopicInfo]) -> Changes:
         """Take note of what there is now, and return what is different."""
-        known, present = self._known, self._known.keys() - self._gone
+        known, present = self._known, self._known.keys() - self._gone - self._dropped
         misses = {topic: self._misses.get(topic, 0) + 1 for topic in present - found.keys()}
         missing = frozenset(topic for topic, times in misses.items() if times == LOOKS)
         replaced = {

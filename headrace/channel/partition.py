@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from headrace.channel.gates import Gates
     from headrace.channel.news import Committed, News
+    from headrace.channel.settings import LiveSettings
     from headrace.coordinators.claims import Claim
     from headrace.processors import BatchResponse
     from headrace.records import Batch, TopicPartition
@@ -52,9 +53,8 @@ class OwnedPartition:
     def __init__(
         self,
         claim: Claim,
-        limits: Limits,
+        settings: LiveSettings,
         *,
-        max_in_flight: int,
         copies: int,
         gates: Gates,
         bound: float = inf,
@@ -75,22 +75,22 @@ class OwnedPartition:
         self.newest: float | None = None
         self.attempts = 0
         self.not_before = 0.0
-        self.idle_at: float | None = None
+        self.idle_since: float | None = None
         self.release_by: float | None = None
         self.staged = 0
         self.stored = 0
         self.unconfirmed: deque[tuple[int, Batch]] = deque()
         self.gap_end: int | None = None
         self.holder: object = None
-        self.share = limits.max_bytes * (max_in_flight * copies + 1)
         self.callback_since: float | None = None
         self.callback_thread: int | None = None
         self.predecessor: OwnedPartition | None = None
         self.last_error: str | None = None
-        self._limits = limits
+        self._settings = settings
         self._next_limits: Limits | None = None
-        self._max_in_flight = max_in_flight
         self._copies = copies
+        now = settings.now
+        self.share = now.limits.max_bytes * (now.max_in_flight * copies + 1)
         self._gates = gates
         self._resting = PartitionState.WAITING
         self._ending = Ending.NONE
@@ -133,6 +133,12 @@ class OwnedPartition:
             and self.state not in FINAL
             and self.claim.lease.valid()
         )
+
+    @property
+    def idle_at(self) -> float | None:
+        """When it has been idle for so long that the processor is told; None: it is not idle."""
+        idle_since = self.idle_since
+        return None if idle_since is None else idle_since + self._settings.config.idle_time
 
     def may_act(self) -> bool:
         """Whether new work may begin for it: ZooKeeper is heard, and the lease holds."""
@@ -257,7 +263,7 @@ class OwnedPartition:
         return earliest(self._delivery_due(), self._timeout_due(), self.idle_at)
 
     def _delivery_due(self) -> float | None:
-        if len(self.outstanding) >= self._max_in_flight:
+        if len(self.outstanding) >= self._settings.now.max_in_flight:
             return None
         at = 0.0 if self.pending else self.buffer.due(self.limits)
         return None if at is None else max(at, self.not_before)
@@ -274,8 +280,9 @@ class OwnedPartition:
 
         A batch and those in flight with it fit into the partition's share of the memory budget.
         """
-        limits = self._next_limits or self._limits
-        most = self.share // (self._max_in_flight * self._copies + 1)
+        settings = self._settings.now
+        limits = self._next_limits or settings.limits
+        most = self.share // (settings.max_in_flight * self._copies + 1)
         if limits.max_bytes <= most:
             return limits
         return Limits(limits.max_records, most, limits.linger)
@@ -284,7 +291,7 @@ class OwnedPartition:
         """Bound the next batch only, as the processor asked; the channel's limits still hold."""
         if max_records is None and max_bytes is None:
             return
-        usual = self._limits
+        usual = self._settings.now.limits
         self._next_limits = Limits(
             min(max_records or usual.max_records, usual.max_records),
             min(max_bytes or usual.max_bytes, usual.max_bytes),

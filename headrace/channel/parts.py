@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from headrace.channel.partition import OwnedPartition
     from headrace.channel.policy import FailurePolicy
     from headrace.channel.scheduler import Scheduler
+    from headrace.channel.settings import LiveSettings
     from headrace.clock import Clock
     from headrace.config import ChannelConfig
     from headrace.coordinators.coordinator import Coordinator
@@ -33,7 +34,7 @@ class Parts:
     """
 
     name: str
-    config: ChannelConfig
+    settings: LiveSettings
     callbacks: Callbacks
     scheduler: Scheduler
     fetcher: Fetcher
@@ -43,13 +44,22 @@ class Parts:
     catalog: TopicCatalog
     topics: KnownTopics
     gates: Gates
-    backoff: Backoff
     policy: FailurePolicy
     metrics: Metrics
     clock: Clock
     fail: Callable[[BaseException], None]
     unfinished: Callable[[str], None]
     held: Callable[[], list[OwnedPartition]]
+
+    @property
+    def config(self) -> ChannelConfig:
+        """The channel's configuration at this moment."""
+        return self.settings.now.config
+
+    @property
+    def backoff(self) -> Backoff:
+        """How long to wait before something is tried again, as configured at this moment."""
+        return self.settings.now.backoff
 
     def overdue(self, owned: OwnedPartition) -> bool:
         """Whether a release has used up its time."""

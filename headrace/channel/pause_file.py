@@ -49,6 +49,10 @@ class PauseFile:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(self._path, json.dumps(document))
 
+    def forget(self) -> None:
+        """Keep none: what is over by then must not come back. Raises OSError."""
+        self._path.unlink(missing_ok=True)
+
 
 def _decoded_all(document: dict[str, Any]) -> list[Pause]:
     if document["version"] != FORMAT_VERSION:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from threading import Event, Lock
 from typing import TYPE_CHECKING
 
@@ -12,12 +13,13 @@ from headrace.channel.states import PartitionState
 from headrace.channel.threads import Patrol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from headrace.channel.committer import Committer
     from headrace.channel.holdings import Holdings
     from headrace.channel.pause_file import PauseFile
     from headrace.channel.pauses import Pauses
+    from headrace.channel.settings import LiveSettings
     from headrace.clock import Clock, Deadline
     from headrace.coordinators.coordinator import Coordinator
     from headrace.metrics import Metrics
@@ -42,7 +44,7 @@ class Pausing(Patrol):
         holdings: Holdings,
         committer: Committer,
         coordinator: Coordinator,
-        max_duration: float | None,
+        settings: LiveSettings,
         file: PauseFile | None,
         metrics: Metrics,
         channel: str,
@@ -53,7 +55,7 @@ class Pausing(Patrol):
         self._holdings = holdings
         self._committer = committer
         self._coordinator = coordinator
-        self._max_duration = max_duration
+        self._settings = settings
         self._file = file
         self._metrics = metrics
         self._channel = channel
@@ -71,7 +73,7 @@ class Pausing(Patrol):
         Raises:
             StartError: the file cannot be read.
         """
-        for pause in [] if self._file is None else self._file.load():
+        for pause in self._file.load() if self._file is not None and self._keeps else []:
             self._pauses.add(pause)
             log.warning("pause_restored", **self._facts(pause))
         self._follow()
@@ -90,11 +92,8 @@ class Pausing(Patrol):
 
         ``until`` is in seconds since the epoch; ``pause.max_duration`` may bring the end forward.
         """
-        now = self._clock.time()
-        if self._max_duration is not None:
-            latest = now + self._max_duration
-            until = latest if until is None else min(until, latest)
-        pause = Pause(reason, by, now, until, mode, partition, note)
+        pause = Pause(reason, by, self._clock.time(), until, mode, partition, note)
+        pause = self._limited(pause)
         self._pauses.add(pause)
         log.info("channel_paused", **self._facts(pause))
         self._follow()
@@ -109,6 +108,36 @@ class Pausing(Patrol):
             log.info("channel_resumed", resumed_by=by, **self._facts(ended))
             self._follow()
         return ended
+
+    def take_over(self, pauses: Iterable[Pause]) -> None:
+        """Begin pauses as they are: another channel in our place had them."""
+        for pause in pauses:
+            self._pauses.add(self._limited(pause))
+        self._follow()
+
+    def follow_settings(self) -> None:
+        """Do as the settings say now: a shorter ``max_duration`` holds for what is paused too."""
+        for pause in self._pauses.all():
+            limited = self._limited(pause)
+            if limited is not pause:
+                self._pauses.add(limited)
+        if self._file is not None and not self._keeps:
+            self._forget()
+        self._follow()
+
+    @property
+    def _keeps(self) -> bool:
+        return self._settings.config.pause.persist
+
+    def _limited(self, pause: Pause) -> Pause:
+        """Return the pause with an end that ``pause.max_duration`` allows."""
+        longest = self._settings.config.pause.max_duration
+        if longest is None or pause.reason is PauseReason.ERROR:
+            return pause
+        latest = pause.since + longest
+        if pause.until is not None and pause.until <= latest:
+            return pause
+        return replace(pause, until=latest)
 
     def all(self) -> tuple[Pause, ...]:
         """Return all pauses, the oldest first."""
@@ -155,12 +184,19 @@ class Pausing(Patrol):
 
     def _save(self) -> None:
         """Keep the operator's pauses; a processor's or a failure's are its own matter."""
-        if self._file is None:
+        if self._file is None or not self._keeps:
             return
         try:
             self._file.save(p for p in self._pauses.all() if p.reason is PauseReason.OPERATOR)
         except OSError as error:
             log.error("pauses_not_kept", channel=self._channel, error=str(error))  # noqa: TRY400 - the reason says it all
+
+    def _forget(self) -> None:
+        assert self._file is not None
+        try:
+            self._file.forget()
+        except OSError as error:
+            log.error("pauses_not_kept", channel=self._channel, error=str(error))  # noqa: TRY400 - as above
 
     def _measure(self) -> None:
         for reason in PauseReason:

@@ -11,10 +11,9 @@ from headrace.channel.answers import Effect
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headrace.channel.backoff import Backoff
     from headrace.channel.callbacks import Callbacks
     from headrace.channel.partition import Outstanding, OwnedPartition
-    from headrace.config import OnErrorConfig
+    from headrace.channel.settings import LiveSettings
     from headrace.metrics import Metrics
 
 log = structlog.get_logger(__name__)
@@ -25,16 +24,14 @@ class FailurePolicy:
 
     def __init__(
         self,
-        config: OnErrorConfig,
+        settings: LiveSettings,
         *,
-        backoff: Backoff,
         callbacks: Callbacks,
         fail: Callable[[BaseException], None],
         metrics: Metrics,
         channel: str,
     ) -> None:
-        self._config = config
-        self._backoff = backoff
+        self._settings = settings
         self._callbacks = callbacks
         self._fail = fail
         self._metrics = metrics
@@ -42,13 +39,15 @@ class FailurePolicy:
 
     def decide(self, owned: OwnedPartition, item: Outstanding, error: BaseException) -> Effect:
         """Return what follows: the same batch again, the batch behind it, or again and stop."""
-        again = Effect(None, item.cut.start, self._backoff.seconds(owned.attempts), None, None)
-        most = self._config.max_attempts
+        settings = self._settings.now
+        config, wait = settings.config.on_error, settings.backoff.seconds(owned.attempts)
+        again = Effect(None, item.cut.start, wait, None, None)
+        most = config.max_attempts
         if most is None or owned.attempts < most:
             return again
-        if self._config.policy == "skip":
+        if config.policy == "skip":
             return self._skip(owned, item, error) if self._passed_over(owned, item) else again
-        if self._config.policy == "stop":
+        if config.policy == "stop":
             self._fail(error)
         return again
 

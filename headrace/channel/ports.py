@@ -19,8 +19,8 @@ class ChannelPorts:
     """The adapters of one channel, which owns all of them and closes them.
 
     ``prefetch`` is the part of the memory budget, in bytes, that the source fills by itself.
-    ``coordinator`` builds the coordinator for the listener it is to tell. ``commit_interval``, in
-    seconds, replaces the configured one. ``pauses`` is where the operator's are kept.
+    ``coordinator`` builds the coordinator for the listener it is to tell. ``pauses`` is where the
+    operator's are kept, while the configuration has them kept.
     """
 
     source: RecordSource
@@ -28,5 +28,4 @@ class ChannelPorts:
     catalog: TopicCatalog
     coordinator: Callable[[Listener], Coordinator]
     prefetch: int = 0
-    commit_interval: float | None = None
     pauses: PauseFile | None = None

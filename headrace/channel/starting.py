@@ -162,7 +162,7 @@ class Starting:
         self._parts.callbacks.ask(owned, lambda: processor.on_assigned(owned))
         now = self._parts.clock.monotonic()
         owned.not_before = now
-        owned.idle_at = now + self._parts.config.idle_time
+        owned.idle_since = now
         owned.become(PartitionState.WAITING)
         self._parts.fetcher.assign(owned)
         if owned.topic_id != self._parts.topics.topic_id(owned.partition):

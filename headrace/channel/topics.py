@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from threading import Lock
 from typing import TYPE_CHECKING
 
 import structlog
 
 from headrace.channel.threads import Patrol
 from headrace.clock import Clock, Deadline
-from headrace.errors import HeadraceError, UnknownTopicError
+from headrace.errors import HeadraceError, KafkaUnavailableError, UnknownTopicError
 from headrace.kafka.matching import matching
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from headrace.channel.known_topics import Changes, KnownTopics
+    from headrace.config.subscription import Subscription
     from headrace.kafka.ports import TopicCatalog, TopicInfo
 
 log = structlog.get_logger(__name__)
@@ -64,7 +66,7 @@ class TopicWatcher(Patrol):
     ) -> None:
         self._known = known
         self._catalog = catalog
-        self._subscription = known.subscription
+        self._looking = Lock()
         self._listener = listener
         self._channel = channel
         self._clock = clock
@@ -79,17 +81,46 @@ class TopicWatcher(Patrol):
         """
         deadline = Deadline.after(deadline.at_most(START_TIMEOUT), self._clock)
         cluster = self._catalog.cluster_id(deadline)
-        found = self._find(deadline)
-        missing = sorted(set(self._subscription.names) - found.keys())
+        subscription = self._known.subscription
+        found = self._find(subscription, deadline)
+        self._check(subscription, found, frozenset(subscription.names))
+        self._known.begin(cluster, found)
+        self._listener.counts(self._known.counts())
+
+    def follow(self, subscription: Subscription, deadline: Deadline) -> None:
+        """Follow other topics from now on. Blocks until the deadline at most; any thread.
+
+        Raises:
+            KafkaUnavailableError: no broker answered by the deadline; nothing was changed.
+            UnknownTopicError: a topic that is newly named does not exist; nothing was changed.
+        """
+        if not self._looking.acquire(timeout=deadline.remaining):
+            raise KafkaUnavailableError(
+                f"channel {self._channel}: the brokers have not said in time which topics there are"
+            )
+        try:
+            former = frozenset(self._known.subscription.names)
+            found = self._find(subscription, deadline)
+            self._check(subscription, found, frozenset(subscription.names) - former)
+            self._known.follow(subscription, found)
+            counts = self._known.counts()
+            log.info("topics_changed", channel=self._channel, partitions=counts)
+            self._listener.counts(counts)
+        finally:
+            self._looking.release()
+
+    def _check(
+        self, subscription: Subscription, found: Mapping[str, TopicInfo], named: frozenset[str]
+    ) -> None:
+        """Refuse what is ``named`` and not found; warn of patterns that match nothing."""
+        missing = sorted(named - found.keys())
         if missing:
             raise UnknownTopicError(
                 f"channel {self._channel}: no topic {', '.join(missing)} on the broker; "
                 f"create it, or correct channels.{self._channel}.topics"
             )
-        for pattern in self._subscription.fruitless(found):
+        for pattern in subscription.fruitless(found):
             log.warning("no_topic_matches", channel=self._channel, pattern=pattern)
-        self._known.begin(cluster, found)
-        self._listener.counts(self._known.counts())
 
     def _wake_up(self) -> None:
         self._known.look()
@@ -102,18 +133,21 @@ class TopicWatcher(Patrol):
             if self._stopping.is_set():
                 return
             try:
-                self._look()
+                with self._looking:
+                    self._look()
             except HeadraceError as error:
                 log.warning("topics_unknown", channel=self._channel, error=str(error))
 
-    def _find(self, deadline: Deadline) -> dict[str, TopicInfo]:
+    def _find(self, subscription: Subscription, deadline: Deadline) -> dict[str, TopicInfo]:
         """Ask for what is named or was known before, and for what the patterns match."""
-        matched = matching(self._catalog, self._subscription, deadline)
-        rest = {*self._subscription.names, *self._known.counts()} - matched.keys()
+        matched = matching(self._catalog, subscription, deadline)
+        known = filter(subscription.covers, self._known.counts())
+        rest = {*subscription.names, *known} - matched.keys()
         return {**matched, **self._catalog.describe(sorted(rest), deadline)}
 
     def _look(self) -> None:
-        found = self._find(Deadline.after(REFRESH_TIMEOUT, self._clock))
+        deadline = Deadline.after(REFRESH_TIMEOUT, self._clock)
+        found = self._find(self._known.subscription, deadline)
         before = self._known.counts()
         changes = self._known.take_in(found)
         self._log(changes)

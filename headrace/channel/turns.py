@@ -104,7 +104,7 @@ class Turns:
         cut = owned.take_batch(now)
         if cut is not None:
             self._delivery.deliver(owned, cut)
-        elif owned.idle_at is not None and owned.idle_at <= now:
+        elif (idle_at := owned.idle_at) is not None and idle_at <= now:
             self._idle(owned)
         owned.rest(self._parts.clock.monotonic())
 
@@ -123,7 +123,7 @@ class Turns:
         self._parts.gates.pauses.progress()
 
     def _idle(self, owned: OwnedPartition) -> None:
-        owned.idle_at = None
+        owned.idle_since = None
         processor = self._callbacks.processor
         response = self._callbacks.ask(owned, lambda: processor.on_idle(owned))
         self._delivery.respond(owned, response)

@@ -38,7 +38,7 @@ class Watchdog(Patrol):
     def __init__(
         self,
         *,
-        batch_timeout: float,
+        batch_timeout: Callable[[], float],
         partitions: Callable[[], Iterable[OwnedPartition]],
         scheduler: Scheduler,
         workers: Workers,
@@ -47,8 +47,7 @@ class Watchdog(Patrol):
         channel: str,
         clock: Clock,
     ) -> None:
-        self._timeout = batch_timeout
-        self._limit = batch_timeout * (1 + GRACE)
+        self._batch_timeout = batch_timeout
         self._slow = SlowReports(channel)
         self._partitions = partitions
         self._scheduler = scheduler
@@ -60,11 +59,15 @@ class Watchdog(Patrol):
         self._abandoned: list[str] = []
         super().__init__(f"{channel}-watchdog", fail)
 
+    @property
+    def _limit(self) -> float:
+        return self._batch_timeout() * (1 + GRACE)
+
     def _run(self) -> None:
         while not self._stopping.wait(min(1.0, self._limit / 4)):
             now = self._clock.monotonic()
             before, partitions = now - self._limit, list(self._partitions())
-            self._slow.look(partitions, self._timeout, now)
+            self._slow.look(partitions, self._batch_timeout(), now)
             for owned in partitions:
                 since, thread = owned.callback_since, owned.callback_thread
                 if since is not None and since < before and self._scheduler.seize(owned, since):

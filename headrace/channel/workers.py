@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from threading import Lock, Thread
+from threading import Lock, Thread, current_thread
 from typing import TYPE_CHECKING
 
 import structlog
@@ -46,7 +46,8 @@ class Workers:
         metrics: Metrics,
         channel: str,
     ) -> None:
-        self._count = count
+        self._wanted = count
+        self._active = 0
         self._scheduler = scheduler
         self._turn = turn
         self._busy = busy
@@ -60,7 +61,15 @@ class Workers:
 
     def start(self) -> None:
         """Start the threads."""
-        for _ in range(self._count):
+        self.resize(self._wanted)
+
+    def resize(self, count: int) -> None:
+        """Have so many threads. Surplus ones end after the turn they are in, or within seconds."""
+        with self._lock:
+            self._wanted = count
+            missing = count - self._active
+            self._active = max(self._active, count)
+        for _ in range(missing):
             self.replace()
 
     def replace(self) -> None:
@@ -91,6 +100,15 @@ class Workers:
             channel=self._channel, topic=topic, partition=partition, epoch=owned.epoch
         )
 
+    def _is_surplus(self) -> bool:
+        """Whether the calling thread is to end, because there are more than wanted."""
+        with self._lock:
+            if self._active <= self._wanted:
+                return False
+            self._active -= 1
+            self._threads.remove(current_thread())
+            return True
+
     def _run(self, name: str) -> None:
         time = self._metrics.thread_time(self._channel, Role.WORKER, name)
         try:
@@ -99,7 +117,7 @@ class Workers:
             self._metrics.forget_thread(time)
 
     def _take_turns(self, time: ThreadTime) -> None:
-        while not self._closed:
+        while not self._closed and not self._is_surplus():
             owned = self._scheduler.take(TAKE_TIMEOUT)
             if owned is None:
                 time.turn_to(Activity.WAIT if self._busy() else Activity.IDLE)

@@ -55,14 +55,15 @@ class Change:
         return str(self.steps[1]) if inside else None
 
 
-def diff(before: Section, after: Section) -> tuple[Change, ...]:
+def diff(before: Section, after: Section, *, at: Steps = ()) -> tuple[Change, ...]:
     """Return what ``after`` has otherwise than ``before``, in the order of the fields.
 
-    The two are of one type. A change is as deep as its place has a name: an item of a list has
-    none, so a list changes as a whole, and so does a section that becomes one of another type.
+    The two are of one type, and stand at ``at`` in the file. A change is as deep as its place has
+    a name: an item of a list has none, so a list changes as a whole, and so does a section that
+    becomes one of another type.
     """
     both = _Pair(before, after, document(before), document(after))
-    return tuple(_sections((), both))
+    return tuple(_sections(at, both))
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from headrace.clock import Deadline
+    from headrace.config import ChannelConfig
     from headrace.errors import PartitionError
     from headrace.metrics import Metrics
     from headrace.processors.responses import BatchResponse
@@ -161,6 +162,12 @@ class BatchProcessor(ABC):
 
     def on_partition_lost(self, assignment: Assignment) -> None:
         """Drop all state of the partition: nothing done for it can take effect any more."""
+
+    def on_reconfigured(self, channel: ChannelConfig) -> None:
+        """Take over what is hot of the processor's configuration; the channel goes on.
+
+        Called on any thread, beside other callbacks; must not block.
+        """
 
     def close(self, deadline: Deadline) -> None:
         """Release every resource, after the last callback. Blocks until ``deadline`` at most."""

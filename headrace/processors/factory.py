@@ -8,15 +8,12 @@ from headrace import config
 from headrace.errors import ImportPathError
 from headrace.importing import load_callable
 from headrace.processors.contract import BatchProcessor
-from headrace.processors.pending import MergeLimits
 from headrace.processors.simple import (
     CommitFirstProcessor,
-    Deliver,
     SimpleKafkaProcessor,
     SimpleOptions,
 )
-from headrace.processors.spark import SparkProcessor
-from headrace.spark.decode import Decode, Decoding, OnUndecodable
+from headrace.processors.spark import JOB_SHARE, SparkProcessor, decode, merge_limits
 from headrace.spark.engine import SparkEngine
 from headrace.spark.factory import build_sink
 
@@ -24,10 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headrace.spark.runtime import SparkRuntime
-
-#: The part of ``batch_timeout`` that one Spark job may take. A batch may wait for the job before
-#: it, for the merged job it is part of, and for the job it runs in alone when that one failed.
-JOB_SHARE = 1 / 3
 
 
 def build_processor(
@@ -50,14 +43,6 @@ def build_processor(
             return _custom(chosen)
 
 
-def commit_interval(channel: config.ChannelConfig) -> float:
-    """Return the seconds between two commits: the periodic auto-advance is one, by a timer."""
-    processor = channel.processor
-    if isinstance(processor, config.SimpleProcessorConfig) and processor.auto_advance == "periodic":
-        return processor.auto_advance_interval
-    return channel.commit_interval
-
-
 def _spark(
     channel: config.ChannelConfig,
     chosen: config.SparkProcessorConfig,
@@ -65,12 +50,9 @@ def _spark(
     member: str,
 ) -> BatchProcessor:
     assert channel.sink is not None, "the configuration demands a sink"
-    decode = Decode(Decoding(chosen.decode), chosen.ddl, OnUndecodable(chosen.undecodable))
-    engine = SparkEngine(runtime, chosen.reducer, build_sink(channel.sink, member), decode)
+    engine = SparkEngine(runtime, chosen.reducer, build_sink(channel.sink, member), decode(chosen))
     return SparkProcessor(
-        engine,
-        limits=MergeLimits(max_records=chosen.max_records),
-        job_timeout=channel.batch_timeout * JOB_SHARE,
+        engine, limits=merge_limits(chosen), job_timeout=channel.batch_timeout * JOB_SHARE
     )
 
 
@@ -79,7 +61,7 @@ def _simple(channel: config.ChannelConfig, chosen: config.SimpleProcessorConfig)
         "the configuration demands a function"
     )
     function = load_callable(channel.sink.function, chosen.deliver)
-    options = SimpleOptions(Deliver(chosen.deliver), chosen.max_read_rate, chosen.delay)
+    options = SimpleOptions.of(chosen)
     if chosen.no_duplication:
         return CommitFirstProcessor(function, options)
     return SimpleKafkaProcessor(function, options)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from headrace.processors.contract import ChannelContext
     from headrace.processors.pending import OpenBatches, PendingBatch
     from headrace.records import Batch, TopicPartition
+    from headrace.spark.decode import Decode
 
 log = structlog.get_logger(__name__)
 
@@ -68,6 +69,10 @@ class Engine(Protocol):
         """Move the sink's offsets without data."""
         ...
 
+    def decode_as(self, decode: Decode) -> None:
+        """Decode the next micro-batch in another way; the schema is the same."""
+        ...
+
     def cancel(self, micro_batch_id: str) -> None:
         """Cancel a running job; does not block, and does nothing when it is over."""
         ...
@@ -96,7 +101,7 @@ class MicroBatchRunner:
         engine: Engine,
         open_batches: OpenBatches,
         context: ChannelContext,
-        job_timeout: float | None,
+        job_timeout: Callable[[], float | None],
     ) -> None:
         self._engine = engine
         self._open = open_batches
@@ -191,7 +196,7 @@ class MicroBatchRunner:
         metrics, channel = self._context.metrics, self._context.channel
         tables = [pending.prepared for pending in batches]
         with metrics.stage(channel, "reduce"), self._time.during(Activity.SPARK):
-            staged = self._engine.stage(micro_batch, tables, self._job_timeout)
+            staged = self._engine.stage(micro_batch, tables, self._job_timeout())
         try:
             _require_all(batches)
             with metrics.stage(channel, "sink_commit"), self._time.during(Activity.COMMIT):

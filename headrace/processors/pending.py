@@ -89,6 +89,10 @@ class OpenBatches:
         """Whether no batch is accepted any more, and none is to be run again."""
         return self._closed
 
+    def limit(self, limits: MergeLimits) -> None:
+        """Merge up to other limits from the next micro-batch on."""
+        self._limits = limits
+
     def put(self, pending: PendingBatch) -> None:
         """Queue a batch behind all others, or withdraw it if it must not be processed."""
         with self._changed:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
+from headrace.config import SimpleProcessorConfig
 from headrace.processors.contract import BatchProcessor, ChannelContext
 from headrace.processors.responses import BatchResponse
 from headrace.records import offset_of
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headrace.clock import Clock
+    from headrace.config import ChannelConfig
     from headrace.records import Batch, Record
 
 log = structlog.get_logger(__name__)
@@ -43,6 +45,11 @@ class SimpleOptions:
     deliver: Deliver = Deliver.BATCH
     max_read_rate: float | None = None
     delay: float = 0.0
+
+    @classmethod
+    def of(cls, chosen: SimpleProcessorConfig) -> SimpleOptions:
+        """Return what the configuration says."""
+        return cls(Deliver(chosen.deliver), chosen.max_read_rate, chosen.delay)
 
 
 class RateLimit:
@@ -80,8 +87,19 @@ class SimpleKafkaProcessor(BatchProcessor):
     def open(self, context: ChannelContext) -> None:
         """Take the channel's clock and metrics."""
         self._context = context
-        if self._options.max_read_rate is not None:
-            self._rate = RateLimit(self._options.max_read_rate, context.clock)
+        self._rate = self._limit(self._options.max_read_rate)
+
+    def on_reconfigured(self, channel: ChannelConfig) -> None:
+        """Go on with another rate or delay."""
+        if not isinstance(channel.processor, SimpleProcessorConfig):
+            return
+        former, self._options = self._options, SimpleOptions.of(channel.processor)
+        if self._options.max_read_rate != former.max_read_rate and self._context is not None:
+            self._rate = self._limit(self._options.max_read_rate)
+
+    def _limit(self, per_second: float | None) -> RateLimit | None:
+        assert self._context is not None
+        return None if per_second is None else RateLimit(per_second, self._context.clock)
 
     def on_next_batch(self, batch: Batch) -> BatchResponse:
         """Process what is old enough and advance behind it."""
@@ -125,7 +143,8 @@ class SimpleKafkaProcessor(BatchProcessor):
         return BatchResponse.advance(offset=offset, max_records=1)
 
     def _advance(self, batch: Batch, count: int) -> BatchResponse:
-        wait = self._rate.take(count) if self._rate is not None else 0.0
+        rate = self._rate
+        wait = rate.take(count) if rate is not None else 0.0
         if count == len(batch):
             return BatchResponse.advance(wait=wait)
         young = batch.records[count]

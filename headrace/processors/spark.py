@@ -6,19 +6,37 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from headrace.config import SparkProcessorConfig
 from headrace.processors.contract import BatchProcessor, ChannelContext
 from headrace.processors.micro_batches import Engine, MicroBatchRunner, commits_of
 from headrace.processors.pending import MergeLimits, OpenBatches, PendingBatch
+from headrace.spark.decode import Decode, Decoding, OnUndecodable
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from headrace.clock import Deadline
+    from headrace.config import ChannelConfig
     from headrace.errors import PartitionError
     from headrace.processors.responses import BatchResponse
     from headrace.records import Assignment, Batch
 
 log = structlog.get_logger(__name__)
+
+
+#: The part of ``batch_timeout`` that one Spark job may take. A batch may wait for the job before
+#: it, for the merged job it is part of, and for the job it runs in alone when that one failed.
+JOB_SHARE = 1 / 3
+
+
+def decode(chosen: SparkProcessorConfig) -> Decode:
+    """Return what the configuration says of decoding."""
+    return Decode(Decoding(chosen.decode), chosen.ddl, OnUndecodable(chosen.undecodable))
+
+
+def merge_limits(chosen: SparkProcessorConfig) -> MergeLimits:
+    """Return what the configuration says of merging."""
+    return MergeLimits(max_records=chosen.max_records)
 
 
 class SparkProcessor(BatchProcessor):
@@ -59,8 +77,18 @@ class SparkProcessor(BatchProcessor):
     def open(self, context: ChannelContext) -> None:
         """Load the reducer, start Spark and open the sink. Blocks until jobs can run."""
         self._context = context
-        self._runner = MicroBatchRunner(self._engine, self._open, context, self._job_timeout)
+        self._runner = MicroBatchRunner(
+            self._engine, self._open, context, lambda: self._job_timeout
+        )
         self._engine.open(context.channel, self._runner.turn)
+
+    def on_reconfigured(self, channel: ChannelConfig) -> None:
+        """Have the next micro-batch merged, decoded and bounded in time as configured now."""
+        if not isinstance(channel.processor, SparkProcessorConfig):
+            return
+        self._job_timeout = channel.batch_timeout * JOB_SHARE
+        self._open.limit(merge_limits(channel.processor))
+        self._engine.decode_as(decode(channel.processor))
 
     def stored_offset(self, assignment: Assignment) -> int | None:
         """Return what the sink has stored for the partition."""

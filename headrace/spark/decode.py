@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from copy import copy
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, cast
@@ -71,6 +72,12 @@ class Decoder:
         self._skips = decode.on_undecodable is OnUndecodable.SKIP
         self._is_json = decode.kind is Decoding.JSON
         self._parse = _parse_expression(decode.schema) if self._is_json else ""
+
+    def treating(self, undecodable: OnUndecodable) -> Decoder:
+        """Return one with the same schema that treats undecodable records so. Any thread."""
+        other = copy(self)
+        other._skips = undecodable is OnUndecodable.SKIP  # noqa: SLF001 - one of our own
+        return other
 
     @property
     def counts_skipped(self) -> bool:

@@ -59,6 +59,7 @@ class SparkEngine:
         self._reducer = reducer
         self._sink = sink
         self._decode = decode or Decode()
+        self._decoder: Decoder | None = None
         self._lane: Lane | None = None
 
     def open(self, channel: str, turn: Callable[[], None]) -> None:
@@ -82,6 +83,12 @@ class SparkEngine:
             raise
         self._lane = Lane(f"spark-{channel}", self._runtime, turn)
         self._lane.start()
+
+    def decode_as(self, decode: Decode) -> None:
+        """Decode the next micro-batch in another way. Any thread; the schema is as before."""
+        self._decode = decode
+        if self._decoder is not None:
+            self._decoder = self._decoder.treating(decode.on_undecodable)
 
     def stored_offset(self, identity: str) -> int | None:
         """Return the sink's offset for a partition. May block."""
@@ -113,7 +120,9 @@ class SparkEngine:
                 raise (undecodable_in(text) or ReducerError(text)) from error
 
     def _reduce(self, micro_batch: MicroBatch, frame: DataFrame) -> Staged:
-        result = self._function(self._decoder.apply(frame), micro_batch)
+        decoder = self._decoder
+        assert decoder is not None, "open comes first"
+        result = self._function(decoder.apply(frame), micro_batch)
         if result is not None and not isinstance(result, DataFrame):
             raise TypeError(
                 f"the reducer returned a {type(result).__name__}; it must return a DataFrame, or "
@@ -121,7 +130,7 @@ class SparkEngine:
             )
         staged = self._sink.stage(micro_batch, result)
         try:
-            skipped = self._decoder.skipped(frame) if self._decoder.counts_skipped else {}
+            skipped = decoder.skipped(frame) if decoder.counts_skipped else {}
         except BaseException:
             self._sink.discard(staged)
             raise

@@ -25,7 +25,11 @@ from headrace.config.model.coordinator import (
     StaticCoordinatorConfig,
 )
 from headrace.config.model.offsets import KafkaOffsetsConfig, OffsetsConfig
-from headrace.config.model.processor import ProcessorConfig, SparkProcessorConfig
+from headrace.config.model.processor import (
+    ProcessorConfig,
+    SimpleProcessorConfig,
+    SparkProcessorConfig,
+)
 from headrace.config.model.sink import FITTING, SinkConfig
 from headrace.config.subscription import Subscription
 from headrace.config.wording import either
@@ -203,6 +207,14 @@ class ChannelConfig(Section):
     def subscription(self) -> Subscription:
         """The entries of ``topics``, told apart."""
         return Subscription(self.topics)
+
+    @property
+    def seconds_between_commits(self) -> float:
+        """The periodic auto-advance is one by a timer, which then is the timer of commits."""
+        chosen = self.processor
+        if isinstance(chosen, SimpleProcessorConfig) and chosen.auto_advance == "periodic":
+            return chosen.auto_advance_interval
+        return self.commit_interval
 
     def contradictions(self) -> Iterator[Contradiction]:
         """Yield parts of the channel that do not fit one another."""

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headrace.channel.buffer import Limits
 from headrace.channel.gates import Gates
 from headrace.channel.partition import OwnedPartition
+from headrace.channel.settings import LiveSettings
+from headrace.config import ChannelConfig
 from headrace.coordinators.claims import Claim
 from headrace.coordinators.lease import Lease
 from headrace.records import TopicPartition
@@ -37,12 +38,22 @@ def own(clock: FakeClock, gates: Gates) -> Callable[..., OwnedPartition]:
 
     def make(number: int = 0, session_timeout: float = 10.0, epoch: int = 1) -> OwnedPartition:
         partition = TopicPartition("events", number)
+        settings = LiveSettings(
+            ChannelConfig.model_validate(
+                {
+                    "topics": ["events"],
+                    "group": "g",
+                    "processor": {"type": "custom", "factory": "in:memory"},
+                    "batch": {"max_records": 10, "max_bytes": 10_000, "linger": "1s"},
+                    "max_in_flight": 2,
+                }
+            )
+        )
         lease = Lease(session_timeout, clock, clock.monotonic())
         claim = Claim(partition, epoch, "me", 7, 1, lease)
         owned = OwnedPartition(
             claim,
-            Limits(10, 10_000, 1.0),
-            max_in_flight=2,
+            settings,
             copies=1,
             gates=gates,
         )

@@ -41,7 +41,7 @@ class Bench:
         self.committer = Committer(
             self.store,
             self.topics,
-            interval=1.0,
+            interval=lambda: 1.0,
             touch=lambda _: None,
             lose=lambda owned, refusal: self.lost.append((owned, refusal)),
             metrics=self.metrics,

@@ -179,6 +179,9 @@ def test_a_processor_pauses_and_resumes_by_itself(broker: InMemoryBroker) -> Non
         assert committed(broker, P0, 20)
 
 
+KEPT = {"persist": True}
+
+
 @pytest.mark.parametrize("mode", list(PauseMode))
 def test_an_operators_pause_outlives_the_process_where_it_is_kept(
     broker: InMemoryBroker, tmp_path: Path, mode: PauseMode
@@ -186,14 +189,14 @@ def test_an_operators_pause_outlives_the_process_where_it_is_kept(
     """The next start delivers nothing until the pause ends; a processor's pause is not kept."""
     file = PauseFile(tmp_path / "state" / "pauses.json")
     zookeeper = InMemoryZooKeeper()
-    first = in_memory_channel(Recorder(), broker, zookeeper=zookeeper, pauses=file)
+    first = in_memory_channel(Recorder(), broker, zookeeper=zookeeper, pauses=file, pause=KEPT)
     with running(first):
         first.pause(by="me", mode=mode, note="until the table is mended")
         first.pause(PauseReason.DOWNSTREAM, by="processor", partition=P1)
         assert first.wait_paused(soon())
     broker.produce(P0, *values(5))
     recorder = Recorder()
-    second = in_memory_channel(recorder, broker, zookeeper=zookeeper, pauses=file)
+    second = in_memory_channel(recorder, broker, zookeeper=zookeeper, pauses=file, pause=KEPT)
     with running(second):
         assert second.wait_paused(soon())
         [pause] = second.pauses
@@ -222,7 +225,9 @@ def test_a_file_that_cannot_be_read_stops_the_start(
 ) -> None:
     """To deliver though somebody paused may do harm; the message says what to do."""
     (tmp_path / "pauses.json").write_text(text, encoding="utf-8")
-    channel = in_memory_channel(Recorder(), broker, pauses=PauseFile(tmp_path / "pauses.json"))
+    channel = in_memory_channel(
+        Recorder(), broker, pauses=PauseFile(tmp_path / "pauses.json"), pause=KEPT
+    )
     with pytest.raises(StartError, match=r"pauses\.json cannot be read .*delete the file"):
         channel.start(soon())
 

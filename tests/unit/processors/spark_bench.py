@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from headrace.clock import Deadline
     from headrace.processors.pending import MergeLimits
     from headrace.records import Batch
+    from headrace.spark.decode import Decode
     from headrace.spark.micro_batch import MicroBatch
     from headrace.spark.sinks.contract import PartitionCommit
 
@@ -45,12 +46,18 @@ class Engine:
     left_out: dict[TopicPartition, list[int]] = field(default_factory=dict)
     revived: int = 0
     revive_error: Exception | None = None
+    decode: Decode | None = None
+    seconds: float = 5.0
     turn: Callable[[], None] = field(init=False)
 
     def open(self, channel: str, turn: Callable[[], None]) -> None:
         """Leave the turns to the test."""
         assert channel == "channel"
         self.turn = turn
+
+    def decode_as(self, decode: Decode) -> None:
+        """Note how to decode."""
+        self.decode = decode
 
     def stored_offset(self, identity: str) -> int | None:
         """Return a number made of the identity."""
@@ -62,7 +69,7 @@ class Engine:
 
     def stage(self, micro_batch: MicroBatch, tables: Sequence[Any], seconds: float | None) -> str:
         """Do what the script says."""
-        assert seconds == 5.0
+        assert seconds == self.seconds
         assert tables
         self.jobs.append(micro_batch)
         step = self.stage_script.pop(0) if self.stage_script else None

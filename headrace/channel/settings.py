@@ -1,0 +1,55 @@
+"""What a channel runs with now: its configuration, and what its parts read from that."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from headrace.channel.backoff import Backoff
+from headrace.channel.buffer import Limits
+
+if TYPE_CHECKING:
+    from headrace.config import ChannelConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """One configuration, and values derived from it that are read for every batch."""
+
+    config: ChannelConfig
+    limits: Limits
+    max_in_flight: int
+    backoff: Backoff
+
+    @classmethod
+    def of(cls, config: ChannelConfig) -> Settings:
+        """Derive the values."""
+        batch, on_error = config.batch, config.on_error
+        return cls(
+            config,
+            Limits(batch.max_records, batch.max_bytes, batch.linger),
+            config.max_in_flight,
+            Backoff(on_error.backoff, on_error.max_backoff),
+        )
+
+
+class LiveSettings:
+    """Where the parts of a channel find its settings whenever they need them.
+
+    Read on any thread; who reads ``now`` once has values that belong together. Replaced by the
+    channel only.
+    """
+
+    __slots__ = ("now",)
+
+    def __init__(self, config: ChannelConfig) -> None:
+        self.now = Settings.of(config)
+
+    def replace(self, config: ChannelConfig) -> None:
+        """Go on with ``config``."""
+        self.now = Settings.of(config)
+
+    @property
+    def config(self) -> ChannelConfig:
+        """The configuration at this moment."""
+        return self.now.config

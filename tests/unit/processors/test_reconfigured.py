@@ -1,0 +1,78 @@
+"""What of a processor's configuration is taken over while it runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headrace.config import ChannelConfig
+from headrace.metrics import Metrics
+from headrace.processors import BatchResponse
+from headrace.processors.contract import ChannelContext
+from headrace.processors.simple import SimpleKafkaProcessor
+from headrace.spark.decode import Decode, Decoding, OnUndecodable
+from headrace.testing.clock import FakeClock
+from headrace.testing.records import FakeRecord, make_batch
+from tests.unit.processors.spark_bench import Bench
+
+
+def configured(processor: dict[str, Any], **settings: Any) -> ChannelConfig:
+    """Return a channel's configuration with this processor."""
+    sink = "noop" if processor["type"] == "spark" else "a:b"
+    least = {"topics": ["events"], "group": "group", "sink": sink, "processor": processor}
+    return ChannelConfig.model_validate({**least, **settings})
+
+
+def test_a_simple_processor_reads_at_the_rate_configured_now() -> None:
+    """A rate is begun, changed and taken away between two batches."""
+    processor = SimpleKafkaProcessor(lambda _: None)
+    processor.open(ChannelContext("channel", "group", Metrics(), FakeClock()))
+    batch = make_batch([b"x"] * 10)
+    assert processor.on_next_batch(batch) == BatchResponse.advance()
+    processor.on_reconfigured(configured({"type": "simple", "max_read_rate": 5.0}))
+    assert processor.on_next_batch(batch) == BatchResponse.advance(wait=2.0)
+    processor.on_reconfigured(configured({"type": "simple", "max_read_rate": 10.0}))
+    assert processor.on_next_batch(batch) == BatchResponse.advance(wait=1.0)
+    processor.on_reconfigured(configured({"type": "simple"}))
+    assert processor.on_next_batch(batch) == BatchResponse.advance()
+
+
+def test_an_unchanged_rate_goes_on_counting() -> None:
+    """Another change does not give a member the time again that it has used up."""
+    processor = SimpleKafkaProcessor(lambda _: None)
+    processor.open(ChannelContext("channel", "group", Metrics(), FakeClock()))
+    limited = configured({"type": "simple", "max_read_rate": 5.0})
+    processor.on_reconfigured(limited)
+    batch = make_batch([b"x"] * 10)
+    assert processor.on_next_batch(batch) == BatchResponse.advance(wait=2.0)
+    processor.on_reconfigured(limited)
+    assert processor.on_next_batch(batch) == BatchResponse.advance(wait=4.0)
+
+
+def test_a_simple_processor_delays_for_as_long_as_configured_now() -> None:
+    """A record that was ripe has to wait once there is a delay."""
+    processor, clock = SimpleKafkaProcessor(lambda _: None), FakeClock(1000.0)
+    processor.open(ChannelContext("channel", "group", Metrics(), clock))
+    batch = make_batch([FakeRecord(offset_=1, timestamp_=int(clock.time() * 1000) - 1000)])
+    assert processor.on_next_batch(batch) == BatchResponse.advance()
+    processor.on_reconfigured(configured({"type": "simple", "delay": "6s"}))
+    answer = processor.on_next_batch(batch)
+    assert (answer.offset, round(answer.wait)) == (batch.start, 5)
+
+
+def test_micro_batches_are_merged_timed_and_decoded_as_configured_now() -> None:
+    """Limits, the time of a job and the undecodable follow the configuration."""
+    bench = Bench()
+    spark = {"type": "spark", "reducer": "a:b", "decode": "json", "schema": "x INT"}
+    config = configured({**spark, "max_records": 10, "undecodable": "skip"}, batch_timeout="15s")
+    bench.processor.on_reconfigured(config)
+    assert bench.engine.decode == Decode(Decoding.JSON, "x INT", OnUndecodable.SKIP)
+    bench.send(0)
+    bench.send(1)
+    bench.turn()
+    bench.turn()
+    assert [job.records for job in bench.engine.jobs] == [10, 10]
+    bench.engine.seconds = 20.0
+    bench.processor.on_reconfigured(configured(spark, batch_timeout="1m"))
+    bench.send(2)
+    bench.turn()
+    assert len(bench.engine.jobs) == 3
