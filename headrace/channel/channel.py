@@ -120,6 +120,7 @@ class InboundKafkaChannel:
         """
         self._become(ChannelState.STARTING)
         try:
+            self._metrics.begin_channel(self.name)
             self._parts.pausing.restore()
             self._processor.open(
                 ChannelContext(

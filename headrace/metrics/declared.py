@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager, suppress
+from itertools import product
 from platform import python_version
 from time import perf_counter
 from typing import TYPE_CHECKING, TypeVar
@@ -25,6 +26,7 @@ M = TypeVar("M", bound=MetricWrapperBase)
 STAGE_BUCKETS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 
 _TOPIC = ("channel", "topic")
+_PAUSE_REASONS = ("operator", "downstream", "error", "config")
 
 
 class Metrics:
@@ -72,9 +74,17 @@ class Metrics:
 
     def _declare_delivery(self) -> None:
         self.records = self._counter("records", "Records answered.", *_TOPIC)
-        self.batches = self._counter("batches", "Batches by how they ended.", *_TOPIC, "outcome")
+        self.batches = self._counter(
+            "batches",
+            "Batches by how they ended.",
+            *_TOPIC,
+            outcome=("answered", "failed", "withdrawn"),
+        )
         self.skipped = self._counter(
-            "skipped_records", "Records passed over by policy.", *_TOPIC, "reason"
+            "skipped_records",
+            "Records passed over by policy.",
+            *_TOPIC,
+            reason=("failed", "undecodable", "out_of_range"),
         )
         self.errors = self._counter(
             "processor_errors", "Errors handed to on_exception.", *_TOPIC, "error"
@@ -89,6 +99,7 @@ class Metrics:
             "histogram",
             ("channel", "stage"),
             "Time spent by stage of the data flow.",
+            {"stage": ("on_next_batch", "arrow", "reduce", "sink_commit", "commit")},
         )
         self.stage_seconds = self._declared(
             stages,
@@ -110,7 +121,7 @@ class Metrics:
             "foreign_commits",
             "Stored offsets found to be somebody else's, or gone, by what was found.",
             *_TOPIC,
-            "finding",
+            finding=("stale", "foreign", "late", "missing", "superseded"),
         )
 
     def _declare_group(self) -> None:
@@ -118,7 +129,18 @@ class Metrics:
             "rebalances", "Changes of what this member is to have.", "channel"
         )
         self.claims_lost = self._counter(
-            "claims_lost", "Claims that ended without being given back.", "channel", "reason"
+            "claims_lost",
+            "Claims that ended without being given back.",
+            "channel",
+            reason=(
+                "lease_over",
+                "session_lost",
+                "membership_lost",
+                "node_changed",
+                "fenced",
+                "stopped",
+                "failed",
+            ),
         )
         self.suspended = self._gauge(
             "coordination_suspended",
@@ -132,18 +154,21 @@ class Metrics:
             "group_partitions",
             "Partitions of the group that somebody has to look at, as this member sees it.",
             "channel",
-            "condition",
+            condition=("unowned", "pending", "contended", "missing", "foreign"),
         )
 
     def _declare_health(self) -> None:
         self.pauses = self._gauge(
-            "pauses", "Pauses of the channel and of single partitions.", "channel", "reason"
+            "pauses",
+            "Pauses of the channel and of single partitions.",
+            "channel",
+            reason=_PAUSE_REASONS,
         )
         self.paused_since = self._gauge(
             "paused_since_timestamp_seconds",
             "When the oldest pause of a reason began, in seconds since the epoch; 0 without one.",
             "channel",
-            "reason",
+            reason=_PAUSE_REASONS,
         )
         self.stalls = self._counter(
             "stalls", "Partitions found to stand still though their log grew.", "channel", "topic"
@@ -152,24 +177,34 @@ class Metrics:
             "abandoned_workers", "Worker threads given up as hung.", "channel"
         )
 
-    def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
-        spec = MetricSpec(f"headrace_{name}", "gauge", labels, text)
-        return self._declared(spec, Gauge(spec.name, text, labels, registry=self.registry))
+    def _gauge(self, name: str, text: str, *labels: str, **values: tuple[str, ...]) -> Gauge:
+        spec = MetricSpec(f"headrace_{name}", "gauge", (*labels, *values), text, values)
+        return self._declared(spec, Gauge(spec.name, text, spec.labels, registry=self.registry))
 
-    def _counter(self, name: str, text: str, *labels: str) -> Counter:
-        spec = MetricSpec(f"headrace_{name}_total", "counter", labels, text)
-        return self._declared(spec, Counter(spec.name, text, labels, registry=self.registry))
+    def _counter(self, name: str, text: str, *labels: str, **values: tuple[str, ...]) -> Counter:
+        """Declare a counter. ``values`` names the labels whose values are known, and these."""
+        spec = MetricSpec(f"headrace_{name}_total", "counter", (*labels, *values), text, values)
+        return self._declared(spec, Counter(spec.name, text, spec.labels, registry=self.registry))
 
     def _declared(self, spec: MetricSpec, metric: M) -> M:
         self.specs.append(spec)
         self._metrics.append((spec, metric))
         return metric
 
+    def begin_channel(self, channel: str) -> None:
+        """Have what is counted of a channel begin at 0: ``increase`` does not see a first event."""
+        self._begin({"channel": channel})
+
     def begin_topic(self, channel: str, topic: str) -> None:
-        """Have what is counted of a topic begin at 0: ``increase`` does not see a first event."""
+        """Have what is counted of a topic begin at 0, as :meth:`begin_channel` does."""
+        self._begin({"channel": channel, "topic": topic})
+
+    def _begin(self, given: Mapping[str, str]) -> None:
+        """Make the series of the counters whose further labels have known values."""
         for spec, metric in self._metrics:
-            if spec.kind == "counter" and spec.labels == _TOPIC:
-                metric.labels(channel, topic)
+            if spec.kind == "counter" and {*given, *spec.values} == set(spec.labels):
+                for chosen in product(*spec.values.values()):
+                    metric.labels(*given.values(), *chosen)
 
     def forget_topic(self, channel: str, topic: str) -> None:
         """Drop the series of a topic that is none of the channel's any more."""

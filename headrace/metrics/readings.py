@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter as Counts
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from headrace.thread_time import Activity, Role
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from headrace.thread_time import ThreadTime
 
@@ -23,12 +25,14 @@ class MetricSpec:
     """What is declared of one metric.
 
     ``name`` is what a query says; of a histogram without ``_bucket``, ``_sum`` and ``_count``.
+    ``values`` has those of labels that are known beforehand: the last ones of ``labels``.
     """
 
     name: str
     kind: str
     labels: tuple[str, ...]
     text: str
+    values: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +90,22 @@ _READ = {
 }
 
 _STATES = MetricSpec(
-    "headrace_partitions", "gauge", ("channel", "state"), "Partitions held, by state."
+    "headrace_partitions",
+    "gauge",
+    ("channel", "state"),
+    "Partitions held, by state.",
+    {
+        "state": (
+            "starting",
+            "waiting",
+            "backing_off",
+            "running",
+            "suspended",
+            "paused",
+            "releasing",
+            "terminating",
+        )
+    },
 )
 
 _FRESHNESS = MetricSpec(
@@ -101,6 +120,10 @@ _THREADS = MetricSpec(
     "counter",
     ("channel", "role", "thread", "activity"),
     "Time of the channel's threads, by what they spend it on.",
+    {
+        "role": tuple(role.value for role in Role),
+        "activity": tuple(activity.value for activity in Activity),
+    },
 )
 
 

@@ -2,12 +2,22 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.request import urlopen
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from headrace.channel.offset_guard import Finding
+from headrace.channel.pauses import PauseReason
+from headrace.channel.states import FINAL, PartitionState
+from headrace.coordinators.claims import LossReason
 from headrace.metrics import Metrics, MetricsServer, PartitionReading
 from headrace.thread_time import ACTIVITIES, Activity, Role
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from enum import Enum
 
 READING = PartitionReading(
     channel="main",
@@ -142,6 +152,33 @@ def test_what_is_counted_of_a_topic_begins_at_zero_and_is_forgotten() -> None:
     metrics.forget_topic("main", "gone")
     for name in ("headrace_commits_total", "headrace_batches_total"):
         assert {labels["topic"] for labels in samples(metrics, name)} == {"kept"}
+
+
+def test_what_is_counted_of_a_channel_begins_at_zero() -> None:
+    """The first lost claim of a kind is an increase from 0 as well."""
+    metrics = Metrics()
+    metrics.begin_channel("main")
+    found = samples(metrics, "headrace_claims_lost_total")
+    assert {labels["reason"] for labels in found} == {reason.value for reason in LossReason}
+    assert len(samples(metrics, "headrace_rebalances_total")) == 1
+
+
+@pytest.mark.parametrize(
+    ("metric", "label", "values"),
+    [
+        ("headrace_claims_lost_total", "reason", LossReason),
+        ("headrace_foreign_commits_total", "finding", set(Finding) - {Finding.INTACT}),
+        ("headrace_pauses", "reason", PauseReason),
+        ("headrace_paused_since_timestamp_seconds", "reason", PauseReason),
+        ("headrace_partitions", "state", set(PartitionState) - FINAL),
+    ],
+)
+def test_known_values_are_those_that_the_code_has(
+    metric: str, label: str, values: Iterable[Enum]
+) -> None:
+    """A label's values are declared as the enumeration has them that they come from."""
+    declared = next(spec.values[label] for spec in Metrics().specs if spec.name == metric)
+    assert set(declared) == {value.value for value in values}
 
 
 def test_a_channel_that_is_removed_leaves_no_series() -> None:
