@@ -155,8 +155,9 @@ class KafkaController:
             Deadline(deadline.at - reserve * 3 / 4, self._clock),
         )
         # first what keeps partitions from others
-        if not self.session.close(deadline):
-            left.append("the ZooKeeper session")
+        self.session.close(deadline)
+        if self.session.lingers:
+            left.append("the ZooKeeper session: no server was told, so it has to expire")
         if self._spark is not None:
             self._spark.stop(deadline)
         self._identity.release()

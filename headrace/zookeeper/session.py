@@ -143,6 +143,15 @@ class ZooKeeperSession:
                 self._stored = None
         return True
 
+    @property
+    def lingers(self) -> bool:
+        """Whether servers were not told of the end of a session that they may keep.
+
+        Its nodes vanish when it expires, or when the next start ends it. Known after ``close``, of
+        a session with a ``store``.
+        """
+        return self._stored is not None
+
     def _ensure_chroot(self, deadline: Deadline) -> None:
         """Create the chroot where it is missing, through a client that does not live in it."""
         root = self._call("/", lambda: self._client.exists_async("/"), deadline.remaining)

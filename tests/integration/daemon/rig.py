@@ -89,6 +89,28 @@ def dawdle(record):
     keep(record)
 
 
+def hold(record):
+    _pause("hold")
+    time.sleep(1)
+    keep(record)
+
+
+def drain(record):
+    _pause("drain")
+    time.sleep(1)
+    keep(record)
+
+
+def _pause(mode):
+    import gc
+    from headrace.channel.channel import InboundKafkaChannel
+    from headrace.channel.pauses import PauseMode
+
+    for each in gc.get_objects():
+        if type(each) is InboundKafkaChannel:
+            each.pause(by="test", mode=PauseMode(mode))
+
+
 def two_arguments(record, other):
     keep(record)
 """

@@ -52,7 +52,9 @@ def _environment_of_children(pid: int) -> bytes:
     return b"".join(Path(f"/proc/{child}/environ").read_bytes() for child in children)
 
 
-@pytest.mark.parametrize("part", ["coordinator", "fetcher", "main_loop"])
+@pytest.mark.parametrize(
+    "part", ["coordinator", pytest.param("fetcher", marks=pytest.mark.slow), "main_loop"]
+)
 def test_the_watchdog_starves_when_a_part_hangs(
     site: Site, supervisor: Supervisor, part: str
 ) -> None:

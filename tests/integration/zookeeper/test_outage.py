@@ -8,6 +8,7 @@ import pytest
 from headrace.clock import Deadline
 from headrace.local.zookeeper import ZooKeeperServer
 from headrace.zookeeper.errors import OutcomeUnknownError
+from headrace.zookeeper.identity import Identity
 from headrace.zookeeper.protocol import SessionState
 from headrace.zookeeper.session import ZooKeeperSession
 from headrace.zookeeper.settings import ZooKeeperSettings
@@ -76,3 +77,23 @@ def _answers(session: ZooKeeperSession) -> bool:
     except OutcomeUnknownError:
         return False
     return True
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_a_session_whose_end_nobody_heard_of_is_kept_for_the_next_start(
+    server: ZooKeeperServer, tmp_path: Path, *, told: bool
+) -> None:
+    """It ends in time though the server is silent; the next session can still end it."""
+    identity = Identity(tmp_path / "state", "a")
+    identity.acquire()
+    settings = ZooKeeperSettings(server.address, session_timeout=2)
+    session = ZooKeeperSession(settings, identity)
+    session.start()
+    session.create("/mine", ephemeral=True)
+    if not told:
+        server.pause(Deadline.after(WAIT))
+    assert session.close(Deadline.after(WAIT))
+    assert session.lingers is not told
+    assert (identity.load() is None) is told
+    server.resume()
+    identity.release()

@@ -1,0 +1,177 @@
+"""Stops of real daemons while something is missing, hangs or is not done yet."""
+
+from __future__ import annotations
+
+import signal
+from typing import TYPE_CHECKING
+
+import pytest
+
+from headrace.clock import SYSTEM_CLOCK, Deadline
+from headrace.local import KafkaBroker
+from headrace.local.ports import LOOPBACK, free_port
+from tests.brokers import Broker
+from tests.integration.daemon.rig import WAIT, Site, eventually
+from tests.integration.outages.cable import Cable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+    from typing import Any
+
+    from tests.integration.daemon.rig import Daemon
+
+#: Seconds that a stop has in these tests, and those beside that for the process's end.
+LIMIT, MARGIN = 6.0, 3.0
+
+
+@pytest.fixture
+def cable(zookeeper_hosts: str) -> Iterator[Cable]:
+    """The way to ZooKeeper, which a test may cut."""
+    cable = Cable(int(zookeeper_hosts.rpartition(":")[2]))
+    yield cable
+    cable.close()
+
+
+@pytest.fixture
+def frozen(
+    zookeeper_hosts: str, tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
+) -> Iterator[tuple[Site, KafkaBroker]]:
+    """A site on a broker of its own, which the test may freeze."""
+    server = KafkaBroker(tmp_path_factory.mktemp("kafka"))
+    server.start(Deadline.after(WAIT))
+    site = Site(Broker(server.address), zookeeper_hosts, tmp_path)
+    yield site, server
+    server.resume()
+    site.close()
+    server.kill()
+
+
+def _document(site: Site, function: str = "keep", **channel: Any) -> dict[str, Any]:
+    return {**site.document(function, **channel), "shutdown_timeout": f"{LIMIT:.0f}s"}
+
+
+def _stopped(daemon: Daemon) -> int:
+    """Ask for a stop and return the exit code, having seen that the deadline was kept."""
+    begin = SYSTEM_CLOCK.monotonic()
+    daemon.signal(signal.SIGTERM)
+    code = daemon.wait()
+    assert SYSTEM_CLOCK.monotonic() - begin < LIMIT + MARGIN
+    assert "Traceback" not in daemon.text()
+    return code
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        pytest.param(Cable.cut, id="silent"),
+        pytest.param(Cable.break_off, id="refusing", marks=pytest.mark.slow),
+    ],
+)
+def test_a_stop_without_zookeeper_commits_and_says_what_it_could_not_give_back(
+    site: Site, cable: Cable, fault: Any
+) -> None:
+    """Within the lease the batch that is out is finished; exit 5, and the next start goes on."""
+    document = _document(site, "dawdle")
+    document["zookeeper"] |= {"hosts": cable.address, "session_timeout": "20s"}
+    site.broker.produce(site.partition(0), b"first")
+    daemon = site.daemon(document).start()
+    eventually(lambda: daemon.metric("headrace_partitions", channel="main", state="running"))
+    fault(cable)
+    assert _stopped(daemon) == 5
+    assert site.seen() == ["first"]
+    assert "the ZooKeeper session" in str(daemon.wait_event("stop_overran")["unfinished"])
+    cable.mend()
+    again = site.daemon(document).start()
+    again.wait_event("zookeeper_predecessor_ended")
+    again.wait_event("partition_claimed")
+    assert _stopped(again) == 0
+
+
+def test_a_stop_without_kafka_gives_back_and_says_what_was_not_committed(
+    frozen: tuple[Site, KafkaBroker],
+) -> None:
+    """Exit 5 by the deadline, with the offset named; no node is left, so that others can go on."""
+    site, server = frozen
+    site.broker.produce(site.partition(0), b"first")
+    daemon = site.daemon(_document(site, "dawdle", commit_interval="10s")).start()
+    eventually(lambda: site.seen() == ["first"])
+    server.pause(Deadline.after(WAIT))
+    assert _stopped(daemon) == 5
+    left = daemon.wait_event("stop_overran")["unfinished"]
+    assert any(f"{site.partition(0)}: commit of offset 1" in thing for thing in left)
+    assert site.nodes() == []
+
+
+@pytest.mark.parametrize("mode", ["hold", "drain"])
+def test_a_stop_while_a_pause_begins(site: Site, mode: str) -> None:
+    """The batch that the pause waits for is finished and committed, and the exit code is 0."""
+    site.broker.produce(site.partition(0), b"first")
+    daemon = site.daemon(_document(site, mode)).start()
+    daemon.wait_event("channel_paused")
+    assert site.seen() == []
+    assert _stopped(daemon) == 0
+    assert site.seen() == ["first"]
+    assert site.offsets() == [1, 0]
+    assert site.nodes() == []
+
+
+@pytest.mark.parametrize("mode", ["hold", "drain"])
+def test_a_stop_during_a_pause(site: Site, mode: str) -> None:
+    """What rests stays where it is: the second record is for the next start."""
+    site.broker.produce(site.partition(0), b"first", b"second")
+    document = _document(site, mode, batch={"linger": 0, "max_records": 1})
+    daemon = site.daemon(document).start()
+    eventually(lambda: site.offsets() == [1, 0])
+    if mode == "drain":
+        eventually(lambda: site.nodes() == [])
+    assert _stopped(daemon) == 0
+    assert site.seen() == ["first"]
+    assert site.offsets() == [1, 0]
+    assert site.nodes() == []
+
+
+def test_a_stop_before_zookeeper_was_reached(site: Site) -> None:
+    """The start waits for a server that is not there; exit code 0 at once."""
+    document = _document(site)
+    document["zookeeper"]["hosts"] = f"{LOOPBACK}:{free_port()}"
+    daemon = site.daemon(document).start()
+    daemon.wait_event("metrics_served")
+    assert _stopped(daemon) == 0
+    assert daemon.wait_event("stopped_during_start")["signal"] == "SIGTERM"
+
+
+def test_a_second_signal_ends_a_stop_that_hangs_without_servers(site: Site, cable: Cable) -> None:
+    """It does not wait for ZooKeeper either."""
+    document = site.document()
+    document["zookeeper"]["hosts"] = cable.address
+    daemon = site.daemon(document).start()
+    daemon.wait_event("partition_claimed")
+    cable.cut()
+    daemon.signal(signal.SIGINT)
+    daemon.wait_event("stopping")
+    daemon.signal(signal.SIGINT)
+    assert daemon.wait() == 128 + signal.SIGINT
+
+
+@pytest.mark.slow
+def test_a_start_that_is_called_off_without_servers(site: Site, cable: Cable) -> None:
+    """A second signal does not wait for its end; without a session there is nothing to end."""
+    document = _document(site)
+    document["zookeeper"] |= {"hosts": cable.address, "session_timeout": "20s"}
+    document["kafka"]["bootstrap_servers"] = f"{LOOPBACK}:{free_port()}"
+    daemon = site.daemon(document).start()
+    daemon.wait_event("zookeeper_session_started")
+    cable.cut()
+    daemon.signal(signal.SIGTERM)
+    eventually(lambda: "stopping" in _states(daemon))
+    daemon.signal(signal.SIGTERM)
+    assert daemon.wait() == 128 + signal.SIGTERM
+    other = {**document, "instance_id": "two"}
+    again = site.daemon(other).start()
+    again.wait_event("metrics_served")
+    assert _stopped(again) == 0
+
+
+def _states(daemon: Daemon) -> list[str]:
+    return [e["state"] for e in daemon.events() if e["event"] == "channel_state_changed"]
