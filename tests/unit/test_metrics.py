@@ -13,6 +13,7 @@ from headrace.channel.pauses import PauseReason
 from headrace.channel.states import FINAL, PartitionState
 from headrace.coordinators.claims import LossReason
 from headrace.metrics import Metrics, MetricsServer, PartitionReading
+from headrace.metrics.reference import BEGIN, END, main, render, update
 from headrace.thread_time import ACTIVITIES, Activity, Role
 
 if TYPE_CHECKING:
@@ -35,6 +36,8 @@ READING = PartitionReading(
 #: What dashboards and alerts rely on: renaming one breaks them without a sound. A change here is a
 #: change for those who run Headrace, and has a line in CHANGELOG.md.
 GOLDEN = Path(__file__).with_name("metrics.golden")
+
+PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
 
 
 def used() -> Metrics:
@@ -85,6 +88,24 @@ def test_what_is_declared_is_served() -> None:
     served = {name: (kind, labels) for name, (kind, labels, _) in scraped(used()).items()}
     assert {name: found for name, found in served.items() if name in declared} == declared
     assert all(name.startswith("process_") for name in served.keys() - declared.keys())
+
+
+def test_the_page_is_up_to_date() -> None:
+    """docs/metrics.md has the table that the declarations give."""
+    page = PAGE.read_text(encoding="utf-8")
+    assert page == update(page), f"run: python -m headrace.metrics.reference {PAGE}"
+
+
+def test_the_table_is_written_between_its_markers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The script keeps what stands around it."""
+    page = tmp_path / "page.md"
+    page.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n", encoding="utf-8")
+    monkeypatch.setattr("sys.argv", ["reference", str(page)])
+    main()
+    text = page.read_text(encoding="utf-8")
+    assert text == f"before\n{BEGIN}\n\n{render()}\n\n{END}\nafter\n"
 
 
 def test_partitions_are_read_at_each_scrape() -> None:
