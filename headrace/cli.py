@@ -11,6 +11,7 @@ from headrace.config.cli import check, schema
 from headrace.config.kinds.moments import parse_moment
 from headrace.demo.cli import demo
 from headrace.groups.cli import group
+from headrace.health import health
 from headrace.local.cli import app as local
 from headrace.offsets.cli import app as offsets
 from headrace.version import VERSION
@@ -29,6 +30,7 @@ app.command()(check)
 app.command()(schema)
 app.command()(demo)
 app.command()(group)
+app.command()(health)
 app.add_typer(local, name="local")
 app.add_typer(offsets, name="offsets")
 

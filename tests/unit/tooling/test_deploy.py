@@ -1,0 +1,57 @@
+"""The files in ``deploy`` agree with the code."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from headrace.channel import committer, fetcher
+from headrace.config.model.root import Config
+from headrace.daemon import START_TIMEOUT, ExitCode
+
+ROOT = Path(__file__).parents[3]
+UNIT = ROOT / "deploy" / "systemd" / "headrace.service"
+
+#: The longest session that the configuration allows.
+LONGEST_SESSION = 60.0
+
+_UNITS = {"s": 1.0, "min": 60.0}
+
+
+def _settings(name: str) -> list[str]:
+    return re.findall(rf"^{name}=(.*)$", UNIT.read_text(encoding="utf-8"), re.MULTILINE)
+
+
+def _seconds(name: str) -> float:
+    found = re.fullmatch(r"(\d+)(s|min)", _settings(name)[0])
+    assert found is not None
+    return int(found[1]) * _UNITS[found[2]]
+
+
+def _codes(name: str) -> set[int]:
+    return {int(code) for code in _settings(name)[0].split()}
+
+
+def test_systemd_starts_again_what_can_come_right() -> None:
+    """Every failure but a wrong configuration, whatever else Restart= says of it."""
+    assert _settings("Restart") == ["on-failure"]
+    assert _codes("RestartPreventExitStatus") == {ExitCode.CONFIG}
+    assert _codes("RestartForceExitStatus") == {ExitCode.NOT_STARTED, ExitCode.RESTART}
+
+
+def test_systemd_waits_longer_than_the_process() -> None:
+    """For the start, the stop and the slowest turn: systemd kills only what keeps to no limit."""
+    stop: float = Config.model_fields["shutdown_timeout"].default
+    assert _seconds("TimeoutStartSec") > START_TIMEOUT
+    assert _seconds("TimeoutStopSec") >= stop + 10
+    limits = (committer.TURN_LIMIT, fetcher.TURN_LIMIT, LONGEST_SESSION)
+    assert _seconds("WatchdogSec") >= 2 * max(limits)
+
+
+def test_the_unit_checks_before_it_starts_or_reloads() -> None:
+    """A bad file ends both with its own message."""
+    check = "/opt/headrace/bin/headrace check -c /etc/headrace/headrace.yaml"
+    assert _settings("ExecStartPre") == [check]
+    assert _settings("ExecReload") == [check, "/bin/kill -HUP $MAINPID"]
+    assert _settings("KillMode") == ["mixed"]
+    assert _settings("Type") == ["notify"]
