@@ -20,7 +20,7 @@ from headrace.controller import KafkaController
 from headrace.diagnostics import Diagnostics
 from headrace.errors import ConfigError, FatalError, StartError
 from headrace.logs import configure_logging, install_hooks
-from headrace.metrics import Metrics, MetricsServer
+from headrace.metrics import Metrics, MetricsServer, omit_creation_times
 from headrace.service import Service
 
 if TYPE_CHECKING:
@@ -182,6 +182,7 @@ def _serve(path: Path, config: Config, until: Until | None) -> ExitCode:
     process = LocalProcess(path, signals.ask)
     service = Service.from_environment()
     service.status("starting")
+    omit_creation_times()
     metrics = Metrics()
     server = _metrics_server(config, metrics)
     controller = KafkaController(config, metrics=metrics, until=until)

@@ -9,6 +9,7 @@ from headrace.metrics.server import (
     MetricsServer,
     Sample,
     metrics_text,
+    omit_creation_times,
     read_metrics,
 )
 
@@ -20,5 +21,6 @@ __all__ = [
     "PartitionReading",
     "Sample",
     "metrics_text",
+    "omit_creation_times",
     "read_metrics",
 ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter as Counts
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -141,16 +140,20 @@ class PartitionCollector(Collector):
     def collect(self) -> Iterable[GaugeMetricFamily]:
         """Return all families, without samples where nothing is held."""
         families = {name: _gauges(spec) for name, spec in _READ.items()}
-        counts: Counts[tuple[str, str]] = Counts()
+        watched = list(self.sources.items())
+        counts = {
+            (channel, state): 0 for channel, _ in watched for state in _STATES.values["state"]
+        }
         freshest: dict[str, float] = {}
-        for source in list(self.sources.values()):
+        for _, source in watched:
             for reading in source():
                 labels = [reading.channel, reading.topic, str(reading.partition)]
                 for name, family in families.items():
                     value = getattr(reading, name)
                     if value is not None:
                         family.add_metric(labels, value)
-                counts[reading.channel, reading.state] += 1
+                state = reading.channel, reading.state
+                counts[state] = counts.get(state, 0) + 1
                 if reading.sink_seconds is not None:
                     best = freshest.get(reading.channel, reading.sink_seconds)
                     freshest[reading.channel] = min(best, reading.sink_seconds)

@@ -8,7 +8,12 @@ from socket import SHUT_RDWR
 from typing import TYPE_CHECKING
 from urllib.request import urlopen
 
-from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, generate_latest, start_http_server
+from prometheus_client import (
+    CONTENT_TYPE_PLAIN_0_0_4,
+    disable_created_metrics,
+    generate_latest,
+    start_http_server,
+)
 from prometheus_client.parser import text_string_to_metric_families
 
 if TYPE_CHECKING:
@@ -24,6 +29,14 @@ CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 def metrics_text(metrics: Metrics) -> bytes:
     """Return all metrics in the text format of Prometheus. Any thread."""
     return generate_latest(metrics.registry)
+
+
+def omit_creation_times() -> None:
+    """Leave out when each series was created, of all metrics of the process.
+
+    They would double the number of series, and tell nothing that Prometheus uses.
+    """
+    disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
 class MetricsServer:

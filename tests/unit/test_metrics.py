@@ -120,9 +120,12 @@ def test_partitions_are_read_at_each_scrape() -> None:
         ("headrace_lag_seconds", 2.5),
         ("headrace_sink_freshness_seconds", 1.5),
         ("headrace_owner_epoch", 2),
-        ("headrace_partitions", 1),
     ):
         assert found[name][2] == value
+    where = {"channel": "main", "state": "waiting"}
+    assert metrics.registry.get_sample_value("headrace_partitions", where) == 1
+    elsewhere = {"channel": "main", "state": "starting"}
+    assert metrics.registry.get_sample_value("headrace_partitions", elsewhere) == 0
     metrics.forget_partitions("main")
     assert "headrace_position" not in scraped(metrics)
 

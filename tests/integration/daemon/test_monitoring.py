@@ -1,0 +1,114 @@
+"""Alerts and dashboard on a real Prometheus that scrapes a real daemon."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from typing import TYPE_CHECKING, Any
+from urllib.request import urlopen
+
+import pytest
+import yaml
+
+from headrace.metrics import Metrics
+from tests.integration.daemon.prometheus import DEPLOY, Prometheus, prometheus, tool
+from tests.integration.daemon.rig import eventually
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.integration.daemon.rig import Daemon, Site
+
+pytestmark = pytest.mark.slow
+
+#: A metric with what narrows it down.
+_SELECTOR = re.compile(r"\b(?:headrace_[a-z_]+|process_[a-z_]+|up)\b(?:\{[^}]*\})?")
+
+
+def promtool(*arguments: str | Path, text: bytes = b"") -> None:
+    """Run promtool; what it complains of fails the test."""
+    command = [tool("promtool"), *map(str, arguments)]
+    done = subprocess.run(command, input=text, capture_output=True, check=False, timeout=60)
+    assert done.returncode == 0, (done.stdout + done.stderr).decode()
+
+
+def test_the_files_are_what_prometheus_takes() -> None:
+    """The scrape configuration and the alerts are valid."""
+    promtool("check", "config", DEPLOY / "prometheus" / "prometheus.yml")
+    promtool("check", "rules", DEPLOY / "prometheus" / "alerts.yml")
+
+
+def test_each_alert_fires_when_it_has_to_and_only_then() -> None:
+    """The cases of alerts_test.yml hold."""
+    promtool("test", "rules", DEPLOY / "prometheus" / "alerts_test.yml")
+
+
+def busy(site: Site) -> Daemon:
+    """Return a daemon that has processed records, and skipped one that failed."""
+    quick = {"policy": "skip", "max_attempts": 2, "backoff": "1ms", "max_backoff": "10ms"}
+    for number in (0, 1):
+        site.broker.produce(site.partition(number), b"a", b"poison", b"c")
+    daemon = site.run("refuse_poison", on_error=quick)
+    eventually(lambda: site.offsets() == [3, 3])
+    return daemon
+
+
+def test_the_metrics_are_as_prometheus_wants_them(site: Site) -> None:
+    """Promtool finds nothing wrong with what a daemon serves, and all of it is declared."""
+    port = busy(site).wait_event("metrics_served")["port"]
+    with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
+        text = answer.read()
+    promtool("check", "metrics", text=text)
+    served = set(re.findall(r"^# TYPE (\S+)", text.decode(), re.MULTILINE))
+    ours = {name for name in served if not name.startswith("process_")}
+    assert ours == {spec.name for spec in Metrics().specs}
+
+
+def test_each_query_has_an_answer(site: Site, tmp_path: Path) -> None:
+    """Every expression of the dashboard has a series, and so has every part of every alert."""
+    daemon = busy(site)
+    port = daemon.wait_event("metrics_served")["port"]
+    with prometheus(tmp_path, f"127.0.0.1:{port}") as server:
+        # a rate takes two scrapes, and the deriv of an alert two minutes, which nobody waits for
+        eventually(lambda: server.query('count_over_time(up{job="headrace"}[1m]) >= 4'))
+        silent = [query for query in queries() if not server.query(query)]
+        assert silent == []
+        eventually(lambda: all(rule["health"] == "ok" for rule in server.rules()))
+        assert len(server.rules()) == len(alerts())
+        assert downs(server) == ["inactive"]
+        daemon.kill()
+        eventually(lambda: downs(server) == ["pending"])
+
+
+def downs(server: Prometheus) -> list[str]:
+    """Return the state of the alert that says that a daemon is down."""
+    return [rule["state"] for rule in server.rules() if rule["name"] == "HeadraceDown"]
+
+
+def alerts() -> list[dict[str, Any]]:
+    """Return all alert rules."""
+    document = yaml.safe_load((DEPLOY / "prometheus" / "alerts.yml").read_text(encoding="utf-8"))
+    return [rule for group in document["groups"] for rule in group["rules"]]
+
+
+def queries() -> list[str]:
+    """Return what has to have a series while all is well."""
+    dashboard = json.loads(
+        (DEPLOY / "grafana" / "dashboards" / "headrace.json").read_text(encoding="utf-8")
+    )
+    shown = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", [])]
+    offered = [
+        _SELECTOR.search(variable["definition"])
+        for variable in dashboard["templating"]["list"]
+        if variable["type"] == "query"
+    ]
+    parts = [part for rule in alerts() for part in _SELECTOR.findall(rule["expr"])]
+    found = [*shown, *(match[0] for match in offered if match is not None), *parts]
+    return [_complete(query) for query in found]
+
+
+def _complete(query: str) -> str:
+    """Put in what Grafana does: everything chosen, and four times the scrape interval."""
+    chosen = re.sub(r"\$(instance|channel|topic)\b", ".*", query)
+    return chosen.replace("$__rate_interval", "10s")
