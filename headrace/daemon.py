@@ -7,6 +7,7 @@ import signal
 import sys
 from contextlib import contextmanager
 from enum import IntEnum
+from functools import partial
 from typing import TYPE_CHECKING
 
 import structlog
@@ -16,7 +17,7 @@ from headrace.admin.process import LocalProcess
 from headrace.admin.server import AdminServer
 from headrace.clock import Deadline
 from headrace.config import load
-from headrace.controller import KafkaController
+from headrace.controller import KafkaController, Reloader
 from headrace.diagnostics import Diagnostics
 from headrace.errors import ConfigError, FatalError, StartError
 from headrace.logs import configure_logging, install_hooks
@@ -24,7 +25,7 @@ from headrace.metrics import Metrics, MetricsServer, omit_creation_times
 from headrace.service import Service
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
     from types import FrameType
 
@@ -49,6 +50,10 @@ _TURN = 0.5
 
 #: Seconds in which the group's offsets have to be read, while no signal is heard.
 _FINISH_TIMEOUT = 2.0
+
+
+#: The part of a stop's time that a reload has to come to the end of its step.
+RELOAD_SHARE = 0.3
 
 
 class ExitCode(IntEnum):
@@ -115,6 +120,8 @@ def run(path: Path, until: Until | None = None) -> ExitCode:
 class Signals:
     """SIGTERM and SIGINT: the first asks for a graceful stop, the second ends the process.
 
+    SIGHUP calls ``hang_up``, which must neither block nor take a lock.
+
     The handlers are installed on construction and stay until the process ends, so that a signal
     during the start or the stop is heard too.
     """
@@ -123,6 +130,8 @@ class Signals:
         self.asked: str | None = None
         self._interrupts = False
         self._heard = False
+        self.hang_up: Callable[[str], None] = lambda _: None
+        signal.signal(signal.SIGHUP, lambda *_: self.hang_up("SIGHUP"))
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._handle)
         signal.signal(signal.SIGUSR2, self._begin)
@@ -186,32 +195,50 @@ def _serve(path: Path, config: Config, until: Until | None) -> ExitCode:
     metrics = Metrics()
     server = _metrics_server(config, metrics)
     controller = KafkaController(config, metrics=metrics, until=until)
+    reloader = Reloader(path, controller, around=partial(_reloading, controller, service))
+    signals.hang_up = reloader.request
     Diagnostics(controller.activities).install()
     # a second process of the name must not touch what the first one's commands find it by
     controller.take_name()
     try:
         with _admin(controller, process):
-            return _live(controller, process, signals, service)
+            return _live(controller, reloader, process, signals, service)
     finally:
         if server is not None:
             server.close()
 
 
 def _live(
-    controller: KafkaController, process: LocalProcess, signals: Signals, service: Service
+    controller: KafkaController,
+    reloader: Reloader,
+    process: LocalProcess,
+    signals: Signals,
+    service: Service,
 ) -> ExitCode:
     """Start, wait and stop."""
     failure: BaseException | None = None
     try:
         with signals.interrupting():
             controller.start(Deadline.after(START_TIMEOUT), before_clean_up=signals.calm)
+        if not controller.is_bounded:
+            reloader.start()
         process.become(Phase.RUNNING)
         service.ready(_summary(controller))
         failure = _wait(controller, process, signals, service)
     except _StoppedEarly:
         log.info("stopped_during_start", signal=signals.asked)
     process.become(Phase.STOPPING)
-    return _stop(controller, failure, service)
+    return _stop(controller, reloader, failure, service)
+
+
+@contextmanager
+def _reloading(controller: KafkaController, service: Service) -> Iterator[None]:
+    """Tell the supervisor of a reload."""
+    service.reloading()
+    try:
+        yield
+    finally:
+        service.ready(_summary(controller))
 
 
 @contextmanager
@@ -267,12 +294,18 @@ def _wait(
     return None
 
 
-def _stop(controller: KafkaController, failure: BaseException | None, service: Service) -> ExitCode:
+def _stop(
+    controller: KafkaController,
+    reloader: Reloader,
+    failure: BaseException | None,
+    service: Service,
+) -> ExitCode:
     fatal = isinstance(failure, FatalError)
     usual = controller.config.shutdown_timeout
     deadline = Deadline.after(min(FATAL_STOP_TIMEOUT, usual) if fatal else usual)
     reason = "as asked" if failure is None else f"after {type(failure).__name__}: {failure}"
     with service.stopping(f"stopping {reason}", controller.turning, deadline):
+        reloader.stop(Deadline.after(deadline.remaining * RELOAD_SHARE))
         report = controller.stop(deadline)
     if fatal:
         return ExitCode.RESTART

@@ -19,7 +19,7 @@ from headrace.errors import FatalError
 from headrace.processors import ChannelContext
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from headrace.channel.activity import Activity
     from headrace.channel.bounds import Until
@@ -60,6 +60,7 @@ class InboundKafkaChannel:
         self._metrics = metrics
         self._clock = clock
         self._on_failure = on_failure
+        self._life = Lock()
         self._lock = Lock()
         self._state = ChannelState.NEW
         self._failure: BaseException | None = None
@@ -118,6 +119,10 @@ class InboundKafkaChannel:
         Raises:
             StartError: nothing was claimed; everything that had started is stopped again.
         """
+        with self._life:
+            self._start(deadline)
+
+    def _start(self, deadline: Deadline) -> None:
         self._become(ChannelState.STARTING)
         try:
             self._metrics.begin_channel(self.name)
@@ -154,8 +159,17 @@ class InboundKafkaChannel:
         """Finish what is out, commit it, give every partition back and leave the group. Blocks.
 
         Ends by ``deadline``, whatever hangs; what was not finished stands in the report and will
-        be delivered again to the next owner.
+        be delivered again to the next owner. Where another thread is starting or stopping it, that
+        is waited for.
         """
+        if not self._life.acquire(timeout=deadline.remaining):
+            return StopReport(("the channel did not stop in time",))
+        try:
+            return self._stop(deadline)
+        finally:
+            self._life.release()
+
+    def _stop(self, deadline: Deadline) -> StopReport:
         if self._state is ChannelState.STOPPED:
             return StopReport(())
         if self._state is ChannelState.NEW:
@@ -192,6 +206,15 @@ class InboundKafkaChannel:
         return self._parts.pausing.begin(
             reason, by=by, mode=mode, partition=partition, until=until, note=note
         )
+
+    def take_over(self, pauses: Iterable[Pause]) -> None:
+        """Begin with the operator's among the pauses of a channel in whose place this one comes.
+
+        Before ``start``. A processor's own pauses end with it.
+        """
+        kept = [pause for pause in pauses if pause.reason is PauseReason.OPERATOR]
+        if kept:
+            self._parts.pausing.take_over(kept)
 
     def resume(
         self,

@@ -13,7 +13,7 @@ from headrace.config.show import document
 from headrace.config.wording import dotted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from headrace.config.wording import Steps
 
@@ -124,3 +124,26 @@ def _same(one: Any, other: Any) -> bool:
     if isinstance(one, Mapping) and isinstance(other, Mapping):
         return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
     return isinstance(one, bool) == isinstance(other, bool) and bool(one == other)
+
+
+def adopt(before: Section, after: Section, changes: Iterable[Change]) -> Any:
+    """Return ``before`` with the values of ``after`` in the places of ``changes``."""
+    adopted: Any = before
+    for change in changes:
+        adopted = _adopt(adopted, after, change.steps)
+    return adopted
+
+
+def _adopt(before: Any, after: Any, steps: Steps) -> Any:
+    if not steps:
+        return after
+    first, rest = steps[0], steps[1:]
+    if isinstance(before, Section):
+        name = next(
+            n for n, field in type(before).model_fields.items() if first in (n, field.alias)
+        )
+        value = _adopt(getattr(before, name), getattr(after, name), rest)
+        return before.model_copy(update={name: value})
+    if first not in after:
+        return {key: value for key, value in before.items() if key != first}
+    return {**before, first: _adopt(before.get(first), after[first], rest)}

@@ -81,7 +81,8 @@ class Lane:
     def _run(self) -> None:
         while not self._stopping.is_set():
             try:
-                self._turn()
+                with self._runtime.turnstile.turn():
+                    self._turn()
             except Exception:
                 log.exception("lane_turn_failed", lane=self.name)
             finally:

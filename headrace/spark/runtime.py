@@ -17,22 +17,25 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from headrace import logs
+from headrace.clock import Deadline
 from headrace.errors import StartError
 from headrace.spark.arrow import SCHEMA, merge
 from headrace.spark.gateway import Jvm, forget_session
 from headrace.spark.handover import HandOver
 from headrace.spark.jvm_levels import JvmLevels
 from headrace.spark.settings import SparkSettings
+from headrace.spark.turnstile import Turnstile
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from headrace.clock import Deadline
 
 log = structlog.get_logger(__name__)
 
 #: Rows of a dummy micro-batch: few enough to be cheap, many enough for every task to have some.
 _WARM_UP_ROWS = 1000
+
+#: Seconds that a session has to end in before its JVM is killed for the one that replaces it.
+_END_TIMEOUT = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +64,7 @@ class SparkRuntime:
         self._session: SparkSession | None = None
         self._cores = 1
         self._levels = JvmLevels(self._view)
+        self.turnstile = Turnstile()
 
     def start(self) -> None:
         """Build and warm up the session; does nothing when there is one.
@@ -147,13 +151,60 @@ class SparkRuntime:
             self._discard()
             self._build()
 
+    def replace(self, settings: SparkSettings, deadline: Deadline) -> bool:
+        """Build the session with other settings, between two micro-batches. Blocks.
+
+        What the channels hold waits meanwhile. Where the new session cannot be built there is one
+        with the former settings again.
+
+        Returns:
+            False if a micro-batch did not end by the deadline: nothing was changed.
+
+        Raises:
+            StartError: the new settings cannot be used.
+        """
+        if not self.turnstile.close(deadline):
+            return False
+        try:
+            self._exchange(settings)
+        finally:
+            self.turnstile.open()
+        return True
+
+    def _exchange(self, settings: SparkSettings) -> None:
+        with self._lock:
+            former, self.settings = self.settings, settings
+            if self._session is None:
+                return
+            log.info("spark_replaced", generation=self.generation, pid=self.pid)
+            self._end(_END_TIMEOUT)
+            try:
+                self._build()
+            except StartError as error:
+                log.error("spark_not_replaced", error=str(error))  # noqa: TRY400 - the reason says it all
+                self.settings = former
+                self._build()
+                raise
+
     def stop(self, deadline: Deadline) -> None:
         """End session and JVM. Running jobs fail. Kills the JVM when ``deadline`` is over."""
-        with self._lock:
-            session, self._session = self._session, None
-            if session is not None:
-                _aside("spark-stop", session.stop, deadline.remaining)
-            self._discard(deadline.remaining)
+        if not self._lock.acquire(timeout=deadline.remaining):
+            # somebody still builds it; without its JVM that comes to an end
+            jvm = self._jvm
+            if jvm is not None:
+                jvm.close(0.0)
+            return
+        try:
+            self._end(deadline.remaining)
+        finally:
+            self._lock.release()
+
+    def _end(self, seconds: float) -> None:
+        deadline = Deadline.after(seconds)
+        session, self._session = self._session, None
+        if session is not None:
+            _aside("spark-stop", session.stop, deadline.remaining)
+        self._discard(deadline.remaining)
 
     def _view(self) -> Any:
         """Return pyspark's view of the JVM, None without one."""

@@ -12,15 +12,8 @@ import structlog
 
 from headrace.channel.channel import InboundKafkaChannel
 from headrace.channel.lifecycle import StopReport
-from headrace.channel.offset_stores import open_offset_store, transactional_prefix
-from headrace.channel.pause_file import PauseFile
-from headrace.channel.ports import ChannelPorts
 from headrace.clock import SYSTEM_CLOCK, Clock, Deadline
-from headrace.coordinators.factory import build_coordinator
-from headrace.coordinators.zookeeper_registry import ZooKeeperRegistry
-from headrace.kafka import KafkaRecordSource, KafkaTopicCatalog
-from headrace.kafka.clients import client_properties
-from headrace.kafka.properties import PREFETCH_SHARE
+from headrace.controller.building import Surroundings
 from headrace.metrics import Metrics
 from headrace.processors.factory import build_processor
 from headrace.spark.factory import spark_settings
@@ -30,15 +23,15 @@ from headrace.zookeeper.identity import Identity
 from headrace.zookeeper.session import ZooKeeperSession
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from headrace.channel.activity import Activity
     from headrace.channel.bounds import Until
-    from headrace.config import ChannelConfig, Config
-    from headrace.coordinators.coordinator import Coordinator
-    from headrace.coordinators.listener import Listener
+    from headrace.channel.pauses import Pause
+    from headrace.config import ChannelConfig, Config, ZooKeeperConfig
     from headrace.processors import BatchProcessor
     from headrace.progress import Turning
+    from headrace.spark.settings import SparkSettings
 
 log = structlog.get_logger(__name__)
 
@@ -50,8 +43,9 @@ class KafkaController:
     """Owns what the channels of a process share, and the channels.
 
     ``processors`` replaces, by channel name, the processor that the configuration names: the way
-    to run processors that exist as objects. ``until`` bounds the run of every channel. ``start``,
-    ``wait``, ``finished`` and ``stop`` are for one thread.
+    to run processors that exist as objects. ``until`` bounds the run of every channel. ``config``
+    is what runs. ``start``, ``wait``, ``finished`` and ``stop`` are for one thread; between start
+    and stop, what changes channels is for another one, the ``Reloader``'s.
     """
 
     def __init__(
@@ -97,16 +91,12 @@ class KafkaController:
         """
         sys.path[:0] = [f for f in map(str, self.config.python_path) if f not in sys.path]
         enabled = {name: c for name, c in self.config.channels.items() if c.enabled}
-        processors = {
-            name: self._processors.get(name)
-            or build_processor(channel, self._spark_runtime, self.config.instance_id)
-            for name, channel in enabled.items()
-        }
+        processors = {name: self.processor(name, channel) for name, channel in enabled.items()}
         self._identity.acquire()
         try:
             self.session.start()
             for name, channel in enabled.items():
-                self._open(name, channel, processors[name]).start(deadline)
+                self.open(name, channel, processors[name], deadline)
         except BaseException:
             before_clean_up()
             self.stop(Deadline.after(self.config.shutdown_timeout, self._clock))
@@ -132,9 +122,87 @@ class KafkaController:
         """Return the parts of all channels that should take turns. Any thread."""
         return [each for channel in tuple(self.channels.values()) for each in channel.turning()]
 
+    # --- changing what runs -----------------------------------------------------------------
+
+    def processor(self, name: str, channel: ChannelConfig) -> BatchProcessor:
+        """Build a channel's processor, which imports what it names. Blocks.
+
+        Raises:
+            StartError: code that it names cannot be imported or has a wrong shape.
+            ConfigError: the sink's path cannot be used.
+        """
+        return self._processors.get(name) or build_processor(
+            channel, self._spark_runtime, self.config.instance_id
+        )
+
+    def open(
+        self,
+        name: str,
+        channel: ChannelConfig,
+        processor: BatchProcessor,
+        deadline: Deadline,
+        pauses: Iterable[Pause] = (),
+    ) -> None:
+        """Build and start a channel, with the pauses of one before it. Blocks.
+
+        Raises:
+            StartError: it could not be started, and is gone again.
+        """
+        opened = self._build(name, channel, processor)
+        opened.take_over(pauses)
+        self.channels[name] = opened
+        try:
+            opened.start(deadline)
+        except Exception:
+            del self.channels[name]
+            raise
+
+    def close(self, name: str, deadline: Deadline) -> StopReport:
+        """Stop a channel and forget it; nothing where there is none. Blocks until the deadline."""
+        channel = self.channels.get(name)
+        if channel is None:
+            return StopReport(())
+        report = channel.stop(deadline)
+        self.channels.pop(name, None)
+        self.metrics.forget_channel(name)
+        return report
+
+    def close_all(self, deadline: Deadline) -> StopReport:
+        """Stop all channels at the same time, and forget them. Blocks until the deadline."""
+        left = self._stop_channels(deadline, deadline)
+        for name in tuple(self.channels):
+            del self.channels[name]
+        return StopReport(tuple(left))
+
+    def replace_session(self, zookeeper: ZooKeeperConfig, deadline: Deadline) -> None:
+        """End the ZooKeeper session and begin another one, while no channel runs. Blocks.
+
+        Raises:
+            StartError: there is no session now.
+        """
+        self.session.close(deadline)
+        self.session = ZooKeeperSession(session_settings(zookeeper), self._identity)
+        self.session.start()
+
+    def replace_spark(self, settings: SparkSettings, deadline: Deadline) -> bool:
+        """Have Spark's session built anew; nothing where none was asked for. Blocks.
+
+        Returns:
+            False if a micro-batch did not end by the deadline: the session is the former one.
+
+        Raises:
+            StartError: there is none with these settings, and the former one goes on.
+        """
+        return self._spark is None or self._spark.replace(settings, deadline)
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether the run ends by itself; it keeps the configuration that it began with."""
+        return self._until is not None
+
     def finished(self, deadline: Deadline) -> bool:
         """Whether a bounded run is over for every channel. Blocks until the deadline at most."""
-        for name, channel in self.channels.items():
+        for name, channel in tuple(self.channels.items()):
             if name not in self._finished and channel.reached_bounds(deadline):
                 self._finished.add(name)
         return self._until is not None and self._finished >= self.channels.keys()
@@ -170,13 +238,14 @@ class KafkaController:
         One with a hung worker uses its ``deadline`` up, and says what it left just after that.
         """
         reports: dict[str, StopReport] = {}
+        channels = dict(self.channels)
 
         def stop(channel: InboundKafkaChannel) -> None:
             reports[channel.name] = channel.stop(deadline)
 
         threads = [
             Thread(target=stop, args=[channel], name=f"{name}-stop", daemon=True)
-            for name, channel in self.channels.items()
+            for name, channel in channels.items()
         ]
         for thread in threads:
             thread.start()
@@ -184,9 +253,7 @@ class KafkaController:
             thread.join(report_by.remaining)
         unstopped = StopReport(("the channel did not stop in time",))
         return [
-            f"{name}: {thing}"
-            for name in self.channels
-            for thing in reports.get(name, unstopped).left
+            f"{name}: {thing}" for name in channels for thing in reports.get(name, unstopped).left
         ]
 
     def _spark_runtime(self) -> SparkRuntime:
@@ -194,45 +261,23 @@ class KafkaController:
             self._spark = SparkRuntime(spark_settings(self.config.spark))
         return self._spark
 
-    def _open(
+    def _build(
         self, name: str, channel: ChannelConfig, processor: BatchProcessor
     ) -> InboundKafkaChannel:
-        opened = InboundKafkaChannel(
+        surroundings = Surroundings(
+            self.config.instance_id,
+            self.config.kafka,
+            self.session,
+            self._identity.directory,
+            self._clock,
+        )
+        return InboundKafkaChannel(
             name,
             channel,
             processor,
-            self._ports(name, channel),
+            surroundings.ports(name, channel),
             metrics=self.metrics,
             clock=self._clock,
             on_failure=lambda _, error: self._failures.put(error),
             until=self._until,
         )
-        self.channels[name] = opened
-        return opened
-
-    def _ports(self, name: str, channel: ChannelConfig) -> ChannelPorts:
-        kafka = client_properties(self.config.kafka)
-        prefetch = int(channel.buffer.max_bytes * PREFETCH_SHARE)
-        member = self.config.instance_id
-        registry = ZooKeeperRegistry(
-            self.session,
-            channel.group,
-            member,
-            transactional_prefix=transactional_prefix(channel, member),
-            clock=self._clock,
-        )
-
-        def coordinator(listener: Listener) -> Coordinator:
-            return build_coordinator(channel, registry, listener, self._clock)
-
-        return ChannelPorts(
-            source=KafkaRecordSource(kafka, channel.group, prefetch),
-            store=open_offset_store(channel, kafka, self.session, self._clock),
-            catalog=KafkaTopicCatalog(kafka, channel.group),
-            coordinator=coordinator,
-            prefetch=prefetch,
-            pauses=self._pause_file(name),
-        )
-
-    def _pause_file(self, name: str) -> PauseFile:
-        return PauseFile(self._identity.directory / f"pauses-{name}.json")

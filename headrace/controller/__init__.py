@@ -1,0 +1,16 @@
+"""The controller of a process's channels, and how it takes over another configuration."""
+
+from __future__ import annotations
+
+from headrace.controller.controller import KafkaController
+from headrace.controller.reloader import Reloader
+from headrace.controller.reports import ConfigStatus, Pending, ReloadOutcome, ReloadReport
+
+__all__ = [
+    "ConfigStatus",
+    "KafkaController",
+    "Pending",
+    "ReloadOutcome",
+    "ReloadReport",
+    "Reloader",
+]

@@ -1,0 +1,59 @@
+"""From a channel's configuration to what connects it to the world."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from headrace.channel.offset_stores import open_offset_store, transactional_prefix
+from headrace.channel.pause_file import PauseFile
+from headrace.channel.ports import ChannelPorts
+from headrace.coordinators.factory import build_coordinator
+from headrace.coordinators.zookeeper_registry import ZooKeeperRegistry
+from headrace.kafka import KafkaRecordSource, KafkaTopicCatalog
+from headrace.kafka.clients import client_properties
+from headrace.kafka.properties import PREFETCH_SHARE
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from headrace.clock import Clock
+    from headrace.config import ChannelConfig, KafkaConfig
+    from headrace.coordinators.coordinator import Coordinator
+    from headrace.coordinators.listener import Listener
+    from headrace.zookeeper.session import ZooKeeperSession
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What the channels of a process share. ``directory`` is the process's own."""
+
+    member: str
+    kafka: KafkaConfig
+    session: ZooKeeperSession
+    directory: Path
+    clock: Clock
+
+    def ports(self, name: str, channel: ChannelConfig) -> ChannelPorts:
+        """Build the adapters of a channel; nobody is asked."""
+        kafka = client_properties(self.kafka)
+        prefetch = int(channel.buffer.max_bytes * PREFETCH_SHARE)
+        registry = ZooKeeperRegistry(
+            self.session,
+            channel.group,
+            self.member,
+            transactional_prefix=transactional_prefix(channel, self.member),
+            clock=self.clock,
+        )
+
+        def coordinator(listener: Listener) -> Coordinator:
+            return build_coordinator(channel, registry, listener, self.clock)
+
+        return ChannelPorts(
+            source=KafkaRecordSource(kafka, channel.group, prefetch),
+            store=open_offset_store(channel, kafka, self.session, self.clock),
+            catalog=KafkaTopicCatalog(kafka, channel.group),
+            coordinator=coordinator,
+            prefetch=prefetch,
+            pauses=PauseFile(self.directory / f"pauses-{name}.json"),
+        )

@@ -1,0 +1,205 @@
+"""The thread that owns desired and applied configuration."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
+from threading import Event, Thread
+from typing import TYPE_CHECKING
+
+import structlog
+
+from headrace.clock import SYSTEM_CLOCK, Clock
+from headrace.config import diff, load
+from headrace.config.show import document
+from headrace.controller.applying import Applying
+from headrace.controller.reports import ConfigStatus, Pending, ReloadOutcome, ReloadReport
+from headrace.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+    from pathlib import Path
+
+    from headrace.clock import Deadline
+    from headrace.config import Change, Config
+    from headrace.controller.controller import KafkaController
+
+log = structlog.get_logger(__name__)
+
+#: Seconds until what may pass by itself is tried again, and the most that doubles to.
+FIRST_RETRY, LAST_RETRY = 1.0, 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """Somebody wants the file read; ``report`` is for who waits."""
+
+    by: str
+    report: Future[ReloadReport] = field(default_factory=Future)
+
+
+class Reloader:
+    """Reads the file when asked, and brings the process to what it says.
+
+    Between ``start`` and ``stop``, which are for the owner, its thread is the one that changes the
+    controller's channels. Everything else is safe on any thread. ``around`` is entered for the
+    time of each reload.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        controller: KafkaController,
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+        around: Callable[[], AbstractContextManager[object]] = nullcontext,
+    ) -> None:
+        self._path = path
+        self._controller = controller
+        self._clock = clock
+        self._around = around
+        self._desired = controller.config
+        self._stopping = Event()
+        self._applying = Applying(controller, self._stopping.is_set, clock)
+        self._requests: SimpleQueue[_Request | None] = SimpleQueue()
+        self._retry = FIRST_RETRY
+        self._pending: tuple[Pending, ...] = ()
+        self._problems: tuple[str, ...] = ()
+        self._last: ReloadReport | None = None
+        self._thread = Thread(target=self._run, name="reloader", daemon=True)
+
+    # --- any thread -------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start the thread, once the controller has started."""
+        self._thread.start()
+
+    def stop(self, deadline: Deadline) -> bool:
+        """Take no further step; False if the one under way did not end by the deadline."""
+        self._stopping.set()
+        self._requests.put(None)
+        if self._thread.ident is None:
+            return True
+        self._thread.join(deadline.remaining)
+        return not self._thread.is_alive()
+
+    def request(self, by: str) -> None:
+        """Have the file read and applied. Does not block; may be called by a signal's handler."""
+        self._requests.put(_Request(by))
+
+    def reload(self, by: str, deadline: Deadline) -> ReloadReport:
+        """Have the file read and applied, and return what came of it. Blocks until the deadline.
+
+        What is not done by then goes on. ``by`` says who wants it.
+        """
+        request = _Request(by)
+        self._requests.put(request)
+        try:
+            return request.report.result(deadline.remaining)
+        except FutureTimeoutError:
+            return ReloadReport(by, self._clock.time(), ReloadOutcome.UNDER_WAY)
+
+    def config_status(self) -> ConfigStatus:
+        """Return how desired and applied configuration compare. Does not block."""
+        return ConfigStatus(
+            file=str(self._path),
+            desired=document(self._desired),
+            applied=document(self._controller.config),
+            pending=self._pending,
+            problems=self._problems,
+            last=self._last,
+        )
+
+    # --- the thread -------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                request = self._requests.get(timeout=self._retry if self._applying.passes else None)
+            except Empty:
+                self._try_again()
+                continue
+            if request is not None:
+                self._serve(request)
+
+    def _serve(self, request: _Request) -> None:
+        try:
+            with self._around():
+                report = self._reload(request.by)
+        except Exception as error:
+            log.exception("config_reload_failed", by=request.by)
+            problem = f"unexpected {type(error).__name__}: {error}; the log has more"
+            report = self._reject(request.by, [problem])
+        self._last = report
+        self._measure(report)
+        request.report.set_result(report)
+
+    def _reload(self, by: str) -> ReloadReport:
+        try:
+            desired = load(self._path)
+        except ConfigError as error:
+            return self._reject(by, error.problems)
+        self._problems = ()
+        self._desired = desired
+        self._retry = FIRST_RETRY
+        applied = self._reconcile()
+        outcome = ReloadOutcome.APPLIED if applied else ReloadOutcome.UNCHANGED
+        if self._pending:
+            outcome = ReloadOutcome.PARTLY
+        self._say(by, applied)
+        return ReloadReport(by, self._clock.time(), outcome, applied=applied, pending=self._pending)
+
+    def _try_again(self) -> None:
+        """Take the steps again that may succeed by now."""
+        self._retry = min(LAST_RETRY, 2 * self._retry)
+        applied = self._reconcile()
+        if applied:
+            self._say("retry", applied)
+        self._controller.metrics.config_pending_changes.set(len(self._pending))
+
+    def _reconcile(self) -> tuple[Change, ...]:
+        """Take the steps to what is desired; return what they changed."""
+        before: Config = self._controller.config
+        self._applying.reconcile(self._desired)
+        self._pending = self._find_pending()
+        return diff(before, self._controller.config)
+
+    def _find_pending(self) -> tuple[Pending, ...]:
+        since = {each.change.path: each.since for each in self._pending}
+        reasons, now = self._applying.reasons, self._clock.time()
+        return tuple(
+            Pending(
+                change,
+                reasons.get(change.channel or change.effect.value, "not applied yet"),
+                since.get(change.path, now),
+            )
+            for change in diff(self._controller.config, self._desired)
+        )
+
+    def _reject(self, by: str, problems: list[str]) -> ReloadReport:
+        log.error("config_rejected", by=by, file=str(self._path), problems=problems)
+        self._problems = tuple(problems)
+        return ReloadReport(
+            by,
+            self._clock.time(),
+            ReloadOutcome.REJECTED,
+            problems=self._problems,
+            pending=self._pending,
+        )
+
+    def _say(self, by: str, applied: tuple[Change, ...]) -> None:
+        log.info("config_reloaded", by=by, applied=[change.path for change in applied])
+        for each in self._pending:
+            log.warning("config_pending", change=each.change.path, reason=each.reason)
+
+    def _measure(self, report: ReloadReport) -> None:
+        metrics = self._controller.metrics
+        metrics.config_reloads.labels(report.outcome.value).inc()
+        metrics.config_last_reload_success.set(report.outcome is not ReloadOutcome.REJECTED)
+        metrics.config_pending_changes.set(len(self._pending))
+        if report.outcome is not ReloadOutcome.REJECTED:
+            metrics.config_last_reload_timestamp.set(report.at)
