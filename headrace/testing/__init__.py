@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headrace.testing.broker import InMemoryBroker
-from headrace.testing.channel import in_memory_channel, running
+from headrace.testing.channel import in_memory_channel, in_memory_ports, running
 from headrace.testing.clock import FakeClock
 from headrace.testing.records import FakeAssignment, FakeRecord, make_batch
 from headrace.testing.registry import InMemoryRegistry
@@ -18,6 +18,7 @@ __all__ = [
     "InMemorySession",
     "InMemoryZooKeeper",
     "in_memory_channel",
+    "in_memory_ports",
     "make_batch",
     "running",
 ]

@@ -61,8 +61,32 @@ def in_memory_channel(
     Members of one group share ``zookeeper``. A test that cuts a member off keeps its ``session``.
     """
     config = ChannelConfig.model_validate({**QUICK, **settings})
+    ports = in_memory_ports(
+        config, broker, zookeeper or InMemoryZooKeeper(), member, session=session, pauses=pauses
+    )
+    return InboundKafkaChannel(
+        member,
+        config,
+        processor,
+        ports,
+        metrics=metrics or Metrics(),
+        on_failure=on_failure,
+        until=until,
+    )
+
+
+def in_memory_ports(
+    config: ChannelConfig,
+    broker: InMemoryBroker,
+    zookeeper: InMemoryZooKeeper,
+    member: str,
+    *,
+    session: InMemorySession | None = None,
+    pauses: PauseFile | None = None,
+) -> ChannelPorts:
+    """Build what connects a channel to a broker and a ZooKeeper in memory."""
     registry = InMemoryRegistry(
-        zookeeper or InMemoryZooKeeper(),
+        zookeeper,
         config.group,
         member,
         session=session,
@@ -73,21 +97,12 @@ def in_memory_channel(
     def coordinator(listener: Listener) -> Coordinator:
         return build_coordinator(config, registry, listener, SYSTEM_CLOCK)
 
-    ports = ChannelPorts(
+    return ChannelPorts(
         source=broker.source(),
         store=arranged(config, broker.store(config.group), nodes),
         catalog=broker.catalog(),
         coordinator=coordinator,
         pauses=pauses,
-    )
-    return InboundKafkaChannel(
-        member,
-        config,
-        processor,
-        ports,
-        metrics=metrics or Metrics(),
-        on_failure=on_failure,
-        until=until,
     )
 
 

@@ -108,7 +108,7 @@ def test_a_lost_session_costs_the_claims_and_no_record(group: Group, log: Log) -
     notes = Notes()
     with group.running(notes) as controller:
         eventually(lambda: group.offsets() == [100])
-        expire(controller._session)
+        expire(controller.session)
         notes.wait(lambda: "lost" in notes.callbacks[group.partition()])
         group.produce(100, start=100)
         eventually(lambda: group.stored() == [StoredOffset(200, 2)])

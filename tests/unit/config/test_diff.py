@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.config import ChangeKind, Config, Effect, diff
@@ -63,12 +63,14 @@ def replayed(start: Config, changes: tuple[Change, ...]) -> dict[str, Any]:
     return values
 
 
+@settings(max_examples=40)
 @given(configs(), configs())
 def test_the_changes_lead_from_one_configuration_to_the_other(one: Config, other: Config) -> None:
     """Made in the values of the first, the changes give the values of the second."""
     assert replayed(one, diff(one, other)) == document(other)
 
 
+@settings(max_examples=40)
 @given(configs(), configs())
 def test_changes_there_and_back_are_the_same_places(one: Config, other: Config) -> None:
     """The way back changes the same places, with before and after exchanged."""
@@ -77,6 +79,7 @@ def test_changes_there_and_back_are_the_same_places(one: Config, other: Config) 
     assert there == back
 
 
+@settings(max_examples=40)
 @given(configs())
 def test_a_configuration_does_not_differ_from_itself(config: Config) -> None:
     """No changes lead to an equal configuration."""

@@ -1,0 +1,368 @@
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+from structlog.testing import capture_logs
+
+from headrace.channel.pauses import PauseReason
+from headrace.clock import Deadline
+from headrace.controller import ReloadOutcome
+from headrace.errors import (
+    ConfigError,
+    ImportPathError,
+    KafkaUnavailableError,
+    StartError,
+    ZooKeeperUnavailableError,
+)
+from headrace.records import TopicPartition
+from headrace.zookeeper.protocol import SessionState
+from tests.unit.channel.in_memory import P0, eventually, values
+
+if TYPE_CHECKING:
+    from tests.unit.controller.world import World
+
+AGAIN = "main again"
+
+
+def delivers(world: World, group: str = "main", partition: TopicPartition = P0) -> None:
+    """Assert that the group gets what is produced now."""
+    end = world.broker.produce(partition, *values(3))
+    assert world.broker.wait_committed(group, partition, end, Deadline.after(10))
+
+
+def test_hot_values_take_nothing_away(world: World) -> None:
+    """The channel goes on with its processor and claims, and the report has the fields."""
+    delivers(world)
+    world.channel(workers=5, batch={"max_records": 7, "linger": "0s"})
+    report = world.reload()
+    assert report.outcome is ReloadOutcome.APPLIED
+    assert [c.path for c in report.applied] == [
+        "channels.main.workers",
+        "channels.main.batch.max_records",
+    ]
+    assert world.controller.channels["main"].config.workers == 5
+    assert world.recorder().names(0).count("assigned") == 1
+    assert len(world.recorders["main"]) == 1
+    delivers(world)
+
+
+def test_the_same_file_changes_nothing(world: World) -> None:
+    """A reload without a difference says so."""
+    assert world.reload().outcome is ReloadOutcome.UNCHANGED
+    assert world.reloader.config_status().pending == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("channels: {main: {topics: [events], wrkers: 5}}", "wrkers"),
+        ("channels: [", "YAML"),
+        ("kafka: {sasl: {password: hunter2}}", "mechanism"),
+    ],
+)
+def test_a_bad_file_changes_nothing(world: World, text: str, problem: str) -> None:
+    """All problems are told and logged, the metrics show it, and what ran goes on."""
+    world.file.write_text(text, encoding="utf-8")
+    with capture_logs() as logs:
+        report = world.reload()
+    assert report.outcome is ReloadOutcome.REJECTED
+    assert any(problem in each for each in report.problems)
+    (said,) = [entry for entry in logs if entry["event"] == "config_rejected"]
+    assert said["problems"] == list(report.problems)
+    assert "hunter2" not in str(report) + str(logs)
+    metrics = world.controller.metrics
+    assert metrics.config_last_reload_success._value.get() == 0
+    assert world.reloader.config_status().problems == report.problems
+    delivers(world)
+    world.write()
+    assert world.reload().outcome is ReloadOutcome.UNCHANGED
+    assert world.reloader.config_status().problems == ()
+    assert metrics.config_last_reload_success._value.get() == 1
+
+
+def test_channels_come_and_go(world: World) -> None:
+    """An added channel starts, and a removed one stops in order; the others do not notice."""
+    world.channel("more")
+    assert world.reload().outcome is ReloadOutcome.APPLIED
+    delivers(world, "more")
+    world.without("more")
+    assert world.reload().outcome is ReloadOutcome.APPLIED
+    assert list(world.controller.channels) == ["main"]
+    assert world.recorder("more").names(0)[-1] == "terminated"
+    assert world.recorder("main").names(0).count("assigned") == 1
+    delivers(world)
+
+
+def test_a_channel_is_switched_off_and_on(world: World) -> None:
+    """``enabled`` stops it and starts it anew, with what was changed meanwhile."""
+    delivers(world)
+    world.channel(enabled=False)
+    world.reload()
+    assert not world.controller.channels
+    world.channel(workers=3)
+    assert world.reload().outcome is ReloadOutcome.APPLIED
+    world.channel(enabled=True)
+    assert world.reload().outcome is ReloadOutcome.APPLIED
+    assert world.controller.channels["main"].config.workers == 3
+    delivers(world)
+
+
+def test_a_cold_change_restarts_only_its_channel(world: World) -> None:
+    """It terminates in order and goes on where it had committed; the others do not notice."""
+    world.channel("more")
+    world.reload()
+    delivers(world)
+    world.channel(sink=None, processor={"type": "custom", "factory": "in:other"}, workers=4)
+    assert world.reload().outcome is ReloadOutcome.APPLIED
+    first, second = world.recorders["main"]
+    assert first.names(0)[-1] == "terminated"
+    delivers(world)
+    assert second.delivered(0)[0] == (3, 6, 1)
+    assert len(world.recorders["more"]) == 1
+    assert world.controller.channels["main"].config.workers == 4
+
+
+def test_an_operators_pause_outlives_a_restart_of_its_channel(world: World) -> None:
+    """A change made during a pause is applied, and delivery rests until the pause ends."""
+    world.controller.channels["main"].pause(by="me", note="wait")
+    world.controller.channels["main"].pause(PauseReason.DOWNSTREAM, by="processor")
+    world.channel(group=AGAIN)
+    assert world.reload().outcome is ReloadOutcome.APPLIED
+    channel = world.controller.channels["main"]
+    assert [(pause.by, pause.note) for pause in channel.pauses] == [("me", "wait")]
+    assert channel.wait_paused(Deadline.after(10))
+    end = world.broker.produce(P0, *values(3))
+    assert world.recorder().delivered(0) == []
+    channel.resume(by="me")
+    assert world.broker.wait_committed(AGAIN, P0, end, Deadline.after(10))
+
+
+@pytest.mark.parametrize(
+    ("what", "error"),
+    [
+        ("processor main", ImportPathError("'a:b': no module 'a'")),
+        ("processor main", ConfigError(["the sink's path is a file"])),
+    ],
+)
+def test_code_that_cannot_be_loaded_leaves_the_old_running(
+    world: World, what: str, error: Exception
+) -> None:
+    """The channel is not even drained, and the change is pending with the reason."""
+    delivers(world)
+    world.channel(group=AGAIN)
+    world.broken[what] = error
+    report = world.reload()
+    assert report.outcome is ReloadOutcome.PARTLY
+    assert world.pending() == {"channels.main.group": str(error)}
+    assert len(world.recorders["main"]) == 1
+    assert "terminated" not in world.recorder().names(0)
+    delivers(world)
+    status = world.reloader.config_status()
+    assert status.desired["channels"]["main"]["group"] == AGAIN
+    assert status.applied["channels"]["main"]["group"] == "main"
+    world.broken.clear()
+    assert world.reload().outcome is ReloadOutcome.APPLIED
+    delivers(world, AGAIN)
+
+
+def test_a_channel_that_does_not_start_with_the_new_values_goes_on_with_the_old(
+    world: World,
+) -> None:
+    """Where only the start shows that it cannot be, the former configuration is started again."""
+    delivers(world)
+    world.channel(group=AGAIN)
+    world.broken[f"channel main {AGAIN}"] = StartError("no luck")
+    assert world.reload().outcome is ReloadOutcome.PARTLY
+    assert world.pending() == {"channels.main.group": "no luck"}
+    assert world.controller.channels["main"].config.group == "main"
+    delivers(world)
+
+
+def test_a_channel_that_runs_neither_way_is_shown_and_holds_up_nothing(world: World) -> None:
+    """It is none of those applied, the others go on, and it starts as soon as it can."""
+    world.channel("more")
+    world.reload()
+    world.channel(group=AGAIN)
+    world.channel("more", workers=7)
+    world.broken[f"channel main {AGAIN}"] = KafkaUnavailableError("no broker")
+    world.broken["channel main main"] = KafkaUnavailableError("no broker")
+    assert world.reload().outcome is ReloadOutcome.PARTLY
+    assert world.pending() == {"channels.main": "no broker"}
+    assert list(world.reloader.config_status().applied["channels"]) == ["more"]
+    assert world.controller.channels["more"].config.workers == 7
+    world.broken.clear()
+    eventually(lambda: not world.pending())
+    delivers(world, AGAIN)
+
+
+def test_a_change_during_an_outage_is_applied_when_it_is_over(world: World) -> None:
+    """Nothing is given up while ZooKeeper is away, hot values are applied, nothing is lost."""
+    world.session_state = SessionState.SUSPENDED
+    world.channel("more", workers=3)
+    world.reload()
+    world.channel(group=AGAIN)
+    world.without("more")
+    report = world.reload()
+    assert report.outcome is ReloadOutcome.PARTLY
+    assert {p.change.path for p in report.pending} == {"channels.main.group", "channels.more"}
+    assert all("ZooKeeper does not answer" in p.reason for p in report.pending)
+    assert set(world.controller.channels) == {"main", "more"}
+    world.session_state = SessionState.CONNECTED
+    eventually(lambda: not world.pending())
+    assert set(world.controller.channels) == {"main"}
+    delivers(world, AGAIN)
+
+
+def test_a_channel_is_not_drained_while_no_broker_answers(world: World) -> None:
+    """The restart waits until its topics can be looked up."""
+    world.broken["topics main"] = KafkaUnavailableError("no broker")
+    world.channel(group=AGAIN)
+    world.reload()
+    assert world.pending() == {"channels.main.group": "no broker"}
+    assert "terminated" not in world.recorder().names(0)
+    world.broken.clear()
+    eventually(lambda: not world.pending())
+    delivers(world, AGAIN)
+
+
+def test_an_added_topic_that_does_not_exist_yet_is_taken_up_when_it_does(world: World) -> None:
+    """It is pending with its name; the channel goes on with those it has."""
+    world.channel(topics=["events", "late"])
+    world.reload()
+    assert "no topic late" in world.pending()["channels.main.topics"]
+    delivers(world)
+    world.broker.create_topic("late")
+    eventually(lambda: not world.pending())
+    delivers(world, "main", TopicPartition("late", 0))
+
+
+def test_what_takes_a_restart_of_the_process_is_pending(world: World) -> None:
+    """It is said, with what else was applied, and comes to nothing when it is taken back."""
+    world.channel(workers=3)
+    world.write(metrics={"port": 1}, shutdown_timeout="7s")
+    report = world.reload()
+    assert report.outcome is ReloadOutcome.PARTLY
+    assert {c.path for c in report.applied} == {"shutdown_timeout", "channels.main.workers"}
+    assert world.pending() == {"metrics.port": "the process has to be restarted for it"}
+    assert world.controller.config.shutdown_timeout == 7
+    since = world.reloader.config_status().pending[0].since
+    world.channel(workers=4)
+    world.reload()
+    assert world.reloader.config_status().pending[0].since == since
+    assert world.controller.metrics.config_pending_changes._value.get() == 1
+    world.write(metrics={})
+    assert world.reload().outcome is ReloadOutcome.UNCHANGED
+
+
+def test_another_zookeeper_takes_all_channels_along(world: World) -> None:
+    """They drain, and go on in the new session; changes of channels come with it."""
+    delivers(world)
+    former = world.controller.session
+    world.channel(workers=3)
+    world.channel("more")
+    world.write(zookeeper={"hosts": ["other:2181"]})
+    assert world.reload().outcome is ReloadOutcome.APPLIED
+    assert former.closed  # type: ignore[attr-defined]  # the double says it
+    assert world.recorders["main"][0].names(0)[-1] == "terminated"
+    delivers(world)
+    delivers(world, "more")
+
+
+def test_servers_that_cannot_be_reached_leave_all_as_it_is(world: World) -> None:
+    """Nothing is drained for a ZooKeeper that nobody has reached; it is tried again."""
+    world.broken["new zookeeper"] = ZooKeeperUnavailableError("nobody there")
+    world.write(zookeeper={"hosts": ["other:2181"]})
+    world.channel(workers=3)
+    assert world.reload().outcome is ReloadOutcome.PARTLY
+    assert set(world.pending().values()) == {"nobody there"}
+    assert "terminated" not in world.recorder().names(0)
+    delivers(world)
+    world.broken.clear()
+    eventually(lambda: not world.pending())
+    assert world.controller.channels["main"].config.workers == 3
+
+
+def test_a_channel_that_does_not_start_after_connecting_anew_holds_up_no_other(
+    world: World,
+) -> None:
+    """The connection is applied, and the channel alone is pending."""
+    world.channel("more")
+    world.reload()
+    world.broken["channel more more"] = StartError("no luck")
+    world.write(kafka={"bootstrap_servers": ["other:9092"]})
+    assert world.reload().outcome is ReloadOutcome.PARTLY
+    assert world.pending() == {"channels.more": "no luck"}
+    delivers(world)
+
+
+def test_spark_is_built_anew_between_micro_batches(world: World) -> None:
+    """A micro-batch that runs for long has it tried again; one that fails is pending."""
+    world.broken["spark is busy"] = StartError("")
+    world.write(spark={"warm_up": 0})
+    world.reload()
+    assert "a micro-batch runs" in world.pending()["spark.warm_up"]
+    eventually(lambda: not world.pending())
+    world.broken["spark"] = StartError("no such master")
+    world.write(spark={"master": "nowhere"})
+    world.reload()
+    assert world.pending()["spark.master"] == "no such master"
+    delivers(world)
+
+
+def test_requests_are_served_one_after_the_other(world: World) -> None:
+    """Many at a time, by waiting and by asking, all get a report; the last file wins."""
+    for count in range(2, 7):
+        world.channel(workers=count)
+        world.reloader.request("SIGHUP")
+    reports = []
+    threads = [threading.Thread(target=lambda: reports.append(world.reload())) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    assert len(reports) == 4
+    assert world.controller.channels["main"].config.workers == 6
+
+
+def test_who_does_not_wait_long_enough_is_told_so(world: World) -> None:
+    """The report says that the reload goes on."""
+    world.channel(workers=3)
+    report = world.reloader.reload("me", Deadline.after(0))
+    assert report.outcome is ReloadOutcome.UNDER_WAY
+    eventually(lambda: world.controller.channels["main"].config.workers == 3)
+
+
+def test_an_unexpected_error_ends_neither_thread_nor_channel(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is logged with what it concerns, and shown as the reason."""
+    world.broken["processor main"] = ZeroDivisionError("no")
+    world.channel(group=AGAIN)
+    with capture_logs() as logs:
+        assert world.reload().outcome is ReloadOutcome.PARTLY
+    assert "config_step_failed" in [entry["event"] for entry in logs]
+    assert world.pending() == {"channels.main.group": "ZeroDivisionError: no"}
+    monkeypatch.setattr("headrace.controller.reloader.load", lambda _: 1 / 0)
+    assert world.reload().outcome is ReloadOutcome.REJECTED
+    delivers(world)
+
+
+def test_levels_of_logs_follow_the_file(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only a changed level is set, so that one set by hand stays otherwise."""
+    levels: list[str] = []
+    monkeypatch.setattr("headrace.controller.applying.set_level", levels.append)
+    world.write(logging={"level": "debug"})
+    assert world.reload().outcome is ReloadOutcome.APPLIED
+    world.write(shutdown_timeout="8s")
+    world.reload()
+    assert levels == ["debug"]
+
+
+def test_a_secret_is_shown_nowhere(world: World) -> None:
+    """The status has both configurations with secrets masked."""
+    world.write(admin={"token": "hunter2" * 5})
+    report = world.reload()
+    assert "hunter2" not in repr(report) + repr(world.reloader.config_status())
+    assert world.reloader.config_status().desired["admin"]["token"] == "***"
