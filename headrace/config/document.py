@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from headrace.config.expand import HALVES
 from headrace.config.wording import dotted
 from headrace.config.yaml_errors import describe
 from headrace.errors import ConfigError
@@ -24,6 +26,9 @@ _TAGS = frozenset(_CORE + name for name in ("null", "bool", "int", "float", "str
 
 #: Far more values than any configuration has, and few enough to stop a chain of aliases early.
 MAX_VALUES = 100_000
+
+#: More characters than any number needs; Python cannot even print what has thousands of digits.
+MAX_NUMBER = 100
 
 
 class _Loader(yaml.SafeLoader):
@@ -133,6 +138,9 @@ class _Survey:
                 steps = (*at, index)
                 self.lines[steps] = _line(item)
                 self.visit(item, steps)
+        elif isinstance(node, yaml.ScalarNode) and node.tag in _TAGS:
+            problem = _unusable(node)
+            self.problems += [] if problem is None else [f"{_place(at, node)}: {problem}"]
         if node.tag not in _TAGS:
             self.problems.append(f"{_place(at, node)}: has a YAML tag (!); put text in quotes")
         self._open.remove(id(node))
@@ -147,7 +155,7 @@ class _Survey:
         for key, value in node.value:
             if key.tag == _MERGE:
                 continue
-            if key.tag != _CORE + "str":
+            if not _is_text(key):
                 self.problems.append(f"{_place(at, key)}: {_key_text(key)}")
                 continue
             steps = (*at, key.value)
@@ -161,7 +169,33 @@ class _Survey:
             self.visit(value, steps)
 
 
+def _unusable(node: yaml.ScalarNode) -> str | None:
+    """Return why nothing can be made of a text or a number, None where something can."""
+    text = node.value
+    if node.tag == _CORE + "str":
+        return "has half of a character (\\ud...)" if HALVES.search(text) else None
+    if len(text) > MAX_NUMBER:
+        return f"is a number of more than {MAX_NUMBER} characters; put text in quotes"
+    if node.tag == _CORE + "float" and not _is_finite(text):
+        return "is not a finite number; put text in quotes"
+    return None
+
+
+def _is_finite(text: str) -> bool:
+    try:
+        return math.isfinite(float(text.replace("_", "")))
+    except ValueError:
+        return ":" in text  # of base 60; what else has no digits is infinite or no number
+
+
+def _is_text(key: yaml.Node) -> bool:
+    is_text = isinstance(key, yaml.ScalarNode) and key.tag == _CORE + "str"
+    return is_text and not HALVES.search(key.value)
+
+
 def _key_text(key: yaml.Node) -> str:
+    if isinstance(key, yaml.ScalarNode) and key.tag == _CORE + "str":
+        return "a key has half of a character (\\ud...)"
     if isinstance(key, yaml.ScalarNode):
         return f"the key {key.value} is not text; put it in quotes"
     return "a key is not text"

@@ -23,6 +23,9 @@ _VARIABLE = re.compile(
 )
 _FILE = "file:"
 
+#: Halves of characters: what Python makes of bytes that are not UTF-8, or of the escape "\\ud800".
+HALVES = re.compile(r"[\ud800-\udfff]")
+
 #: A password, a key or a list of servers is far below this; a wrong path may be far above.
 MAX_FILE_BYTES = 1024 * 1024
 
@@ -102,6 +105,10 @@ class Expansion:
                 "write $${ where ${ itself is meant"
             )
         value = self.environ.get(match["name"])
+        if value is not None and HALVES.search(value):
+            raise BadReferenceError(
+                f"needs the environment variable {match['name']}, which is not UTF-8 text"
+            )
         if match["has_default"] is not None:
             return value or match["default"]
         if value is None:

@@ -29,7 +29,7 @@ def _absolute(text: str, info: ValidationInfo) -> str:
     return os.path.normpath(origin_of(info).folder / path)
 
 
-_PATH = r"(?s:[^\0]*\S[^\0]*)"
+_PATH = r"(?s:[^\0]*[^\0\s][^\0]*)"
 
 LocalPath = Annotated[Path, Text("a path", _PATH), AfterValidator(_resolve)]
 PathOrUrl = Annotated[

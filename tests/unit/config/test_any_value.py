@@ -22,12 +22,13 @@ if TYPE_CHECKING:
 VALUES: dict[str, Any] = yaml.safe_load(FULL)
 
 
-def _places(value: Any, at: Steps = ()) -> Iterator[Steps]:
+def places(value: Any, at: Steps = ()) -> Iterator[Steps]:
+    """Yield the steps to each place below a value."""
     items = value.items() if isinstance(value, dict) else enumerate(value)
     for step, item in items:
         yield (*at, step)
         if isinstance(item, (dict, list)):
-            yield from _places(item, (*at, step))
+            yield from places(item, (*at, step))
 
 
 LEAVES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(CHARACTERS, max_size=8)
@@ -47,7 +48,7 @@ def _problems(path: Path) -> list[str]:
     return []
 
 
-@given(st.sampled_from(list(_places(VALUES))), ANYTHING)
+@given(st.sampled_from(list(places(VALUES))), ANYTHING)
 def test_any_value_anywhere_loads_or_is_refused(place: Steps, value: object) -> None:
     """Whatever stands in one place of a file, it loads and shows, or gives one-line sentences."""
     values: Any = copy.deepcopy(VALUES)
