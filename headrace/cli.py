@@ -10,6 +10,7 @@ import typer
 from headrace.config.cli import check, schema
 from headrace.config.kinds.moments import parse_moment
 from headrace.demo.cli import demo
+from headrace.doctor.cli import doctor
 from headrace.groups.cli import group
 from headrace.health import health
 from headrace.local.cli import app as local
@@ -30,6 +31,7 @@ app.command()(check)
 app.command()(schema)
 app.command()(demo)
 app.command()(group)
+app.command()(doctor)
 app.command()(health)
 app.add_typer(local, name="local")
 app.add_typer(offsets, name="offsets")

@@ -1,0 +1,42 @@
+"""The user's code: can it be imported, and called as it will be?"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from headrace import config
+from headrace.doctor.finding import error, ok
+from headrace.errors import ImportPathError
+from headrace.importing import load_callable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from headrace.doctor.finding import Finding
+
+
+def check_code(settings: config.Config) -> Iterator[Finding]:
+    """Import each channel's reducer, function or factory; that runs its module."""
+    folders = [str(folder) for folder in settings.python_path]
+    sys.path[:0] = [folder for folder in folders if folder not in sys.path]
+    for name, channel in settings.channels.items():
+        path, arguments = _called(channel)
+        try:
+            load_callable(path, *arguments)
+        except ImportPathError as problem:
+            yield error(f"code of channel {name}", str(problem), "correct the path or the code")
+        else:
+            yield ok(f"code of channel {name}", path)
+
+
+def _called(channel: config.ChannelConfig) -> tuple[str, tuple[str, ...]]:
+    """Return the import path, and what is called with, if that is known."""
+    match channel.processor:
+        case config.SparkProcessorConfig(reducer=path):
+            return path, ("df", "batch")
+        case config.CustomProcessorConfig(factory=path):
+            return path, ()
+        case config.SimpleProcessorConfig(deliver=what):
+            assert isinstance(channel.sink, config.FunctionSinkConfig)
+            return channel.sink.function, (what,)

@@ -1,0 +1,196 @@
+"""Kafka: can the channels read there, and keep their offsets?"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from threading import Event
+from typing import TYPE_CHECKING, TypeVar
+
+from headrace.channel.committer import REFRESH_INTERVAL
+from headrace.channel.offset_stores import transactional_prefix
+from headrace.clock import SYSTEM_CLOCK, Deadline
+from headrace.doctor.finding import error, ok, warning
+from headrace.errors import HeadraceError, KafkaUnavailableError
+from headrace.kafka import KafkaOffsetStore, KafkaTopicCatalog
+from headrace.kafka.clients import client_properties
+from headrace.kafka.fencing import fence_producers
+from headrace.kafka.groups import subscribers
+from headrace.kafka.survey import KafkaSurvey
+from headrace.records import TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from headrace.config import ChannelConfig, Config
+    from headrace.doctor.finding import Finding
+    from headrace.kafka.ports import TopicInfo
+
+T = TypeVar("T")
+
+#: Seconds in which the brokers have to answer one check.
+TIMEOUT = 15.0
+
+#: Seconds until a question is asked again.
+PAUSE = 2.0
+
+#: Seconds by which a record may be newer than now before somebody's clock is wrong.
+AHEAD = 5.0
+
+#: What topics of brokers without topic ids have for an id.
+_NO_ID = ("", "None", "AAAAAAAAAAAAAAAAAAAAAA")
+
+_REACH = "check that the brokers run, kafka.bootstrap_servers, and TLS and credentials"
+
+
+def check_kafka(config: Config) -> Iterator[Finding]:
+    """Ask the brokers everything that the channels will ask them."""
+    properties = client_properties(config.kafka)
+    with ExitStack() as stack:
+        try:
+            group = next(iter(config.channels.values())).group
+            # the first client, because it says which of the properties is refused
+            stack.enter_context(closing(KafkaOffsetStore(properties, group)))
+            catalog = stack.enter_context(closing(KafkaTopicCatalog(properties, group)))
+            survey = KafkaSurvey(properties)
+            cluster = survey.cluster(Deadline.after(TIMEOUT))
+        except HeadraceError as problem:
+            yield error("kafka", str(problem), _REACH)
+            return
+        brokers = ", ".join(cluster.brokers.values())
+        yield ok("kafka", f"cluster {cluster.cluster_id}: {brokers}")
+        yield from check_retention(survey, min(cluster.brokers))
+        clients = _Clients(catalog, survey, properties, config.instance_id)
+        for name, channel in config.channels.items():
+            yield from _channel(name, channel, clients)
+
+
+def check_retention(survey: KafkaSurvey, broker: int) -> Iterator[Finding]:
+    """Compare how long brokers keep a group's offsets with how often idle ones are stored again."""
+    check = "kafka offset retention"
+    try:
+        settings = survey.settings(broker, Deadline.after(TIMEOUT))
+        seconds = float(settings["offsets.retention.minutes"]) * 60
+    except (KafkaUnavailableError, KeyError, ValueError) as problem:
+        advice = "to have it checked, allow DescribeConfigs on the cluster; or ask who runs it"
+        yield warning(check, f"not known: {problem}", advice)
+        return
+    seen = f"{seconds / 60:g} min; offsets of idle partitions are stored every hour"
+    if seconds <= REFRESH_INTERVAL:
+        advice = "raise offsets.retention.minutes above 60, or keep offsets in ZooKeeper"
+        yield error(check, f"{seen}: they would be forgotten", advice)
+    else:
+        yield ok(check, seen)
+
+
+@dataclass(frozen=True, slots=True)
+class _Clients:
+    """What the brokers are asked with, and the name of the member that will run."""
+
+    catalog: KafkaTopicCatalog
+    survey: KafkaSurvey
+    properties: Mapping[str, object]
+    member: str
+
+
+def _channel(name: str, channel: ChannelConfig, clients: _Clients) -> Iterator[Finding]:
+    check = f"topics of channel {name}"
+    try:
+        found = _topics(channel, clients.catalog)
+        yield from judge_topics(check, channel, found)
+        partitions = [
+            TopicPartition(t.name, n) for t in found.values() for n in range(t.partitions)
+        ]
+        newest = clients.survey.newest(partitions, Deadline.after(TIMEOUT))
+        yield from check_stamps(check, newest)
+    except HeadraceError as problem:
+        yield error(check, str(problem), "see below for the permissions that the topics need")
+        return
+    yield from _group(name, channel, partitions, clients.properties)
+    prefix = transactional_prefix(channel, clients.member)
+    if prefix is not None:
+        yield from _transactions(name, f"{prefix}.doctor", clients.properties)
+
+
+def _topics(channel: ChannelConfig, catalog: KafkaTopicCatalog) -> Mapping[str, TopicInfo]:
+    """Return the channel's topics that exist."""
+    subscription, deadline = channel.subscription, Deadline.after(TIMEOUT)
+    names = set(subscription.names)
+    if subscription.patterns:
+        names |= {topic for topic in catalog.names(deadline) if subscription.matches(topic)}
+    return catalog.describe(sorted(names), deadline)
+
+
+def judge_topics(
+    check: str, channel: ChannelConfig, found: Mapping[str, TopicInfo]
+) -> Iterator[Finding]:
+    """Say what the topics that were found mean for the channel."""
+    for name in channel.subscription.names:
+        if name not in found:
+            advice = "create it, or correct the name; or this user may not describe it (see below)"
+            yield error(check, f"{name} does not exist", advice)
+    for pattern in channel.subscription.fruitless(found):
+        advice = "the channel waits for the first one; this user sees only what it may describe"
+        yield warning(check, f"no topic matches {pattern}", advice)
+    if any(topic.topic_id in _NO_ID for topic in found.values()):
+        advice = "take brokers of Kafka 3.1 or later"
+        yield error(
+            check, "the brokers give topics no ids, by which deleted ones are known", advice
+        )
+    elif found:
+        seen = ", ".join(f"{topic.name} ({topic.partitions})" for topic in found.values())
+        yield ok(check, f"topics and partitions: {seen}")
+
+
+def check_stamps(check: str, newest: float | None) -> Iterator[Finding]:
+    """See whether records come from the future: then producers' or brokers' clocks are wrong."""
+    ahead = 0.0 if newest is None else newest - SYSTEM_CLOCK.time()
+    if ahead > AHEAD:
+        advice = "synchronize the clocks of this machine, the producers and the brokers"
+        yield warning(check, f"the newest record is {ahead:.0f} s in the future", advice)
+
+
+def _group(
+    name: str,
+    channel: ChannelConfig,
+    partitions: list[TopicPartition],
+    properties: Mapping[str, object],
+) -> Iterator[Finding]:
+    check = f"group of channel {name}"
+    try:
+        with closing(KafkaOffsetStore(properties, channel.group)) as store:
+            stored = store.read_many(partitions, Deadline.after(TIMEOUT)) if partitions else {}
+        others = _again(lambda: subscribers(properties, channel.group, Deadline.after(TIMEOUT)))
+    except HeadraceError as problem:
+        yield error(check, str(problem), "see below for the permissions that the group needs")
+        return
+    if others:
+        advice = "stop them, or give the channel another group: while they are there, the brokers "
+        advice += "take nobody else's offsets"
+        yield error(check, f"{channel.group} has subscribed consumers: {', '.join(others)}", advice)
+    else:
+        yield ok(
+            check, f"{channel.group}: offsets of {len(stored)} of {len(partitions)} partitions"
+        )
+
+
+def _again(ask: Callable[[], T]) -> T:
+    """Ask a second time: a group's coordinator refuses the first question while it is moved."""
+    try:
+        return ask()
+    except KafkaUnavailableError:
+        Event().wait(PAUSE)
+        return ask()
+
+
+def _transactions(
+    name: str, transactional_id: str, properties: Mapping[str, object]
+) -> Iterator[Finding]:
+    """Begin, under an id that no member has, as a committing producer does."""
+    check = f"transactions of channel {name}"
+    try:
+        fence_producers(properties, [transactional_id], Deadline.after(TIMEOUT))
+    except HeadraceError as problem:
+        yield error(check, str(problem), "see below for the permissions that fencing needs")
+    else:
+        yield ok(check, "a producer with a transactional id of the group's is let in")

@@ -1,0 +1,87 @@
+"""ZooKeeper: can a member live there?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace.coordinators.layout import GroupPaths
+from headrace.doctor.finding import error, ok, warning
+from headrace.errors import HeadraceError
+from headrace.zookeeper.factory import session_settings
+from headrace.zookeeper.survey import survey
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from headrace.config import Config
+    from headrace.doctor.finding import Finding
+    from headrace.zookeeper.survey import ZooKeeperFacts
+
+#: The oldest servers on which coordination was tried.
+OLDEST = (3, 5)
+
+#: Seconds that clocks may differ: what people compare in logs, and what --until goes by.
+SKEW = 2.0
+
+
+def check_zookeeper(config: Config) -> Iterator[Finding]:
+    """Open a session, and look at the nodes of the channels' groups."""
+    groups = [channel.group for channel in config.channels.values()]
+    paths = [path for group in groups for path in (GroupPaths(group).root, GroupPaths(group).ids)]
+    try:
+        facts = survey(session_settings(config.zookeeper), paths)
+    except HeadraceError as problem:
+        advice = "check that the servers run, zookeeper.hosts, and TLS and credentials"
+        yield error("zookeeper", str(problem), advice)
+        return
+    yield from judge(facts, config)
+
+
+def judge(facts: ZooKeeperFacts, config: Config) -> Iterator[Finding]:
+    """Say what the facts mean for the configuration."""
+    wanted, where = config.zookeeper, ",".join(config.zookeeper.hosts)
+    yield _version(facts, where)
+    if facts.mode == "standalone":
+        advice = "for production run three or five servers"
+        yield warning("zookeeper ensemble", "one server alone: its loss stops delivery", advice)
+    if facts.chroot_exists:
+        yield ok("zookeeper chroot", wanted.chroot or "/")
+    else:
+        yield ok("zookeeper chroot", f"{wanted.chroot} is made at the first start")
+    for path in facts.denied:
+        advice = (
+            "correct zookeeper.digest or .sasl, or the node's ACL; all members need one identity"
+        )
+        yield error("zookeeper access", f"{path} is denied to this identity", advice)
+    yield _timeout(facts.session_timeout, wanted.session_timeout)
+    if facts.skew is not None:
+        yield _skew(facts.skew, facts.skew_error)
+
+
+def _version(facts: ZooKeeperFacts, where: str) -> Finding:
+    if facts.version is None:
+        return ok(
+            "zookeeper", f"{where} answers; it does not tell its version (srvr is not allowed)"
+        )
+    seen = f"{where} is ZooKeeper {facts.version}, {facts.mode or 'mode unknown'}"
+    if tuple(int(part) for part in facts.version.split(".")[:2]) < OLDEST:
+        return error("zookeeper", seen, "take ZooKeeper 3.5 or later")
+    return ok("zookeeper", seen)
+
+
+def _timeout(agreed: float, asked: float) -> Finding:
+    if abs(agreed - asked) < 0.001:  # noqa: PLR2004 - milliseconds
+        return ok("zookeeper session", f"{agreed:g} s, as asked for")
+    return warning(
+        "zookeeper session",
+        f"{agreed:g} s instead of the {asked:g} s asked for",
+        "the servers bound sessions to 2 to 20 ticks: change zookeeper.session_timeout, or their "
+        "minSessionTimeout and maxSessionTimeout",
+    )
+
+
+def _skew(skew: float, wrong_by: float) -> Finding:
+    seen = f"this machine and ZooKeeper's differ by {abs(skew):.1f} s"
+    if abs(skew) > SKEW + wrong_by:
+        return warning("clock", seen, "synchronize both clocks (chrony, systemd-timesyncd)")
+    return ok("clock", seen)

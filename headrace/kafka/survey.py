@@ -1,0 +1,81 @@
+"""A look at a cluster from where a member will run, for ``headrace doctor``."""
+
+from __future__ import annotations
+
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from confluent_kafka import KafkaException
+from confluent_kafka import TopicPartition as ClientPartition
+from confluent_kafka import admin as client_admin
+
+from headrace.errors import KafkaUnavailableError
+from headrace.kafka import properties
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from headrace.clock import Deadline
+    from headrace.records import TopicPartition
+
+#: The client's types say nothing of these.
+_api: Any = client_admin
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterFacts:
+    """Who answered: the cluster's id and its brokers as ``host:port``, by their ids."""
+
+    cluster_id: str
+    brokers: Mapping[int, str]
+
+
+class KafkaSurvey:
+    """Questions to the brokers that change nothing. One thread; each blocks to its deadline.
+
+    Raises:
+        KafkaUnavailableError: there was no answer, or it was refused.
+    """
+
+    def __init__(self, client_properties: Mapping[str, Any]) -> None:
+        self._admin = _api.AdminClient(properties.silent(client_properties))
+
+    def cluster(self, deadline: Deadline) -> ClusterFacts:
+        """Return who is there."""
+        found = _result(self._admin.describe_cluster(request_timeout=_seconds(deadline)), deadline)
+        brokers = {node.id: f"{node.host}:{node.port}" for node in found.nodes}
+        return ClusterFacts(str(found.cluster_id), brokers)
+
+    def settings(self, broker: int, deadline: Deadline) -> Mapping[str, str]:
+        """Return a broker's configuration, which needs DescribeConfigs on the cluster."""
+        asked = _api.ConfigResource(_api.ConfigResource.Type.BROKER, str(broker))
+        answers = self._admin.describe_configs([asked], request_timeout=_seconds(deadline))
+        found = _result(answers[asked], deadline)
+        return {name: entry.value for name, entry in found.items() if entry.value is not None}
+
+    def newest(self, partitions: Collection[TopicPartition], deadline: Deadline) -> float | None:
+        """Return the newest timestamp of the partitions' records, in seconds since the epoch."""
+        wanted = {
+            ClientPartition(p.topic, p.partition): _api.OffsetSpec.max_timestamp()
+            for p in partitions
+        }
+        if not wanted:
+            return None
+        answers = self._admin.list_offsets(wanted, request_timeout=_seconds(deadline))
+        stamps = [_result(answer, deadline).timestamp for answer in answers.values()]
+        newest = max((stamp for stamp in stamps if stamp is not None), default=-1)
+        return newest / 1000 if newest >= 0 else None
+
+
+def _result(answer: Any, deadline: Deadline) -> Any:
+    try:
+        return answer.result(_seconds(deadline))
+    except KafkaException as error:
+        raise KafkaUnavailableError(str(error.args[0].str())) from error
+    except FutureTimeoutError as error:
+        raise KafkaUnavailableError("no answer in time") from error
+
+
+def _seconds(deadline: Deadline) -> float:
+    return max(0.001, deadline.remaining)

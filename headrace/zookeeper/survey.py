@@ -1,0 +1,124 @@
+"""A look at ZooKeeper from where a member will run, for ``headrace doctor``."""
+
+from __future__ import annotations
+
+import re
+import time
+import uuid
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from kazoo.exceptions import KazooException, NoAuthError, NoNodeError
+from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.protocol.states import KeeperState
+
+from headrace.errors import ZooKeeperUnavailableError
+from headrace.zookeeper._client import build_client
+from headrace.zookeeper._ending import Ending
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from headrace.zookeeper.settings import ZooKeeperSettings
+
+_VERSION = re.compile(r"Zookeeper version: ([\d.]+)")
+_MODE = re.compile(r"Mode: (\w+)")
+
+#: Seconds for one question, and for the end of the session.
+_ANSWER = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class ZooKeeperFacts:
+    """What was seen. Times are in seconds.
+
+    ``version`` and ``mode`` are None where the servers do not answer ``srvr``. ``skew`` is how far
+    the server's clock is ahead of ours, give or take ``skew_error``; None where no node could be
+    made: because there is no chroot yet, or ``denied`` names the nodes to which access is denied.
+    """
+
+    session_timeout: float
+    version: str | None
+    mode: str | None
+    chroot_exists: bool
+    skew: float | None
+    skew_error: float
+    denied: tuple[str, ...]
+
+
+def survey(settings: ZooKeeperSettings, paths: Collection[str]) -> ZooKeeperFacts:
+    """Open a session, look at ``paths``, make and delete one ephemeral node, and end the session.
+
+    Blocks for ``connect_timeout`` and a few answers at most. Makes no chroot.
+
+    Raises:
+        ZooKeeperUnavailableError: no server let us in, or one did not answer.
+    """
+    client, negotiated = build_client(settings)
+    where = settings.hosts + settings.chroot
+    try:
+        if not client.start_async().wait(settings.connect_timeout):
+            refused = client.client_state == KeeperState.AUTH_FAILED
+            reason = "the credentials were refused" if refused else "no server let us in"
+            raise ZooKeeperUnavailableError(
+                f"no session at {where} within {settings.connect_timeout:g} s: {reason}"
+            )
+        return _look(client, settings, negotiated(), paths)
+    except (KazooException, KazooTimeoutError) as problem:
+        reason = f"{type(problem).__name__} {problem}".strip()
+        raise ZooKeeperUnavailableError(f"{where} did not answer: {reason}") from problem
+    finally:
+        Ending(client).wait(_ANSWER)
+
+
+def _look(
+    client: Any, settings: ZooKeeperSettings, session_timeout: float, paths: Collection[str]
+) -> ZooKeeperFacts:
+    told, denied = _srvr(client), []
+    skew, skew_error = None, 0.0
+    try:
+        exists = client.exists_async("/").get(timeout=_ANSWER) is not None
+        if exists:
+            skew, skew_error = _skew(client)
+    except NoAuthError:
+        exists = True
+        denied.append(settings.chroot or "/")
+    denied += [path for path in paths if exists and _is_denied(client, path)]
+    version, mode = _VERSION.search(told), _MODE.search(told)
+    return ZooKeeperFacts(
+        session_timeout=session_timeout,
+        version=version and version[1],
+        mode=mode and mode[1],
+        chroot_exists=exists,
+        skew=skew,
+        skew_error=skew_error,
+        denied=tuple(denied),
+    )
+
+
+def _srvr(client: Any) -> str:
+    """Return what the server says of itself; servers may be set up not to."""
+    try:
+        return str(client.command(b"srvr"))
+    except (KazooException, OSError):
+        return ""
+
+
+def _skew(client: Any) -> tuple[float, float]:
+    """Return by how many seconds the server's clock is ahead, and how wrong that may be."""
+    path = f"/headrace-doctor-{uuid.uuid4().hex}"
+    before = time.time()
+    _, stat = client.create_async(path, b"", ephemeral=True, include_data=True).get(timeout=_ANSWER)
+    after = time.time()
+    client.delete_async(path).get(timeout=_ANSWER)
+    return stat.ctime / 1000 - (before + after) / 2, (after - before) / 2
+
+
+def _is_denied(client: Any, path: str) -> bool:
+    try:
+        client.get_children_async(path).get(timeout=_ANSWER)
+    except NoAuthError:
+        return True
+    except NoNodeError:
+        return False
+    return False

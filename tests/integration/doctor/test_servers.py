@@ -1,0 +1,135 @@
+"""The doctor's look at real servers."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import pytest
+
+from headrace.clock import Deadline
+from headrace.config import Config
+from headrace.doctor import kafka
+from headrace.doctor.finding import Finding, Level
+from headrace.doctor.kafka import check_kafka
+from headrace.doctor.zookeeper import check_zookeeper
+from headrace.local.ports import LOOPBACK, free_port
+from headrace.zookeeper.session import ZooKeeperSession
+from headrace.zookeeper.settings import AclEntry, DigestAuth, ZooKeeperSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+
+def _errors(findings: Iterable[Finding]) -> list[Finding]:
+    return [finding for finding in findings if finding.level is Level.ERROR]
+
+
+def _examined(file: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "headrace", "doctor", "-c", str(file), "--json"]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
+
+
+def test_a_fit_place_has_no_errors(document: dict[str, Any], tmp_path: Path) -> None:
+    """With Spark, Kafka and ZooKeeper as they should be the exit code is 0, and Spark has run."""
+    channel = document["channels"]["main"]
+    channel |= {"processor": {"type": "spark", "reducer": "functions:reduce"}, "sink": "noop"}
+    code = "def reduce(df, batch):\n    return df\n"
+    (tmp_path / "functions.py").write_text(code, encoding="utf-8")
+    document["spark"] = {"master": "local[1]", "driver_memory": "512MiB"}
+    (tmp_path / "headrace.yaml").write_text(json.dumps(document), encoding="utf-8")
+    done = _examined(tmp_path / "headrace.yaml")
+    assert done.returncode == 0, done.stdout + done.stderr
+    told = json.loads(done.stdout)
+    seen = {finding["check"]: finding["seen"] for finding in told["findings"]}
+    assert told["ok"]
+    assert "a session and a job in" in seen["spark"]
+    assert f"{channel['topics'][0]} (2)" in seen["topics of channel main"]
+    assert seen["group of channel main"].endswith("offsets of 0 of 2 partitions")
+    assert seen["clock"].endswith("differ by 0.0 s")
+    assert not (tmp_path / "state").exists()
+
+
+def test_looking_leaves_nothing_in_zookeeper(
+    document: dict[str, Any], zookeeper_hosts: str
+) -> None:
+    """A chroot that is missing is not made, and the node that tells the time is gone."""
+    chroot = f"/{uuid4().hex}"
+    settings = Config.model_validate(document)
+    missing = {**document, "zookeeper": {**document["zookeeper"], "chroot": chroot}}
+    assert not _errors(check_zookeeper(settings))
+    found = list(check_zookeeper(Config.model_validate(missing)))
+    assert any(f"{chroot} is made at the first start" in f.seen for f in found)
+    with _session(ZooKeeperSettings(zookeeper_hosts)) as session:
+        names = session.children("/")
+    assert chroot[1:] not in names
+    assert not [name for name in names if name.startswith("headrace-doctor")]
+
+
+class _session:  # noqa: N801 - used like a function
+    """A session for the time of a block."""
+
+    def __init__(self, settings: ZooKeeperSettings) -> None:
+        self._session = ZooKeeperSession(settings)
+
+    def __enter__(self) -> ZooKeeperSession:
+        self._session.start()
+        return self._session
+
+    def __exit__(self, *_: object) -> None:
+        assert self._session.close(Deadline.after(20))
+
+
+def test_nodes_of_another_identity_are_told(document: dict[str, Any], zookeeper_hosts: str) -> None:
+    """What a member could not join for is an error that names the node."""
+    chroot = f"/{uuid4().hex}"
+    owner = ZooKeeperSettings(
+        zookeeper_hosts, digest=DigestAuth("headrace", "right"), acl=(AclEntry("auth"),)
+    )
+    with _session(owner) as session:
+        session.create(chroot)
+    document["zookeeper"] |= {
+        "chroot": chroot,
+        "digest": {"username": "headrace", "password": "wrong"},
+    }
+    (denied,) = _errors(check_zookeeper(Config.model_validate(document)))
+    assert (denied.check, denied.seen) == (
+        "zookeeper access",
+        f"{chroot} is denied to this identity",
+    )
+
+
+def test_servers_that_are_not_there_are_errors(
+    document: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither check waits for longer than it may."""
+    monkeypatch.setattr(kafka, "TIMEOUT", 2.0)
+    document["kafka"]["bootstrap_servers"] = f"{LOOPBACK}:{free_port()}"
+    document["zookeeper"] |= {"hosts": f"{LOOPBACK}:{free_port()}", "connect_timeout": "1s"}
+    settings = Config.model_validate(document)
+    assert [f.check for f in check_kafka(settings)] == ["kafka"]
+    assert [f.check for f in check_zookeeper(settings)] == ["zookeeper"]
+
+
+def test_a_topic_that_is_missing_is_an_error(document: dict[str, Any]) -> None:
+    """It is named, and the group is looked at all the same."""
+    document["channels"]["main"]["topics"] = ["no.such.topic", "^no.such.topics"]
+    found = list(check_kafka(Config.model_validate(document)))
+    assert [f.seen for f in _errors(found)] == ["no.such.topic does not exist"]
+    assert "no topic matches ^no.such.topics" in [f.seen for f in found]
+    assert "group of channel main" in [f.check for f in found]
+
+
+@pytest.mark.parametrize("fencing", ["metadata", "transactions"])
+def test_a_good_group_has_no_errors(document: dict[str, Any], fencing: str) -> None:
+    """With transactions a producer is let in as well."""
+    document["channels"]["main"]["offsets"] = {"fencing": fencing}
+    found = list(check_kafka(Config.model_validate(document)))
+    assert not _errors(found)
+    assert ("transactions of channel main" in [f.check for f in found]) == (
+        fencing == "transactions"
+    )

@@ -1,0 +1,134 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from headrace.clock import SYSTEM_CLOCK
+from headrace.doctor import zookeeper
+from headrace.doctor.finding import Level
+from headrace.doctor.kafka import check_retention, check_stamps, judge_topics
+from headrace.doctor.zookeeper import check_zookeeper, judge
+from headrace.errors import KafkaUnavailableError, ZooKeeperUnavailableError
+from headrace.kafka.ports import TopicInfo
+from headrace.zookeeper.survey import ZooKeeperFacts
+from tests.unit.doctor.support import bad, config, only
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+_FACTS = ZooKeeperFacts(
+    session_timeout=10.0,
+    version="3.9.3",
+    mode="follower",
+    chroot_exists=True,
+    skew=0.1,
+    skew_error=0.01,
+    denied=(),
+)
+
+
+def test_a_good_ensemble_is_fine(tmp_path: Path) -> None:
+    """Nothing is wrong with three servers that agree to everything."""
+    assert not bad(judge(_FACTS, config(tmp_path)))
+
+
+@pytest.mark.parametrize(
+    ("facts", "check", "level"),
+    [
+        ({"version": "3.4.14"}, "zookeeper", Level.ERROR),
+        ({"mode": "standalone"}, "zookeeper ensemble", Level.WARNING),
+        ({"denied": ("/consumers/statistics",)}, "zookeeper access", Level.ERROR),
+        ({"session_timeout": 4.0}, "zookeeper session", Level.WARNING),
+        ({"skew": -30.0}, "clock", Level.WARNING),
+    ],
+)
+def test_what_is_wrong_with_an_ensemble_is_told(
+    tmp_path: Path, facts: dict[str, Any], check: str, level: Level
+) -> None:
+    """Each fault is one finding, which says what to do."""
+    found = only(judge(replace(_FACTS, **facts), config(tmp_path)))
+    assert (found.check, found.level) == (check, level)
+
+
+def test_what_is_not_known_is_no_fault(tmp_path: Path) -> None:
+    """Servers may keep their version to themselves, and a chroot may be still to be made."""
+    unknown: dict[str, Any] = {"version": None, "mode": None, "chroot_exists": False, "skew": None}
+    settings = config(tmp_path, zookeeper={"chroot": "/headrace"})
+    found = list(judge(replace(_FACTS, **unknown), settings))
+    assert not bad(found)
+    assert any("/headrace is made at the first start" in f.seen for f in found)
+
+
+def test_a_skew_within_its_error_is_no_fault(tmp_path: Path) -> None:
+    """A slow answer proves nothing about clocks."""
+    assert not bad(judge(replace(_FACTS, skew=3.0, skew_error=2.0), config(tmp_path)))
+
+
+def test_an_ensemble_that_does_not_answer_is_one_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reason is told, and nothing else is asked."""
+
+    def refuse(*_: object) -> ZooKeeperFacts:
+        raise ZooKeeperUnavailableError("no session at zk:2181")
+
+    monkeypatch.setattr(zookeeper, "survey", refuse)
+    (found,) = check_zookeeper(config(tmp_path))
+    assert (found.level, found.seen) == (Level.ERROR, "no session at zk:2181")
+
+
+class _Survey:
+    """Answers with one broker's settings, or not at all."""
+
+    def __init__(self, settings: Mapping[str, str] | None) -> None:
+        self._settings = settings
+
+    def settings(self, *_: object) -> Mapping[str, str]:
+        if self._settings is None:
+            raise KafkaUnavailableError("Cluster authorization failed")
+        return self._settings
+
+
+@pytest.mark.parametrize(
+    ("settings", "level"),
+    [
+        ({"offsets.retention.minutes": "10080"}, Level.OK),
+        ({"offsets.retention.minutes": "30"}, Level.ERROR),
+        ({}, Level.WARNING),
+        (None, Level.WARNING),
+    ],
+)
+def test_offsets_have_to_be_kept_for_longer_than_they_idle(
+    settings: Mapping[str, str] | None, level: Level
+) -> None:
+    """An hour is what an idle partition's offset has to survive; not knowing is a warning."""
+    survey: Any = _Survey(settings)
+    (found,) = check_retention(survey, 1)
+    assert found.level is level
+
+
+def test_topics_have_to_exist_and_to_have_ids(tmp_path: Path) -> None:
+    """A missing topic and one without an id are errors, a pattern without topics a warning."""
+    channel = config(tmp_path, {"topics": ["flights", "^alerts"]}).channels["flights"]
+    flights = TopicInfo("flights", "AAAAAAAAAAAAAAAAAAAAAA", 8, internal=False)
+    assert [f.level for f in judge_topics("t", channel, {})] == [Level.ERROR, Level.WARNING]
+    old = bad(judge_topics("t", channel, {"flights": flights}))
+    assert [f.level for f in old] == [Level.WARNING, Level.ERROR]
+    assert "Kafka 3.1" in old[1].advice
+    both = {
+        "flights": replace(flights, topic_id="x"),
+        "alerts.eu": TopicInfo("alerts.eu", "y", 1, internal=False),
+    }
+    (found,) = judge_topics("t", channel, both)
+    assert found.seen == "topics and partitions: flights (8), alerts.eu (1)"
+
+
+def test_records_from_the_future_are_a_warning() -> None:
+    """A minute ahead tells of a wrong clock; now, or no record at all, of nothing."""
+    now = SYSTEM_CLOCK.time()
+    assert only(check_stamps("t", now + 60)).level is Level.WARNING
+    assert not list(check_stamps("t", now))
+    assert not list(check_stamps("t", None))
