@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from headrace.admin.cli import register
 from headrace.config.cli import check, schema
 from headrace.config.kinds.moments import parse_moment
 from headrace.demo.cli import demo
@@ -33,6 +34,7 @@ app.command()(demo)
 app.command()(group)
 app.command()(doctor)
 app.command()(health)
+register(app)
 app.add_typer(local, name="local")
 app.add_typer(offsets, name="offsets")
 

@@ -51,6 +51,47 @@ class ImportPathError(StartError):
     """A ``package.module:name`` in the configuration cannot be imported or has a wrong shape."""
 
 
+# --- what an operator asked for cannot be done as things are; nothing was changed ---------------
+
+
+class RefusedError(HeadraceError):
+    """Base of the refusals. ``value`` is what was asked for, ``next_step`` what to do about it."""
+
+    def __init__(self, message: str, *, value: str, next_step: str) -> None:
+        super().__init__(f"{message}; {next_step}")
+        self.text = message
+        self.value = value
+        self.next_step = next_step
+
+
+class NotRunningError(RefusedError):
+    """The channel is not running, or stops just now."""
+
+
+class NotHeldError(RefusedError):
+    """The partition is not this process's at the moment."""
+
+
+class NotPausedError(RefusedError):
+    """Delivery of the partition does not rest."""
+
+
+class NoSuchOffsetError(RefusedError):
+    """The log has no such offset."""
+
+
+class CommittedAlreadyError(RefusedError):
+    """The record is done with: what is committed lies behind it."""
+
+
+class SinkOffsetsError(RefusedError):
+    """The sink keeps offsets that cannot be moved from here, or did not let itself be moved."""
+
+
+class UnfinishedError(RefusedError):
+    """What was asked for is under way, but was not done within the time allowed."""
+
+
 # --- the channel cannot go on -------------------------------------------------------------------
 
 

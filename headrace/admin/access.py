@@ -44,6 +44,11 @@ class Caller:
     address: str
     proof: str
 
+    @property
+    def host(self) -> str:
+        """The address without the port, which is another one each time."""
+        return self.address.rpartition(":")[0] or self.address
+
 
 @dataclass(frozen=True, slots=True)
 class Rules:

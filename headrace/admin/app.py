@@ -8,6 +8,7 @@ from fastapi import Depends, FastAPI
 from fastapi.security import HTTPBearer
 
 from headrace.admin.access import Guard, Rules
+from headrace.admin.changes import Changes
 from headrace.admin.looking import Lookout
 from headrace.admin.problems import handle_errors
 from headrace.admin.reads import Reads
@@ -15,6 +16,7 @@ from headrace.clock import SYSTEM_CLOCK, Clock
 from headrace.version import VERSION
 
 if TYPE_CHECKING:
+    from headrace.admin.loglevels import LogLevels
     from headrace.admin.ports import Controller, Process
     from headrace.admin.rates import Rates
 
@@ -28,8 +30,10 @@ the configuration and the stacks; elsewhere it does, but for `/health`.
 def create_app(
     controller: Controller,
     process: Process,
+    *,
     rates: Rates,
     rules: Rules,
+    log_levels: LogLevels,
     clock: Clock = SYSTEM_CLOCK,
 ) -> FastAPI:
     """Return the application. It starts no thread and opens nothing."""
@@ -45,7 +49,12 @@ def create_app(
     # the guard has looked at the token by then: this is for the OpenAPI document
     bearer = Depends(HTTPBearer(auto_error=False, description="The token of the process."))
     lookout = Lookout(controller, process, rates, clock)
-    reads = Reads(controller, process, lookout, clock)
-    app.include_router(reads.router(dependencies=[bearer]))
+    app.include_router(
+        Reads(controller, process, lookout, clock).router(dependencies=[bearer]), tags=["look"]
+    )
+    app.include_router(
+        Changes(controller, process, log_levels, clock).router(dependencies=[bearer]),
+        tags=["change"],
+    )
     app.add_middleware(Guard, rules=rules)
     return app

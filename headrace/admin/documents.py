@@ -355,3 +355,38 @@ class Problem(Document):
     """The value that is wrong."""
     next_step: str
     """What to do."""
+
+
+class PauseAnswer(Document):
+    """A pause that began."""
+
+    pause: PauseStatus
+    """The pause."""
+    acknowledged: bool | None
+    """Whether all pauses of the channel had their effect by the end of the wait: nothing is being
+    processed, what was answered is committed. Null: nobody waited."""
+
+
+class ResumeAnswer(Document):
+    """A pause that ended."""
+
+    resumed: PauseStatus | None
+    """The pause; null: there was none."""
+    pauses: list[PauseStatus]
+    """Those that go on."""
+
+
+class LogLevelAnswer(Document):
+    """How much is logged now."""
+
+    levels: dict[str, str]
+    """By logger the least severity that is logged; "" stands for all others."""
+    reverts_at: datetime | None
+    """When it goes back to what it was."""
+
+
+class StopAnswer(Document):
+    """A stop that was asked for."""
+
+    phase: Phase
+    """Where the process is in its life: the stop begins within a second."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from difflib import get_close_matches
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 
 from headrace.admin.documents import Problem
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -44,8 +45,8 @@ class ApiError(HeadraceError):
         self.status = status
         self.problem = Problem(
             error=error,
-            message=message,
-            value=None if value is None else value[:_QUOTED],
+            message=_sendable(message),
+            value=None if value is None else _sendable(value[:_QUOTED]),
             next_step=next_step,
         )
         self.headers = headers
@@ -55,6 +56,11 @@ class ApiError(HeadraceError):
         return JSONResponse(
             self.problem.model_dump(mode="json"), self.status, dict(self.headers or {})
         )
+
+
+def _sendable(text: str) -> str:
+    """Return text as UTF-8 has it: JSON may bring halves of characters."""
+    return text.encode("utf-8", "replace").decode()
 
 
 def unknown(what: str, value: str, known: Iterable[str]) -> ApiError:
@@ -94,6 +100,7 @@ def described(*statuses: int) -> dict[int | str, dict[str, Any]]:
 def handle_errors(app: FastAPI) -> None:
     """Have every error of ``app`` answered as a problem."""
     app.add_exception_handler(ApiError, _api_error)
+    app.add_exception_handler(RefusedError, _refused)
     app.add_exception_handler(HeadraceError, _headrace_error)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http_error)
@@ -102,6 +109,14 @@ def handle_errors(app: FastAPI) -> None:
 async def _api_error(_: Request, error: Exception) -> Response:
     assert isinstance(error, ApiError)
     return error.response()
+
+
+async def _refused(_: Request, error: Exception) -> Response:
+    assert isinstance(error, RefusedError)
+    name = re.sub(r"(?<!^)(?=[A-Z])", "_", type(error).__name__.removesuffix("Error")).lower()
+    return ApiError(
+        HTTPStatus.CONFLICT, name, error.text, value=error.value, next_step=error.next_step
+    ).response()
 
 
 async def _headrace_error(_: Request, error: Exception) -> Response:

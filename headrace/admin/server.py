@@ -13,6 +13,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from headrace.admin.access import Rules
 from headrace.admin.app import create_app
+from headrace.admin.loglevels import LogLevels
 from headrace.admin.rates import INTERVAL, Rates
 from headrace.admin.tokens import Folder
 from headrace.clock import SYSTEM_CLOCK, Clock, Deadline
@@ -58,7 +59,15 @@ class AdminServer:
         self._folder = Folder.of(controller.config)
         token = self._folder.token() if config.token is None else config.token.get_secret_value()
         self._rates = Rates(controller, clock)
-        app = create_app(controller, process, self._rates, Rules.of(config, token), clock)
+        self._log_levels = LogLevels()
+        app = create_app(
+            controller,
+            process,
+            rates=self._rates,
+            rules=Rules.of(config, token),
+            log_levels=self._log_levels,
+            clock=clock,
+        )
         context = None if config.tls is None else _tls(config.tls)
         listening = _listen(config)
         self.port: int = listening.getsockname()[1]
@@ -85,6 +94,7 @@ class AdminServer:
     def close(self, deadline: Deadline) -> bool:
         """Answer what was asked, close all connections and end; False if that took too long."""
         self._folder.forget_address()
+        self._log_levels.close()
         self._stopping.set()
         self._server.should_exit = True
         for thread in self._threads:

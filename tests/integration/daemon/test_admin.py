@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import signal
 import stat
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
 
 import httpx
 
+from headrace.local.ports import LOOPBACK, free_port
 from tests.integration.daemon.rig import WAIT, eventually
 
 if TYPE_CHECKING:
@@ -55,6 +58,41 @@ def test_the_api_answers_from_the_start_to_the_end(site: Site) -> None:
         assert daemon.wait() == 0
     assert not (_folder(site) / "admin.json").exists()
     assert "Traceback" not in daemon.text()
+
+
+def test_commands_pause_and_stop_a_daemon(site: Site) -> None:
+    """A pause is true when the command ends, the log says whose it was, and a stop is orderly."""
+    daemon = site.run()
+    daemon.wait_event("controller_started")
+    paused = _headrace(daemon, "pause", "--reason", "lunch")
+    assert (paused.returncode, paused.stdout) == (0, "main is paused\n"), paused.stderr
+    site.broker.produce(site.partition(0), b"a")
+    assert "lunch" in _headrace(daemon, "status").stdout
+    assert site.seen() == []
+    assert _headrace(daemon, "resume").returncode == 0
+    eventually(lambda: site.seen() == ["a"])
+    change = daemon.wait_event("admin_change")
+    assert (change["action"], change["proof"], change["outcome"]) == ("pause", "token", "done")
+    assert _headrace(daemon, "stop").returncode == 0
+    assert daemon.wait() == 0
+    assert _headrace(daemon, "status").returncode == 3
+
+
+def test_a_stop_is_heard_during_the_start(site: Site) -> None:
+    """A daemon that waits for Kafka in its start is stopped by a command, and exits with 0."""
+    document = site.document()
+    document["zookeeper"] = {"hosts": f"{LOOPBACK}:{free_port()}", "connect_timeout": "60s"}
+    daemon = site.daemon(document).start()
+    daemon.wait_event("admin_served")
+    assert _headrace(daemon, "stop").returncode == 0
+    assert daemon.wait() == 0
+    daemon.wait_event("stopped_during_start")
+
+
+def _headrace(daemon: Daemon, *arguments: str) -> subprocess.CompletedProcess[str]:
+    config = str(daemon.directory / f"{daemon.name}.yaml")
+    command = [sys.executable, "-m", "headrace", *arguments, "-c", config]
+    return subprocess.run(command, capture_output=True, text=True, timeout=WAIT, check=False)
 
 
 def test_a_second_process_of_the_name_takes_nothing_from_the_first(site: Site) -> None:

@@ -14,10 +14,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
+@pytest.fixture(scope="session")
+def stage() -> Scene:
+    """The one application of all tests."""
+    return Scene(filled_broker())
+
+
 @pytest.fixture
-def scene() -> Iterator[Scene]:
+def scene(stage: Scene) -> Iterator[Scene]:
     """A process whose channel has read ten records of each of two partitions."""
-    scene = Scene(filled_broker())
+    scene = stage.reset(filled_broker())
     with running(scene.controller.add()):
         for partition in (P0, P1):
             assert committed(scene.controller.broker, partition, 10)
@@ -25,6 +31,6 @@ def scene() -> Iterator[Scene]:
 
 
 @pytest.fixture
-def bare() -> Scene:
+def bare(stage: Scene) -> Scene:
     """A process without any channel."""
-    return Scene(filled_broker())
+    return stage.reset(filled_broker())

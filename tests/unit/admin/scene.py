@@ -11,6 +11,7 @@ import httpx
 
 from headrace.admin.access import Rules
 from headrace.admin.app import create_app
+from headrace.admin.loglevels import LogLevels
 from headrace.admin.ports import Phase
 from headrace.admin.process import LocalProcess
 from headrace.admin.rates import Rates
@@ -97,17 +98,38 @@ class Client:
 
 
 class Scene:
-    """The controller, the process, and a client that shows no token unless told to."""
+    """The controller, the process, and a client that shows no token unless told to.
+
+    An application takes long to build, so ``reset`` begins a new test with the same one.
+    """
 
     def __init__(self, broker: InMemoryBroker, *, open_reads: bool = True) -> None:
         self.controller = InMemoryController(broker)
-        self.stops: list[str] = []
-        self.process = LocalProcess(Path("headrace.yaml"), self.stops.append)
-        self.process.become(Phase.RUNNING)
+        self.process = LocalProcess(Path("headrace.yaml"), self._stop)
         self.rates = Rates(self.controller, SYSTEM_CLOCK)
-        rules = Rules(TOKEN, open_reads, frozenset({"localhost"}))
-        self.app = create_app(self.controller, self.process, self.rates, rules)
-        self.client = Client(self.app)
+        self.stops: list[str] = []
+        self.client = Client(
+            create_app(
+                self.controller,
+                self.process,
+                rates=self.rates,
+                rules=Rules(TOKEN, open_reads, frozenset({"localhost"})),
+                log_levels=LogLevels(),
+            )
+        )
+        self.process.become(Phase.RUNNING)
+
+    def reset(self, broker: InMemoryBroker) -> Scene:
+        """Forget what a former test did."""
+        vars(self.controller).update(vars(InMemoryController(broker)))
+        vars(self.process).update(vars(LocalProcess(Path("headrace.yaml"), self._stop)))
+        vars(self.rates).update(vars(Rates(self.controller, SYSTEM_CLOCK)))
+        self.stops.clear()
+        self.process.become(Phase.RUNNING)
+        return self
+
+    def _stop(self, by: str) -> None:
+        self.stops.append(by)
 
     @property
     def trusted(self) -> dict[str, str]:

@@ -167,6 +167,7 @@ def test_rates_and_history_come_from_samples(scene: Scene) -> None:
 
 def test_nothing_is_a_500_while_there_are_no_channels(bare: Scene) -> None:
     """During the start every read answers."""
-    paths = [path for path in bare.client.get("/openapi.json").json()["paths"] if "{" not in path]
+    document = bare.client.get("/openapi.json").json()["paths"]
+    paths = [path for path, methods in document.items() if "get" in methods and "{" not in path]
     assert len(paths) >= 8
     assert {path: bare.get(path).status_code for path in paths} == dict.fromkeys(paths, 200)

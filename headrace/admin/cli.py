@@ -1,0 +1,203 @@
+"""``headrace status|pause|resume|seek|skip|reload|loglevel|stop``.
+
+Exit codes: 0 done; 1 refused or failed, and the message says why; 2 the configuration or the
+command line cannot be used; 3 the process does not run, or does not answer; 4 asked for, but not
+done within the wait.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from headrace.admin.connection import connected
+from headrace.config.kinds.moments import format_moment, parse_moment
+from headrace.config.kinds.units import parse_duration
+
+if TYPE_CHECKING:
+    from headrace.admin.commands import Command
+
+_Json = Annotated[bool, typer.Option("--json", help="Print the answer as JSON for scripts.")]
+_Channel = Annotated[
+    str | None, typer.Argument(metavar="[CHANNEL]", help="The channel, where there are several.")
+]
+_ChannelOption = Annotated[
+    str | None,
+    typer.Option("--channel", metavar="NAME", help="The channel, where several read the topic."),
+]
+_Wait = Annotated[
+    str, typer.Option(metavar="TIME", help="How long to wait until it is true; 0: not at all.")
+]
+_Reason = Annotated[str, typer.Option(metavar="TEXT", help="Why, for the log and the status.")]
+
+_PARTITION = re.compile(r"(?P<topic>[a-zA-Z0-9._-]+):(?P<partition>[0-9]{1,9})")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    for command in (status, pause, resume, loglevel, stop):
+        app.command()(connected(command))
+
+
+def status(
+    channel: _Channel = None,
+    watch: Annotated[
+        float | None,
+        typer.Option(metavar="SECONDS", min=0.1, help="Look again every so often, until Ctrl-C."),
+    ] = None,
+    *,
+    check: Annotated[
+        bool, typer.Option("--check", help="Exit with 1 where it is not ready, for probes.")
+    ] = False,
+    json: _Json = False,
+) -> Command:
+    """Show what a process is doing: channels, pauses, and the partitions that it holds."""
+    from headrace.admin import commands  # noqa: PLC0415 - takes a moment to import
+
+    return commands.status(channel, as_json=json, watch=watch, check=check)
+
+
+def pause(
+    channel: _Channel = None,
+    *,
+    partition: Annotated[
+        str | None, typer.Option(metavar="TOPIC:N", help="Only this partition.")
+    ] = None,
+    reason: _Reason = "",
+    until: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="When it ends by itself, as in 2030-01-01T05:00:00Z."),
+    ] = None,
+    lasting: Annotated[
+        str | None,
+        typer.Option("--for", metavar="TIME", help="How long it lasts, as in 30m."),
+    ] = None,
+    wait: _Wait = "30s",
+    drain: Annotated[
+        bool, typer.Option("--drain", help="Give the partitions back to the group.")
+    ] = False,
+    json: _Json = False,
+) -> Command:
+    """Have delivery rest, and wait until it does."""
+    from headrace.admin import commands  # noqa: PLC0415 - takes a moment to import
+
+    seconds = _seconds(wait, "--wait")
+    body: dict[str, Any] = {
+        **_partition(partition),
+        "mode": "drain" if drain else "hold",
+        "reason": reason,
+        "until": None if until is None else _moment(until),
+        "for_s": None if lasting is None else _seconds(lasting, "--for"),
+        "wait_s": seconds,
+    }
+    return commands.channel_change("pause", channel, body, seconds, as_json=json, say=_say_paused)
+
+
+def resume(
+    channel: _Channel = None,
+    partition: Annotated[
+        str | None, typer.Option(metavar="TOPIC:N", help="Only this partition's pause.")
+    ] = None,
+    *,
+    downstream: Annotated[
+        bool, typer.Option("--downstream", help="End the processor's own pause.")
+    ] = False,
+    json: _Json = False,
+) -> Command:
+    """End a pause that an operator began. Pauses of other reasons go on."""
+    from headrace.admin import commands  # noqa: PLC0415 - takes a moment to import
+
+    body = {
+        **_partition(partition),
+        "pause_reason": "downstream" if downstream else "operator",
+    }
+    return commands.channel_change("resume", channel, body, as_json=json, say=_say_resumed)
+
+
+def loglevel(
+    level: Annotated[
+        str, typer.Argument(help="debug, info, warning, error; default: a logger's own no more.")
+    ],
+    logger: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Only this one, as headrace.channel.")
+    ] = None,
+    lasting: Annotated[
+        str | None,
+        typer.Option("--for", metavar="TIME", help="After which time it goes back, as in 10m."),
+    ] = None,
+    *,
+    json: _Json = False,
+) -> Command:
+    """Log more or less, until the next start or for a while."""
+    from headrace.admin import commands  # noqa: PLC0415 - takes a moment to import
+
+    body: dict[str, Any] = {
+        "level": None if level == "default" else level,
+        "logger": logger,
+        "for_s": None if lasting is None else _seconds(lasting, "--for"),
+    }
+    return commands.change("/api/v1/loglevel", body, 0.0, as_json=json, say=_say_levels)
+
+
+def stop(
+    reason: _Reason = "",
+    *,
+    json: _Json = False,
+) -> Command:
+    """Stop a process in order, as SIGTERM does. Does not wait for its end."""
+    from headrace.admin import commands  # noqa: PLC0415 - takes a moment to import
+
+    return commands.change(
+        "/api/v1/stop", {"reason": reason}, 0.0, as_json=json, say=lambda _: "it stops"
+    )
+
+
+# --- parts --------------------------------------------------------------------------------------
+
+
+def _partition(text: str | None) -> dict[str, Any]:
+    if text is None:
+        return {}
+    match = _PARTITION.fullmatch(text)
+    if match is None:
+        raise typer.BadParameter(f"{text!r} is not TOPIC:N", param_hint="--partition")
+    return {"topic": match["topic"], "partition": int(match["partition"])}
+
+
+def _seconds(text: str, option: str) -> float:
+    seconds = parse_duration(text)
+    if seconds is None:
+        raise typer.BadParameter(
+            f"{text!r} is not a time such as 500ms, 30s or 2h", param_hint=option
+        )
+    return seconds
+
+
+def _moment(text: str) -> str:
+    try:
+        return format_moment(parse_moment(text))
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--until") from None
+
+
+def _say_paused(name: str, answer: Any) -> str:
+    pause = answer["pause"]
+    scope = name if pause["topic"] is None else f"{pause['topic']}:{pause['partition']}"
+    end = "" if pause["until"] is None else f" until {pause['until']}"
+    if answer["acknowledged"] is False:
+        return f"{scope} is being paused{end}; something is still being processed"
+    return f"{scope} {'is' if answer['acknowledged'] else 'will be'} paused{end}"
+
+
+def _say_resumed(name: str, answer: Any) -> str:
+    said = f"{name} had no such pause" if answer["resumed"] is None else f"{name} resumed"
+    left = [f"{p['reason']} by {p['by']}" for p in answer["pauses"]]
+    return f"{said}; others go on: {', '.join(left)}" if left else said
+
+
+def _say_levels(answer: Any) -> str:
+    levels = ", ".join(f"{name or 'all'} {level}" for name, level in answer["levels"].items())
+    end = answer["reverts_at"]
+    return levels if end is None else f"{levels}; until {end}"

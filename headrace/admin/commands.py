@@ -1,0 +1,182 @@
+"""What the commands do, from options to an exit code."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import socket
+import sys
+from collections.abc import Callable
+from difflib import get_close_matches
+from threading import Event
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import typer
+from rich.console import Console
+
+from headrace.admin.client import AdminClient, AnswerError
+from headrace.admin.finding import Options, UnreachableError, find
+from headrace.admin.tables import show
+from headrace.errors import ConfigError, HeadraceError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+EXIT_REFUSED = 1
+EXIT_USAGE = 2
+EXIT_UNREACHABLE = 3
+EXIT_NOT_YET = 4
+
+#: More than any row takes: a terminal breaks long lines by itself, others want them whole.
+_WIDTH = 10_000
+
+Command: TypeAlias = Callable[[AdminClient], int]
+
+
+class UsageError(HeadraceError):
+    """The command line does not fit the process."""
+
+
+def run(options: Options, command: Command) -> int:
+    """Find the process, run a command with its API, and return the exit code."""
+    try:
+        with AdminClient(find(options)) as client:
+            return command(client)
+    except ConfigError as error:
+        _complain(*error.problems)
+        return EXIT_USAGE
+    except UsageError as error:
+        _complain(str(error))
+        return EXIT_USAGE
+    except UnreachableError as error:
+        _complain(str(error))
+        return EXIT_UNREACHABLE
+    except (AnswerError, HeadraceError) as error:
+        _complain(str(error))
+        return EXIT_REFUSED
+    except KeyboardInterrupt:
+        return 0
+
+
+def status(channel: str | None, *, as_json: bool, watch: float | None, check: bool) -> Command:
+    """Return what shows the status, once or every ``watch`` seconds."""
+
+    def command(client: AdminClient) -> int:
+        while True:
+            found = client.get("/api/v1/status")
+            chosen = found["channels"]
+            if channel is not None:
+                name = _named(channel, chosen)
+                chosen = [each for each in chosen if each["name"] == name]
+            _print_status(found, chosen, as_json=as_json, watch=watch)
+            if watch is None:
+                return _checked(found) if check else 0
+            Event().wait(watch)
+
+    return command
+
+
+def _checked(found: dict[str, Any]) -> int:
+    for reason in found["not_ready_because"]:
+        _complain(reason)
+    return 0 if found["ready"] else EXIT_REFUSED
+
+
+def _print_status(
+    found: dict[str, Any], chosen: list[dict[str, Any]], *, as_json: bool, watch: float | None
+) -> None:
+    if as_json:
+        # one line for each look of several, so that a script can tell them apart
+        indent = 2 if watch is None else None
+        typer.echo(json.dumps({**found, "channels": chosen}, indent=indent))
+    else:
+        console = _console()
+        if watch is not None and console.is_terminal:
+            console.clear()
+        show(found, chosen, console)
+    sys.stdout.flush()
+
+
+def change(
+    path: str, body: dict[str, Any], wait: float, *, as_json: bool, say: Callable[[Any], str]
+) -> Command:
+    """Return what asks for a change of the process; ``say`` puts the answer in words."""
+
+    def command(client: AdminClient) -> int:
+        answer = client.post(path, {**body, "by": who()}, wait)
+        typer.echo(json.dumps(answer, indent=2) if as_json else say(answer))
+        return EXIT_NOT_YET if answer.get("acknowledged") is False else 0
+
+    return command
+
+
+def channel_change(
+    action: str,
+    channel: str | None,
+    body: dict[str, Any],
+    wait: float = 0.0,
+    *,
+    as_json: bool,
+    say: Callable[[str, Any], str],
+) -> Command:
+    """Return what asks for a change of one channel: the one named, or the only one there is.
+
+    Where ``body`` has a topic, the only one that reads it.
+    """
+
+    def command(client: AdminClient) -> int:
+        name = _channel(client, channel, body.get("topic"))
+        path = f"/api/v1/channels/{name}/{action}"
+        ask = change(path, body, wait, as_json=as_json, say=lambda answer: say(name, answer))
+        return ask(client)
+
+    return command
+
+
+def who() -> str:
+    """Return who runs the command, for the log."""
+    try:
+        user = getpass.getuser()
+    except (OSError, KeyError):
+        user = "unknown"
+    return f"{user}@{socket.gethostname()}"
+
+
+def _channel(client: AdminClient, channel: str | None, topic: str | None) -> str:
+    found = client.get("/api/v1/channels")["channels"]
+    if channel is not None:
+        return _named(channel, found)
+    fitting = [each["name"] for each in found if topic is None or topic in each["topics"]]
+    if len(fitting) == 1:
+        return str(fitting[0])
+    if not fitting and topic is not None:
+        topics = sorted({name for each in found for name in each["topics"]})
+        raise UsageError(f"no channel reads {topic}{_near(topic, topics)}")
+    if not fitting:
+        raise UsageError("the process has no channel yet; see headrace status")
+    raise UsageError(f"there are several channels; name one of {', '.join(fitting)}")
+
+
+def _named(channel: str, found: Sequence[dict[str, Any]]) -> str:
+    names = [str(each["name"]) for each in found]
+    if channel in names:
+        return channel
+    raise UsageError(f"there is no channel {channel}{_near(channel, names)}")
+
+
+def _near(name: str, known: Sequence[str]) -> str:
+    near = get_close_matches(name, known, 1)
+    if near:
+        return f"; did you mean {near[0]}?"
+    return f"; choose from {', '.join(known)}" if known else ""
+
+
+def _console() -> Console:
+    if sys.stdout.isatty():
+        return Console()
+    return Console(soft_wrap=True, width=_WIDTH)
+
+
+def _complain(*lines: str) -> None:
+    for line in lines:
+        typer.echo(line, err=True)

@@ -1,0 +1,74 @@
+"""Log levels that go back by themselves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from threading import Lock, Timer
+from typing import TYPE_CHECKING
+
+import structlog
+
+from headrace.logs import levels, set_level
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Loan:
+    """A level that is to go back to ``before``; None for a logger that had none of its own."""
+
+    timer: Timer
+    before: str | None
+
+
+class LogLevels:
+    """Changes of the process's log levels, by logger, "" for the process. Any thread."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._loans: dict[str, _Loan] = {}
+
+    def change(self, level: str | None, logger: str, seconds: float | None) -> Mapping[str, str]:
+        """Log ``logger`` from ``level`` on, for ``seconds`` or for good, and return all levels.
+
+        A change that is to go back goes back to what was there before the first of several.
+
+        Raises:
+            ValueError: the process has no level of another to go by.
+        """
+        with self._lock:
+            before = levels().get(logger)
+            set_level(level, logger or None)
+            loan = self._loans.pop(logger, None)
+            if loan is not None:
+                loan.timer.cancel()
+                before = loan.before
+            if seconds is not None:
+                self._loans[logger] = self._lend(logger, before, seconds)
+        return levels()
+
+    def close(self) -> None:
+        """Have nothing go back any more."""
+        with self._lock:
+            for loan in self._loans.values():
+                loan.timer.cancel()
+            self._loans.clear()
+
+    def _lend(self, logger: str, before: str | None, seconds: float) -> _Loan:
+        timer = Timer(seconds, lambda: self._return(logger, loan))
+        timer.daemon = True
+        timer.name = "admin-log-level"
+        loan = _Loan(timer, before)
+        timer.start()
+        return loan
+
+    def _return(self, logger: str, loan: _Loan) -> None:
+        with self._lock:
+            if self._loans.get(logger) is not loan:
+                return
+            del self._loans[logger]
+            set_level(loan.before, logger or None)
+        log.info("log_level_reverted", of=logger, level=loan.before)

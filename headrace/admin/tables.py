@@ -1,0 +1,122 @@
+"""The status as tables for a terminal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from rich.console import Console
+
+_STYLES = {
+    "running": "green",
+    "waiting": "green",
+    "connected": "green",
+    "active": "green",
+    "paused": "yellow",
+    "away": "yellow",
+    "backing_off": "red",
+    "suspended": "red",
+    "failed": "red",
+    "lost": "red",
+}
+
+_MINUTE, _HOUR, _DAY = 60, 3600, 86400
+
+
+def show(status: dict[str, Any], channels: list[dict[str, Any]], console: Console) -> None:
+    """Print the process and some of its channels."""
+    process, spark = status["process"], status["spark"]
+    head = Text.assemble(
+        (process["instance_id"], "bold"),
+        f" · {process['phase']} for {duration(process['uptime_s'])} · pid {process['pid']}"
+        f" · version {process['version']} · ZooKeeper ",
+        _word(status["zookeeper"]["state"]),
+    )
+    if spark is not None:
+        head.append(" · Spark ")
+        head.append_text(_word("running" if spark["running"] else "failed"))
+    console.print(head)
+    for reason in status["not_ready_because"]:
+        console.print(Text(f"not ready: {reason}", style="red"))
+    for channel in channels:
+        console.print()
+        _show_channel(channel, console)
+
+
+def _show_channel(channel: dict[str, Any], console: Console) -> None:
+    totals, member = channel["totals"], channel["member"]
+    console.print(
+        Text.assemble(
+            (channel["name"], "bold"),
+            " · ",
+            _word(channel["state"]),
+            f" · group {channel['group']} (",
+            _word(member["state"]),
+            f") · {totals['records_per_s']:g} records/s · lag {totals['lag']} · "
+            f"{channel['delivery']}",
+        )
+    )
+    if channel["failure"]:
+        console.print(Text(f"failed: {channel['failure']}", style="red"))
+    for pause in channel["pauses"]:
+        console.print(Text(_pause(pause), style="yellow"))
+    if channel["partitions"]:
+        console.print(_partitions(channel["partitions"]))
+
+
+def _pause(pause: dict[str, Any]) -> str:
+    scope = "" if pause["topic"] is None else f"{pause['topic']}-{pause['partition']} "
+    until = "" if pause["until"] is None else f" until {pause['until']}"
+    note = f": {pause['note']}" if pause["note"] else ""
+    what = f"paused ({pause['reason']}, {pause['mode']}) by {pause['by']}"
+    return f"{scope}{what} since {pause['since']}{until}{note}"
+
+
+def _partitions(partitions: Iterable[dict[str, Any]]) -> Table:
+    columns = ("partition", "state", "epoch", "position", "committed", "end", "lag", "records/s")
+    table = Table(box=None, pad_edge=False)
+    for column in (*columns, "note"):
+        left = column in {"partition", "state", "note"}
+        table.add_column(column, justify="left" if left else "right")
+    for each in partitions:
+        table.add_row(
+            Text(f"{each['topic']}-{each['partition']}"),
+            _word(each["state"]),
+            *(_number(each[key]) for key in ("epoch", "position", "committed", "end", "lag")),
+            f"{each['records_per_s']:g}",
+            Text("; ".join(_notes(each)), style="yellow"),
+        )
+    return table
+
+
+def _notes(each: dict[str, Any]) -> Iterable[str]:
+    if each["attempts"]:
+        yield f"failed {each['attempts']} times, again at {each['held_back_until'] or 'once'}"
+        yield str(each["last_error"])
+    if each["callback_s"] is not None:
+        yield f"processing for {duration(each['callback_s'])}"
+
+
+def duration(seconds: float) -> str:
+    """Return a duration in its two largest units."""
+    whole = int(seconds)
+    if whole < _MINUTE:
+        return f"{whole}s"
+    if whole < _HOUR:
+        return f"{whole // _MINUTE}m {whole % _MINUTE}s"
+    if whole < _DAY:
+        return f"{whole // _HOUR}h {whole % _HOUR // _MINUTE}m"
+    return f"{whole // _DAY}d {whole % _DAY // _HOUR}h"
+
+
+def _word(word: str) -> Text:
+    return Text(word.replace("_", " "), style=_STYLES.get(word, ""))
+
+
+def _number(value: int | None) -> str:
+    return "-" if value is None else str(value)

@@ -1,0 +1,202 @@
+"""The commands, against a served API."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from structlog.testing import capture_logs
+from typer.testing import CliRunner
+
+from headrace.admin.server import AdminServer
+from headrace.admin.tokens import Folder
+from headrace.channel.pauses import PauseReason
+from headrace.cli import app
+from headrace.clock import Deadline
+from headrace.config import load
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from typer.testing import Result
+
+    from headrace.channel.channel import InboundKafkaChannel
+    from tests.unit.admin.scene import Scene
+
+
+class Desk:
+    """An operator at a shell, with the configuration file of a process."""
+
+    def __init__(self, scene: Scene, directory: Path, **admin: Any) -> None:
+        self.scene = scene
+        self.file = directory / "headrace.yaml"
+        self.folder = Folder(directory / "state" / "member")
+        channel = {"topics": ["events"], "group": "group", "sink": "a:b"}
+        document: dict[str, Any] = {
+            "instance_id": "member",
+            "state_dir": str(directory / "state"),
+            "admin": {"port": 0, **admin},
+            "channels": {"member": {**channel, "processor": {"type": "simple"}}},
+        }
+        self.file.write_text(json.dumps(document))
+
+    def run(self, *arguments: str, **environment: str) -> Result:
+        """Run a command with the file."""
+        return run(*arguments, "-c", str(self.file), **environment)
+
+
+def run(*arguments: str, **environment: str) -> Result:
+    """Run a command, without the log of the process that is in the same one here."""
+    with capture_logs():
+        return CliRunner(env=environment).invoke(app, arguments)
+
+
+@pytest.fixture(scope="module")
+def directory(stage: Scene, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Where the files are of the process that is served in all tests."""
+    directory = tmp_path_factory.mktemp("served")
+    desk = Desk(stage, directory)
+    stage.controller.config = load(desk.file)
+    server = AdminServer(stage.controller, stage.process)
+    yield directory
+    assert server.close(Deadline.after(10))
+
+
+@pytest.fixture
+def desk(directory: Path, scene: Scene) -> Desk:
+    """A served process and its file."""
+    return Desk(scene, directory)
+
+
+def _channel(desk: Desk) -> InboundKafkaChannel:
+    return desk.scene.controller.channels["member"]
+
+
+def test_the_status_is_a_table_for_people(desk: Desk) -> None:
+    """Process, channel and partitions are there in words."""
+    _channel(desk).pause(by="ann", note="the table is locked")
+    result = desk.run("status")
+    assert result.exit_code == 0
+    for words in ("member", "ZooKeeper connected", "group group", "events-0", "paused (operator"):
+        assert words in result.output
+    assert "the table is locked" in result.output
+
+
+def test_the_status_is_json_for_scripts(desk: Desk) -> None:
+    """The document of the API is printed, with the channel that was chosen."""
+    found = json.loads(desk.run("status", "member", "--json").output)
+    assert found["process"]["instance_id"] == "member"
+    assert [channel["name"] for channel in found["channels"]] == ["member"]
+
+
+def test_a_probe_fails_while_the_process_is_not_ready(desk: Desk) -> None:
+    """With --check the exit code and standard error say that it is not ready, and why."""
+    assert desk.run("status", "--check").exit_code == 0
+    desk.scene.controller.session.suspend()
+    result = desk.run("status", "--check")
+    assert result.exit_code == 1
+    assert "the ZooKeeper session is suspended" in result.stderr
+    desk.scene.controller.session.resume()
+
+
+def test_a_pause_and_its_end_take_one_command_each(desk: Desk) -> None:
+    """The only channel need not be named; who paused it stands in the status."""
+    result = desk.run("pause", "--reason", "lunch", "--for", "30m")
+    assert (result.exit_code, result.output.startswith("member is paused until")) == (0, True)
+    (pause,) = _channel(desk).pauses
+    assert pause.note == "lunch"
+    assert "@" in pause.by
+    assert desk.run("resume", "member").output == "member resumed\n"
+    assert _channel(desk).pauses == ()
+    assert desk.run("resume").output == "member had no such pause\n"
+
+
+def test_a_pause_that_is_not_true_in_time_has_a_code_of_its_own(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Exit code 4 tells that the pause was begun, but something is being processed."""
+    monkeypatch.setattr(type(_channel(desk)), "wait_paused", lambda *_: False)
+    result = desk.run("pause", "--partition", "events:1", "--wait", "1s")
+    assert result.exit_code == 4
+    assert result.output == ("events:1 is being paused; something is still being processed\n")
+
+
+def test_an_operators_resume_names_the_pauses_that_go_on(desk: Desk) -> None:
+    """Nobody wonders why delivery still rests."""
+    _channel(desk).pause(PauseReason.DOWNSTREAM, by="processor")
+    desk.run("pause", "--wait", "0")
+    assert desk.run("resume").output == ("member resumed; others go on: downstream by processor\n")
+    assert desk.run("resume", "--downstream").output == "member resumed\n"
+
+
+def test_a_stop_is_passed_on(desk: Desk) -> None:
+    """The process is asked to stop, in somebody's name."""
+    assert desk.run("stop", "--reason", "moving").exit_code == 0
+    assert len(desk.scene.stops) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["pause", "membre"], 2, "did you mean member?"),
+        (["status", "membre"], 2, "did you mean member?"),
+        (["pause", "--partition", "events"], 2, "TOPIC:N"),
+        (["pause", "--partition", "evens:0"], 2, "did you mean events?"),
+        (["pause", "--partition", "events:7"], 1, "there is no partition events-7"),
+        (["pause", "--for", "soon"], 2, "is not a time such as"),
+        (["pause", "--until", "2001-01-01"], 1, "over before it begins"),
+        (["loglevel", "loud"], 1, "level"),
+    ],
+)
+def test_mistakes_are_told_from_refusals(
+    desk: Desk, arguments: list[str], code: int, words: str
+) -> None:
+    """What does not fit is a 2 with what was meant; what the process refuses is a 1."""
+    result = desk.run(*arguments)
+    assert (result.exit_code, words in result.output) == (code, True), result.output
+    assert "Traceback" not in result.output
+
+
+def test_a_wrong_token_and_a_missing_one_are_told_apart(desk: Desk, tmp_path: Path) -> None:
+    """A token of another process is wrong, and one that cannot be read is named with its file."""
+    wrong = desk.run("stop", HEADRACE_TOKEN="another one, long enough")
+    assert (wrong.exit_code, "is not that of the process" in wrong.output) == (1, True)
+    missing = desk.run("stop", "--token-file", str(tmp_path / "absent"))
+    assert (missing.exit_code, "absent cannot be read" in missing.output) == (1, True)
+    assert desk.run("stop", "--token-file", str(desk.folder.token_file)).exit_code == 0
+
+
+def test_reading_needs_no_token_that_is_readable(desk: Desk) -> None:
+    """Another user of the machine sees the status, without the token's file."""
+    assert desk.run("status", "--token-file", "/absent").exit_code == 0
+
+
+def test_an_address_finds_the_process_from_anywhere(desk: Desk) -> None:
+    """With the address and a token no configuration is needed."""
+    address, token = desk.folder.read_address(), desk.folder.read_token()
+    assert address is not None
+    assert token is not None
+    result = run("pause", "--json", HEADRACE_URL=address.url, HEADRACE_TOKEN=token)
+    assert json.loads(result.output)["acknowledged"]
+
+
+def test_a_process_that_does_not_run_is_a_code_of_its_own(scene: Scene, tmp_path: Path) -> None:
+    """Never started, gone, or nothing at the address: exit code 3 with what to do."""
+    desk = Desk(scene, tmp_path)
+    never = desk.run("status")
+    assert (never.exit_code, "headrace run -c" in never.output) == (3, True)
+    desk.folder.path.mkdir(parents=True)
+    desk.folder.address_file.write_text('{"url": "http://127.0.0.1:1", "pid": 999999999}')
+    gone = desk.run("status")
+    assert (gone.exit_code, "does not run any more" in gone.output) == (3, True)
+    silent = run("status", "--url", "http://127.0.0.1:1")
+    assert (silent.exit_code, "does not answer" in silent.output) == (3, True)
+
+
+def test_a_process_without_an_api_is_named(scene: Scene, tmp_path: Path) -> None:
+    """Where the configuration has none, that is said."""
+    desk = Desk(scene, tmp_path, enabled=False)
+    result = desk.run("status")
+    assert (result.exit_code, "admin.enabled is false" in result.output) == (2, True)
