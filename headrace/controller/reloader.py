@@ -12,26 +12,32 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from headrace.clock import SYSTEM_CLOCK, Clock
+from headrace.clock import SYSTEM_CLOCK, Clock, Deadline
 from headrace.config import diff, load
 from headrace.config.show import document
+from headrace.config.watch import FileWatcher, digest
 from headrace.controller.applying import Applying
 from headrace.controller.reports import ConfigStatus, Pending, ReloadOutcome, ReloadReport
 from headrace.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from contextlib import AbstractContextManager
     from pathlib import Path
 
-    from headrace.clock import Deadline
-    from headrace.config import Change, Config
+    from headrace.config import Change, Config, ReloadConfig
     from headrace.controller.controller import KafkaController
 
 log = structlog.get_logger(__name__)
 
 #: Seconds until what may pass by itself is tried again, and the most that doubles to.
 FIRST_RETRY, LAST_RETRY = 1.0, 60.0
+
+#: Seconds that a watcher has to end in when it is to watch in another way.
+WATCHER_STOP_TIMEOUT = 10.0
+
+#: Who asks when the process has just started.
+AT_START = "start"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +76,8 @@ class Reloader:
         self._pending: tuple[Pending, ...] = ()
         self._problems: tuple[str, ...] = ()
         self._last: ReloadReport | None = None
+        self._files: Mapping[Path, str] = {}
+        self._watcher: FileWatcher | None = None
         self._thread = Thread(target=self._run, name="reloader", daemon=True)
 
     # --- any thread -------------------------------------------------------------------------
@@ -117,6 +125,9 @@ class Reloader:
     # --- the thread -------------------------------------------------------------------------
 
     def _run(self) -> None:
+        if self._desired.reload.watch:
+            # it may have changed since the process read it, and nobody watched
+            self._serve(_Request(AT_START))
         while not self._stopping.is_set():
             try:
                 request = self._requests.get(timeout=self._retry if self._applying.passes else None)
@@ -125,6 +136,7 @@ class Reloader:
                 continue
             if request is not None:
                 self._serve(request)
+        self._watch(None)
 
     def _serve(self, request: _Request) -> None:
         try:
@@ -134,15 +146,21 @@ class Reloader:
             log.exception("config_reload_failed", by=request.by)
             problem = f"unexpected {type(error).__name__}: {error}; the log has more"
             report = self._reject(request.by, [problem])
-        self._last = report
-        self._measure(report)
+        if request.by != AT_START or report.outcome is not ReloadOutcome.UNCHANGED:
+            self._last = report
+            self._measure(report)
+            self._say(report)
+        self._watch(self._controller.config.reload)
         request.report.set_result(report)
 
     def _reload(self, by: str) -> ReloadReport:
+        files: dict[Path, str] = {}
         try:
-            desired = load(self._path)
+            desired = load(self._path, reads=lambda path: files.update({path: digest(path)}))
         except ConfigError as error:
             return self._reject(by, error.problems)
+        finally:
+            self._files = files
         self._problems = ()
         self._desired = desired
         self._retry = FIRST_RETRY
@@ -150,7 +168,6 @@ class Reloader:
         outcome = ReloadOutcome.APPLIED if applied else ReloadOutcome.UNCHANGED
         if self._pending:
             outcome = ReloadOutcome.PARTLY
-        self._say(by, applied)
         return ReloadReport(by, self._clock.time(), outcome, applied=applied, pending=self._pending)
 
     def _try_again(self) -> None:
@@ -158,7 +175,9 @@ class Reloader:
         self._retry = min(LAST_RETRY, 2 * self._retry)
         applied = self._reconcile()
         if applied:
-            self._say("retry", applied)
+            now = self._clock.time()
+            outcome = ReloadOutcome.PARTLY if self._pending else ReloadOutcome.APPLIED
+            self._say(ReloadReport("retry", now, outcome, (), applied, self._pending))
         self._controller.metrics.config_pending_changes.set(len(self._pending))
 
     def _reconcile(self) -> tuple[Change, ...]:
@@ -181,7 +200,6 @@ class Reloader:
         )
 
     def _reject(self, by: str, problems: list[str]) -> ReloadReport:
-        log.error("config_rejected", by=by, file=str(self._path), problems=problems)
         self._problems = tuple(problems)
         return ReloadReport(
             by,
@@ -191,9 +209,24 @@ class Reloader:
             pending=self._pending,
         )
 
-    def _say(self, by: str, applied: tuple[Change, ...]) -> None:
-        log.info("config_reloaded", by=by, applied=[change.path for change in applied])
-        for each in self._pending:
+    def _watch(self, settings: ReloadConfig | None) -> None:
+        """Watch the files as configured, and none without settings."""
+        if self._watcher is not None and self._watcher.settings != settings:
+            self._watcher.stop(Deadline.after(WATCHER_STOP_TIMEOUT, self._clock))
+            self._watcher = None
+        if self._watcher is None and settings is not None and settings.watch:
+            self._watcher = FileWatcher(
+                settings, lambda: self._files, lambda: self.request("watch")
+            )
+            self._watcher.start()
+
+    def _say(self, report: ReloadReport) -> None:
+        if report.outcome is ReloadOutcome.REJECTED:
+            problems = list(report.problems)
+            log.error("config_rejected", by=report.by, file=str(self._path), problems=problems)
+            return
+        log.info("config_reloaded", by=report.by, applied=[c.path for c in report.applied])
+        for each in report.pending:
             log.warning("config_pending", change=each.change.path, reason=each.reason)
 
     def _measure(self, report: ReloadReport) -> None:

@@ -98,3 +98,16 @@ def test_sighup_moves_a_channel_to_another_group_and_connects_anew(site: Site) -
     assert changing.count("partition_released") == 4
     assert changing.count("claim_lost") == 0
     changing.lives()
+
+
+def test_a_watched_file_is_taken_up_by_itself(site: Site) -> None:
+    """A file that a rename puts in place is read at once, and what differs is applied."""
+    changing = Changing(site, watch=True, debounce="100ms")
+    changing.produce(10)
+    changing.document["channels"]["main"]["workers"] = 5
+    changing.write()
+    assert changing.daemon.wait_event("config_reloaded")["by"] == "watch"
+    assert changing.daemon.wait_event("channel_reconfigured")["changed"] == [
+        "channels.main.workers"
+    ]
+    changing.lives()

@@ -19,8 +19,11 @@ from headrace.errors import (
 from headrace.records import TopicPartition
 from headrace.zookeeper.protocol import SessionState
 from tests.unit.channel.in_memory import P0, eventually, values
+from tests.unit.controller.world import running_world
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.unit.controller.world import World
 
 AGAIN = "main again"
@@ -344,7 +347,7 @@ def test_an_unexpected_error_ends_neither_thread_nor_channel(
         assert world.reload().outcome is ReloadOutcome.PARTLY
     assert "config_step_failed" in [entry["event"] for entry in logs]
     assert world.pending() == {"channels.main.group": "ZeroDivisionError: no"}
-    monkeypatch.setattr("headrace.controller.reloader.load", lambda _: 1 / 0)
+    monkeypatch.setattr("headrace.controller.reloader.load", lambda *_, **__: 1 / 0)
     assert world.reload().outcome is ReloadOutcome.REJECTED
     delivers(world)
 
@@ -366,3 +369,37 @@ def test_a_secret_is_shown_nowhere(world: World) -> None:
     report = world.reload()
     assert "hunter2" not in repr(report) + repr(world.reloader.config_status())
     assert world.reloader.config_status().desired["admin"]["token"] == "***"
+
+
+def test_the_file_is_watched_as_configured_now(world: World, tmp_path: Path) -> None:
+    """Watching begins and ends by a reload; files that references name count as well."""
+    (tmp_path / "limit").write_text("3", encoding="utf-8")
+    world.channel(workers="${file:limit}")
+    world.write(reload={"watch": True, "debounce": "50ms"})
+    assert world.reload().outcome is ReloadOutcome.APPLIED
+    (tmp_path / "limit").write_text("4", encoding="utf-8")
+    eventually(lambda: world.controller.channels["main"].config.workers == 4)
+    world.channel(workers=5)
+    eventually(lambda: world.controller.channels["main"].config.workers == 5)
+    eventually(lambda: world.reloader.config_status().last is not None)
+    last = world.reloader.config_status().last
+    assert last is not None
+    assert last.by == "watch"
+    world.write(reload={"watch": False})
+    eventually(lambda: not world.controller.config.reload.watch)
+    eventually(lambda: not any(t.name == "file-watcher" for t in threading.enumerate()))
+
+
+def test_a_change_made_during_the_start_is_taken_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file is read again when the watch begins; what is the same is not worth a word."""
+    with (
+        capture_logs() as logs,
+        running_world(
+            tmp_path, monkeypatch, lambda world: world.channel(workers=7), reload={"watch": True}
+        ) as world,
+    ):
+        eventually(lambda: world.controller.channels["main"].config.workers == 7)
+        assert world.reload().outcome is ReloadOutcome.UNCHANGED
+    assert [e["by"] for e in logs if e["event"] == "config_reloaded"] == ["start", "test"]

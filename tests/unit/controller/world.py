@@ -17,7 +17,7 @@ from headrace.zookeeper.protocol import SessionState
 from tests.unit.channel.recorder import PATIENCE, Recorder
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     import pytest
@@ -46,7 +46,7 @@ def soon() -> Deadline:
 class World:
     """The servers and the file, and what went wrong with them."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, **values: Any) -> None:
         self.file = folder / "headrace.yaml"
         self.broker = InMemoryBroker()
         self.zookeeper = InMemoryZooKeeper()
@@ -56,7 +56,9 @@ class World:
         self.values: dict[str, Any] = {
             "instance_id": "member",
             "state_dir": str(folder / "state"),
+            "reload": {"watch": False},
             "channels": {"main": dict(CHANNEL)},
+            **values,
         }
         for topic in ("events", "others"):
             self.broker.create_topic(topic, 2)
@@ -154,9 +156,14 @@ def _break(world: World, what: str) -> None:
 
 
 @contextmanager
-def running_world(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[World]:
-    """Run the controller and its reloader; stop both at the end."""
-    world = World(folder)
+def running_world(
+    folder: Path,
+    patch: pytest.MonkeyPatch,
+    before_reloads: Callable[[World], None] = lambda _: None,
+    **values: Any,
+) -> Iterator[World]:
+    """Run the controller and its reloader on a file with ``values``; stop both at the end."""
+    world = World(folder, **values)
     patch.setattr(
         "headrace.controller.applying.require_topics",
         lambda _kafka, name, _channel, _deadline: _break(world, f"topics {name}"),
@@ -166,6 +173,7 @@ def running_world(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[World]:
         lambda _zookeeper, _deadline: _break(world, "new zookeeper"),
     )
     world.controller.start(soon())
+    before_reloads(world)
     world.reloader.start()
     try:
         yield world

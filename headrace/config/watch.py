@@ -1,0 +1,161 @@
+"""The thread that notices when files are other than they were read."""
+
+from __future__ import annotations
+
+import hashlib
+from threading import Event, Thread
+from typing import TYPE_CHECKING
+
+import structlog
+import watchfiles
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from pathlib import Path
+
+    from headrace.clock import Deadline
+    from headrace.config.model.root import ReloadConfig
+
+log = structlog.get_logger(__name__)
+
+#: Milliseconds until the thread looks whether other files are to be watched.
+_LOOK_MS = 500
+
+#: Seconds between two looks at the files where the system tells nothing.
+_POLL_INTERVAL = 1.0
+
+#: A burst of writes is waited out for so many times ``reload.debounce`` at most.
+_LONGEST_BURST = 10
+
+#: Links on the way to a file that are followed at most: as many as Linux does.
+_MOST_LINKS = 40
+
+
+def digest(path: Path) -> str:
+    """Return what stands for the file's content; the same for all that cannot be read."""
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError:
+        return ""
+
+
+def folders_of(path: Path) -> set[Path]:
+    """Return the folders in which something changes when ``path`` comes to have other content.
+
+    That is the one it is in, and each one with a link on the way: a file is exchanged by another
+    one of its name as well as by another target of a link, as Kubernetes does it.
+    """
+    found: set[Path] = set()
+    rest = [path.absolute()]
+    for _ in range(_MOST_LINKS):
+        if not rest:
+            break
+        at = rest.pop()
+        found.add(_existing(at.parent))
+        link = next((p for p in (at, *at.parents) if p.is_symlink()), None)
+        if link is not None:
+            found.add(_existing(link.parent))
+            rest.append(link.parent / link.readlink() / at.relative_to(link))
+    return found
+
+
+def _existing(folder: Path) -> Path:
+    return next(each for each in (folder, *folder.parents) if each.is_dir())
+
+
+class FileWatcher:
+    """Calls ``changed`` when files have other content than they were read with.
+
+    ``read`` returns the files with the digests of what was read; the thread asks for them again
+    and again. ``start`` and ``stop`` are for the owner.
+    """
+
+    def __init__(
+        self,
+        settings: ReloadConfig,
+        read: Callable[[], Mapping[Path, str]],
+        changed: Callable[[], None],
+    ) -> None:
+        self.settings = settings
+        self._read = read
+        self._changed = changed
+        self._polls = settings.polling
+        self._told: Mapping[Path, str] = {}
+        self._stopping = Event()
+        self._thread = Thread(target=self._run, name="file-watcher", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self, deadline: Deadline) -> bool:
+        """End the thread; False if it overran the deadline."""
+        self._stopping.set()
+        if self._thread.ident is None:
+            return True
+        self._thread.join(deadline.remaining)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            if self._polls:
+                self._poll()
+                return
+            folders = self._folders()
+            try:
+                self._watch(folders)
+            except Exception as error:
+                # the system may have no watches left, or a folder is gone by now
+                log.exception(
+                    "config_watch_failed", folders=sorted(map(str, folders)), error=str(error)
+                )
+                self._polls = True
+
+    def _folders(self) -> frozenset[Path]:
+        files: Iterable[Path] = self._read()
+        return frozenset(folder for path in files for folder in folders_of(path))
+
+    def _watch(self, folders: frozenset[Path]) -> None:
+        """Look whenever something changes, until other folders are to be watched."""
+        step = int(self.settings.debounce * 1000)
+        begun = False
+        for changes in watchfiles.watch(
+            *folders,
+            watch_filter=None,
+            debounce=step * _LONGEST_BURST,
+            step=step,
+            stop_event=self._stopping,
+            rust_timeout=max(_LOOK_MS, step),
+            yield_on_timeout=True,
+            raise_interrupt=False,
+            force_polling=False,
+            recursive=False,
+            ignore_permission_denied=True,
+        ):
+            # what was written before the first yield may have been missed by the system's watches
+            if changes or not begun:
+                self._look(self._digests())
+            begun = True
+            if self._folders() != folders:
+                return
+
+    def _poll(self) -> None:
+        """Look again and again, at content: times of modification are too coarse to go by.
+
+        What is the same in two looks in a row is complete.
+        """
+        before = self._digests()
+        while not self._stopping.wait(max(_POLL_INTERVAL, self.settings.debounce)):
+            now = self._digests()
+            if now == before:
+                self._look(now)
+            before = now
+
+    def _digests(self) -> dict[Path, str]:
+        return {path: digest(path) for path in self._read()}
+
+    def _look(self, now: Mapping[Path, str]) -> None:
+        """Tell once of each content that was not read yet."""
+        if now not in (self._read(), self._told):
+            self._told = now
+            self._changed()
