@@ -5,8 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from headrace.spans import NO_SPAN
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+
+    from headrace.spans import Span
 
 
 class TopicPartition(NamedTuple):
@@ -125,7 +129,8 @@ class Batch:
 
     ``start`` is the position the batch continues from: the previous batch's ``next_offset``. The
     first record may lie behind it, because compaction, transaction markers and retention leave
-    gaps. ``attempt`` counts deliveries of the same start from 1. ``size`` is in bytes.
+    gaps. ``attempt`` counts deliveries of the same start from 1. ``size`` is in bytes. ``span`` is
+    its place in a trace.
     """
 
     assignment: Assignment
@@ -134,6 +139,7 @@ class Batch:
     next_offset: int
     size: int
     attempt: int = 1
+    span: Span = field(default=NO_SPAN, repr=False, compare=False)
 
     @property
     def partition(self) -> TopicPartition:

@@ -273,6 +273,7 @@ def _turns(frame: Frame, **others: Any) -> Turns:
             catalog=frame.ports.catalog,
             policy=_policy(frame, callbacks),
             metrics=frame.metrics,
+            tracer=frame.ports.tracer,
             clock=frame.clock,
             fail=frame.fail,
             **others,

@@ -20,6 +20,7 @@ from headrace.channel.threads import guarded_thread
 from headrace.clock import Clock, Deadline
 from headrace.errors import CommitFailedError
 from headrace.kafka.ports import Refusal
+from headrace.spans import NO_SPAN
 from headrace.thread_time import Activity, Role
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from headrace.channel.partition import OwnedPartition
     from headrace.kafka.ports import Failure, OffsetStore
     from headrace.metrics import Metrics
+    from headrace.spans import Span
 
 T = TypeVar("T")
 
@@ -47,13 +49,20 @@ TURN_LIMIT = 3 * (COMMIT_TIMEOUT + CHECK_TIMEOUT)
 #: minute) after each partition's last commit; an hour leaves room for brokers set to a day.
 REFRESH_INTERVAL = 3600.0
 
+#: Batches of one partition whose traces show the commit that they share; the others show none.
+MOST_SPANS = 16
+
 
 @dataclass(frozen=True, slots=True)
 class _Staged:
-    """What one partition wants stored: its newest offset, numbered by the partition."""
+    """What one partition wants stored: its newest offset, numbered by the partition.
+
+    ``spans`` are those of batches whose commit this is.
+    """
 
     offset: int
     sequence: int
+    spans: tuple[Span, ...] = ()
 
 
 class Committer:
@@ -110,10 +119,19 @@ class Committer:
         """Seconds within which there has to be another turn; None unless it runs."""
         return TURN_LIMIT if self._thread.is_alive() else None
 
-    def stage(self, partition: OwnedPartition, offset: int, sequence: int) -> None:
-        """Have ``offset`` stored with the next commit, in place of what was staged before it."""
+    def stage(
+        self, partition: OwnedPartition, offset: int, sequence: int, span: Span = NO_SPAN
+    ) -> None:
+        """Have ``offset`` stored with the next commit, in place of what was staged before it.
+
+        ``span`` is that of the batch that advanced to it.
+        """
         with self._lock:
-            self._staged[partition] = _Staged(offset, sequence)
+            spans: tuple[Span, ...] = (span,) if span.recording else ()
+            before = self._staged.get(partition)
+            if before is not None and before.spans:
+                spans = (*before.spans, *spans)[:MOST_SPANS]
+            self._staged[partition] = _Staged(offset, sequence, spans)
         if self._interval() == 0:
             self._wake.set()
 
@@ -213,10 +231,16 @@ class Committer:
         lease = min(partition.claim.lease.remaining() for partition in current)
         deadline = Deadline.after(min(COMMIT_TIMEOUT, lease), self._clock)
         commits = {p: p.claim.commit(staged.offset, p.topic_id) for p, staged in current.items()}
+        spans = {
+            p: [span.child("commit", offset=staged.offset) for span in staged.spans]
+            for p, staged in current.items()
+        }
         with self._metrics.stage(self._channel, "commit"):
             failures = self._store.commit({p.partition: c for p, c in commits.items()}, deadline)
         for partition, staged in current.items():
             failure = failures.get(partition.partition)
+            for span in spans[partition]:
+                span.end(None if failure is None else _error(partition, staged, failure))
             if failure is None:
                 self._succeeded(partition, staged, commits[partition].epoch)
             else:
@@ -255,5 +279,8 @@ class Committer:
         with self._lock:
             if not partition.final:
                 self._staged.setdefault(partition, staged)
-        error = CommitFailedError(partition.partition, staged.offset, failure.reason)
-        partition.tell(Trouble(error))
+        partition.tell(Trouble(_error(partition, staged, failure)))
+
+
+def _error(partition: OwnedPartition, staged: _Staged, failure: Failure) -> CommitFailedError:
+    return CommitFailedError(partition.partition, staged.offset, failure.reason)

@@ -21,6 +21,7 @@ from headrace.errors import (
     SinkConflictError,
 )
 from headrace.records import Batch, made_at, offset_of
+from headrace.spans import NO_SPAN
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,7 +48,10 @@ class Delivery:
     def deliver(self, owned: OwnedPartition, cut: Cut) -> None:
         """Hand one batch out, and settle it at once if the answer is there."""
         attempt = 1 if owned.outstanding else owned.attempts + 1
-        batch = Batch(owned, cut.start, cut.records, cut.next_offset, cut.size, attempt)
+        span = self._parts.tracer.batch(
+            self._parts.name, owned.partition, owned.epoch, cut.start, len(cut.records)
+        )
+        batch = Batch(owned, cut.start, cut.records, cut.next_offset, cut.size, attempt, span)
         owned.idle_since = None
         deadline = self._clock.monotonic() + self._parts.config.batch_timeout
         answer = self._ask(owned, batch)
@@ -65,6 +69,7 @@ class Delivery:
             with (
                 bound_contextvars(batch=batch.first_offset),
                 self._parts.metrics.stage(self._parts.name, "on_next_batch"),
+                batch.span.active(),
             ):
                 answer = self._callbacks.call(owned, lambda: processor.on_next_batch(batch))
         except WorkerAbandoned:
@@ -87,7 +92,7 @@ class Delivery:
             except BaseException as error:  # noqa: BLE001 - it fails this batch and nothing else
                 self.fail(owned, item, error)
                 return
-            self._count(item.batch, "answered")
+            self._over(item.batch, "answered")
             self._count_records(item.batch, effect)
             owned.attempts = 0
             self._apply(owned, effect, item)
@@ -111,10 +116,10 @@ class Delivery:
         """Withdraw the later batches, ask ``on_exception``, and do as it or the policy says."""
         retained = [item.cut, *owned.withdraw()]
         if isinstance(error, _NOT_FAILURES):
-            self._count(item.batch, "withdrawn")
+            self._over(item.batch, "withdrawn")
             effect = self._again(item, self._parts.backoff.seconds(1))
         else:
-            self._count(item.batch, "failed")
+            self._over(item.batch, "failed", error)
             owned.attempts += 1
             effect = self._decide(owned, item, error)
         self._commit(owned, effect, None)
@@ -213,7 +218,8 @@ class Delivery:
             self._note_newest(owned, batch, effect.commit)
         covered = batch is not None and effect.commit >= batch.next_offset
         kept = batch if covered and self._callbacks.wants_processed else None
-        self._parts.committer.stage(owned, effect.commit, owned.stage(kept))
+        span = NO_SPAN if batch is None else batch.span
+        self._parts.committer.stage(owned, effect.commit, owned.stage(kept), span)
         full = kept is not None and owned.held_bytes() >= owned.share
         # nobody else can go on with a partition that only waits for the end of the interval
         if full or owned.state is PartitionState.RELEASING:
@@ -237,7 +243,9 @@ class Delivery:
         if effect.wait > 0:
             owned.not_before = self._clock.monotonic() + effect.wait
 
-    def _count(self, batch: Batch, outcome: str) -> None:
+    def _over(self, batch: Batch, outcome: str, error: BaseException | None = None) -> None:
+        """Count the batch by how it ended, and end its span."""
+        batch.span.end(error, outcome)
         topic = batch.partition.topic
         self._parts.metrics.batches.labels(self._parts.name, topic, outcome).inc()
 

@@ -332,6 +332,7 @@ class OwnedPartition:
         cuts = [item.cut for item in self.outstanding]
         for item in self.outstanding:
             item.answer.cancel()
+            item.batch.span.end(outcome="withdrawn")
         self.outstanding.clear()
         return cuts
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from headrace.coordinators.coordinator import Coordinator
     from headrace.kafka.ports import OffsetStore, TopicCatalog
     from headrace.metrics import Metrics
+    from headrace.spans import Tracer
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,7 @@ class Parts:
     gates: Gates
     policy: FailurePolicy
     metrics: Metrics
+    tracer: Tracer
     clock: Clock
     fail: Callable[[BaseException], None]
     unfinished: Callable[[str], None]

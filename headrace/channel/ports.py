@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from headrace.spans import NO_TRACER
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -12,6 +14,7 @@ if TYPE_CHECKING:
     from headrace.coordinators.coordinator import Coordinator
     from headrace.coordinators.listener import Listener
     from headrace.kafka.ports import OffsetStore, RecordSource, TopicCatalog
+    from headrace.spans import Tracer
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,3 +32,4 @@ class ChannelPorts:
     coordinator: Callable[[Listener], Coordinator]
     prefetch: int = 0
     pauses: PauseFile | None = None
+    tracer: Tracer = NO_TRACER

@@ -44,6 +44,7 @@ from headrace.config.model.sink import (
 )
 from headrace.config.model.spark import SparkConfig
 from headrace.config.model.tls import KafkaTls, ZooKeeperTls
+from headrace.config.model.tracing import TracingConfig
 from headrace.config.model.zookeeper import ZooKeeperConfig, ZooKeeperDigest, ZooKeeperSasl
 from headrace.config.show import show
 
@@ -85,6 +86,7 @@ __all__ = [
     "SparkConfig",
     "SparkProcessorConfig",
     "StaticCoordinatorConfig",
+    "TracingConfig",
     "ZooKeeperConfig",
     "ZooKeeperDigest",
     "ZooKeeperOffsetsConfig",

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from headrace.config import ChannelConfig, KafkaConfig
     from headrace.coordinators.coordinator import Coordinator
     from headrace.coordinators.listener import Listener
+    from headrace.spans import Tracer
     from headrace.zookeeper.session import ZooKeeperSession
 
 
@@ -33,6 +34,7 @@ class Surroundings:
     session: ZooKeeperSession
     directory: Path
     clock: Clock
+    tracer: Tracer
 
     def ports(self, name: str, channel: ChannelConfig) -> ChannelPorts:
         """Build the adapters of a channel; nobody is asked."""
@@ -56,4 +58,5 @@ class Surroundings:
             coordinator=coordinator,
             prefetch=prefetch,
             pauses=PauseFile(self.directory / f"pauses-{name}.json"),
+            tracer=self.tracer,
         )

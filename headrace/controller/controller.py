@@ -16,8 +16,10 @@ from headrace.clock import SYSTEM_CLOCK, Clock, Deadline
 from headrace.controller.building import Surroundings
 from headrace.metrics import Metrics
 from headrace.processors.factory import build_processor
+from headrace.spans import NO_TRACER
 from headrace.spark.factory import spark_settings
 from headrace.spark.runtime import SparkReading, SparkRuntime
+from headrace.tracing import open_tracer
 from headrace.zookeeper.factory import session_settings
 from headrace.zookeeper.identity import Identity
 from headrace.zookeeper.session import ZooKeeperSession
@@ -67,6 +69,7 @@ class KafkaController:
         self._identity = Identity(Path(config.state_dir), config.instance_id)
         self.session = ZooKeeperSession(session_settings(config.zookeeper), self._identity)
         self._spark: SparkRuntime | None = None
+        self._tracer = NO_TRACER
         self._failures: SimpleQueue[BaseException] = SimpleQueue()
         self._report: StopReport | None = None
 
@@ -92,6 +95,7 @@ class KafkaController:
         sys.path[:0] = [f for f in map(str, self.config.python_path) if f not in sys.path]
         enabled = {name: c for name, c in self.config.channels.items() if c.enabled}
         processors = {name: self.processor(name, channel) for name, channel in enabled.items()}
+        self._tracer = open_tracer(self.config.tracing, self.config.instance_id)
         self._identity.acquire()
         try:
             self.session.start()
@@ -228,6 +232,7 @@ class KafkaController:
             left.append("the ZooKeeper session: no server was told, so it has to expire")
         if self._spark is not None:
             self._spark.stop(deadline)
+        self._tracer.close(deadline)
         self._identity.release()
         log.info("controller_stopped", unfinished=left)
         return StopReport(tuple(left))
@@ -270,6 +275,7 @@ class KafkaController:
             self.session,
             self._identity.directory,
             self._clock,
+            self._tracer,
         )
         return InboundKafkaChannel(
             name,

@@ -11,6 +11,7 @@ from structlog.contextvars import bound_contextvars
 
 from headrace.errors import BatchCancelledError, BatchTimeoutError, OwnershipLostError
 from headrace.processors.skipped import SkippedRecords
+from headrace.spans import joint, within
 from headrace.spark.failures import JobCancelledError, JobTimeoutError, JvmDiedError
 from headrace.spark.micro_batch import MicroBatch, ranges_of
 from headrace.spark.sinks.contract import CommitConflictError, PartitionCommit
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from headrace.processors.contract import ChannelContext
     from headrace.processors.pending import OpenBatches, PendingBatch
     from headrace.records import Batch, TopicPartition
+    from headrace.spans import Span
     from headrace.spark.decode import Decode
 
 log = structlog.get_logger(__name__)
@@ -178,8 +180,9 @@ class MicroBatchRunner:
         with (
             bound_contextvars(**_context(micro_batch, batches)),
             self._open.job(micro_batch.id, batches),
+            within(_span(micro_batch, batches)) as span,
         ):
-            staged = self._stage_and_commit(micro_batch, batches)
+            staged = self._stage_and_commit(micro_batch, batches, span)
         self._skipped.count(self._engine.skipped(staged))
         for pending in batches:
             pending.advance()
@@ -192,14 +195,24 @@ class MicroBatchRunner:
             seconds=round(perf_counter() - begin, 4),
         )
 
-    def _stage_and_commit(self, micro_batch: MicroBatch, batches: list[PendingBatch]) -> Any:
+    def _stage_and_commit(
+        self, micro_batch: MicroBatch, batches: list[PendingBatch], span: Span
+    ) -> Any:
         metrics, channel = self._context.metrics, self._context.channel
         tables = [pending.prepared for pending in batches]
-        with metrics.stage(channel, "reduce"), self._time.during(Activity.SPARK):
+        with (
+            metrics.stage(channel, "reduce"),
+            self._time.during(Activity.SPARK),
+            within(span.child("spark_job")),
+        ):
             staged = self._engine.stage(micro_batch, tables, self._job_timeout())
         try:
             _require_all(batches)
-            with metrics.stage(channel, "sink_commit"), self._time.during(Activity.COMMIT):
+            with (
+                metrics.stage(channel, "sink_commit"),
+                self._time.during(Activity.COMMIT),
+                within(span.child("sink_commit")),
+            ):
                 self._engine.commit(staged, commits_of([pending.batch for pending in batches]))
         except BaseException:
             self._engine.discard(staged)
@@ -212,6 +225,17 @@ class MicroBatchRunner:
             conflict = conflicts.get(pending.partition)
             if conflict is not None:
                 self._open.fail(pending, conflict)
+
+
+def _span(micro_batch: MicroBatch, batches: list[PendingBatch]) -> Span:
+    """Begin the micro-batch's span, below that of its first batch and linked to the others'."""
+    return joint(
+        [pending.batch.span for pending in batches],
+        "micro_batch",
+        id=micro_batch.id,
+        records=micro_batch.records,
+        batches=len(batches),
+    )
 
 
 def commits_of(batches: Sequence[Batch]) -> list[PartitionCommit]:

@@ -13,6 +13,7 @@ from headrace.config import ChannelConfig
 from headrace.coordinators.factory import build_coordinator
 from headrace.coordinators.offset_nodes import ZooKeeperOffsetStore
 from headrace.metrics import Metrics
+from headrace.spans import NO_TRACER
 from headrace.testing.registry import InMemoryRegistry
 from headrace.testing.zookeeper import InMemoryZooKeeper
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from headrace.coordinators.coordinator import Coordinator
     from headrace.coordinators.listener import Listener
     from headrace.processors import BatchProcessor
+    from headrace.spans import Tracer
     from headrace.testing.broker import InMemoryBroker
     from headrace.testing.zookeeper import InMemorySession
 
@@ -54,6 +56,7 @@ def in_memory_channel(
     on_failure: Callable[[InboundKafkaChannel, BaseException], None] | None = None,
     until: Until | None = None,
     pauses: PauseFile | None = None,
+    tracer: Tracer = NO_TRACER,
     **settings: Any,
 ) -> InboundKafkaChannel:
     """Build a channel on a broker in memory; ``settings`` are fields of a ChannelConfig.
@@ -62,7 +65,13 @@ def in_memory_channel(
     """
     config = ChannelConfig.model_validate({**QUICK, **settings})
     ports = in_memory_ports(
-        config, broker, zookeeper or InMemoryZooKeeper(), member, session=session, pauses=pauses
+        config,
+        broker,
+        zookeeper or InMemoryZooKeeper(),
+        member,
+        session=session,
+        pauses=pauses,
+        tracer=tracer,
     )
     return InboundKafkaChannel(
         member,
@@ -83,6 +92,7 @@ def in_memory_ports(
     *,
     session: InMemorySession | None = None,
     pauses: PauseFile | None = None,
+    tracer: Tracer = NO_TRACER,
 ) -> ChannelPorts:
     """Build what connects a channel to a broker and a ZooKeeper in memory."""
     registry = InMemoryRegistry(
@@ -103,6 +113,7 @@ def in_memory_ports(
         catalog=broker.catalog(),
         coordinator=coordinator,
         pauses=pauses,
+        tracer=tracer,
     )
 
 

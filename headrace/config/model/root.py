@@ -18,6 +18,7 @@ from headrace.config.model.base import Cold, Hot, Section, derived, unset
 from headrace.config.model.channel import ChannelConfig
 from headrace.config.model.kafka import KafkaConfig
 from headrace.config.model.spark import SparkConfig
+from headrace.config.model.tracing import TracingConfig
 from headrace.config.model.zookeeper import ZooKeeperConfig
 from headrace.config.origin import origin_of
 
@@ -105,6 +106,9 @@ class Config(Section):
 
     metrics: Cold[MetricsConfig] = MetricsConfig()
     """Metrics on a port of their own."""
+
+    tracing: Cold[TracingConfig] = TracingConfig()
+    """Traces."""
 
     reload: Hot[ReloadConfig] = ReloadConfig()
     """Changes of the configuration while the process runs."""

@@ -1,0 +1,264 @@
+"""Traces: what is recorded of a batch, its job and its commit, and that nothing is without them."""
+
+from __future__ import annotations
+
+import gzip
+import subprocess
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import StatusCode, get_current_span
+
+from headrace.clock import Deadline
+from headrace.config import TracingConfig
+from headrace.errors import StartError
+from headrace.processors import BatchResponse
+from headrace.records import TopicPartition
+from headrace.spans import NO_SPAN, NO_TRACER, joint, within
+from headrace.testing import InMemoryBroker, in_memory_channel, running
+from headrace.tracing import open_tracer
+from headrace.tracing.recorded import OpenTelemetryTracer
+from tests.unit.channel.in_memory import P0, committed, values
+from tests.unit.channel.recorder import PATIENCE, Recorder
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from opentelemetry.sdk.trace import ReadableSpan
+
+    from headrace.records import Batch
+    from headrace.spans import Span
+
+
+@pytest.fixture
+def exporter() -> InMemorySpanExporter:
+    """Keeps what was recorded."""
+    return InMemorySpanExporter()
+
+
+@pytest.fixture
+def tracer(exporter: InMemorySpanExporter) -> OpenTelemetryTracer:
+    """Records everything at once."""
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    return OpenTelemetryTracer(provider)
+
+
+def a_batch(tracer: OpenTelemetryTracer, partition: int = 0) -> Span:
+    """Begin the trace of a batch."""
+    return tracer.batch("main", TopicPartition("events", partition), 3, 17, 10)
+
+
+def named(exporter: InMemorySpanExporter, name: str) -> list[ReadableSpan]:
+    """Return the finished spans of a name."""
+    return [span for span in exporter.get_finished_spans() if span.name == name]
+
+
+def attributes(span: ReadableSpan) -> dict[str, Any]:
+    """Return what is said of a span."""
+    return dict(span.attributes or {})
+
+
+def below(span: ReadableSpan, parent: ReadableSpan) -> bool:
+    """Whether a span is a part of another."""
+    return span.parent is not None and span.parent.span_id == number(parent)
+
+
+def number(span: ReadableSpan) -> int:
+    """Return what tells a span from others."""
+    context = span.get_span_context()
+    assert context is not None
+    return context.span_id
+
+
+def test_a_batch_and_its_commit_make_a_trace(
+    tracer: OpenTelemetryTracer, exporter: InMemorySpanExporter
+) -> None:
+    """The commit is below the batch whose offset it stores, and user code runs in its span."""
+    broker = InMemoryBroker()
+    broker.create_topic("events", 1)
+    inside: list[int] = []
+
+    def look(_: Batch) -> BatchResponse:
+        inside.append(get_current_span().get_span_context().span_id)
+        return BatchResponse.advance()
+
+    channel = in_memory_channel(Recorder(look), broker, tracer=tracer)
+    with running(channel):
+        broker.produce(P0, *values(10))
+        assert committed(broker, P0, 10)
+    (batch,) = named(exporter, "batch")
+    assert attributes(batch)["messaging.destination.name"] == "events"
+    assert attributes(batch)["messaging.batch.message_count"] == 10
+    assert attributes(batch)["headrace.start"] == 0
+    assert attributes(batch)["headrace.outcome"] == "answered"
+    (commit,) = named(exporter, "commit")
+    assert below(commit, batch)
+    assert attributes(commit)["headrace.offset"] == 10
+    assert inside == [number(batch)]
+
+
+def test_a_batch_that_fails_says_why(
+    tracer: OpenTelemetryTracer, exporter: InMemorySpanExporter
+) -> None:
+    """Each delivery has a trace; that of the failed one has the error and no commit."""
+    broker = InMemoryBroker()
+    broker.create_topic("events", 1)
+
+    def fail_once(batch: Batch) -> BatchResponse:
+        if batch.attempt == 1:
+            raise ValueError("not now")
+        return BatchResponse.advance()
+
+    channel = in_memory_channel(Recorder(fail_once), broker, tracer=tracer)
+    with running(channel):
+        broker.produce(P0, *values(10))
+        assert committed(broker, P0, 10)
+    failed, answered = named(exporter, "batch")
+    assert failed.status.status_code is StatusCode.ERROR
+    assert failed.status.description == "ValueError: not now"
+    assert attributes(failed)["headrace.outcome"] == "failed"
+    (commit,) = named(exporter, "commit")
+    assert below(commit, answered)
+
+
+def test_a_job_is_below_one_batch_and_linked_to_the_others(
+    tracer: OpenTelemetryTracer, exporter: InMemorySpanExporter
+) -> None:
+    """A micro-batch of several batches is found from each of their traces."""
+    first, second = a_batch(tracer, 0), a_batch(tracer, 1)
+    with within(joint([NO_SPAN, first, second], "micro_batch", records=20)):
+        pass
+    first.end()
+    second.end()
+    (job,) = named(exporter, "micro_batch")
+    one, other = named(exporter, "batch")
+    assert below(job, one)
+    assert [link.context.span_id for link in job.links] == [number(other)]
+    assert attributes(job) == {"headrace.records": 20}
+
+
+def test_an_error_ends_the_span_and_goes_on(
+    tracer: OpenTelemetryTracer, exporter: InMemorySpanExporter
+) -> None:
+    """What a block raises is recorded once, and raised."""
+    span = a_batch(tracer)
+    with pytest.raises(ZeroDivisionError):
+        fail_in(span)
+    span.end()
+    (batch,) = named(exporter, "batch")
+    assert batch.status.status_code is StatusCode.ERROR
+
+
+def fail_in(span: Span) -> None:
+    """Fail as the work of a span."""
+    with within(span):
+        raise ZeroDivisionError
+
+
+def test_nothing_is_recorded_without_a_tracer() -> None:
+    """The one span that stands for all work takes everything and keeps nothing."""
+    span = NO_TRACER.batch("main", P0, 1, 0, 10)
+    assert span is NO_SPAN
+    assert joint([span, span], "micro_batch") is NO_SPAN
+    with within(span.child("spark_job")) as inner:
+        assert inner is NO_SPAN
+    assert open_tracer(TracingConfig(), "one") is NO_TRACER
+    NO_TRACER.close(Deadline.after(0))
+
+
+def test_without_an_endpoint_nothing_is_imported() -> None:
+    """A process that traces nothing does not pay for OpenTelemetry."""
+    program = (
+        "import sys, headrace.spans, headrace.tracing\n"
+        "sys.exit(any(name.startswith('opentelemetry') for name in sys.modules))"
+    )
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+def test_without_the_extra_the_error_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An endpoint without OpenTelemetry names the extra that is missing."""
+    monkeypatch.delitem(sys.modules, "headrace.tracing.recorded")
+    monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
+    config = TracingConfig(endpoint="http://127.0.0.1:4318/v1/traces")
+    with pytest.raises(StartError, match=r"pip install 'headrace\[tracing\]'"):
+        open_tracer(config, "one")
+
+
+class Collector(HTTPServer):
+    """Takes OTLP over HTTP and keeps it."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.requests: list[ExportTraceServiceRequest] = []
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """Answers every request in kind."""
+
+    def do_POST(self) -> None:
+        """Keep what was sent."""
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        if self.headers.get("Content-Encoding") == "gzip":
+            body = gzip.decompress(body)
+        assert isinstance(self.server, Collector)
+        self.server.requests.append(ExportTraceServiceRequest.FromString(body))
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def collector() -> Iterator[Collector]:
+    """A collector on loopback."""
+    server = Collector()
+    thread = threading.Thread(target=server.serve_forever, args=[0.01])
+    thread.start()
+    yield server
+    server.shutdown()
+    thread.join(PATIENCE)
+    server.server_close()
+
+
+def test_traces_reach_a_collector(collector: Collector) -> None:
+    """What is recorded arrives by OTLP over HTTP at the latest when the tracer is closed."""
+    config = TracingConfig(endpoint=f"http://127.0.0.1:{collector.server_port}/v1/traces")
+    tracer = open_tracer(config, "one")
+    batch = tracer.batch("main", P0, 1, 0, 10)
+    batch.child("commit").end()
+    batch.end()
+    tracer.close(Deadline.after(PATIENCE))
+    spans = [
+        span
+        for request in collector.requests
+        for resource in request.resource_spans
+        for scope in resource.scope_spans
+        for span in scope.spans
+    ]
+    assert [span.name for span in spans] == ["commit", "batch"]
+    (resource,) = {
+        (item.key, item.value.string_value)
+        for request in collector.requests
+        for found in request.resource_spans
+        for item in found.resource.attributes
+        if item.key == "service.instance.id"
+    }
+    assert resource == ("service.instance.id", "one")
+
+
+def test_one_in_a_thousand_is_recorded(collector: Collector) -> None:
+    """Most batches cost no more than the decision not to record them."""
+    address = f"http://127.0.0.1:{collector.server_port}/v1/traces"
+    tracer = open_tracer(TracingConfig(endpoint=address, one_in=1000), "one")
+    spans = [tracer.batch("main", P0, 1, 0, 10) for _ in range(2000)]
+    assert sum(span.recording for span in spans) < 100
+    tracer.close(Deadline.after(PATIENCE))
