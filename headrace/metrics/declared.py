@@ -50,13 +50,16 @@ class Metrics:
         self._declare_commits()
         self._declare_group()
         self._declare_health()
+        self._begin({})
 
     def _declare_process(self) -> None:
         self._gauge(
             "build_info", "1, with the version of Headrace and of Python.", "version", "python"
         ).labels(VERSION, python_version()).set(1)
         self.config_reloads = self._counter(
-            "config_reloads", "Attempts to apply a changed configuration.", "outcome"
+            "config_reloads",
+            "Times that the configuration was read again.",
+            outcome=("applied", "unchanged", "partly", "rejected"),
         )
         self.config_last_reload_success = self._gauge(
             "config_last_reload_success",
@@ -65,8 +68,8 @@ class Metrics:
         self.config_last_reload_success.set(1)
         self.config_last_reload_timestamp = self._gauge(
             "config_last_reload_timestamp_seconds",
-            "When a changed configuration was last applied, in seconds since the epoch; 0 for "
-            "never.",
+            "When the configuration was last read again and not rejected, in seconds since the "
+            "epoch; 0 for never.",
         )
         self.config_pending_changes = self._gauge(
             "config_pending_changes", "Changed settings that are not applied yet."

@@ -11,6 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from headrace.channel.offset_guard import Finding
 from headrace.channel.pauses import PauseReason
 from headrace.channel.states import FINAL, PartitionState
+from headrace.controller.reports import ReloadOutcome
 from headrace.coordinators.claims import LossReason
 from headrace.metrics import Metrics, MetricsServer, PartitionReading
 from headrace.metrics.reference import BEGIN, END, main, render, update
@@ -192,6 +193,11 @@ def test_what_is_counted_of_a_channel_begins_at_zero() -> None:
     [
         ("headrace_claims_lost_total", "reason", LossReason),
         ("headrace_foreign_commits_total", "finding", set(Finding) - {Finding.INTACT}),
+        (
+            "headrace_config_reloads_total",
+            "outcome",
+            set(ReloadOutcome) - {ReloadOutcome.UNDER_WAY},
+        ),
         ("headrace_pauses", "reason", PauseReason),
         ("headrace_paused_since_timestamp_seconds", "reason", PauseReason),
         ("headrace_partitions", "state", set(PartitionState) - FINAL),

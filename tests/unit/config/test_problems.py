@@ -15,7 +15,7 @@ NAME = "a name of letters, digits, '.', '_' and '-', 249 at most"
 NULL_SECTION = "null is not a mapping; fill it in, or leave the key out"
 SECTIONS = (
     "instance_id, state_dir, shutdown_timeout, python_path, kafka, zookeeper, spark, logging, "
-    "admin, metrics, reload, channels"
+    "admin, metrics, tracing, reload, channels"
 )
 
 
