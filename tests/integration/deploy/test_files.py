@@ -1,0 +1,104 @@
+"""Dockerfile, compose file and Kubernetes objects, as tools and as the program see them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from headrace.config import load
+
+ROOT = Path(__file__).parents[3]
+COMPOSE = ROOT / "deploy" / "compose"
+KUBERNETES = ROOT / "deploy" / "kubernetes" / "headrace.yaml"
+
+#: Seconds that a process needs beside its own limit for the stop.
+MARGIN = 10
+
+
+def _tool(name: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    program = Path(sys.executable).with_name(name)
+    if not program.exists():
+        pytest.skip(f"{name} is not installed: python3 scripts/bootstrap.py test-all")
+    return subprocess.run(
+        [program, *arguments], capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+@pytest.mark.slow
+def test_the_dockerfile_is_in_order() -> None:
+    """Hadolint finds nothing that is not accepted by name beside it."""
+    done = _tool("hadolint", ROOT / "Dockerfile")
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("file", ["deploy/compose/compose.yaml", "tests/docker-compose.yml"])
+def test_compose_files_fit_the_specification(file: str) -> None:
+    """The schema of the compose specification accepts them."""
+    done = _tool("check-jsonschema", "--builtin-schema", "vendor.compose-spec", ROOT / file)
+    assert done.returncode == 0, done.stdout
+
+
+def test_what_the_compose_file_mounts_is_there() -> None:
+    """Every path beside it, Prometheus' and Grafana's files among them."""
+    services = yaml.safe_load((COMPOSE / "compose.yaml").read_text(encoding="utf-8"))["services"]
+    mounts = [m for service in services.values() for m in service.get("volumes", ())]
+    sources = [m.split(":")[0] for m in mounts if m.startswith(".")]
+    assert len(sources) == 6
+    for source in sources:
+        assert (COMPOSE / source).exists(), source
+
+
+def test_the_container_stops_within_what_compose_allows() -> None:
+    """stop_grace_period is longer than the configuration's shutdown_timeout."""
+    services = yaml.safe_load((COMPOSE / "compose.yaml").read_text(encoding="utf-8"))["services"]
+    config = load(COMPOSE / "config" / "headrace.yaml")
+    allowed = int(services["headrace"]["stop_grace_period"].removesuffix("s"))
+    assert allowed >= config.shutdown_timeout + MARGIN
+    assert services["headrace"]["read_only"] is True
+
+
+def _objects() -> dict[str, Any]:
+    return {o["kind"]: o for o in yaml.safe_load_all(KUBERNETES.read_text(encoding="utf-8"))}
+
+
+def test_the_kubernetes_objects_belong_together() -> None:
+    """Selectors find the pods' labels, volumes their sources, and the budget leaves one behind."""
+    objects = _objects()
+    labels = {"app.kubernetes.io/name": "headrace"}
+    work = objects["StatefulSet"]["spec"]
+    assert work["selector"]["matchLabels"] == labels
+    assert work["template"]["metadata"]["labels"] == labels
+    assert objects["PodDisruptionBudget"]["spec"]["selector"]["matchLabels"] == labels
+    assert objects["Service"]["spec"]["selector"] == labels
+    assert work["serviceName"] == objects["Service"]["metadata"]["name"]
+    pod = work["template"]["spec"]
+    names = {volume["name"] for volume in pod["volumes"]}
+    names |= {claim["metadata"]["name"] for claim in work["volumeClaimTemplates"]}
+    mounts = pod["containers"][0]["volumeMounts"]
+    assert {mount["name"] for mount in mounts} == names
+    assert not any("subPath" in mount for mount in mounts)
+    assert objects["PodDisruptionBudget"]["spec"]["maxUnavailable"] < work["replicas"]
+
+
+def test_the_pods_have_the_time_and_the_rights_that_they_need(tmp_path: Path) -> None:
+    """The configuration in the map is in order, and fits grace period, probes and user."""
+    objects = _objects()
+    for name, text in objects["ConfigMap"]["data"].items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    config = load(tmp_path / "headrace.yaml")
+    pod = objects["StatefulSet"]["spec"]["template"]["spec"]
+    assert pod["terminationGracePeriodSeconds"] >= config.shutdown_timeout + MARGIN
+    container = pod["containers"][0]
+    for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+        assert container[probe]["exec"]["command"][:2] == ["headrace", "health"]
+    start = container["startupProbe"]
+    assert start["periodSeconds"] * start["failureThreshold"] >= 300
+    assert container["securityContext"]["readOnlyRootFilesystem"] is True
+    user = str(pod["securityContext"]["runAsUser"])
+    assert f"USER {user}:{user}" in (ROOT / "Dockerfile").read_text(encoding="utf-8")
