@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from enum import Enum
 
+#: How a reload may end.
+RELOADS = set(ReloadOutcome) - {ReloadOutcome.UNDER_WAY}
+
 READING = PartitionReading(
     channel="main",
     topic="events",

@@ -6,6 +6,7 @@ import gzip
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,7 @@ from headrace.tracing import open_tracer
 from headrace.tracing.recorded import OpenTelemetryTracer
 from tests.unit.channel.in_memory import P0, committed, values
 from tests.unit.channel.recorder import PATIENCE, Recorder
+from tests.unit.processors.spark_bench import Bench
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -68,10 +70,10 @@ def attributes(span: ReadableSpan) -> dict[str, Any]:
 
 def below(span: ReadableSpan, parent: ReadableSpan) -> bool:
     """Whether a span is a part of another."""
-    return span.parent is not None and span.parent.span_id == number(parent)
+    return span.parent is not None and span.parent.span_id == number_of(parent)
 
 
-def number(span: ReadableSpan) -> int:
+def number_of(span: ReadableSpan) -> int:
     """Return what tells a span from others."""
     context = span.get_span_context()
     assert context is not None
@@ -102,7 +104,7 @@ def test_a_batch_and_its_commit_make_a_trace(
     (commit,) = named(exporter, "commit")
     assert below(commit, batch)
     assert attributes(commit)["headrace.offset"] == 10
-    assert inside == [number(batch)]
+    assert inside == [number_of(batch)]
 
 
 def test_a_batch_that_fails_says_why(
@@ -141,8 +143,43 @@ def test_a_job_is_below_one_batch_and_linked_to_the_others(
     (job,) = named(exporter, "micro_batch")
     one, other = named(exporter, "batch")
     assert below(job, one)
-    assert [link.context.span_id for link in job.links] == [number(other)]
+    assert [link.context.span_id for link in job.links] == [number_of(other)]
     assert attributes(job) == {"headrace.records": 20}
+
+
+def test_a_spark_job_and_its_commit_are_parts_of_the_micro_batch(
+    tracer: OpenTelemetryTracer, exporter: InMemorySpanExporter
+) -> None:
+    """Two batches are one micro-batch: its job and the sink's commit are below it."""
+    bench = Bench()
+    spans = [a_batch(tracer, number) for number in (0, 1)]
+    for number, span in enumerate(spans):
+        bench.processor.on_next_batch(replace(bench.batch(number), span=span))
+    bench.turn()
+    for span in spans:
+        span.end()
+    first, second = named(exporter, "batch")
+    (micro_batch,) = named(exporter, "micro_batch")
+    assert below(micro_batch, first)
+    assert [link.context.span_id for link in micro_batch.links] == [number_of(second)]
+    assert attributes(micro_batch)["headrace.records"] == 20
+    for name in ("spark_job", "sink_commit"):
+        (part,) = named(exporter, name)
+        assert below(part, micro_batch)
+
+
+def test_a_failed_spark_job_says_why(
+    tracer: OpenTelemetryTracer, exporter: InMemorySpanExporter
+) -> None:
+    """The error is in the job's span and in the micro-batch's; nothing was committed."""
+    bench = Bench()
+    bench.engine.stage_script = [ValueError("poison")]
+    bench.processor.on_next_batch(replace(bench.batch(0), span=a_batch(tracer)))
+    bench.turn()
+    for name in ("spark_job", "micro_batch"):
+        (span,) = named(exporter, name)
+        assert span.status.description == "ValueError: poison"
+    assert named(exporter, "sink_commit") == []
 
 
 def test_an_error_ends_the_span_and_goes_on(
