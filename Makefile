@@ -10,6 +10,7 @@ BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 BENCHMARKS ?= passthrough spark
 UPGRADE ?=
+ONLY_SLOW ?=
 
 help: ## show these targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -22,9 +23,9 @@ test: ## run the tests: without servers, against real servers, and with faults
 	$(SET_UP) test
 	@$(PYTEST) -m "not slow"
 
-test-all: ## run the tests that take long as well
+test-all: ## run the tests that take long as well (ONLY_SLOW=1: only those)
 	$(SET_UP) test-all
-	@$(PYTEST)
+	@$(PYTEST) $(if $(ONLY_SLOW),-m slow)
 
 check: ## check style, types and layers
 	$(SET_UP) check
