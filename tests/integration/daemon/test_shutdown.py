@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import signal
 from typing import TYPE_CHECKING
 
 import pytest
 
-from headrace.clock import SYSTEM_CLOCK, Deadline
+from headrace.clock import Deadline
 from headrace.local import KafkaBroker
 from headrace.local.ports import LOOPBACK, free_port
 from tests.brokers import Broker
 from tests.integration.daemon.rig import WAIT, Site, eventually
+from tests.integration.daemon.supervisor import Supervisor
 from tests.integration.outages.cable import Cable
 
 if TYPE_CHECKING:
@@ -21,8 +23,9 @@ if TYPE_CHECKING:
 
     from tests.integration.daemon.rig import Daemon
 
-#: Seconds that a stop has in these tests, and those beside that for the process's end.
-LIMIT, MARGIN = 6.0, 3.0
+#: Seconds that a stop has in these tests, and those beside that for the process's end on a busy
+#: machine: together less than an answer that never comes would take.
+LIMIT, MARGIN = 6.0, 20.0
 
 
 @pytest.fixture
@@ -52,11 +55,9 @@ def _document(site: Site, function: str = "keep", **channel: Any) -> dict[str, A
 
 
 def _stopped(daemon: Daemon) -> int:
-    """Ask for a stop and return the exit code, having seen that the deadline was kept."""
-    begin = SYSTEM_CLOCK.monotonic()
+    """Ask for a stop, and return the exit code; the deadline has to be kept."""
     daemon.signal(signal.SIGTERM)
-    code = daemon.wait()
-    assert SYSTEM_CLOCK.monotonic() - begin < LIMIT + MARGIN
+    code = daemon.running.wait(LIMIT + MARGIN)
     assert "Traceback" not in daemon.text()
     return code
 
@@ -128,6 +129,26 @@ def test_a_stop_during_a_pause(site: Site, mode: str) -> None:
     assert _stopped(daemon) == 0
     assert site.seen() == ["first"]
     assert site.offsets() == [1, 0]
+    assert site.nodes() == []
+
+
+def test_a_stop_while_a_reload_drains_a_channel(site: Site, tmp_path: Path) -> None:
+    """The batch that the reload waits for is committed; systemd heard of the reload; exit 0."""
+    supervisor = Supervisor(tmp_path, watchdog=60.0)
+    site.broker.produce(site.partition(0), b"first", b"second", b"third")
+    document = _document(site, "dawdle", batch={"linger": 0, "max_records": 2})
+    document["reload"] = {"watch": False}
+    daemon = supervisor.watch(site.daemon(document)).start()
+    eventually(site.seen)
+    document["channels"]["main"]["sink"] = "functions:keep"
+    (site.directory / f"{daemon.name}.yaml").write_text(json.dumps(document), encoding="utf-8")
+    daemon.signal(signal.SIGHUP)
+    supervisor.wait("RELOADING=1\nMONOTONIC_USEC=")
+    assert _stopped(daemon) == 0
+    supervisor.wait("STOPPING=1")
+    supervisor.close()
+    assert site.seen() == ["first", "second", "third"][: len(site.seen())]
+    assert site.offsets() == [len(site.seen()), 0]
     assert site.nodes() == []
 
 
