@@ -115,7 +115,7 @@ def dashboard() -> dict[str, Any]:
 def _variables() -> list[dict[str, Any]]:
     source = {"name": "datasource", "label": "Source", "type": "datasource", "query": "prometheus"}
     return [
-        {**source, "hide": 0, "multi": False, "includeAll": False, "refresh": 1, "current": {}},
+        {**source, "hide": 0, "multi": False, "includeAll": False, "refresh": 1},
         _variable("instance", "Daemon", 'label_values(up{job="headrace"}, instance)'),
         _variable(
             "channel",
@@ -135,7 +135,6 @@ def _variable(name: str, label: str, query: str) -> dict[str, Any]:
         "type": "query",
         "datasource": _DATASOURCE,
         "query": {"query": query, "refId": name},
-        "definition": query,
         "refresh": 2,
         "sort": 1,
         "hide": 0,
@@ -232,6 +231,9 @@ def _options(panel: Panel) -> dict[str, Any]:
             "justifyMode": "auto",
             "orientation": "auto",
             "textMode": "auto",
+            "wideLayout": True,
+            "showPercentChange": False,
+            "percentChangeColorMode": "standard",
         }
     return {
         "legend": {

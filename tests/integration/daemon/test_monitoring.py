@@ -99,7 +99,7 @@ def queries() -> list[str]:
     )
     shown = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", [])]
     offered = [
-        _SELECTOR.search(variable["definition"])
+        _SELECTOR.search(variable["query"]["query"])
         for variable in dashboard["templating"]["list"]
         if variable["type"] == "query"
     ]

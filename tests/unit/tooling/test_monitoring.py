@@ -57,7 +57,7 @@ def expressions() -> dict[str, str]:
             found[f"{panel['title']} {target['refId']}"] = target["expr"]
     for variable in DASHBOARD["templating"]["list"]:
         if variable["type"] == "query":
-            found[f"${variable['name']}"] = variable["definition"]
+            found[f"${variable['name']}"] = variable["query"]["query"]
     return found
 
 
