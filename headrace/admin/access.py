@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import structlog
 from starlette.datastructures import Headers
 
+from headrace.admin.page_files import FOLDER
 from headrace.admin.problems import ApiError, internal_error
 
 if TYPE_CHECKING:
@@ -28,8 +29,9 @@ LARGEST_BODY = 64 * 1024
 #: Seconds in which a body has to be there.
 BODY_TIMEOUT = 10.0
 
-#: What everybody may read who gets through to the port: what probes ask, and pages without data.
-OPEN_PATHS = frozenset({"/health/live", "/health/ready"})
+#: What everybody may read who gets through to the port: what probes ask, and the status page,
+#: which has no data of its own.
+OPEN_PATHS = frozenset({"/", "/health/live", "/health/ready"})
 
 #: What is read with a token only, also on loopback: more than any user of the machine should see.
 GUARDED_READS = frozenset({"/api/v1/config", "/api/v1/stacks"})
@@ -77,7 +79,7 @@ class Rules:
         """Whether this takes a token or a certificate."""
         if method not in _READING:
             return True
-        if path in OPEN_PATHS:
+        if path in OPEN_PATHS or path.startswith(FOLDER):
             return False
         return path in GUARDED_READS or not self.open_reads
 

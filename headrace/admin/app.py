@@ -10,6 +10,7 @@ from fastapi.security import HTTPBearer
 from headrace.admin.access import Guard, Rules
 from headrace.admin.changes import Changes
 from headrace.admin.looking import Lookout
+from headrace.admin.page_files import SafeHeaders, page_routes
 from headrace.admin.problems import handle_errors
 from headrace.admin.reads import Reads
 from headrace.clock import SYSTEM_CLOCK, Clock
@@ -56,5 +57,7 @@ def create_app(
         Changes(controller, process, log_levels, clock).router(dependencies=[bearer]),
         tags=["change"],
     )
+    app.router.routes.extend(page_routes())
     app.add_middleware(Guard, rules=rules)
+    app.add_middleware(SafeHeaders)
     return app

@@ -18,6 +18,9 @@ from headrace.channel.states import PartitionState
 from headrace.config import Delivery
 from headrace.coordinators.member_states import MemberState
 from headrace.coordinators.members import Mode
+from headrace.logs import Subject
+from headrace.thread_time import Activity as Doing
+from headrace.thread_time import Role
 from headrace.zookeeper.protocol import SessionState
 
 Seconds = Annotated[float, Field(ge=0)]
@@ -180,6 +183,28 @@ class Totals(Document):
     """Partitions held, by state."""
 
 
+class StageStatus(Document):
+    """A stage of the data flow, over the last minute."""
+
+    stage: str
+    """Its name, as in headrace_stage_seconds."""
+    per_s: Seconds
+    """How often a second it was done."""
+    mean_s: Seconds | None
+    """For how long on average; null if it was not done."""
+    busy: Seconds
+    """The seconds a second that it took; more than 1 where several do it at once."""
+
+
+class ThreadsStatus(Document):
+    """The channel's threads of one role, over the last minute."""
+
+    role: Role
+    """What they are there for."""
+    parts: dict[Doing, Seconds]
+    """What they spent which part of their time on."""
+
+
 class ChannelStatus(Document):
     """A channel."""
 
@@ -207,6 +232,13 @@ class ChannelStatus(Document):
     """All pauses, the oldest first."""
     totals: Totals
     """It in numbers."""
+    stages: list[StageStatus]
+    """What its batches' time goes into."""
+    threads: list[ThreadsStatus]
+    """What its threads spend their time on."""
+    conditions: dict[str, Number]
+    """Partitions of the group that somebody has to look at, by what is wrong with them, as this
+    member sees it: unowned, pending, contended, missing or foreign."""
     partitions: list[PartitionStatus]
     """The partitions it holds, by topic and number."""
 
@@ -259,6 +291,10 @@ class HistoryPoint(Document):
     """Records answered a second since the point before."""
     lag: Number
     """Records between the committed offsets and the ends."""
+    batches_per_s: Seconds
+    """Batches ended a second since the point before."""
+    busy: dict[str, Seconds]
+    """By stage the seconds a second that it took since the point before."""
 
 
 class History(Document):
@@ -268,6 +304,38 @@ class History(Document):
     """Seconds between two points."""
     channels: dict[str, list[HistoryPoint]]
     """By channel its points, the oldest first."""
+
+
+class EventStatus(Document):
+    """What happened, once or several times in short succession."""
+
+    number: Number
+    """Its number in the process; rises whenever it happens again."""
+    event: str
+    """The event's name, as in the log."""
+    level: str
+    """How much it matters, as in the log."""
+    subject: Subject
+    """What it is about."""
+    first: datetime
+    """When it happened first."""
+    last: datetime
+    """When it happened last."""
+    count: Number
+    """How often."""
+    fields: dict[str, str | int | float | bool | None]
+    """What the log has with it, long values cut, of the last time."""
+
+
+class Events(Document):
+    """What happened lately."""
+
+    at: datetime
+    """When that was."""
+    pid: Number
+    """The process; another one counts anew."""
+    events: list[EventStatus]
+    """The events, the one that was last changed last."""
 
 
 class GroupMember(Document):

@@ -16,16 +16,20 @@ from headrace.channel.states import PartitionState
 from headrace.config import guarantee
 from headrace.config.show import plain
 from headrace.coordinators.group_nodes import read_nodes
+from headrace.logs import recent_events
+from headrace.metrics import group_conditions
 from headrace.stacks import thread_stacks
 from headrace.version import VERSION
 
 if TYPE_CHECKING:
     from headrace.admin.ports import Controller, Process
+    from headrace.admin.rates import Point
     from headrace.channel.activity import Activity
     from headrace.channel.channel import InboundKafkaChannel
     from headrace.channel.pauses import Pause
     from headrace.clock import Clock
     from headrace.coordinators.layout import MemberDocument
+    from headrace.logs import RecentEvent
     from headrace.metrics import PartitionReading
 
 
@@ -76,6 +80,15 @@ class Lookout:
             paused=any(pause.partition is None for pause in pauses),
             pauses=[pause_status(pause) for pause in pauses],
             totals=self._totals(channel.name, activities),
+            stages=[
+                d.StageStatus(stage=s.name, per_s=s.per_s, mean_s=s.mean_s, busy=s.busy)
+                for s in self._rates.stages(channel.name)
+            ],
+            threads=[
+                d.ThreadsStatus(role=role, parts=parts)
+                for role, parts in self._rates.threads(channel.name).items()
+            ],
+            conditions=group_conditions(self._controller.metrics, channel.name),
             partitions=self._partitions(channel, activities),
         )
 
@@ -87,17 +100,21 @@ class Lookout:
             partitions=self._partitions(channel, channel.activities()),
         )
 
-    def history(self) -> d.History:
+    def history(self, after: datetime | None) -> d.History:
         """Return how the channels did lately."""
+        since = 0.0 if after is None else after.timestamp()
+        history = self._rates.history(since)
         return d.History(
             interval_s=INTERVAL,
-            channels={
-                name: [
-                    d.HistoryPoint(at=moment(sample.time), records_per_s=rate, lag=sample.lag)
-                    for sample, rate in samples
-                ]
-                for name, samples in self._rates.history().items()
-            },
+            channels={name: [_point(each) for each in points] for name, points in history.items()},
+        )
+
+    def events(self, after: int) -> d.Events:
+        """Return what happened lately."""
+        return d.Events(
+            at=self._now(),
+            pid=os.getpid(),
+            events=[_event(each) for each in recent_events(after)],
         )
 
     def members(self) -> d.Members:
@@ -250,6 +267,29 @@ def pause_status(pause: Pause) -> d.PauseStatus:
         topic=None if partition is None else partition.topic,
         partition=None if partition is None else partition.partition,
         note=pause.note,
+    )
+
+
+def _point(point: Point) -> d.HistoryPoint:
+    return d.HistoryPoint(
+        at=moment(point.sample.time),
+        records_per_s=point.records_per_s,
+        lag=point.sample.lag,
+        batches_per_s=point.batches_per_s,
+        busy=point.busy,
+    )
+
+
+def _event(event: RecentEvent) -> d.EventStatus:
+    return d.EventStatus(
+        number=event.number,
+        event=event.event,
+        level=event.level,
+        subject=event.subject,
+        first=moment(event.first),
+        last=moment(event.last),
+        count=event.count,
+        fields=event.fields,
     )
 
 

@@ -8,12 +8,15 @@ from itertools import pairwise
 from threading import Lock
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from headrace.metrics import stage_totals, thread_totals
 
+if TYPE_CHECKING:
     from headrace.admin.ports import Controller
     from headrace.channel.activity import Activity
     from headrace.clock import Clock
+    from headrace.metrics import StageTotal
+    from headrace.thread_time import Activity as Doing
+    from headrace.thread_time import Role
 
 #: Seconds between two samples.
 INTERVAL = 5.0
@@ -21,7 +24,7 @@ INTERVAL = 5.0
 #: Samples that a rate looks back: a minute.
 WINDOW = 12
 
-#: Samples kept: an hour, about 100 kB for each channel.
+#: Samples kept: an hour, about 400 kB for each channel.
 KEPT = 720
 
 #: A partition under one claim; another claim may begin anywhere.
@@ -30,12 +33,49 @@ _Held = tuple[str, str, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A channel at one moment. ``time`` is in seconds since the epoch, ``at`` monotonic."""
+    """A channel at one moment. ``time`` is in seconds since the epoch, ``at`` monotonic.
+
+    ``stages`` has the seconds that each took so far.
+    """
 
     at: float
     time: float
     records: float
     lag: int
+    batches: float = 0.0
+    stages: tuple[tuple[str, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A channel at one moment, with what it did since the sample before.
+
+    ``busy`` is the seconds a second that each stage took.
+    """
+
+    sample: Sample
+    records_per_s: float
+    batches_per_s: float
+    busy: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class StageRate:
+    """A stage in the last minute: how often, how long on average, and in seconds a second."""
+
+    name: str
+    per_s: float
+    mean_s: float | None
+    busy: float
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """What is kept of a channel for a minute only."""
+
+    at: float
+    stages: dict[str, StageTotal]
+    threads: dict[tuple[Role, Doing], float]
 
 
 class Rates:
@@ -47,6 +87,7 @@ class Rates:
         self._lock = Lock()
         self._channels: dict[str, deque[Sample]] = {}
         self._positions: deque[tuple[float, dict[_Held, int]]] = deque(maxlen=WINDOW + 1)
+        self._totals: dict[str, deque[Totals]] = {}
 
     def sample(self) -> None:
         """Take note of where every channel stands. Does not block."""
@@ -54,18 +95,33 @@ class Rates:
         metrics = self._controller.metrics
         channels = dict(self._controller.channels)
         positions: dict[_Held, int] = {}
-        samples = {}
+        samples: dict[str, Sample] = {}
+        totals: dict[str, Totals] = {}
         for name, channel in channels.items():
             activities = channel.activities()
             positions |= {_held(each): each.position for each in activities}
-            records = metrics.total(metrics.records, channel=name)
-            samples[name] = Sample(now, time, records, sum(lag_of(a) or 0 for a in activities))
+            totals[name] = self._totals_of(name)
+            samples[name] = Sample(
+                now,
+                time,
+                metrics.total(metrics.records, channel=name),
+                sum(lag_of(a) or 0 for a in activities),
+                metrics.total(metrics.batches, channel=name),
+                tuple((stage, each.seconds) for stage, each in totals[name].stages.items()),
+            )
         with self._lock:
             self._positions.append((now, positions))
             for gone in self._channels.keys() - channels.keys():
-                del self._channels[gone]
+                del self._channels[gone], self._totals[gone]
             for name, sample in samples.items():
                 self._channels.setdefault(name, deque(maxlen=KEPT)).append(sample)
+                self._totals.setdefault(name, deque(maxlen=WINDOW + 1)).append(totals[name])
+
+    def _totals_of(self, name: str) -> Totals:
+        metrics = self._controller.metrics
+        return Totals(
+            self._clock.monotonic(), stage_totals(metrics, name), thread_totals(metrics, name)
+        )
 
     def of_channel(self, name: str, records: float) -> float:
         """Return records a second over the last minute, up to now, where there are ``records``."""
@@ -85,11 +141,45 @@ class Rates:
                     return _rate(activity.position - positions[held], now - at)
         return 0.0
 
-    def history(self) -> dict[str, list[tuple[Sample, float]]]:
-        """Return by channel its samples with the rate since the one before, the oldest first."""
+    def stages(self, name: str) -> list[StageRate]:
+        """Return how the stages of a channel did over the last minute, up to now."""
+        before, now = self._minute(name)
+        return [
+            _stage(stage, total, before.stages.get(stage), now.at - before.at)
+            for stage, total in now.stages.items()
+        ]
+
+    def threads(self, name: str) -> dict[Role, dict[Doing, float]]:
+        """Return what part of the last minute the threads of each role spent on what.
+
+        The parts of a role make 1, or a little less or more where a thread has begun or ended.
+        """
+        before, now = self._minute(name)
+        spent: dict[Role, dict[Doing, float]] = {}
+        for (role, doing), seconds in now.threads.items():
+            spent.setdefault(role, {})[doing] = max(
+                0, seconds - before.threads.get((role, doing), 0)
+            )
+        return {role: _parts(each) for role, each in spent.items()}
+
+    def _minute(self, name: str) -> tuple[Totals, Totals]:
+        """Return what was a minute ago, or at the first sample, and what is."""
+        now = self._totals_of(name)
+        with self._lock:
+            kept = self._totals.get(name)
+            return (kept[0] if kept else now), now
+
+    def history(self, after: float = 0.0) -> dict[str, list[Point]]:
+        """Return by channel what it did in each interval, the oldest first.
+
+        Those that ended up to ``after``, in seconds since the epoch, are left out.
+        """
         with self._lock:
             samples = {name: list(each) for name, each in self._channels.items()}
-        return {name: list(_with_rates(each)) for name, each in samples.items()}
+        return {
+            name: [_point(*pair) for pair in pairwise(each) if round(pair[1].time, 3) > after]
+            for name, each in samples.items()
+        }
 
 
 def lag_of(activity: Activity) -> int | None:
@@ -108,6 +198,23 @@ def _rate(count: float, seconds: float) -> float:
     return round(max(0.0, count) / seconds, 3) if seconds > 0 else 0.0
 
 
-def _with_rates(samples: list[Sample]) -> Iterator[tuple[Sample, float]]:
-    for before, after in pairwise(samples):
-        yield after, _rate(after.records - before.records, after.at - before.at)
+def _point(before: Sample, after: Sample) -> Point:
+    seconds, earlier = after.at - before.at, dict(before.stages)
+    return Point(
+        after,
+        _rate(after.records - before.records, seconds),
+        _rate(after.batches - before.batches, seconds),
+        {name: _rate(spent - earlier.get(name, 0.0), seconds) for name, spent in after.stages},
+    )
+
+
+def _stage(name: str, now: StageTotal, before: StageTotal | None, seconds: float) -> StageRate:
+    count = now.count - (before.count if before else 0)
+    spent = max(0.0, now.seconds - (before.seconds if before else 0.0))
+    mean = round(spent / count, 6) if count else None
+    return StageRate(name, _rate(count, seconds), mean, _rate(spent, seconds))
+
+
+def _parts(spent: dict[Doing, float]) -> dict[Doing, float]:
+    whole = sum(spent.values())
+    return {doing: round(each / whole, 4) if whole else 0.0 for doing, each in spent.items()}

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any
 
-from fastapi import APIRouter, Path, Response
+from fastapi import APIRouter, Path, Query, Response
+from pydantic import AwareDatetime
 
 from headrace.admin import documents as d
 from headrace.admin.health import not_live, not_ready
@@ -17,6 +18,12 @@ if TYPE_CHECKING:
     from headrace.channel.channel import InboundKafkaChannel
     from headrace.clock import Clock
 
+AfterTime = Annotated[
+    AwareDatetime | None, Query(description="Leaves out what was until then; null: nothing.")
+]
+AfterNumber = Annotated[
+    int, Query(ge=0, description="Leaves out what has this number or a lower one.")
+]
 ChannelName = Annotated[str, Path(description="The channel's name in the configuration.")]
 
 
@@ -59,6 +66,14 @@ class Reads:
         """Tell whether the process does its work."""
         return _health(not_ready(self._controller, self._process), response)
 
+    def history(self, after: AfterTime = None) -> d.History:
+        """Return how the channels did in the last hour, or since a time."""
+        return self._lookout.history(after)
+
+    async def events(self, after: AfterNumber = 0) -> d.Events:
+        """Return what happened lately."""
+        return self._lookout.events(after)
+
     def metrics(self) -> Response:
         """Return the metrics for Prometheus."""
         return Response(metrics_text(self._controller.metrics), media_type=CONTENT_TYPE)
@@ -91,7 +106,8 @@ class Reads:
             **options,
         )
         add(f"{v1}/members", look.members, "The members of each group", 503, **options)
-        add(f"{v1}/history", look.history, "The last hour in numbers", **options)
+        add(f"{v1}/history", self.history, "The last hour in numbers", 422, **options)
+        add(f"{v1}/events", self.events, "What happened lately", 422, **options)
         add(f"{v1}/config", look.config, "The configuration, secrets masked", **options)
         add(f"{v1}/stacks", look.stacks, "What every thread is doing", **options)
         unhealthy = {503: {"model": d.Health, "description": "It is not; reasons says why"}}

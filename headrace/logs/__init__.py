@@ -5,15 +5,19 @@ from __future__ import annotations
 from headrace.logs.hooks import install_hooks
 from headrace.logs.levels import levels, listen, set_level, unlisten
 from headrace.logs.pipe import configure_logging
+from headrace.logs.recent import RecentEvent, Subject, recent_events
 from headrace.logs.repeats import Budget, Repeats
 
 __all__ = [
     "Budget",
+    "RecentEvent",
     "Repeats",
+    "Subject",
     "configure_logging",
     "install_hooks",
     "levels",
     "listen",
+    "recent_events",
     "set_level",
     "unlisten",
 ]

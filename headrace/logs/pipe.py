@@ -11,6 +11,7 @@ import structlog
 from headrace.logs.levels import forget_levels, set_level
 from headrace.logs.libraries import is_library, take_over
 from headrace.logs.limit import RepeatFilter
+from headrace.logs.recent import keep
 
 if TYPE_CHECKING:
     from structlog.typing import EventDict, Processor, WrappedLogger
@@ -33,6 +34,7 @@ def configure_logging(config: LoggingConfig) -> None:
     ]
     structlog.configure(
         processors=[
+            keep,
             structlog.stdlib.filter_by_level,
             *shared,
             structlog.stdlib.ProcessorFormatter.wrap_for_formatter,

@@ -12,6 +12,7 @@ from headrace.metrics.server import (
     omit_creation_times,
     read_metrics,
 )
+from headrace.metrics.summaries import StageTotal, group_conditions, stage_totals, thread_totals
 
 __all__ = [
     "CONTENT_TYPE",
@@ -20,7 +21,11 @@ __all__ = [
     "MetricsServer",
     "PartitionReading",
     "Sample",
+    "StageTotal",
+    "group_conditions",
     "metrics_text",
     "omit_creation_times",
     "read_metrics",
+    "stage_totals",
+    "thread_totals",
 ]

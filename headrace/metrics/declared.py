@@ -251,6 +251,10 @@ class Metrics:
         """Serve the time of a thread no longer, because it ends."""
         self._threads.times.discard(time)
 
+    def thread_times(self) -> tuple[ThreadTime, ...]:
+        """Return the time accounts of the threads that run now."""
+        return tuple(self._threads.times)
+
     @staticmethod
     def total(counter: Counter, **labels: str) -> float:
         """Return the sum of a counter over everything that has these labels."""

@@ -1,0 +1,175 @@
+// One panel for each channel: numbers, the last hour, stages, threads, and its partitions at a glance.
+import { chart, sparkline } from "./chart.js";
+import { change, each, make, say, show, updating } from "./dom.js";
+import { bytes, percent, rate, seconds, short, whole, words } from "./format.js";
+import { countLooks, highest } from "./model.js";
+
+const NUMBERS = [
+  ["records a second", ({ channel }) => rate(channel.totals.records_per_s)],
+  ["lag, records", ({ channel }) => short(channel.totals.lag)],
+  ["longest wait", ({ channel }) => seconds(highest(channel.partitions, (each) => each.lag_s))],
+  ["newest in the sink", ({ channel }) => sinkAge(channel)],
+  ["partitions here", ({ channel, partitions }) => `${whole(channel.partitions.length)} of ${whole(partitions.length)}`],
+  ["not answered yet", ({ channel }) => bytes(channel.totals.held_bytes)],
+  ["errors since start", ({ channel }) => short(channel.totals.errors)],
+  ["skipped records", ({ channel }) => short(channel.totals.skipped_records)],
+];
+
+function sinkAge(channel) {
+  const ages = channel.partitions.map((each) => each.sink_age_s).filter((value) => value !== null);
+  return ages.length ? `${seconds(Math.min(...ages))} old` : "–";
+}
+
+/** A panel; `onPick(text)` is called with what to find in the table. */
+export function channelPanel(onPick) {
+  const name = make("h3", {});
+  const state = make("span", { class: "chip" });
+  const about = make("p", { class: "about" });
+  const member = make("p", { class: "about end" });
+  const numbers = NUMBERS.map(([label]) => {
+    const value = make("dd", {});
+    return { value, element: make("div", {}, make("dt", {}, label), value) };
+  });
+  const rates = chart("Records a second", rate);
+  const lag = chart("Lag, records", short);
+  const stages = stageTable();
+  const threads = make("div", { class: "threads" });
+  const grid = gridOf(onPick);
+  const element = make(
+    "article",
+    { class: "panel channel" },
+    make("header", {}, name, state, about, member),
+    make("dl", { class: "numbers" }, ...numbers.map((each) => each.element)),
+    make("div", { class: "charts" }, rates.element, lag.element),
+    grid.element,
+    make("div", { class: "inside" }, stages.element, make("div", {}, make("h4", {}, "Threads, last minute"), threads)),
+  );
+  return updating(element, (data) => {
+    const { channel, points, end } = data;
+    change(element, { "data-state": channel.paused ? "paused" : channel.state });
+    say(name, channel.name);
+    say(state, channel.paused && channel.state === "running" ? "paused" : channel.state);
+    change(state, { "data-state": channel.paused ? "paused" : channel.state });
+    say(about, `group ${channel.group} · ${channel.processor} → ${channel.sink ?? "no sink"} · ${channel.delivery}`);
+    const lease = channel.member.lease_s;
+    say(member, `member ${channel.member.state}${lease === null ? "" : ` · lease ${lease.toFixed(0)} s`}`);
+    NUMBERS.forEach(([, read], index) => say(numbers[index].value, read(data)));
+    rates.update(points, (point) => point.records_per_s, end);
+    lag.update(points, (point) => point.lag, end);
+    stages.update(channel, points, end);
+    each(threads, channel.threads, (item) => item.role, threadBar);
+    grid.update(data.partitions);
+  });
+}
+
+const STAGES = {
+  on_next_batch: "processor",
+  arrow: "to Arrow",
+  reduce: "Spark: reduce",
+  sink_commit: "Spark: write, commit",
+  commit: "offset commit",
+};
+
+function stageTable() {
+  const body = make("tbody", {});
+  const heads = ["Stage", "Mean", "A second", "Busy", "Last hour"];
+  const table = make(
+    "table",
+    { class: "data stages" },
+    make("thead", {}, make("tr", {}, ...heads.map((text, index) => make("th", { scope: "col", class: index ? "number" : null }, text)))),
+    body,
+  );
+  const batches = make("span", { class: "muted" });
+  const element = make("div", {}, make("h4", {}, "Batches by stage, last minute ", batches), table);
+  function update(channel, points, end) {
+    say(batches, points.length ? `${rate(points.at(-1).batches_per_s)} batches a second` : "");
+    each(body, channel.stages, (stage) => stage.stage, () => {
+      const spark = sparkline();
+      const cells = ["number", "number", "number"].map((name) => make("td", { class: name }));
+      const head = make("th", { scope: "row" });
+      return updating(make("tr", {}, head, ...cells, make("td", { class: "number" }, spark.element)), (stage) => {
+        say(head, STAGES[stage.stage] ?? words(stage.stage));
+        say(cells[0], seconds(stage.mean_s));
+        say(cells[1], rate(stage.per_s));
+        say(cells[2], percent(stage.busy));
+        spark.update(points, (point) => point.busy[stage.stage] ?? 0, end);
+      });
+    });
+  }
+  return { element, update };
+}
+
+function threadBar() {
+  const bar = make("div", { class: "bar-of", "aria-hidden": "true" });
+  const name = make("span", { class: "role" });
+  const text = make("span", { class: "muted" });
+  const element = make("div", { class: "thread" }, make("div", { class: "thread-text" }, name, text), bar);
+  return updating(element, ({ role, parts }) => {
+    const shares = Object.entries(parts);
+    say(name, `${role}s`);
+    say(text, shares.filter(([, part]) => part >= 0.005).map(([doing, part]) => `${words(doing)} ${percent(part)}`).join(" · "));
+    each(bar, shares, ([doing]) => doing, ([doing]) => {
+      const piece = make("i", { "data-doing": doing });
+      return updating(piece, ([, part]) => piece.style.setProperty("flex-grow", part));
+    });
+  });
+}
+
+/** Partitions as cells, and a legend whose buttons find those of a state. */
+function gridOf(onPick) {
+  const topics = make("div", { class: "topics" });
+  const legend = make("div", { class: "legend", role: "group" });
+  const title = make("h4", {}, "Partitions");
+  const element = make("div", { class: "grid-of" }, make("div", { class: "grid-head" }, title, legend), topics);
+  let channel = "";
+  topics.addEventListener("click", (event) => {
+    const cell = event.target.closest("[data-name]");
+    if (cell) onPick(cell.dataset.name);
+  });
+  function update(partitions) {
+    channel = partitions[0]?.channel ?? "";
+    change(legend, { "aria-label": `Partitions of ${channel} by state` });
+    show(element, partitions.length > 0);
+    each(legend, countLooks(partitions), ([look]) => look, ([look]) => {
+      const count = make("b", {});
+      const button = make(
+        "button",
+        { type: "button", class: "quiet", on: { click: () => onPick(channel, look) } },
+        make("i", { class: "cell", "data-look": look, "aria-hidden": "true" }),
+        count,
+        ` ${words(look)}`,
+      );
+      return updating(button, ([, number]) => say(count, whole(number)));
+    });
+    const names = [...new Set(partitions.map((partition) => partition.topic))];
+    each(topics, names, (topic) => topic, (topic) => topicCells(topic));
+    for (const row of topics.children) row.fill(partitions.filter((partition) => partition.topic === row.dataset.key));
+  }
+  return { element, update };
+}
+
+/** Up to this many partitions are large enough for their numbers. */
+const NUMBERED = 96;
+
+function topicCells(topic) {
+  const cells = make("div", { class: "cells", role: "img" });
+  const element = make("div", { class: "topic" }, make("span", { class: "topic-name" }, topic), cells);
+  element.fill = (partitions) => {
+    change(cells, {
+      "data-numbered": String(partitions.length <= NUMBERED),
+      "aria-label": `${topic}: ${countLooks(partitions).map(([look, count]) => `${whole(count)} ${words(look)}`).join(", ")}`,
+    });
+    each(cells, partitions, (partition) => partition.key, (partition) => {
+      const cell = make("i", { class: "cell", "data-name": partition.name }, String(partition.number));
+      return updating(cell, (current) => change(cell, { "data-look": current.look, title: describe(current) }));
+    });
+  };
+  return element;
+}
+
+function describe(partition) {
+  if (!partition.own) return `${partition.name}: ${partition.owner ?? words(partition.look)}`;
+  const parts = [`${partition.name}: ${words(partition.state)}`, `lag ${short(partition.lag)}`];
+  if (partition.attempts) parts.push(`failed ${partition.attempts} times`);
+  return parts.join(", ");
+}

@@ -1,0 +1,183 @@
+// Asks the process, again and again, and knows how old the answers are.
+
+/** Milliseconds between two looks at each part; the status is what the page lives on. */
+const EVERY = { status: 2000, events: 2000, history: 5000, members: 15000, config: 15000 };
+
+/** Milliseconds that an answer may take. */
+const PATIENCE = 10000;
+
+/** Milliseconds after which somebody who is away is asked again; the last value stays. */
+const BACK_OFF = [1000, 2000, 4000, 5000];
+
+/** Part of the time that a process may spend on answering this page. */
+const SHARE = 0.1;
+
+const KEY = "headrace-token";
+
+class Refused extends Error {}
+
+/**
+ * Asks while the page is seen. `onChange(parts)` is called whenever something is new;
+ * `onState()` when the connection is another, also once a second while it is away.
+ */
+export class Live {
+  constructor(onChange, onState) {
+    this.parts = { status: null, history: {}, events: [], members: null, config: null };
+    this.answered = null;
+    this.failures = 0;
+    this.refused = false;
+    this.configRefused = false;
+    this.nextTry = null;
+    this._onChange = onChange;
+    this._onState = onState;
+    this._due = {};
+    this._timer = null;
+    this._busy = false;
+    this._newest = { history: null, event: 0 };
+    document.addEventListener("visibilitychange", () => document.hidden || this.now());
+    window.addEventListener("online", () => this.now());
+    window.addEventListener("pageshow", () => this.now());
+  }
+
+  get token() {
+    return sessionStorage.getItem(KEY);
+  }
+
+  set token(value) {
+    if (value) sessionStorage.setItem(KEY, value);
+    else sessionStorage.removeItem(KEY);
+    this.refused = this.configRefused = false;
+    this._due = {};
+    this.now();
+  }
+
+  /** Look at once. */
+  now() {
+    clearTimeout(this._timer);
+    if (!this._busy) this._look();
+  }
+
+  async _look() {
+    this._busy = true;
+    try {
+      await this._ask("status", () => this._status());
+      this.answered = Date.now();
+      this.failures = 0;
+      await Promise.all([
+        this._ask("history", () => this._history()),
+        this._ask("events", () => this._events()),
+        this._ask("members", () => this._members()),
+        this._ask("config", () => this._config()),
+      ]);
+      this._onChange(this.parts);
+    } catch (error) {
+      this._failed(error);
+    }
+    this._busy = false;
+    this._onState();
+    this._plan();
+  }
+
+  _failed(error) {
+    if (error instanceof Refused) {
+      this.refused = true;
+      return;
+    }
+    this.failures += 1;
+    this._due = {};
+  }
+
+  _plan() {
+    clearTimeout(this._timer);
+    if (this.refused || document.hidden) return;
+    const wait = this.failures
+      ? BACK_OFF[Math.min(this.failures, BACK_OFF.length) - 1]
+      : Math.max(100, Math.min(...Object.values(this._due)) - performance.now());
+    this.nextTry = Date.now() + wait;
+    this._timer = setTimeout(() => this._look(), wait);
+  }
+
+  /** Ask for a part that is due; it is due again later the longer the answer took. */
+  async _ask(part, ask) {
+    const begin = performance.now();
+    if (begin < (this._due[part] ?? 0) - 50) return;
+    await ask();
+    const took = performance.now() - begin;
+    this._due[part] = begin + Math.max(EVERY[part], took / SHARE);
+  }
+
+  async _get(path) {
+    const headers = { Accept: "application/json" };
+    if (this.token) headers.Authorization = `Bearer ${this.token}`;
+    const answer = await fetch(path, {
+      headers,
+      cache: "no-store",
+      credentials: "omit",
+      redirect: "error",
+      signal: AbortSignal.timeout(PATIENCE),
+    });
+    if (answer.status === 401) throw new Refused();
+    const document = await answer.json();
+    if (!answer.ok) throw new Error(document.message);
+    return document;
+  }
+
+  async _status() {
+    const status = await this._get("/api/v1/status");
+    const before = this.parts.status;
+    const identity = (each) => `${each?.process.pid} ${each?.process.started_at}`;
+    if (before && identity(before) !== identity(status)) {
+      this._newest = { history: null, event: 0 };
+      this.parts.events = [];
+      this.parts.history = {};
+      this._due = {};
+    }
+    this.parts.status = status;
+    this.parts.received = Date.now();
+  }
+
+  async _history() {
+    const after = this._newest.history;
+    const query = after ? `?after=${encodeURIComponent(after)}` : "";
+    const { interval_s: interval, channels } = await this._get(`/api/v1/history${query}`);
+    const kept = this.parts.history;
+    for (const name of Object.keys(kept)) if (!(name in channels)) delete kept[name];
+    for (const [name, points] of Object.entries(channels)) {
+      const added = points.map((point) => ({ ...point, time: Date.parse(point.at) }));
+      kept[name] = [...(kept[name] ?? []), ...added].slice(-Math.ceil(3600 / interval));
+      const last = points.at(-1)?.at;
+      if (last && (!this._newest.history || last > this._newest.history)) this._newest.history = last;
+    }
+  }
+
+  async _events() {
+    const { events, pid } = await this._get(`/api/v1/events?after=${this._newest.event}`);
+    if (pid !== this.parts.status.process.pid || !events.length) return;
+    // an event that happened again replaces what it was before
+    const same = (a, b) => a.event === b.event && a.first === b.first;
+    const kept = this.parts.events.filter((old) => !events.some((event) => same(old, event)));
+    this.parts.events = [...kept, ...events].slice(-400);
+    this._newest.event = events.at(-1).number;
+  }
+
+  async _members() {
+    try {
+      this.parts.members = { ...(await this._get("/api/v1/members")), problem: null };
+    } catch (error) {
+      if (error instanceof Refused || !this.parts.status) throw error;
+      this.parts.members = { ...(this.parts.members ?? { groups: [] }), problem: error.message };
+    }
+  }
+
+  /** The configuration takes the token also where the rest does not. */
+  async _config() {
+    if (!this.token || this.configRefused) return;
+    try {
+      this.parts.config = await this._get("/api/v1/config");
+    } catch (error) {
+      if (!(error instanceof Refused)) throw error;
+      this.configRefused = true;
+      this.parts.config = null;
+    }
+  }
+}

@@ -1,0 +1,97 @@
+// Puts the page together: what arrives goes to the sections, and the connection to the header.
+import { announce, byId, change, each, say, show } from "./dom.js";
+import { age, clock } from "./format.js";
+import { Live } from "./live.js";
+import { partitionsOf, problemsOf } from "./model.js";
+import { channelPanel } from "./channels.js";
+import { PartitionTable } from "./partitions.js";
+import { EventList, Verdict, updateConfig, updateFacts, updateGroup } from "./sections.js";
+import { startTheme } from "./theme.js";
+
+/** Milliseconds without an answer after which what is shown counts as old. */
+const OLD = 5000;
+
+const live = new Live(render, renderState);
+const table = new PartitionTable();
+const events = new EventList();
+const verdict = new Verdict(({ find }) => table.find({ text: find }));
+let connection = "waiting";
+
+function render(parts) {
+  const { status, members, history, config } = parts;
+  const now = Date.parse(status.at);
+  const partitions = partitionsOf(status, members);
+  document.title = `${status.process.instance_id} · Headrace`;
+  say(byId("instance"), status.process.instance_id);
+  say(byId("versions"), `Headrace ${status.process.version}, Python ${status.process.python}.`);
+  verdict.update(status, problemsOf(parts), now);
+  updateFacts(status);
+  const panels = status.channels.map((channel) => ({
+    channel,
+    end: now,
+    points: history[channel.name] ?? [],
+    partitions: partitions.filter((partition) => partition.channel === channel.name),
+  }));
+  each(byId("channels"), panels, ({ channel }) => channel.name, () =>
+    channelPanel((what, look) => table.find(look ? { channel: what, look } : { text: what })),
+  );
+  table.update(partitions);
+  events.update(parts.events);
+  updateGroup(members);
+  updateConfig(status, config, Boolean(live.token), askToken);
+  show(byId("main"), true);
+}
+
+function stateOf() {
+  if (live.refused) return "refused";
+  if (live.answered === null) return live.failures ? "away" : "waiting";
+  return live.failures && Date.now() - live.answered > OLD ? "away" : "live";
+}
+
+const SAID = { away: "The process does not answer", live: "The process answers again", refused: "The process asks for its token" };
+
+function renderState() {
+  const state = stateOf();
+  const old = live.answered === null ? null : (Date.now() - live.answered) / 1000;
+  change(byId("live"), { "data-state": state });
+  change(document.body, { "data-live": state });
+  say(byId("live-text"), liveText(state, old));
+  show(byId("away"), state === "away");
+  if (state === "away") {
+    const since = old === null ? "It has not answered yet." : `What is shown is ${age(old)} old, of ${clock(live.answered)}.`;
+    say(byId("away-text"), `The process does not answer. ${since} It is asked again by itself.`);
+  }
+  if (state === "refused" && connection !== "refused") askToken();
+  if (connection !== state && connection !== "waiting") announce(SAID[state] ?? "");
+  connection = state;
+}
+
+function liveText(state, old) {
+  if (state === "live") return old < 4 ? "Live" : `Live, ${age(old)} ago`;
+  return { waiting: "Asking the process", away: old === null ? "No answer" : `Old: ${age(old)}`, refused: "Token needed" }[state];
+}
+
+function askToken() {
+  show(byId("token"), true);
+  byId("token-value").focus();
+}
+
+function startToken() {
+  const close = () => {
+    byId("token-value").value = "";
+    show(byId("token"), false);
+  };
+  byId("token").addEventListener("submit", (event) => {
+    event.preventDefault();
+    live.token = byId("token-value").value.trim();
+    close();
+  });
+  byId("token-cancel").addEventListener("click", close);
+}
+
+startTheme();
+startToken();
+say(byId("zone"), Intl.DateTimeFormat().resolvedOptions().timeZone);
+byId("retry").addEventListener("click", () => live.now());
+setInterval(renderState, 1000);
+live.now();

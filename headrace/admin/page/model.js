@@ -1,0 +1,203 @@
+// From what the process answers to what the page shows: pure functions, no document.
+import { age, many, seconds, short, whole, words } from "./format.js";
+
+/**
+ * What a partition looks like, the most urgent first. `failing` is any state in which the batch at
+ * the position has failed; `moving` are the states of being taken over or given back.
+ */
+export const LOOKS = [
+  "unowned", "failing", "suspended", "backing_off", "paused", "moving", "running", "waiting", "elsewhere",
+];
+
+const MOVING = new Set(["starting", "releasing", "terminating", "terminated", "lost"]);
+
+/** Seconds for which a partition that has records may rest without a word. */
+const STILL = 60;
+
+/** Seconds after which a running callback is worth a look. */
+const LONG_CALL = 60;
+
+/** How a lag has to grow within ten minutes to be said: so many times, and so many records. */
+const GROWTH = { window: 600000, times: 2, records: 5000 };
+
+export function lookOf(partition) {
+  if (partition.attempts > 0) return "failing";
+  return MOVING.has(partition.state) ? "moving" : partition.state;
+}
+
+/** All partitions of the groups: those that this process holds, and those that others have. */
+export function partitionsOf(status, members) {
+  return status.channels.flatMap((channel) => {
+    const owners = members?.groups.find((each) => each.channel === channel.name)?.owners ?? null;
+    const self = status.process.instance_id;
+    const held = new Map(channel.partitions.map((each) => [`${each.topic}-${each.partition}`, each]));
+    return Object.entries(channel.topics).flatMap(([topic, count]) =>
+      Array.from({ length: count }, (_, number) => {
+        const name = `${topic}-${number}`;
+        const own = held.get(name);
+        const base = { key: `${channel.name} ${name}`, channel: channel.name, topic, number, name };
+        if (own) return { ...own, ...base, look: lookOf(own), owner: self, own: true };
+        const owner = owners?.[name];
+        // what this process has given back a moment ago may stand in ZooKeeper still as ours
+        const look = owner || owners === null || owner === null ? "elsewhere" : "unowned";
+        return { ...base, state: look, look, owner: owner ?? null, own: false, attempts: 0 };
+      }),
+    );
+  });
+}
+
+/** Counts by look, in the order of LOOKS. */
+export function countLooks(partitions) {
+  const counts = new Map(LOOKS.map((look) => [look, 0]));
+  for (const { look } of partitions) counts.set(look, counts.get(look) + 1);
+  return [...counts].filter(([, count]) => count > 0);
+}
+
+export const highest = (items, value) =>
+  items.reduce((found, item) => Math.max(found, value(item) ?? 0), 0);
+
+/** What somebody should know, the worst first: {rank, what, why, command, find}. */
+export function problemsOf({ status, members, history }) {
+  const partitions = partitionsOf(status, members);
+  const found = [
+    ...processProblems(status),
+    ...status.channels.flatMap((channel) => [...channelProblems(channel, status, history)]),
+    ...status.channels.flatMap((channel) => [
+      ...partitionProblems(channel, partitions.filter((each) => each.channel === channel.name)),
+    ]),
+    ...configProblems(status.config),
+  ];
+  return found.sort((a, b) => RANKS.indexOf(a.rank) - RANKS.indexOf(b.rank));
+}
+
+/** How much a problem matters: it is broken, it should be looked at, somebody wants it so. */
+export const RANKS = ["broken", "look", "wanted"];
+
+function* processProblems(status) {
+  const { zookeeper, spark, process } = status;
+  if (zookeeper.state !== "connected") {
+    yield {
+      rank: "broken",
+      what: `The ZooKeeper session is ${zookeeper.state}`,
+      why: `Nothing new is delivered or committed until it is back. Servers: ${zookeeper.hosts.join(", ")}.`,
+    };
+  }
+  if (spark && !spark.running && process.phase === "running") {
+    yield { rank: "broken", what: "Spark does not run", why: "It is started anew before the next micro-batch." };
+  }
+  if (process.phase !== "running") {
+    yield { rank: "look", what: `The process is ${process.phase}`, why: "Not all channels run." };
+  }
+}
+
+function* channelProblems(channel, status, history) {
+  const { name, state, failure, member, conditions } = channel;
+  if (state === "failed") yield { rank: "broken", what: `${name} has failed`, why: failure ?? "" };
+  else if (state !== "running" && status.process.phase === "running") {
+    yield { rank: "look", what: `${name} is ${words(state)}`, why: failure ?? "" };
+  }
+  if (state === "running" && !["active", "away"].includes(member.state) && status.zookeeper.state === "connected") {
+    yield { rank: "broken", what: `${name} is not in its group`, why: `The member is ${member.state}.` };
+  }
+  for (const [condition, why] of CONDITIONS) {
+    const count = conditions?.[condition];
+    if (count) yield { rank: "look", what: `${name}: ${many(count, "partition")} ${condition}`, why, find: `${name} unowned` };
+  }
+  yield* pauseProblems(channel);
+  const growth = lagGrowth(history[name] ?? []);
+  if (growth && !channel.paused) {
+    yield {
+      rank: "look",
+      what: `${name} falls behind`,
+      why: `Its lag grew from ${whole(growth.from)} to ${whole(growth.to)} records in ${seconds(growth.seconds)}.`,
+    };
+  }
+}
+
+const CONDITIONS = [
+  ["unowned", "Nobody is to have them: no member's lists or numbers reach that far."],
+  ["contended", "Several static members list them."],
+  ["missing", "A static member lists them, and they do not exist."],
+  ["foreign", "Somebody holds them who is no member of the group."],
+];
+
+function* pauseProblems(channel) {
+  for (const pause of channel.pauses) {
+    const scope = pause.topic === null ? channel.name : `${channel.name} ${pause.topic}-${pause.partition}`;
+    const by = pause.reason === "operator" ? `by ${pause.by}` : `by ${pause.by} (${pause.reason})`;
+    yield {
+      rank: pause.reason === "error" ? "broken" : "wanted",
+      what: `${scope} is paused ${by}`,
+      why: pause.note,
+      since: pause.since,
+      until: pause.until,
+      command: pause.reason === "operator" ? resumeCommand(channel.name, pause) : null,
+    };
+  }
+}
+
+export function resumeCommand(channel, pause) {
+  const scope = pause.topic === null ? "" : ` --partition ${pause.topic}:${pause.partition}`;
+  return `headrace resume ${channel}${scope}`;
+}
+
+function* partitionProblems(channel, partitions) {
+  const name = channel.name;
+  const failing = partitions.filter((each) => each.look === "failing");
+  if (failing.length) {
+    const worst = failing.reduce((a, b) => (b.attempts > a.attempts ? b : a));
+    yield {
+      rank: "broken",
+      what: failing.length === 1
+        ? `${name}: ${worst.name} fails at offset ${whole(worst.position)}`
+        : `${name}: ${many(failing.length, "partition")} fail`,
+      why: `${failing.length === 1 ? "" : `${worst.name}: `}${many(worst.attempts, "attempt")} so far. ${worst.last_error ?? ""}`,
+      find: failing.length === 1 ? worst.name : `${name} failing`,
+    };
+  }
+  const long = partitions.filter((each) => each.callback_s > LONG_CALL);
+  if (long.length) {
+    const worst = long.reduce((a, b) => (b.callback_s > a.callback_s ? b : a));
+    yield {
+      rank: "look",
+      what: `${name}: a callback of ${worst.name} runs for ${age(worst.callback_s)}`,
+      why: "The log says by itself in which calls it is, once half of batch_timeout is over.",
+      find: worst.name,
+    };
+  }
+  const still = channel.paused ? [] : partitions.filter(isStill);
+  if (still.length) {
+    const worst = still.reduce((a, b) => (b.lag_s > a.lag_s ? b : a));
+    yield {
+      rank: "look",
+      what: `${name}: ${many(still.length, "partition")} with records ${still.length === 1 ? "stands" : "stand"} still`,
+      why: `${worst.name} has waited ${age(worst.lag_s)}; ${short(worst.lag)} records are behind.`,
+      find: still.length === 1 ? worst.name : name,
+    };
+  }
+}
+
+const isStill = (each) =>
+  each.look === "waiting" && each.lag > 0 && each.lag_s > STILL && each.records_per_s === 0;
+
+function* configProblems(config) {
+  if (!config) return;
+  if (config.problems.length) {
+    yield { rank: "look", what: "The configuration file is not applied", why: config.problems.join("; ") };
+  }
+  if (config.pending.length) {
+    yield {
+      rank: "look",
+      what: `${many(config.pending.length, "setting")} changed but not applied yet`,
+      why: config.pending.map((each) => `${each.path}: ${each.reason}`).join("; "),
+    };
+  }
+}
+
+function lagGrowth(points) {
+  if (points.length < 2) return null;
+  const last = points.at(-1);
+  const first = points.find((point) => point.time >= last.time - GROWTH.window);
+  const much = last.lag > GROWTH.times * first.lag && last.lag - first.lag > GROWTH.records;
+  return much ? { from: first.lag, to: last.lag, seconds: (last.time - first.time) / 1000 } : null;
+}

@@ -1,0 +1,266 @@
+// What stands around the channels: the verdict, the facts, events, members, configuration.
+import { announce, byId, change, each, make, say, show, updating } from "./dom.js";
+import { age, clock, many, rate, seconds, short, whole, words } from "./format.js";
+import { highest } from "./model.js";
+
+const MARKS = { broken: "✕", look: "!", wanted: "❚❚" };
+
+/** The sentence that stands first, and below it what is wrong. */
+export class Verdict {
+  constructor(onFind) {
+    this._onFind = onFind;
+    this._said = null;
+  }
+
+  update(status, problems, now) {
+    const bad = problems.filter((each) => each.rank !== "wanted").length;
+    const rank = problems[0]?.rank ?? "well";
+    const title = bad ? `${many(bad, "thing")} to look at` : problems.length ? "All else is well" : "All is well";
+    change(byId("verdict"), { "data-rank": rank });
+    say(byId("verdict-title"), rank === "wanted" ? "Paused, as asked" : title);
+    say(byId("verdict-text"), summary(status));
+    each(byId("problems"), problems, (item) => `${item.rank} ${item.what}`, () => this._item());
+    for (const row of byId("problems").children) row.tell(now);
+    const heading = byId("verdict-title").textContent;
+    if (this._said !== null && this._said !== heading) announce(heading);
+    this._said = heading;
+  }
+
+  _item() {
+    const mark = make("span", { class: "mark", "aria-hidden": "true" });
+    const what = make("strong", {});
+    const why = make("span", {});
+    const when = make("span", { class: "muted" });
+    const find = make("button", { type: "button", class: "quiet", on: { click: () => this._onFind(row.item) } }, "Show");
+    const command = copyable();
+    const row = make("li", {}, mark, make("p", {}, what, " ", why, " ", when), find, command.element);
+    row.tell = (now) => say(when, period(row.item, now));
+    return updating(row, (item) => {
+      row.item = item;
+      change(row, { "data-rank": item.rank });
+      say(mark, MARKS[item.rank]);
+      say(what, item.what);
+      say(why, item.why ?? "");
+      show(find, Boolean(item.find));
+      show(command.element, Boolean(item.command));
+      command.update(item.command ?? "");
+    });
+  }
+}
+
+function period({ since, until }, now) {
+  if (!since) return "";
+  const end = until ? `, until ${clock(until)} (in ${age(Math.max(0, (Date.parse(until) - now) / 1000))})` : "";
+  return `since ${clock(since)} (${age(Math.max(0, (now - Date.parse(since)) / 1000))})${end}`;
+}
+
+function summary(status) {
+  const { channels } = status;
+  const held = channels.flatMap((channel) => channel.partitions);
+  const total = channels.reduce((sum, channel) => sum + channel.totals.records_per_s, 0);
+  return (
+    `${many(channels.length, "channel")}, ${many(held.length, "partition")} here, ${rate(total)} records a second, ` +
+    `lag ${short(channels.reduce((sum, channel) => sum + channel.totals.lag, 0))}, ` +
+    `longest wait ${seconds(highest(held, (partition) => partition.lag_s))}.`
+  );
+}
+
+/** A command with a button that copies it, where the browser lets pages copy. */
+function copyable() {
+  const code = make("code", {});
+  const button = make("button", { type: "button", class: "quiet", on: { click: copy } }, "Copy");
+  const element = make("span", { class: "command" }, code, navigator.clipboard ? button : null);
+  async function copy() {
+    await navigator.clipboard.writeText(code.textContent);
+    announce("Copied");
+    say(button, "Copied");
+    setTimeout(() => say(button, "Copy"), 2000);
+  }
+  return { element, update: (text) => say(code, text) };
+}
+
+/** Four boxes: a word that says how it is, and the details. */
+export function updateFacts(status) {
+  each(byId("facts"), factsOf(status), (fact) => fact.title, () => {
+    const [word, details, title] = ["strong", "span", "h2"].map((tag) => make(tag, {}));
+    const dot = make("span", { class: "dot", "aria-hidden": "true" });
+    const element = make("div", { class: "fact" }, title, make("p", {}, dot, word), details);
+    return updating(element, (fact) => {
+      change(element, { "data-rank": fact.rank });
+      say(title, fact.title);
+      say(word, fact.word);
+      say(details, fact.details);
+    });
+  });
+}
+
+function factsOf({ process, zookeeper, spark, config, ready, not_ready_because: why }) {
+  const connected = zookeeper.state === "connected";
+  const facts = [
+    {
+      title: "Process",
+      rank: ready ? "well" : "look",
+      word: ready ? "ready" : process.phase === "running" ? "not ready" : process.phase,
+      details: ready ? `up ${age(process.uptime_s)} · ${process.host} · pid ${process.pid}` : why.join("; "),
+    },
+    {
+      title: "ZooKeeper",
+      rank: connected ? "well" : "broken",
+      word: zookeeper.state,
+      details: `${zookeeper.session_id ? `session ${zookeeper.session_id} · ` : ""}time-out ${seconds(zookeeper.session_timeout_s)}`,
+    },
+    {
+      title: "Spark",
+      rank: spark ? (spark.running ? "well" : "broken") : "none",
+      word: spark ? (spark.running ? "running" : "not running") : "not used",
+      details: spark ? `${spark.master} · ${many(spark.cores, "task")} at once · pid ${spark.pid ?? "–"} · JVM number ${spark.generation}` : "no channel needs it",
+    },
+  ];
+  if (config) facts.push(configFact(config));
+  return facts;
+}
+
+function configFact(config) {
+  const count = config.pending.length;
+  const last = config.last_at ? `last reload ${clock(config.last_at)}: ${config.last_outcome}` : "as at the start";
+  if (config.problems.length) return { title: "Configuration", rank: "look", word: "file rejected", details: config.problems[0] };
+  return {
+    title: "Configuration",
+    rank: count ? "look" : "well",
+    word: count ? `${whole(count)} pending` : "applied",
+    details: last,
+  };
+}
+
+const KINDS = [
+  ["all", "All", () => true],
+  ["trouble", "Trouble", (event) => event.level !== "info"],
+  ["group", "Group", (event) => event.subject === "group"],
+  ["pause", "Pauses", (event) => event.subject === "pause"],
+  ["config", "Configuration", (event) => event.subject === "config"],
+];
+
+/** Events shown; the process keeps some hundreds. */
+const SHOWN = 100;
+
+export class EventList {
+  constructor() {
+    this._kind = KINDS[0];
+    this._events = [];
+    for (const kind of KINDS) {
+      const pressed = String(kind === this._kind);
+      byId("event-kinds").append(
+        make("button", { type: "button", "aria-pressed": pressed, on: { click: () => this._choose(kind) } }, kind[1]),
+      );
+    }
+  }
+
+  update(events) {
+    this._events = events;
+    const shown = events.filter(this._kind[2]).slice(-SHOWN).reverse();
+    each(byId("events"), shown.length ? shown : [null], (event) => (event ? `${event.event} ${event.first}` : "none"), (event) =>
+      event ? newEvent() : make("li", { class: "none" }, "None since the process started."),
+    );
+  }
+
+  _choose(kind) {
+    this._kind = kind;
+    [...byId("event-kinds").children].forEach((button, index) => change(button, { "aria-pressed": String(KINDS[index] === kind) }));
+    this.update(this._events);
+  }
+}
+
+function newEvent() {
+  const time = make("time", {});
+  const name = make("strong", {});
+  const count = make("span", { class: "count" });
+  const where = make("span", { class: "where" });
+  const fields = make("span", { class: "fields" });
+  const row = make("li", {}, time, make("p", {}, name, count, " ", where, " ", fields));
+  return updating(row, (event) => {
+    change(row, { "data-level": event.level });
+    change(time, { datetime: event.last });
+    say(time, clock(event.last));
+    say(name, words(event.event));
+    say(count, event.count > 1 ? `× ${whole(event.count)}` : "");
+    const { channel, topic, partition, epoch, exc_info: _, ...others } = event.fields;
+    const place = topic ? `${topic}${partition === undefined ? "" : `-${partition}`}` : (partition ?? "");
+    say(where, [channel, place].filter((part) => part !== undefined && part !== null && part !== "").join(" "));
+    say(fields, Object.entries(others).filter(([, value]) => value !== null && value !== "").map(([key, value]) => `${words(key)}: ${value}`).join(" · "));
+  });
+}
+
+export function updateGroup(members) {
+  const groups = members?.groups ?? [];
+  each(byId("group"), groups, (group) => group.channel, () => {
+    const title = make("h3", {});
+    const body = make("tbody", {});
+    const heads = ["Member", "Partitions", "Mode", "Host", "Since"];
+    const table = make(
+      "table",
+      { class: "data members" },
+      make("thead", {}, make("tr", {}, ...heads.map((text, index) => make("th", { scope: "col", class: index === 1 ? "number" : null }, text)))),
+      body,
+    );
+    return updating(make("div", {}, title, table), (group) => {
+      say(title, `${group.channel}: group ${group.group}`);
+      each(body, group.members, (member) => member.name, newMember);
+    });
+  });
+  const problem = members?.problem;
+  if (problem) byId("group").prepend(make("p", { class: "note" }, `ZooKeeper does not say: ${problem}`));
+}
+
+function newMember() {
+  const cells = ["th", "td", "td", "td", "td"].map((tag, index) => make(tag, { scope: index ? null : "row", class: index === 1 ? "number" : null }));
+  return updating(make("tr", {}, ...cells), (member) => {
+    say(cells[0], `${member.name}${member.this ? " (this process)" : ""}`);
+    say(cells[1], whole(member.owned));
+    say(cells[2], member.problem ?? `${words(member.mode ?? "–")}${member.draining ? ", draining" : ""}`);
+    say(cells[3], member.host ? `${member.host}${member.pid ? ` · ${member.pid}` : ""}` : "–");
+    say(cells[4], member.since ? clock(member.since) : "–");
+  });
+}
+
+/** Where desired and applied differ; `ask` opens the form for the token. */
+export function updateConfig(status, config, hasToken, ask) {
+  const rows = [];
+  const summary = status.config;
+  rows.push(["file", `File: ${status.process.config_file}`]);
+  for (const problem of summary?.problems ?? []) rows.push([`problem ${problem}`, `Not applied: ${problem}`]);
+  for (const change of summary?.pending ?? []) {
+    rows.push([`pending ${change.path}`, `${change.path} is pending since ${clock(change.since)}: ${change.reason}`]);
+  }
+  if (summary && !summary.problems.length && !summary.pending.length) rows.push(["same", "What the file says is what runs."]);
+  if (config) rows.push(["applied", null]);
+  else rows.push(["token", null]);
+  each(byId("config"), rows, ([key]) => key, ([key, text]) => {
+    if (key === "applied") return appliedConfig();
+    if (key === "token") return tokenHint(ask);
+    return updating(make("p", {}, text), function update([, now]) {
+      say(this, now);
+    });
+  });
+  byId("config").querySelector("pre")?.tell(config);
+  say(byId("config").querySelector("[data-key=token] span") ?? make("span"), hasToken ? "The token is not the process's." : "All settings are shown to who has the token.");
+}
+
+function appliedConfig() {
+  const pre = make("pre", { tabindex: "0", "aria-label": "Settings in effect" });
+  pre.tell = (config) => say(pre, lines(config.applied).join("\n"));
+  return make("details", {}, make("summary", {}, "All settings in effect"), pre);
+}
+
+function tokenHint(ask) {
+  return make("p", {}, make("span", {}), " ", make("button", { type: "button", class: "quiet", on: { click: ask } }, "Enter the token"));
+}
+
+/** A document as indented lines. */
+function lines(value, indent = "") {
+  return Object.entries(value).flatMap(([key, each]) => {
+    if (each !== null && typeof each === "object" && Object.keys(each).length) {
+      return [`${indent}${key}:`, ...lines(each, `${indent}  `)];
+    }
+    return [`${indent}${key}: ${typeof each === "string" ? each : JSON.stringify(each)}`];
+  });
+}

@@ -1,0 +1,208 @@
+"""The last events that somebody who looks at the process wants to know of, kept in memory.
+
+They are taken from the pipe before levels are looked at: what is shown does not depend on how much
+is logged. Everything from ``warning`` up is kept, and the milestones named below. Events of one
+kind that follow each other closely are one entry with a count, so that a failing batch, tried
+again every second, does not push everything else out.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import dataclass, replace
+from enum import Enum
+from threading import Lock
+from typing import TYPE_CHECKING, TypeAlias
+
+import structlog
+
+if TYPE_CHECKING:
+    from structlog.typing import EventDict, WrappedLogger
+
+#: Entries kept of milestones, and as many of troubles: neither pushes the other out. At about
+#: 1 kB each this is below half a megabyte.
+KEPT = 200
+
+#: Seconds within which an event like one before is counted with that one.
+TOGETHER = 60.0
+
+#: Characters of a field that are kept.
+_LONGEST = 300
+
+#: Items of a list that are kept; the others are counted.
+_ITEMS = 3
+
+Field: TypeAlias = "str | int | float | bool | None"
+
+
+class Subject(Enum):
+    """What an event is about."""
+
+    GROUP = "group"
+    """Members, claims, and the session that both hang on."""
+    PAUSE = "pause"
+    """Pauses and their ends."""
+    CONFIG = "config"
+    """Changes of the configuration or of code."""
+    LIFE = "life"
+    """Starts and stops."""
+    WORK = "work"
+    """Everything else: batches, commits, sinks, clients."""
+
+
+#: The milestones, and what they and some troubles are about.
+SUBJECTS = {
+    name: subject
+    for subject, names in {
+        Subject.GROUP: (
+            "claim_ended",
+            "claim_lost",
+            "coordination_began_anew",
+            "coordination_resumed",
+            "coordination_suspended",
+            "group_changed",
+            "member_away",
+            "member_fenced",
+            "member_joined",
+            "member_left",
+            "membership_lost",
+            "partition_claimed",
+            "partition_lost",
+            "partition_released",
+            "partitions_changed",
+            "partitions_contended",
+            "partitions_foreign",
+            "partitions_missing",
+            "partitions_unowned",
+            "session_resumed",
+            "session_suspended",
+            "zookeeper_session_started",
+        ),
+        Subject.PAUSE: ("channel_paused", "channel_resumed", "pause_expired", "pause_restored"),
+        Subject.CONFIG: ("channel_reconfigured", "mode_changed", "topics_changed"),
+        Subject.LIFE: (
+            "channel_failed",
+            "channel_state_changed",
+            "controller_started",
+            "spark_ready",
+            "spark_rebuild",
+            "stopping",
+        ),
+    }.items()
+    for name in names
+}
+
+_TROUBLE = frozenset({"warning", "error", "critical"})
+
+
+@dataclass(frozen=True, slots=True)
+class RecentEvent:
+    """``count`` events of one kind. Times are in seconds since the epoch, ``fields`` of the last.
+
+    ``number`` is higher the later the entry was changed.
+    """
+
+    number: int
+    event: str
+    level: str
+    subject: Subject
+    first: float
+    last: float
+    count: int
+    fields: dict[str, Field]
+
+
+class _Ring:
+    """Entries by number, the one that was changed longest ago first."""
+
+    def __init__(self, kept: int) -> None:
+        self._kept = kept
+        self.entries: dict[int, RecentEvent] = {}
+        self._latest: dict[tuple[str, str, str], int] = {}
+
+    def add(self, added: RecentEvent) -> None:
+        """Add an entry, or count it with the one like it that is not long ago."""
+        key = (added.event, str(added.fields.get("channel")), str(added.fields.get("topic")))
+        before = self.entries.get(self._latest.get(key, 0))
+        if before is not None and added.last - before.last <= TOGETHER:
+            del self.entries[before.number]
+            added = replace(added, first=before.first, count=before.count + 1)
+        self.entries[added.number] = added
+        self._latest[key] = added.number
+        if len(self.entries) > self._kept:
+            del self.entries[next(iter(self.entries))]
+            self._latest = {k: n for k, n in self._latest.items() if n in self.entries}
+
+
+class RecentEvents:
+    """A ring of milestones and one of troubles. Any thread; does not block."""
+
+    def __init__(self, kept: int = KEPT) -> None:
+        self._lock = Lock()
+        self._number = 0
+        self._milestones = _Ring(kept)
+        self._troubles = _Ring(kept)
+
+    def add(self, event: str, level: str, fields: dict[str, Field], now: float) -> None:
+        """Keep an event, which ``fields`` describe."""
+        ring = self._troubles if level in _TROUBLE else self._milestones
+        subject = SUBJECTS.get(event, Subject.WORK)
+        with self._lock:
+            self._number += 1
+            ring.add(RecentEvent(self._number, event, level, subject, now, now, 1, fields))
+
+    def after(self, number: int = 0) -> list[RecentEvent]:
+        """Return what was changed after the entry of this number, in that order."""
+        with self._lock:
+            found = [*self._milestones.entries.values(), *self._troubles.entries.values()]
+        return sorted((e for e in found if e.number > number), key=lambda e: e.number)
+
+
+_RECENT = RecentEvents()
+
+
+def recent_events(after: int = 0) -> list[RecentEvent]:
+    """Return what the process has kept, the oldest first; ``after`` leaves out up to a number."""
+    return _RECENT.after(after)
+
+
+def keep(_logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
+    """Keep an event that matters, as the first one of the pipe. Never drops or changes it."""
+    name = event.get("event")
+    method = "error" if method == "exception" else method
+    if method != "debug" and isinstance(name, str) and (method in _TROUBLE or name in SUBJECTS):
+        _RECENT.add(name, method, described(event), time.time())
+    return event
+
+
+def described(event: EventDict) -> dict[str, Field]:
+    """Return the fields of an event and of its thread's context, each bounded."""
+    fields = {**structlog.contextvars.get_contextvars(), **event}
+    fields.pop("event", None)
+    error = _error(fields.pop("exc_info", None))
+    if error is not None:
+        fields.setdefault("error", error)
+    return {key: _bounded(value) for key, value in fields.items()}
+
+
+def _bounded(value: object) -> Field:
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    if isinstance(value, list | tuple | set | frozenset):
+        shown = [str(each) for each in list(value)[:_ITEMS]]
+        more = f" and {len(value) - _ITEMS} more" if len(value) > _ITEMS else ""
+        return f"{', '.join(shown)}{more}"[:_LONGEST]
+    return str(value)[:_LONGEST]
+
+
+def _error(exc_info: object) -> str | None:
+    """Return an error in one line, of what a logger was given."""
+    if not exc_info:
+        return None
+    error = exc_info
+    if isinstance(exc_info, tuple):
+        error = exc_info[1]
+    elif not isinstance(exc_info, BaseException):
+        error = sys.exc_info()[1]
+    return f"{type(error).__name__}: {error}" if isinstance(error, BaseException) else None

@@ -1,0 +1,63 @@
+"""The real page in front of made-up processes."""
+
+from __future__ import annotations
+
+import socket
+from contextlib import contextmanager
+from threading import Thread
+from typing import TYPE_CHECKING
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+
+from headrace.admin.page_files import SafeHeaders, page_routes
+from headrace.clock import Deadline
+from headrace.local.waiting import wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+    from tests.web.scenes import Process
+
+#: Seconds until the server has to listen, or to have ended.
+WAIT = 20.0
+
+
+class Stage:
+    """Serves the page and what ``process``, which may be replaced at any time, answers."""
+
+    def __init__(self, process: Process) -> None:
+        self.process = process
+        self.url = ""
+
+    def app(self) -> Starlette:
+        """Return the application."""
+        api = Route("/api/{path:path}", self._answer)
+        return Starlette(routes=[*page_routes(), api], middleware=[Middleware(SafeHeaders)])
+
+    async def _answer(self, request: Request) -> Response:
+        return JSONResponse(self.process.answers()[request.url.path]())
+
+
+@contextmanager
+def serving(process: Process) -> Iterator[Stage]:
+    """Serve on a free port of the loopback."""
+    stage = Stage(process)
+    settings = uvicorn.Config(stage.app(), log_config=None, access_log=False, lifespan="off")
+    server = uvicorn.Server(settings)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        stage.url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        thread = Thread(target=server.run, args=[[listening]], daemon=True)
+        thread.start()
+        try:
+            assert wait_for(lambda: server.started, Deadline.after(WAIT))
+            yield stage
+        finally:
+            server.should_exit = True
+            thread.join(WAIT)
