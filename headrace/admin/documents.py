@@ -17,8 +17,6 @@ from headrace.channel.pauses import PauseMode, PauseReason
 from headrace.channel.states import PartitionState
 from headrace.config import Delivery
 from headrace.coordinators.member_states import MemberState
-from headrace.coordinators.members import Mode
-from headrace.logs import Subject
 from headrace.thread_time import Activity as Doing
 from headrace.thread_time import Role
 from headrace.zookeeper.protocol import SessionState
@@ -280,109 +278,6 @@ class Partitions(Document):
     """The channel."""
     partitions: list[PartitionStatus]
     """The partitions, by topic and number."""
-
-
-class HistoryPoint(Document):
-    """A channel at one moment."""
-
-    at: datetime
-    """The moment."""
-    records_per_s: Seconds
-    """Records answered a second since the point before."""
-    lag: Number
-    """Records between the committed offsets and the ends."""
-    batches_per_s: Seconds
-    """Batches ended a second since the point before."""
-    busy: dict[str, Seconds]
-    """By stage the seconds a second that it took since the point before."""
-
-
-class History(Document):
-    """How channels did lately."""
-
-    interval_s: Seconds
-    """Seconds between two points."""
-    channels: dict[str, list[HistoryPoint]]
-    """By channel its points, the oldest first."""
-
-
-class EventStatus(Document):
-    """What happened, once or several times in short succession."""
-
-    number: Number
-    """Its number in the process; rises whenever it happens again."""
-    event: str
-    """The event's name, as in the log."""
-    level: str
-    """How much it matters, as in the log."""
-    subject: Subject
-    """What it is about."""
-    first: datetime
-    """When it happened first."""
-    last: datetime
-    """When it happened last."""
-    count: Number
-    """How often."""
-    fields: dict[str, str | int | float | bool | None]
-    """What the log has with it, long values cut, of the last time."""
-
-
-class Events(Document):
-    """What happened lately."""
-
-    at: datetime
-    """When that was."""
-    pid: Number
-    """The process; another one counts anew."""
-    events: list[EventStatus]
-    """The events, the one that was last changed last."""
-
-
-class GroupMember(Document):
-    """A member of a group, as its node in ZooKeeper says."""
-
-    name: str
-    """Its name."""
-    this: bool
-    """Whether it is this process."""
-    host: str | None
-    """The machine it runs on."""
-    pid: int | None
-    """Its process id."""
-    software: str | None
-    """The version of what it runs."""
-    since: datetime | None
-    """When it joined."""
-    mode: Mode | None
-    """How it chooses its partitions."""
-    draining: bool | None
-    """Whether it gives everything back."""
-    owned: Number
-    """How many partitions it owns."""
-    problem: str | None
-    """Why its node cannot be read."""
-
-
-class Group(Document):
-    """A channel's group."""
-
-    channel: str
-    """The channel."""
-    group: str
-    """The group."""
-    members: list[GroupMember]
-    """The members, by name."""
-    owners: dict[str, str | None]
-    """By partition (topic-number) its owner's name; null where its node cannot be read."""
-
-
-class Members(Document):
-    """The groups of all channels."""
-
-    at: datetime
-    """When that was."""
-    groups: list[Group]
-    """The groups, by channel."""
 
 
 class ConfigDocument(Document):

@@ -10,6 +10,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from headrace.admin import documents as d
+from headrace.admin import groups, lately
 from headrace.admin.health import not_ready
 from headrace.admin.rates import INTERVAL, Rates, lag_of
 from headrace.channel.states import PartitionState
@@ -100,31 +101,31 @@ class Lookout:
             partitions=self._partitions(channel, channel.activities()),
         )
 
-    def history(self, after: datetime | None) -> d.History:
+    def history(self, after: datetime | None) -> lately.History:
         """Return how the channels did lately."""
         since = 0.0 if after is None else after.timestamp()
         history = self._rates.history(since)
-        return d.History(
+        return lately.History(
             interval_s=INTERVAL,
             channels={name: [_point(each) for each in points] for name, points in history.items()},
         )
 
-    def events(self, after: int) -> d.Events:
+    def events(self, after: int) -> lately.Events:
         """Return what happened lately."""
-        return d.Events(
+        return lately.Events(
             at=self._now(),
             pid=os.getpid(),
             events=[_event(each) for each in recent_events(after)],
         )
 
-    def members(self) -> d.Members:
+    def members(self) -> groups.Members:
         """Return the groups, as ZooKeeper has them. Blocks, each read for one time-out.
 
         Raises:
             HeadraceError: ZooKeeper did not answer.
         """
-        groups = [self._group(channel) for channel in self._sorted()]
-        return d.Members(at=self._now(), groups=groups)
+        found = [self._group(channel) for channel in self._sorted()]
+        return groups.Members(at=self._now(), groups=found)
 
     def config(self) -> d.ConfigDocument:
         """Return the configuration, secrets masked."""
@@ -230,7 +231,7 @@ class Lookout:
             last_error=each.last_error,
         )
 
-    def _group(self, channel: InboundKafkaChannel) -> d.Group:
+    def _group(self, channel: InboundKafkaChannel) -> groups.Group:
         nodes = read_nodes(self._controller.session, channel.config.group, channel.topics)
         documents = {p: found.document for p, found in nodes.owners.items()}
         owners = {str(p): None if o is None else o.member for p, o in sorted(documents.items())}
@@ -240,7 +241,7 @@ class Lookout:
             _group_member(name, found.document, found.problem, owned[name], own)
             for name, found in sorted(nodes.members.items())
         ]
-        return d.Group(
+        return groups.Group(
             channel=channel.name, group=channel.config.group, members=members, owners=owners
         )
 
@@ -270,8 +271,8 @@ def pause_status(pause: Pause) -> d.PauseStatus:
     )
 
 
-def _point(point: Point) -> d.HistoryPoint:
-    return d.HistoryPoint(
+def _point(point: Point) -> lately.HistoryPoint:
+    return lately.HistoryPoint(
         at=moment(point.sample.time),
         records_per_s=point.records_per_s,
         lag=point.sample.lag,
@@ -280,8 +281,8 @@ def _point(point: Point) -> d.HistoryPoint:
     )
 
 
-def _event(event: RecentEvent) -> d.EventStatus:
-    return d.EventStatus(
+def _event(event: RecentEvent) -> lately.EventStatus:
+    return lately.EventStatus(
         number=event.number,
         event=event.event,
         level=event.level,
@@ -306,9 +307,9 @@ def _member(channel: InboundKafkaChannel) -> d.MemberStatus:
 
 def _group_member(
     name: str, document: MemberDocument | None, problem: str | None, owned: int, own: str
-) -> d.GroupMember:
+) -> groups.GroupMember:
     info = None if document is None else document.info
-    return d.GroupMember(
+    return groups.GroupMember(
         name=name,
         this=name == own,
         host=None if document is None else document.host,

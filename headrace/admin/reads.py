@@ -8,6 +8,7 @@ from fastapi import APIRouter, Path, Query, Response
 from pydantic import AwareDatetime
 
 from headrace.admin import documents as d
+from headrace.admin import lately
 from headrace.admin.health import not_live, not_ready
 from headrace.admin.problems import described, unknown
 from headrace.metrics import CONTENT_TYPE, metrics_text
@@ -66,11 +67,11 @@ class Reads:
         """Tell whether the process does its work."""
         return _health(not_ready(self._controller, self._process), response)
 
-    def history(self, after: AfterTime = None) -> d.History:
+    def history(self, after: AfterTime = None) -> lately.History:
         """Return how the channels did in the last hour, or since a time."""
         return self._lookout.history(after)
 
-    async def events(self, after: AfterNumber = 0) -> d.Events:
+    async def events(self, after: AfterNumber = 0) -> lately.Events:
         """Return what happened lately."""
         return self._lookout.events(after)
 
