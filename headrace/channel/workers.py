@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import count
 from threading import Lock, Thread, current_thread
 from typing import TYPE_CHECKING
 
@@ -56,7 +57,7 @@ class Workers:
         self._channel = channel
         self._lock = Lock()
         self._threads: list[Thread] = []
-        self._numbers = 0
+        self._numbers: set[int] = set()
         self._closed = False
 
     def start(self) -> None:
@@ -75,11 +76,11 @@ class Workers:
     def replace(self) -> None:
         """Start one more thread, in place of one that hangs."""
         with self._lock:
-            self._numbers += 1
-            name = f"worker-{self._numbers}"
-            thread = Thread(
-                target=self._run, args=[name], name=f"{self._channel}-{name}", daemon=True
-            )
+            # the lowest that is free: names are labels of a metric, which have to stay few
+            number = next(n for n in count(1) if n not in self._numbers)
+            self._numbers.add(number)
+            name = f"{self._channel}-worker-{number}"
+            thread = Thread(target=self._run, args=[number], name=name, daemon=True)
             self._threads.append(thread)
         thread.start()
 
@@ -109,12 +110,14 @@ class Workers:
             self._threads.remove(current_thread())
             return True
 
-    def _run(self, name: str) -> None:
-        time = self._metrics.thread_time(self._channel, Role.WORKER, name)
+    def _run(self, number: int) -> None:
+        time = self._metrics.thread_time(self._channel, Role.WORKER, f"worker-{number}")
         try:
             self._take_turns(time)
         finally:
             self._metrics.forget_thread(time)
+            with self._lock:
+                self._numbers.discard(number)
 
     def _take_turns(self, time: ThreadTime) -> None:
         while not self._closed and not self._is_surplus():
