@@ -67,8 +67,8 @@ class Images:
         self.buildah("rm", container)
         archive.unlink()
 
-    def build(self, name: str, **arguments: str) -> None:
-        """Build the Dockerfile of this repository."""
+    def build(self, name: str, context: Path = ROOT, **arguments: str) -> None:
+        """Build the Dockerfile of a folder, of this repository if none is named."""
         options = [f"--build-arg={key}={value}" for key, value in arguments.items()]
         settings = self._directory / "pip.conf"
         settings.write_text(_pip_settings(), encoding="utf-8")
@@ -76,7 +76,7 @@ class Images:
         options += [f"--volume={_certificates()}:{_CERTIFICATES}:ro"]
         # health checks are none of the OCI's format
         options += ["--isolation=chroot", "--format=docker", "--layers", f"--tag={name}"]
-        self.buildah("bud", *options, str(ROOT))
+        self.buildah("bud", *options, str(context))
 
     def start(self, name: str, image: str, *options: str) -> None:
         """Start a container in the background."""

@@ -14,7 +14,7 @@ from headrace.clock import Deadline
 from headrace.local.waiting import wait_for
 from tests.brokers import Broker
 from tests.integration.daemon.rig import Site
-from tests.integration.deploy.images import Images, require_builder
+from tests.integration.deploy.images import ROOT, Images, require_builder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -157,3 +157,14 @@ def test_the_image_holds_little_else(images: Images) -> None:
     found = images.run(IMAGE, "python", "-c", look)
     assert found == "[] None /opt/headrace/bin/headrace\n"
     assert images.facts(IMAGE)["Size"] < 1.75e9
+
+
+def test_more_packages_come_as_the_page_says(images: Images, tmp_path: Path) -> None:
+    """The Dockerfile in docs/deploy.md adds one to the image, which still is not root's."""
+    page = (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")
+    text = page.partition("```dockerfile\n")[2].partition("```")[0]
+    text = text.replace("FROM headrace", f"FROM {IMAGE}").replace("your-package", "tomlkit")
+    (tmp_path / "Dockerfile").write_text(text, encoding="utf-8")
+    images.build("localhost/more", tmp_path)
+    look = "import headrace, os, tomlkit; print(os.getuid())"
+    assert images.run("localhost/more", "python", "-c", look) == f"{USER}\n"
