@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import gzip
 import subprocess
 import sys
-import threading
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -26,6 +22,7 @@ from headrace.spans import NO_SPAN, NO_TRACER, joint, within
 from headrace.testing import InMemoryBroker, in_memory_channel, running
 from headrace.tracing import open_tracer
 from headrace.tracing.recorded import OpenTelemetryTracer
+from tests.collector import collecting
 from tests.unit.channel.in_memory import P0, committed, values
 from tests.unit.channel.recorder import PATIENCE, Recorder
 from tests.unit.processors.spark_bench import Bench
@@ -37,6 +34,7 @@ if TYPE_CHECKING:
 
     from headrace.records import Batch
     from headrace.spans import Span
+    from tests.collector import Collector
 
 
 @pytest.fixture
@@ -229,59 +227,22 @@ def test_without_the_extra_the_error_says_what_to_do(monkeypatch: pytest.MonkeyP
         open_tracer(config, "one")
 
 
-class Collector(HTTPServer):
-    """Takes OTLP over HTTP and keeps it."""
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.requests: list[ExportTraceServiceRequest] = []
-
-
-class _Handler(BaseHTTPRequestHandler):
-    """Answers every request in kind."""
-
-    def do_POST(self) -> None:
-        """Keep what was sent."""
-        body = self.rfile.read(int(self.headers["Content-Length"]))
-        if self.headers.get("Content-Encoding") == "gzip":
-            body = gzip.decompress(body)
-        assert isinstance(self.server, Collector)
-        self.server.requests.append(ExportTraceServiceRequest.FromString(body))
-        self.send_response(200)
-        self.end_headers()
-
-    def log_message(self, *_: object) -> None:
-        """Say nothing."""
-
-
 @pytest.fixture
 def collector() -> Iterator[Collector]:
     """A collector on loopback."""
-    server = Collector()
-    thread = threading.Thread(target=server.serve_forever, args=[0.01])
-    thread.start()
-    yield server
-    server.shutdown()
-    thread.join(PATIENCE)
-    server.server_close()
+    with collecting() as server:
+        yield server
 
 
 def test_traces_reach_a_collector(collector: Collector) -> None:
     """What is recorded arrives by OTLP over HTTP at the latest when the tracer is closed."""
-    config = TracingConfig(endpoint=f"http://127.0.0.1:{collector.server_port}/v1/traces")
+    config = TracingConfig(endpoint=collector.endpoint)
     tracer = open_tracer(config, "one")
     batch = tracer.batch("main", P0, 1, 0, 10)
     batch.child("commit").end()
     batch.end()
     tracer.close(Deadline.after(PATIENCE))
-    spans = [
-        span
-        for request in collector.requests
-        for resource in request.resource_spans
-        for scope in resource.scope_spans
-        for span in scope.spans
-    ]
-    assert [span.name for span in spans] == ["commit", "batch"]
+    assert [span.name for span in collector.spans()] == ["commit", "batch"]
     (resource,) = {
         (item.key, item.value.string_value)
         for request in collector.requests
@@ -294,8 +255,7 @@ def test_traces_reach_a_collector(collector: Collector) -> None:
 
 def test_one_in_a_thousand_is_recorded(collector: Collector) -> None:
     """Most batches cost no more than the decision not to record them."""
-    address = f"http://127.0.0.1:{collector.server_port}/v1/traces"
-    tracer = open_tracer(TracingConfig(endpoint=address, one_in=1000), "one")
+    tracer = open_tracer(TracingConfig(endpoint=collector.endpoint, one_in=1000), "one")
     spans = [tracer.batch("main", P0, 1, 0, 10) for _ in range(2000)]
     assert sum(span.recording for span in spans) < 100
     tracer.close(Deadline.after(PATIENCE))
