@@ -79,6 +79,11 @@ class ThreadTime:
         self._since = perf_counter()
         self._lock = Lock()
 
+    @property
+    def key(self) -> tuple[str, Role, str]:
+        """What no two threads share at a time."""
+        return self.channel, self.role, self.name
+
     def turn_to(self, activity: Activity) -> None:
         """Count the time from now on for ``activity``, which has to be one of the role's."""
         if activity is self._doing:

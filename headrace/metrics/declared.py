@@ -244,16 +244,17 @@ class Metrics:
         ``name`` tells threads of one role apart; their numbers have to stay few.
         """
         time = ThreadTime(channel, role, name or role.value)
-        self._threads.times.add(time)
+        self._threads.times[time.key] = time
         return time
 
     def forget_thread(self, time: ThreadTime) -> None:
         """Serve the time of a thread no longer, because it ends."""
-        self._threads.times.discard(time)
+        if self._threads.times.get(time.key) is time:
+            del self._threads.times[time.key]
 
     def thread_times(self) -> tuple[ThreadTime, ...]:
         """Return the time accounts of the threads that run now."""
-        return tuple(self._threads.times)
+        return tuple(self._threads.times.values())
 
     @staticmethod
     def total(counter: Counter, **labels: str) -> float:

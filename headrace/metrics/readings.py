@@ -166,17 +166,20 @@ class PartitionCollector(Collector):
 
 
 class ThreadCollector(Collector):
-    """Reads the threads' time when Prometheus asks; each ends with its thread."""
+    """Reads the threads' time when Prometheus asks; each ends with its thread.
+
+    A thread that is left behind makes way for one of the same name.
+    """
 
     specs = (_THREADS,)
 
     def __init__(self) -> None:
-        self.times: set[ThreadTime] = set()
+        self.times: dict[object, ThreadTime] = {}
 
     def collect(self) -> Iterable[CounterMetricFamily]:
         """Return the family, with the threads that run now."""
         family = CounterMetricFamily(_THREADS.name, _THREADS.text, labels=_THREADS.labels)
-        for time in tuple(self.times):
+        for time in tuple(self.times.values()):
             labels = [time.channel, time.role.value, time.name]
             for activity, seconds in time.seconds().items():
                 family.add_metric([*labels, activity.value], seconds)

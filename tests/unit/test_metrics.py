@@ -227,6 +227,16 @@ def test_a_channel_that_is_removed_leaves_no_series() -> None:
         assert {labels["channel"] for labels in samples(metrics, name)} == {"kept"}
 
 
+def test_a_thread_that_is_left_behind_makes_way_for_another() -> None:
+    """Two threads of one name are served once, and the end of the first does not end the second."""
+    metrics = Metrics()
+    first, second = (metrics.thread_time("main", Role.LANE) for _ in range(2))
+    metrics.forget_thread(first)
+    assert metrics.thread_times() == (second,)
+    metrics.forget_thread(second)
+    assert metrics.thread_times() == ()
+
+
 def test_the_time_of_a_thread_is_served_until_it_ends() -> None:
     """Each activity of its role has a series, and none of another role."""
     metrics = Metrics()

@@ -115,14 +115,14 @@ def test_every_thread_of_a_channel_accounts_for_its_time() -> None:
     with running(channel):
         broker.produce(P0, *values(10))
         assert committed(broker, P0, 10)
-        names = {(time.role, time.name) for time in metrics._threads.times}
+        names = {(time.role, time.name) for time in metrics.thread_times()}
     assert names == {
         (Role.FETCHER, "fetcher"),
         (Role.COMMITTER, "committer"),
         (Role.WORKER, "worker-1"),
         (Role.WORKER, "worker-2"),
     }
-    assert metrics._threads.times == set()
+    assert metrics.thread_times() == ()
 
 
 def only(readings: list[PartitionReading]) -> PartitionReading:

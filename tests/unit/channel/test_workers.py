@@ -31,14 +31,14 @@ def test_names_of_workers_stay_few(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
     def settled(count: int) -> bool:
-        return len(metrics._threads.times) == len(workers._numbers) == count
+        return len(metrics.thread_times()) == len(workers._numbers) == count
 
     workers.start()
     try:
         for count in (1, 3, 2, 3):
             workers.resize(count)
             assert wait_for(partial(settled, count), Deadline.after(PATIENCE))
-        names = {time.name for time in metrics._threads.times}
+        names = {time.name for time in metrics.thread_times()}
         assert names == {"worker-1", "worker-2", "worker-3"}
     finally:
         assert workers.stop(Deadline.after(PATIENCE)) == []
