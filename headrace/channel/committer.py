@@ -137,7 +137,8 @@ class Committer:
 
     def flush(self) -> None:
         """Commit now instead of at the end of the interval."""
-        self._wake.set()
+        with self._lock:
+            self._wake.set()
 
     def forget(self, partition: OwnedPartition) -> None:
         """Drop what is staged for a partition that ended."""
@@ -173,7 +174,10 @@ class Committer:
         For the committer's thread, and for tests that have no such thread.
         """
         self._turned_at = self._clock.monotonic()
-        self._wake.clear()
+        with self._lock:
+            # one that came when the wait was just over counts, too
+            flushed = flushed or self._wake.is_set()
+            self._wake.clear()
         self._store.serve()
         self._refresh()
         with self._lock:

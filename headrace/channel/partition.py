@@ -238,6 +238,14 @@ class OwnedPartition:
             return earliest(self.release_by, None if self.not_before == inf else self.not_before)
         return self._active_due()
 
+    @property
+    def hurries(self) -> bool:
+        """Whether its next turn is a short one that somebody waits for: to rest, or to end."""
+        to_rest = self.state is not PartitionState.PAUSED
+        return self._ending is not Ending.NONE or (
+            to_rest and self._gates.pauses.rests(self.partition)
+        )
+
     def _urgent(self) -> bool:
         if self._ending.value >= Ending.LOST.value:
             return True

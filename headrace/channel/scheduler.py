@@ -42,7 +42,8 @@ class _Entry:
 class Scheduler:
     """Hands each partition to one worker at a time, in the order in which they became ready.
 
-    That is round robin: a partition that is given back and ready again goes behind the others.
+    That is round robin: a partition that is given back and ready again goes behind the others. One
+    that is to rest or to end goes before them: it takes no batch, and whoever paused it waits.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -62,6 +63,9 @@ class Scheduler:
             entry = self._entries.setdefault(partition, _Entry())
             if entry.place in (_Place.NOWHERE, _Place.LATER):
                 self._place(partition, entry)
+            elif entry.place is _Place.READY and partition.hurries:
+                self._ready.remove(partition)
+                self._ready.appendleft(partition)
 
     def take(self, timeout: float) -> OwnedPartition | None:
         """Wait for a partition that is due and hold it; None after ``timeout`` or when closed."""
@@ -122,7 +126,10 @@ class Scheduler:
             entry.place = _Place.NOWHERE
         elif due <= self._clock.monotonic():
             entry.place = _Place.READY
-            self._ready.append(partition)
+            if partition.hurries:
+                self._ready.appendleft(partition)
+            else:
+                self._ready.append(partition)
             self._changed.notify()
         elif entry.place is not _Place.LATER or due != entry.due:
             entry.place, entry.due = _Place.LATER, due

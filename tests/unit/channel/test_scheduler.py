@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from headrace.channel.pauses import Pause, PauseReason
 from headrace.channel.scheduler import Scheduler
 from headrace.channel.states import Ending, PartitionState
 
@@ -26,6 +27,21 @@ def test_partitions_come_in_the_order_in_which_they_became_ready(
     assert taken is first
     scheduler.give_back(first, first.holder)
     assert [scheduler.take(0) for _ in range(4)] == [second, third, first, None]
+
+
+def test_a_partition_that_is_to_rest_or_to_end_goes_before_the_others(
+    clock: FakeClock, own: Callable[..., OwnedPartition]
+) -> None:
+    """Its turn is short, and somebody waits for it; also when it has stood in the queue before."""
+    scheduler = Scheduler(clock)
+    first, second, third, fourth = own(0), own(1), own(2), own(3)
+    for owned in (first, second, third):
+        scheduler.touch(owned)
+    third.end(Ending.RELEASE)
+    scheduler.touch(third)
+    fourth._gates.pauses.add(Pause(PauseReason.OPERATOR, "me", 0.0, partition=fourth.partition))
+    scheduler.touch(fourth)
+    assert [scheduler.take(0) for _ in range(4)] == [fourth, third, first, second]
 
 
 def test_a_partition_is_never_handed_to_two_workers(
