@@ -132,8 +132,12 @@ class ZooKeeperSession:
         """End the session, which removes its ephemeral nodes; whether the client ended in time.
 
         What hangs is left to a daemon thread. Without a connection the session ends by its
-        time-out, and its credentials are kept for the next start.
+        time-out, and its credentials are kept for the next start. Where there was none yet, there
+        is nothing to wait for.
         """
+        if self._store is not None and self._stored is None and not self._client.connected:
+            self._ending.wait(0)
+            return True
         if not self._ending.wait(deadline.remaining):
             log.warning("zookeeper_close_overran", hosts=self._settings.hosts)
             return False

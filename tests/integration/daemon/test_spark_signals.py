@@ -13,12 +13,17 @@ import pytest
 
 from headrace.clock import Deadline
 from headrace.local.waiting import wait_for
-from tests.integration.daemon.rig import WAIT, Site, eventually
+from tests.integration.daemon.rig import WAIT, Site
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.integration.daemon.rig import Daemon
+
+pytestmark = pytest.mark.timeout(240)
+
+#: Seconds for Spark's start and its first job on a busy machine.
+START = 150.0
 
 #: A reducer whose job waits in a Python worker until it is let go.
 _REDUCERS = """
@@ -46,7 +51,7 @@ def busy(site: Site) -> Daemon:
     (site.directory / "reducers.py").write_text(_REDUCERS.format(directory=str(site.directory)))
     site.broker.produce(site.partition(0), *[b"%d" % n for n in range(10)])
     daemon = site.daemon(_document(site)).start()
-    eventually((site.directory / "running").exists)
+    assert wait_for((site.directory / "running").exists, Deadline.after(START))
     return daemon
 
 
@@ -113,7 +118,7 @@ def test_a_job_that_does_not_end_is_cancelled_at_the_deadline(site: Site) -> Non
     (site.directory / "reducers.py").write_text(_REDUCERS.format(directory=str(site.directory)))
     site.broker.produce(site.partition(0), b"0")
     daemon = site.daemon({**_document(site), "shutdown_timeout": "4s"}).start()
-    eventually((site.directory / "running").exists)
+    assert wait_for((site.directory / "running").exists, Deadline.after(START))
     family = _family(daemon)
     daemon.signal(signal.SIGTERM)
     assert daemon.wait() == 5

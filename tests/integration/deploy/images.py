@@ -99,6 +99,7 @@ class Images:
     def podman(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         """Run podman on the store."""
         runtime = ["--cgroup-manager=cgroupfs", "--runtime", str(shutil.which("runc"))]
+        runtime += [f"--tmpdir={self._directory}/tmp"]
         return _run(["podman", *self._store, *runtime, *arguments], check=check)
 
     def close(self) -> None:
