@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from http import HTTPStatus
 from threading import BoundedSemaphore
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter, Body, Request
 
+from headrace.admin import answers as a
 from headrace.admin import documents as d
 from headrace.admin import requests as r
 from headrace.admin.audit import Asked, audited
-from headrace.admin.looking import moment, pause_status
+from headrace.admin.looking import moment, pause_status, skip_status
 from headrace.admin.problems import ApiError, described, unknown
 from headrace.admin.reads import ChannelName, find_channel
 from headrace.channel.pauses import PauseReason
 from headrace.clock import Clock, Deadline
+from headrace.config.kinds.targets import FORMS, parse_target
+from headrace.errors import HeadraceError
 from headrace.records import TopicPartition
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
     from headrace.admin.loglevels import LogLevels
     from headrace.admin.ports import Controller, Process
     from headrace.channel.channel import InboundKafkaChannel
+    from headrace.channel.news import Sought
+    from headrace.config.kinds.targets import Target
 
 #: Requests that may wait at a time: each keeps a thread, and others have to be answered too.
 MOST_WAITING = 16
@@ -39,7 +47,7 @@ class Changes:
         self._clock = clock
         self._waiting = BoundedSemaphore(MOST_WAITING)
 
-    def pause(self, request: Request, name: ChannelName, body: r.PauseRequest) -> d.PauseAnswer:
+    def pause(self, request: Request, name: ChannelName, body: r.PauseRequest) -> a.PauseAnswer:
         """Pause a channel or one partition, and wait until that is true."""
         with audited(Asked("pause", request.scope["caller"], body, name)) as asked:
             channel = find_channel(self._controller, name)
@@ -53,40 +61,69 @@ class Changes:
             acknowledged = None
             if body.wait_s > 0:
                 acknowledged = self._wait_paused(channel, body.wait_s)
-            return d.PauseAnswer(pause=pause_status(pause), acknowledged=acknowledged)
+            return a.PauseAnswer(pause=pause_status(pause), acknowledged=acknowledged)
 
     def resume(
         self,
         request: Request,
         name: ChannelName,
         body: Annotated[r.ResumeRequest, Body()] = r.ResumeRequest(),  # noqa: B008 - frozen
-    ) -> d.ResumeAnswer:
+    ) -> a.ResumeAnswer:
         """End a pause; others go on."""
         with audited(Asked("resume", request.scope["caller"], body, name)) as asked:
             channel = find_channel(self._controller, name)
             reason = PauseReason(body.pause_reason)
             ended = channel.resume(reason, by=asked.by, partition=scope_of(channel, body))
-            return d.ResumeAnswer(
+            return a.ResumeAnswer(
                 resumed=None if ended is None else pause_status(ended),
                 pauses=[pause_status(each) for each in channel.pauses],
             )
 
-    def log_level(self, request: Request, body: r.LogLevelRequest) -> d.LogLevelAnswer:
+    def seek(self, request: Request, name: ChannelName, body: r.SeekRequest) -> a.SeekAnswer:
+        """Have a partition of a paused channel go on at an offset, in the sink as well."""
+        with audited(Asked("seek", request.scope["caller"], body, name)) as asked:
+            channel = find_channel(self._controller, name)
+            partition = partition_of(channel, body.topic, body.partition)
+            with self._waiter(body.wait_s) as deadline:
+                sought = channel.seek(partition, body.offset, by=asked.by, deadline=deadline)
+            return _sought(sought)
+
+    def reset(self, request: Request, name: ChannelName, body: r.ResetRequest) -> a.ResetAnswer:
+        """Have the partitions that this process holds of a paused channel go on elsewhere."""
+        with audited(Asked("reset", request.scope["caller"], body, name)) as asked:
+            channel = find_channel(self._controller, name)
+            chosen, target = scope_of(channel, body), _target(body.to)
+            held = [TopicPartition(each.topic, each.partition) for each in channel.activities()]
+            partitions = sorted(held) if chosen is None else [chosen]
+            with self._waiter(body.wait_s) as deadline:
+                # all are looked at before one is moved, so that a refusal changes nothing
+                wanted = [(p, channel.find(target, p, deadline)) for p in partitions]
+                return a.ResetAnswer(moved=list(_move_all(channel, wanted, asked.by, deadline)))
+
+    def skip(self, request: Request, name: ChannelName, body: r.SkipRequest) -> d.SkipStatus:
+        """Leave one record out, as one that no processing survives; needs no pause."""
+        with audited(Asked("skip", request.scope["caller"], body, name)) as asked:
+            channel = find_channel(self._controller, name)
+            partition = partition_of(channel, body.topic, body.partition)
+            skip = channel.skip(partition, body.offset, reason=body.reason, by=asked.by)
+            return skip_status(skip)
+
+    def log_level(self, request: Request, body: r.LogLevelRequest) -> a.LogLevelAnswer:
         """Log more or less, for a while or until the next start."""
         with audited(Asked("loglevel", request.scope["caller"], body)):
             levels = self._log_levels.change(body.level, body.logger or "", body.for_s)
             end = None if body.for_s is None else moment(self._clock.time() + body.for_s)
-            return d.LogLevelAnswer(levels=dict(levels), reverts_at=end)
+            return a.LogLevelAnswer(levels=dict(levels), reverts_at=end)
 
     def stop(
         self,
         request: Request,
         body: Annotated[r.StopRequest, Body()] = r.StopRequest(),  # noqa: B008 - frozen
-    ) -> d.StopAnswer:
+    ) -> a.StopAnswer:
         """Stop the process in order, as SIGTERM does. Asking again changes nothing."""
         with audited(Asked("stop", request.scope["caller"], body)) as asked:
             self._process.ask_stop(asked.by)
-            return d.StopAnswer(phase=self._process.phase)
+            return a.StopAnswer(phase=self._process.phase)
 
     # --- parts ----------------------------------------------------------------------------------
 
@@ -104,6 +141,21 @@ class Changes:
                 next_step="give a later time, or for_s",
             )
         return body.until.timestamp()
+
+    @contextmanager
+    def _waiter(self, seconds: float) -> Iterator[Deadline]:
+        """Give a deadline to a request that waits, unless too many wait already."""
+        if not self._waiting.acquire(blocking=False):
+            raise ApiError(
+                HTTPStatus.SERVICE_UNAVAILABLE,
+                "too_many_waiting",
+                f"{MOST_WAITING} requests wait already; nothing was changed",
+                next_step="ask again when some of them are done",
+            )
+        try:
+            yield Deadline.after(seconds, self._clock)
+        finally:
+            self._waiting.release()
 
     def _wait_paused(self, channel: InboundKafkaChannel, seconds: float) -> bool:
         if not self._waiting.acquire(blocking=False):
@@ -131,9 +183,53 @@ class Changes:
 
         add("channels/{name}/pause", self.pause, "Pause a channel or a partition", 404)
         add("channels/{name}/resume", self.resume, "End a pause", 404)
+        add("channels/{name}/seek", self.seek, "Move a paused partition", 404, 409, 503)
+        add("channels/{name}/reset", self.reset, "Move paused partitions", 404, 409, 503)
+        add("channels/{name}/skip", self.skip, "Leave a record out", 404, 409)
         add("loglevel", self.log_level, "Log more or less")
         add("stop", self.stop, "Stop the process", code=202)
         return router
+
+
+def _target(text: str) -> Target:
+    try:
+        return parse_target(text)
+    except ValueError as error:
+        raise ApiError(
+            HTTPStatus.UNPROCESSABLE_ENTITY,
+            "invalid_target",
+            str(error),
+            value=text,
+            next_step=f"give {FORMS}",
+        ) from error
+
+
+def _move_all(
+    channel: InboundKafkaChannel,
+    wanted: Iterable[tuple[TopicPartition, int]],
+    by: str,
+    deadline: Deadline,
+) -> Iterator[a.SeekAnswer]:
+    moved: list[str] = []
+    for partition, offset in wanted:
+        try:
+            yield _sought(channel.seek(partition, offset, by=by, deadline=deadline))
+        except HeadraceError as error:
+            if not moved:
+                raise
+            raise ApiError(
+                HTTPStatus.CONFLICT,
+                "partly_done",
+                f"{', '.join(moved)} moved, then: {error}",
+                value=str(partition),
+                next_step="reset again, which does the rest",
+            ) from error
+        moved.append(str(partition))
+
+
+def _sought(sought: Sought) -> a.SeekAnswer:
+    topic, number = sought.partition
+    return a.SeekAnswer(topic=topic, partition=number, before=sought.before, offset=sought.offset)
 
 
 def scope_of(channel: InboundKafkaChannel, body: r.ScopedChange) -> TopicPartition | None:

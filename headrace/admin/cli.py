@@ -14,6 +14,7 @@ import typer
 
 from headrace.admin.connection import connected
 from headrace.config.kinds.moments import format_moment, parse_moment
+from headrace.config.kinds.targets import FORMS
 from headrace.config.kinds.units import parse_duration
 
 if TYPE_CHECKING:
@@ -35,9 +36,12 @@ _Reason = Annotated[str, typer.Option(metavar="TEXT", help="Why, for the log and
 _PARTITION = re.compile(r"(?P<topic>[a-zA-Z0-9._-]+):(?P<partition>[0-9]{1,9})")
 
 
+_RECORD = re.compile(rf"{_PARTITION.pattern}:(?P<offset>[0-9]{{1,19}})")
+
+
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    for command in (status, pause, resume, loglevel, stop):
+    for command in (status, pause, resume, seek, skip, loglevel, stop):
         app.command()(connected(command))
 
 
@@ -48,15 +52,12 @@ def status(
         typer.Option(metavar="SECONDS", min=0.1, help="Look again every so often, until Ctrl-C."),
     ] = None,
     *,
-    check: Annotated[
-        bool, typer.Option("--check", help="Exit with 1 where it is not ready, for probes.")
-    ] = False,
     json: _Json = False,
 ) -> Command:
     """Show what a process is doing: channels, pauses, and the partitions that it holds."""
     from headrace.admin import commands  # noqa: PLC0415 - takes a moment to import
 
-    return commands.status(channel, as_json=json, watch=watch, check=check)
+    return commands.status(channel, as_json=json, watch=watch)
 
 
 def pause(
@@ -116,6 +117,54 @@ def resume(
     return commands.channel_change("resume", channel, body, as_json=json, say=_say_resumed)
 
 
+def seek(
+    where: Annotated[
+        str,
+        typer.Argument(
+            metavar="TOPIC:N[:OFFSET]|CHANNEL",
+            help="The partition and the next record to deliver, or with --to a partition, or a "
+            "channel with all the partitions that the process holds.",
+        ),
+    ],
+    channel: _ChannelOption = None,
+    to: Annotated[str | None, typer.Option(metavar="WHERE", help=f"{FORMS}.")] = None,
+    wait: _Wait = "60s",
+    *,
+    json: _Json = False,
+) -> Command:
+    """Move partitions of a paused channel, in the group and in the sink."""
+    from headrace.admin import commands  # noqa: PLC0415 - takes a moment to import
+
+    seconds = _seconds(wait, "--wait")
+    body: dict[str, Any] = {"wait_s": seconds}
+    if to is None:
+        body |= _record(where, "WHERE without --to")
+        return commands.channel_change("seek", channel, body, seconds, as_json=json, say=_say_moved)
+    match = _PARTITION.fullmatch(where)
+    if match is not None:
+        body |= {"topic": match["topic"], "partition": int(match["partition"])}
+    chosen = where if match is None else channel
+    return commands.channel_change(
+        "reset", chosen, body | {"to": to}, seconds, as_json=json, say=_say_moved
+    )
+
+
+def skip(
+    record: Annotated[
+        str, typer.Argument(metavar="TOPIC:PARTITION:OFFSET", help="The record's own offset.")
+    ],
+    reason: Annotated[str, typer.Option(metavar="TEXT", help="Why; the log keeps it.")],
+    channel: _ChannelOption = None,
+    *,
+    json: _Json = False,
+) -> Command:
+    """Leave one record out, as one that no processing survives. Needs no pause."""
+    from headrace.admin import commands  # noqa: PLC0415 - takes a moment to import
+
+    body = {**_record(record, "TOPIC:PARTITION:OFFSET"), "reason": reason}
+    return commands.channel_change("skip", channel, body, as_json=json, say=_say_skipped)
+
+
 def loglevel(
     level: Annotated[
         str, typer.Argument(help="debug, info, warning, error; default: a logger's own no more.")
@@ -157,6 +206,17 @@ def stop(
 # --- parts --------------------------------------------------------------------------------------
 
 
+def _record(text: str, hint: str) -> dict[str, Any]:
+    match = _RECORD.fullmatch(text)
+    if match is None:
+        raise typer.BadParameter(f"{text!r} is not TOPIC:PARTITION:OFFSET", param_hint=hint)
+    return {
+        "topic": match["topic"],
+        "partition": int(match["partition"]),
+        "offset": int(match["offset"]),
+    }
+
+
 def _partition(text: str | None) -> dict[str, Any]:
     if text is None:
         return {}
@@ -195,6 +255,17 @@ def _say_resumed(name: str, answer: Any) -> str:
     said = f"{name} had no such pause" if answer["resumed"] is None else f"{name} resumed"
     left = [f"{p['reason']} by {p['by']}" for p in answer["pauses"]]
     return f"{said}; others go on: {', '.join(left)}" if left else said
+
+
+def _say_moved(_name: str, answer: Any) -> str:
+    moved = answer.get("moved", [answer])
+    lines = [f"{m['topic']}:{m['partition']} from {m['before']} to {m['offset']}" for m in moved]
+    return "\n".join(lines) or "the process holds no partition of the channel"
+
+
+def _say_skipped(_name: str, answer: Any) -> str:
+    where = f"{answer['topic']}:{answer['partition']}:{answer['offset']}"
+    return f"{where} is left out from now on"
 
 
 def _say_levels(answer: Any) -> str:

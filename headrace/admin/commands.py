@@ -58,7 +58,7 @@ def run(options: Options, command: Command) -> int:
         return 0
 
 
-def status(channel: str | None, *, as_json: bool, watch: float | None, check: bool) -> Command:
+def status(channel: str | None, *, as_json: bool, watch: float | None) -> Command:
     """Return what shows the status, once or every ``watch`` seconds."""
 
     def command(client: AdminClient) -> int:
@@ -70,16 +70,10 @@ def status(channel: str | None, *, as_json: bool, watch: float | None, check: bo
                 chosen = [each for each in chosen if each["name"] == name]
             _print_status(found, chosen, as_json=as_json, watch=watch)
             if watch is None:
-                return _checked(found) if check else 0
+                return 0
             Event().wait(watch)
 
     return command
-
-
-def _checked(found: dict[str, Any]) -> int:
-    for reason in found["not_ready_because"]:
-        _complain(reason)
-    return 0 if found["ready"] else EXIT_REFUSED
 
 
 def _print_status(

@@ -158,6 +158,21 @@ class MemberStatus(Document):
     """For how long it may act on its claims until ZooKeeper has to confirm them."""
 
 
+class SkipStatus(Document):
+    """A record that is left out, until the commit is behind it."""
+
+    topic: str
+    """Its topic."""
+    partition: Number
+    """Its partition's number."""
+    offset: Offset
+    """Its own offset."""
+    reason: str
+    """Why."""
+    by: str
+    """Who wants it."""
+
+
 class Totals(Document):
     """A channel in numbers. Counts are since the process started."""
 
@@ -228,6 +243,8 @@ class ChannelStatus(Document):
     """Whether the whole channel is paused."""
     pauses: list[PauseStatus]
     """All pauses, the oldest first."""
+    skips: list[SkipStatus]
+    """Records that are to be left out and that no commit is behind yet."""
     totals: Totals
     """It in numbers."""
     stages: list[StageStatus]
@@ -318,38 +335,3 @@ class Problem(Document):
     """The value that is wrong."""
     next_step: str
     """What to do."""
-
-
-class PauseAnswer(Document):
-    """A pause that began."""
-
-    pause: PauseStatus
-    """The pause."""
-    acknowledged: bool | None
-    """Whether all pauses of the channel had their effect by the end of the wait: nothing is being
-    processed, what was answered is committed. Null: nobody waited."""
-
-
-class ResumeAnswer(Document):
-    """A pause that ended."""
-
-    resumed: PauseStatus | None
-    """The pause; null: there was none."""
-    pauses: list[PauseStatus]
-    """Those that go on."""
-
-
-class LogLevelAnswer(Document):
-    """How much is logged now."""
-
-    levels: dict[str, str]
-    """By logger the least severity that is logged; "" stands for all others."""
-    reverts_at: datetime | None
-    """When it goes back to what it was."""
-
-
-class StopAnswer(Document):
-    """A stop that was asked for."""
-
-    phase: Phase
-    """Where the process is in its life: the stop begins within a second."""

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from headrace.channel.activity import Activity
     from headrace.channel.channel import InboundKafkaChannel
     from headrace.channel.pauses import Pause
+    from headrace.channel.skips import Skip
     from headrace.clock import Clock
     from headrace.coordinators.layout import MemberDocument
     from headrace.logs import RecentEvent
@@ -80,6 +81,7 @@ class Lookout:
             member=_member(channel),
             paused=any(pause.partition is None for pause in pauses),
             pauses=[pause_status(pause) for pause in pauses],
+            skips=[skip_status(skip) for skip in channel.skips],
             totals=self._totals(channel.name, activities),
             stages=[
                 d.StageStatus(stage=s.name, per_s=s.per_s, mean_s=s.mean_s, busy=s.busy)
@@ -291,6 +293,17 @@ def _event(event: RecentEvent) -> lately.EventStatus:
         last=moment(event.last),
         count=event.count,
         fields=event.fields,
+    )
+
+
+def skip_status(skip: Skip) -> d.SkipStatus:
+    """Describe a record that is left out."""
+    return d.SkipStatus(
+        topic=skip.partition.topic,
+        partition=skip.partition.partition,
+        offset=skip.offset,
+        reason=skip.reason,
+        by=skip.by,
     )
 
 

@@ -10,6 +10,7 @@ import structlog
 from headrace.channel.bounds import Bounds, Until
 from headrace.channel.callbacks import Callbacks
 from headrace.channel.committer import Committer
+from headrace.channel.desk import OperatorDesk
 from headrace.channel.fetcher import Fetcher
 from headrace.channel.gates import Gates
 from headrace.channel.holdings import Holdings
@@ -18,6 +19,7 @@ from headrace.channel.parts import Parts
 from headrace.channel.pausing import Pausing
 from headrace.channel.policy import FailurePolicy
 from headrace.channel.scheduler import Scheduler
+from headrace.channel.skips import Skips
 from headrace.channel.stall import StallGuard
 from headrace.channel.stalls import StallWatch
 from headrace.channel.states import Ending
@@ -65,6 +67,7 @@ class Assembly:
     store: OffsetStore
     gates: Gates
     pausing: Pausing
+    desk: OperatorDesk
     bounds: Bounds
     topics: KnownTopics
     holdings: Holdings
@@ -136,13 +139,22 @@ def assemble(frame: Frame, *, until: Until | None, unfinished: Callable[[str], N
     committer = _committer(frame, topics, scheduler, coordinator)
     shared = {"scheduler": scheduler, "fetcher": fetcher, "committer": committer}
     shared |= {"coordinator": coordinator, "topics": topics, "gates": gates}
-    turns = _turns(frame, **shared, unfinished=unfinished, held=holdings.all)
+    skips = Skips(frame.metrics, frame.name)
+    turns = _turns(frame, **shared, skips=skips, unfinished=unfinished, held=holdings.all)
     workers = _workers(frame, scheduler, turns, holdings)
     return Assembly(
         catalog=frame.ports.catalog,
         store=frame.ports.store,
         gates=gates,
         pausing=_pausing(frame, gates, holdings, committer, coordinator),
+        desk=OperatorDesk(
+            frame.name,
+            holdings=holdings,
+            scheduler=scheduler,
+            gates=gates,
+            catalog=frame.ports.catalog,
+            skips=skips,
+        ),
         bounds=bounds,
         topics=topics,
         holdings=holdings,

@@ -15,7 +15,7 @@ from headrace.channel.pausing import ProcessorBrakes
 from headrace.channel.reconfiguring import Reconfiguring
 from headrace.channel.settings import LiveSettings
 from headrace.clock import SYSTEM_CLOCK, Clock, Deadline
-from headrace.errors import FatalError
+from headrace.errors import FatalError, NotRunningError
 from headrace.processors import ChannelContext
 
 if TYPE_CHECKING:
@@ -23,8 +23,11 @@ if TYPE_CHECKING:
 
     from headrace.channel.activity import Activity
     from headrace.channel.bounds import Until
+    from headrace.channel.news import Sought
     from headrace.channel.ports import ChannelPorts
+    from headrace.channel.skips import Skip
     from headrace.config import Change, ChannelConfig, CoordinatorConfig
+    from headrace.config.kinds.targets import Target
     from headrace.metrics import Metrics, PartitionReading
     from headrace.processors import BatchProcessor
     from headrace.progress import Turning
@@ -233,6 +236,56 @@ class InboundKafkaChannel:
         what is to be given back is another member's to take.
         """
         return self._parts.pausing.wait(deadline)
+
+    def seek(
+        self, partition: TopicPartition, offset: int, *, by: str, deadline: Deadline
+    ) -> Sought:
+        """Have a paused partition go on at ``offset``, in the group and in its sink. Blocks.
+
+        Returns when that is committed. ``by`` says who; the log keeps it, and so does the history
+        of a sink that has one.
+
+        Raises:
+            RefusedError: the partition is not held or not paused, the offset is not in the log,
+                the sink's offset cannot be moved, or it was not done by the deadline.
+            KafkaUnavailableError: the partition's leader does not say what it has.
+        """
+        self._require_running()
+        return self._parts.desk.seek(partition, offset, by=by, deadline=deadline)
+
+    def find(self, target: Target, partition: TopicPartition, deadline: Deadline) -> int:
+        """Return the offset within the log that a target means for a paused partition. Blocks.
+
+        Raises as ``seek`` does.
+        """
+        self._require_running()
+        return self._parts.desk.find(target, partition, deadline)
+
+    def skip(self, partition: TopicPartition, offset: int, *, reason: str, by: str) -> Skip:
+        """Leave the record with exactly this offset out of the batches from now on.
+
+        Takes effect without a pause; a batch that has failed comes again at once, without the
+        record. Counted and logged once the commit is behind it. Other members do not know of it:
+        where the partition moves on before that, it is to be skipped there. Does not block.
+
+        Raises:
+            RefusedError: the partition is not held, or there is no such record to skip.
+        """
+        self._require_running()
+        return self._parts.desk.skip(partition, offset, reason=reason, by=by)
+
+    @property
+    def skips(self) -> list[Skip]:
+        """The records that are to be left out and that no commit is behind yet."""
+        return self._parts.desk.skips()
+
+    def _require_running(self) -> None:
+        if self._state is not ChannelState.RUNNING:
+            raise NotRunningError(
+                f"channel {self.name} is {self._state.value}",
+                value=self.name,
+                next_step="wait until it runs; a channel that failed needs a new start",
+            )
 
     @property
     def pauses(self) -> tuple[Pause, ...]:

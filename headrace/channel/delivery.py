@@ -20,6 +20,7 @@ from headrace.errors import (
     OwnershipLostError,
     SinkConflictError,
 )
+from headrace.processors import BatchResponse
 from headrace.records import Batch, made_at, offset_of
 from headrace.spans import NO_SPAN
 
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from headrace.channel.buffer import Cut
     from headrace.channel.partition import OwnedPartition
     from headrace.channel.parts import Parts
-    from headrace.processors import BatchResponse
     from headrace.records import Record
 
 log = structlog.get_logger(__name__)
@@ -47,15 +47,21 @@ class Delivery:
 
     def deliver(self, owned: OwnedPartition, cut: Cut) -> None:
         """Hand one batch out, and settle it at once if the answer is there."""
+        records = self._parts.skips.without(owned, cut)
         attempt = 1 if owned.outstanding else owned.attempts + 1
-        span = self._parts.tracer.batch(
-            self._parts.name, owned.partition, owned.epoch, cut.start, len(cut.records)
+        passes = not records
+        span = NO_SPAN
+        if not passes:
+            span = self._parts.tracer.batch(
+                self._parts.name, owned.partition, owned.epoch, cut.start, len(records)
+            )
+        batch = Batch(
+            owned, cut.start, records or cut.records, cut.next_offset, cut.size, attempt, span
         )
-        batch = Batch(owned, cut.start, cut.records, cut.next_offset, cut.size, attempt, span)
         owned.idle_since = None
         deadline = self._clock.monotonic() + self._parts.config.batch_timeout
-        answer = self._ask(owned, batch)
-        owned.outstanding.append(Outstanding(batch, cut, answer, deadline))
+        answer = _passed() if passes else self._ask(owned, batch)
+        owned.outstanding.append(Outstanding(batch, cut, answer, deadline, passes))
         if answer.done():
             self.settle(owned)
         else:
@@ -86,6 +92,9 @@ class Delivery:
         """Do what the answers ask for, in the order of their batches."""
         while owned.outstanding and owned.outstanding[0].answer.done():
             item = owned.outstanding.popleft()
+            if item.passes:
+                self._pass(owned, item)
+                return
             try:
                 response = item.answer.result()
                 effect = effect_of(response, _standing(owned, item.batch.next_offset))
@@ -98,6 +107,17 @@ class Delivery:
             self._apply(owned, effect, item)
             if not owned.outstanding:
                 owned.idle_since = self._clock.monotonic()
+
+    def _pass(self, owned: OwnedPartition, item: Outstanding) -> None:
+        """Move behind a batch of which nothing is delivered; all before it is answered."""
+        owned.idle_since = self._clock.monotonic()
+        if self._parts.policy.passed_over(owned, item):
+            owned.attempts = 0
+            self._commit(owned, Effect(item.batch.next_offset, None, 0.0, None, None), None)
+            return
+        owned.attempts += 1
+        self._move(owned, item.cut.start, [item.cut])
+        self._hold_back(owned, self._again(item, self._parts.backoff.seconds(owned.attempts)))
 
     def expire(self, owned: OwnedPartition) -> None:
         """Fail the oldest batch if its answer is overdue."""
@@ -257,6 +277,13 @@ class Delivery:
             done = bisect_left(records, effect.seek, key=offset_of)
         topic = batch.partition.topic
         self._parts.metrics.records.labels(self._parts.name, topic).inc(done)
+
+
+def _passed() -> Future[BatchResponse]:
+    """Return the answer that nobody has to give."""
+    answer: Future[BatchResponse] = Future()
+    answer.set_result(BatchResponse.advance())
+    return answer
 
 
 def _standing(owned: OwnedPartition, next_offset: int) -> Standing:

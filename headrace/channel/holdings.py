@@ -78,6 +78,12 @@ class Holdings:
         with self._lock:
             return [owned for owned in self._owned.values() if not owned.final]
 
+    def held(self, partition: TopicPartition) -> OwnedPartition | None:
+        """Return a partition that is held now, None if it is not."""
+        with self._lock:
+            owned = self._owned.get(partition)
+        return None if owned is None or owned.final else owned
+
     def touch_all(self) -> None:
         """Look at every partition again, because a gate opened or closed."""
         for owned in self.all():

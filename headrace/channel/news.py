@@ -6,8 +6,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     from headrace.coordinators.claims import Claim
     from headrace.errors import PartitionError
+    from headrace.records import TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,4 +61,37 @@ class LogReplaced:
     """
 
 
-News = Committed | Trouble | EpochRaised | OutOfRange | GapPassed | LogReplaced
+@dataclass(frozen=True, slots=True)
+class Sought:
+    """A partition that was moved; it is committed once ``sequence`` is stored."""
+
+    partition: TopicPartition
+    before: int
+    offset: int
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class SeekAsked:
+    """News for a partition: an operator wants it to go on at ``offset``."""
+
+    offset: int
+    by: str
+    outcome: Future[Sought]
+
+
+@dataclass(frozen=True, slots=True)
+class RecordSkipped:
+    """News for a partition: a record is left out from now on, which may be why a batch fails."""
+
+
+News = (
+    Committed
+    | Trouble
+    | EpochRaised
+    | OutOfRange
+    | GapPassed
+    | LogReplaced
+    | SeekAsked
+    | RecordSkipped
+)

@@ -34,12 +34,16 @@ _ENDING_STATES = (PartitionState.RELEASING, PartitionState.TERMINATING)
 
 @dataclass(slots=True)
 class Outstanding:
-    """A batch that was handed out, and where its answer will be. ``deadline`` is monotonic."""
+    """A batch that was handed out, and where its answer will be. ``deadline`` is monotonic.
+
+    One that ``passes`` was handed to nobody, because all its records are left out.
+    """
 
     batch: Batch
     cut: Cut
     answer: Future[BatchResponse]
     deadline: float
+    passes: bool = False
 
 
 class OwnedPartition:
@@ -271,7 +275,9 @@ class OwnedPartition:
         return earliest(self._delivery_due(), self._timeout_due(), self.idle_at)
 
     def _delivery_due(self) -> float | None:
-        if len(self.outstanding) >= self._settings.now.max_in_flight:
+        out = self.outstanding
+        # what comes behind a batch that passes is for a sink that has moved behind it as well
+        if len(out) >= self._settings.now.max_in_flight or (out and out[-1].passes):
             return None
         at = 0.0 if self.pending else self.buffer.due(self.limits)
         return None if at is None else max(at, self.not_before)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from headrace.channel.policy import FailurePolicy
     from headrace.channel.scheduler import Scheduler
     from headrace.channel.settings import LiveSettings
+    from headrace.channel.skips import Skips
     from headrace.clock import Clock
     from headrace.config import ChannelConfig
     from headrace.coordinators.coordinator import Coordinator
@@ -46,6 +47,7 @@ class Parts:
     topics: KnownTopics
     gates: Gates
     policy: FailurePolicy
+    skips: Skips
     metrics: Metrics
     tracer: Tracer
     clock: Clock

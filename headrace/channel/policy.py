@@ -46,12 +46,12 @@ class FailurePolicy:
         if most is None or owned.attempts < most:
             return again
         if config.policy == "skip":
-            return self._skip(owned, item, error) if self._passed_over(owned, item) else again
+            return self._skip(owned, item, error) if self.passed_over(owned, item) else again
         if config.policy == "stop":
             self._fail(error)
         return again
 
-    def _passed_over(self, owned: OwnedPartition, item: Outstanding) -> bool:
+    def passed_over(self, owned: OwnedPartition, item: Outstanding) -> bool:
         """Have a sink with offsets of its own move behind the batch; False if it could not."""
         processor = self._callbacks.processor
         try:

@@ -13,9 +13,12 @@ from headrace.channel.news import (
     GapPassed,
     LogReplaced,
     OutOfRange,
+    RecordSkipped,
+    SeekAsked,
     Trouble,
 )
 from headrace.channel.range_reset import RangeReset
+from headrace.channel.seeking import Seeking
 from headrace.channel.starting import Starting
 from headrace.channel.states import Ending, PartitionState
 from headrace.errors import CoordinationSuspendedError
@@ -39,6 +42,7 @@ class Turns:
         self._starting = Starting(parts)
         self._endings = Endings(parts, self._delivery)
         self._range_reset = RangeReset(parts)
+        self._seeking = Seeking(parts)
 
     def turn(self, owned: OwnedPartition) -> None:
         """Do one turn: news, answers and time-outs first, then at most one batch."""
@@ -134,17 +138,30 @@ class Turns:
                 self._committed(owned, news)
             case Trouble(error):
                 self._trouble(owned, error)
-            case OutOfRange(generation):
-                if generation == owned.buffer.generation:
-                    self._range_reset.reset(owned)
-            case GapPassed(generation, end):
-                if generation == owned.buffer.generation:
-                    owned.gap_end = end
+            case OutOfRange(generation) if generation == owned.buffer.generation:
+                self._range_reset.reset(owned)
+            case GapPassed(generation, end) if generation == owned.buffer.generation:
+                owned.gap_end = end
             case EpochRaised(claim):
                 owned.claim = claim
             case LogReplaced():
                 if owned.topic_id != self._parts.topics.topic_id(owned.partition):
                     self._range_reset.begin_anew(owned)
+            case SeekAsked() | RecordSkipped():
+                self._obey(owned, news)
+
+    def _obey(self, owned: OwnedPartition, news: SeekAsked | RecordSkipped) -> None:
+        """Do what an operator asks."""
+        if isinstance(news, SeekAsked):
+            self._seeking.seek(owned, news)
+        else:
+            self._try_at_once(owned)
+
+    def _try_at_once(self, owned: OwnedPartition) -> None:
+        """Deliver a batch that has failed again now: it is another one without the record."""
+        if owned.attempts:
+            owned.attempts = 0
+            owned.not_before = self._parts.clock.monotonic()
 
     def _trouble(self, owned: OwnedPartition, error: PartitionError) -> None:
         """Tell the processor, unless it has had its last callback for the partition."""
@@ -158,6 +175,10 @@ class Turns:
         processor = self._callbacks.processor
         for batch in owned.confirm(news):
             self._callbacks.ask(owned, partial(processor.on_batch_processed, batch))
+        self._parts.skips.committed(owned)
+        # somebody may wait for the commit of a partition that was moved
+        if owned.state is PartitionState.PAUSED:
+            self._parts.gates.pauses.progress()
         if self._range_reset.has_begun_anew(owned):
             owned.end(Ending.LOST)
             self._parts.coordinator.released(owned.claim, clean=False)

@@ -85,9 +85,9 @@ class Metrics:
         )
         self.skipped = self._counter(
             "skipped_records",
-            "Records passed over by policy.",
+            "Records passed over, by policy or as an operator asked.",
             *_TOPIC,
-            reason=("failed", "undecodable", "out_of_range"),
+            reason=("failed", "undecodable", "out_of_range", "operator"),
         )
         self.errors = self._counter(
             "processor_errors", "Errors handed to on_exception.", *_TOPIC, "error"

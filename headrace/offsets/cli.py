@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
+from headrace.config.kinds.targets import FORMS, parse_target
 from headrace.offsets.selection import Choice, parse_choice
-from headrace.offsets.targets import FORMS, parse_target
 
 if TYPE_CHECKING:
     from collections.abc import Callable

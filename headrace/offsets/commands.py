@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from headrace.config import Config
+    from headrace.config.kinds.targets import Target
     from headrace.offsets.planning import Plan
     from headrace.offsets.reading import Cluster, PartitionOffsets
     from headrace.offsets.selection import Choice
-    from headrace.offsets.targets import Target
     from headrace.records import TopicPartition
 
     #: Makes a plan of what was found.

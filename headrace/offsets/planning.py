@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from headrace.config.kinds.moments import format_moment
-from headrace.offsets.targets import At, Earliest, Latest, ShiftBy, To
+from headrace.config.kinds.targets import At, Earliest, Latest, ShiftBy, To
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from headrace.config.kinds.targets import Target
     from headrace.offsets.reading import PartitionOffsets
-    from headrace.offsets.targets import Target
     from headrace.records import TopicPartition
 
     #: Finds the first offset not older than a timestamp, None where all are older.

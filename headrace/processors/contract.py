@@ -128,6 +128,14 @@ class BatchProcessor(ABC):
         the batch delivered again instead.
         """
 
+    def move_offset(self, assignment: Assignment, offset: int, note: str) -> None:
+        """Move the sink's own offset to where an operator sends a paused partition. May block.
+
+        Only for processors whose ``stored_offset`` returns one; without this a seek is refused
+        for them. ``note`` says who wants it, for the sink's own history. An exception says that
+        nothing was moved. Called while nothing of the partition is outstanding.
+        """
+
     def on_idle(self, assignment: Assignment) -> BatchResponse | None:
         """Take note that nothing was delivered for ``idle_time``: once, until something is.
 

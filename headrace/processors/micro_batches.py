@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from headrace.records import Batch, TopicPartition
     from headrace.spans import Span
     from headrace.spark.decode import Decode
+    from headrace.spark.sinks.contract import OffsetMove
 
 log = structlog.get_logger(__name__)
 
@@ -73,6 +74,10 @@ class Engine(Protocol):
 
     def decode_as(self, decode: Decode) -> None:
         """Decode the next micro-batch in another way; the schema is the same."""
+        ...
+
+    def move_to(self, move: OffsetMove, note: str) -> None:
+        """Move one of the sink's offsets forward or back, as an operator asks; any thread."""
         ...
 
     def cancel(self, micro_batch_id: str) -> None:

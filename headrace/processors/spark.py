@@ -11,6 +11,7 @@ from headrace.processors.contract import BatchProcessor, ChannelContext
 from headrace.processors.micro_batches import Engine, MicroBatchRunner, commits_of
 from headrace.processors.pending import MergeLimits, OpenBatches, PendingBatch
 from headrace.spark.decode import Decode, Decoding, OnUndecodable
+from headrace.spark.sinks.contract import OffsetMove
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -132,6 +133,18 @@ class SparkProcessor(BatchProcessor):
             CommitConflictError: the sink does not stand where the batch begins.
         """
         self._engine.move(commits_of([batch]))
+
+    def move_offset(self, assignment: Assignment, offset: int, note: str) -> None:
+        """Move the sink's offset, forward or back, in a commit of its own. Blocks.
+
+        Raises:
+            HeadraceError: the sink keeps offsets and cannot move them.
+            CommitConflictError: somebody else writes to the sink.
+        """
+        stored = self._engine.stored_offset(assignment.identity)
+        if stored is not None and stored != offset:
+            move = OffsetMove(assignment.identity, assignment.partition, stored, offset)
+            self._engine.move_to(move, note)
 
     def close(self, deadline: Deadline) -> None:
         """Cancel what runs, end the lane and close the sink; answer what is left."""

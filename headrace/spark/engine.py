@@ -11,12 +11,14 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
+from headrace.errors import HeadraceError
 from headrace.spark import arrow
 from headrace.spark.decode import Decode, Decoder, undecodable_in
 from headrace.spark.failures import ReducerError, text_of
 from headrace.spark.lane import Lane
 from headrace.spark.micro_batch import MicroBatch
 from headrace.spark.reducer import load_reducer, send_by_value
+from headrace.spark.sinks.contract import OffsetKeeper
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
     from headrace.records import Batch, TopicPartition
     from headrace.spark.reducer import Reducer
     from headrace.spark.runtime import SparkRuntime
-    from headrace.spark.sinks.contract import PartitionCommit, Sink
+    from headrace.spark.sinks.contract import OffsetMove, PartitionCommit, Sink
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +154,17 @@ class SparkEngine:
         """Move the sink's offsets without data, as a micro-batch without a result does."""
         micro_batch = MicroBatch(uuid.uuid4().hex[:16], "", ())
         self._sink.commit(self._sink.stage(micro_batch, None), offsets)
+
+    def move_to(self, move: OffsetMove, note: str) -> None:
+        """Move one of the sink's offsets forward or back. Any thread; blocks.
+
+        Raises:
+            HeadraceError: the sink keeps offsets and cannot move them.
+        """
+        if not isinstance(self._sink, OffsetKeeper):
+            name = type(self._sink).__name__
+            raise HeadraceError(f"{name} keeps offsets and has no move_offsets; give it one")
+        self._sink.move_offsets([move], note)
 
     def cancel(self, micro_batch_id: str) -> None:
         """Cancel the micro-batch's jobs, if they run. On a thread of its own: does not block."""

@@ -78,6 +78,38 @@ def test_commands_pause_and_stop_a_daemon(site: Site) -> None:
     assert _headrace(daemon, "status").returncode == 3
 
 
+def test_a_poison_record_is_skipped_while_the_daemon_runs(site: Site) -> None:
+    """The partition that it holds up goes on at once, without it, and it is counted."""
+    site.broker.produce(site.partition(0), b"a", b"poison", b"c")
+    stuck = {"backoff": "1h", "max_backoff": "1h"}
+    daemon = site.run("refuse_poison", on_error=stuck)
+    daemon.wait_event("processor_error")
+    skipped = _headrace(daemon, "skip", f"{site.topic}:0:1", "--reason", "no JSON")
+    assert skipped.returncode == 0, skipped.stderr
+    eventually(lambda: site.offsets()[0] == 3)
+    assert site.seen() == ["a", "c"]
+    assert daemon.wait_event("record_left_out")["offset"] == 1
+    again = _headrace(daemon, "skip", f"{site.topic}:0:1", "--reason", "no JSON")
+    assert (again.returncode, "3 is committed" in again.stderr) == (1, True)
+
+
+def test_a_paused_daemon_goes_on_where_it_is_sent(site: Site) -> None:
+    """A seek is refused while the channel runs; while it rests the group's offset moves."""
+    site.broker.produce(site.partition(0), b"a", b"b", b"c")
+    daemon = site.run()
+    eventually(lambda: site.offsets() == [3, 0])
+    place = f"{site.topic}:0:1"
+    assert _headrace(daemon, "seek", place).returncode == 1
+    assert _headrace(daemon, "pause").returncode == 0
+    moved = _headrace(daemon, "seek", place)
+    assert (moved.returncode, moved.stdout) == (0, f"{site.topic}:0 from 3 to 1\n"), moved.stderr
+    assert site.offsets() == [1, 0]
+    assert site.seen() == ["a", "b", "c"]
+    assert _headrace(daemon, "resume").returncode == 0
+    eventually(lambda: site.offsets() == [3, 0])
+    assert site.seen() == ["a", "b", "c", "b", "c"]
+
+
 def test_a_stop_is_heard_during_the_start(site: Site) -> None:
     """A daemon that waits for Kafka in its start is stopped by a command, and exits with 0."""
     document = site.document()

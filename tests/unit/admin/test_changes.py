@@ -11,6 +11,7 @@ from structlog.testing import capture_logs
 
 from headrace.channel.pauses import PauseMode, PauseReason
 from headrace.clock import Deadline
+from headrace.errors import KafkaUnavailableError
 from headrace.local.waiting import wait_for
 from headrace.logs import levels, set_level
 from headrace.records import TopicPartition
@@ -117,6 +118,61 @@ def test_what_is_no_document_is_refused_in_the_same_shape(scene: Scene, content:
     answer = scene.client.post(PAUSE, headers=headers, content=content)
     assert answer.status_code in {400, 422}
     assert answer.json().keys() == {"error", "message", "value", "next_step"}
+
+
+@pytest.mark.parametrize(
+    ("action", "body", "error"),
+    [
+        ("seek", {"topic": "events", "partition": 0, "offset": 3}, "not_paused"),
+        ("reset", {"to": "earliest"}, "not_paused"),
+        (
+            "skip",
+            {"topic": "events", "partition": 0, "offset": 3, "reason": "-"},
+            "committed_already",
+        ),
+    ],
+)
+def test_what_the_channel_refuses_is_a_conflict_by_name(
+    scene: Scene, action: str, body: dict[str, Any], error: str
+) -> None:
+    """Moving what runs and skipping what is done with are a 409 with value and next step."""
+    answer = scene.post(f"/api/v1/channels/member/{action}", **body)
+    assert (answer.status_code, answer.json()["error"]) == (409, error)
+    assert answer.json()["value"]
+    assert answer.json()["next_step"]
+
+
+def test_a_reset_moves_all_or_nothing_that_could_be_known(scene: Scene) -> None:
+    """One partition that is not paused keeps all of them where they are."""
+    _channel(scene).pause(by="test", partition=TopicPartition("events", 0))
+    assert _channel(scene).wait_paused(Deadline.after(10))
+    answer = scene.post("/api/v1/channels/member/reset", to="earliest")
+    assert answer.json()["error"] == "not_paused"
+    assert {each.position for each in _channel(scene).activities()} == {10}
+    answer = scene.post("/api/v1/channels/member/reset", to="earliest", topic="events", partition=0)
+    assert answer.json()["moved"] == [
+        {"topic": "events", "partition": 0, "before": 10, "offset": 0}
+    ]
+
+
+def test_a_reset_that_fails_midway_says_how_far_it_got(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was moved before a failure is named."""
+    channel = _channel(scene)
+    channel.pause(by="test")
+    assert channel.wait_paused(Deadline.after(10))
+    seek = channel.seek
+
+    def failing(partition: TopicPartition, offset: int, **options: Any) -> Any:
+        if partition.partition == 1:
+            raise KafkaUnavailableError("no leader")
+        return seek(partition, offset, **options)
+
+    monkeypatch.setattr(channel, "seek", failing)
+    answer = scene.post("/api/v1/channels/member/reset", to="offset:4")
+    assert (answer.status_code, answer.json()["error"]) == (409, "partly_done")
+    assert answer.json()["message"] == "events-0 moved, then: no leader"
 
 
 def test_each_change_leaves_a_line_in_the_log(scene: Scene) -> None:

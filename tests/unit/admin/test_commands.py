@@ -15,6 +15,7 @@ from headrace.channel.pauses import PauseReason
 from headrace.cli import app
 from headrace.clock import Deadline
 from headrace.config import load
+from tests.unit.channel.in_memory import P0, eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -91,16 +92,6 @@ def test_the_status_is_json_for_scripts(desk: Desk) -> None:
     assert [channel["name"] for channel in found["channels"]] == ["member"]
 
 
-def test_a_probe_fails_while_the_process_is_not_ready(desk: Desk) -> None:
-    """With --check the exit code and standard error say that it is not ready, and why."""
-    assert desk.run("status", "--check").exit_code == 0
-    desk.scene.controller.session.suspend()
-    result = desk.run("status", "--check")
-    assert result.exit_code == 1
-    assert "the ZooKeeper session is suspended" in result.stderr
-    desk.scene.controller.session.resume()
-
-
 def test_a_pause_and_its_end_take_one_command_each(desk: Desk) -> None:
     """The only channel need not be named; who paused it stands in the status."""
     result = desk.run("pause", "--reason", "lunch", "--for", "30m")
@@ -137,6 +128,37 @@ def test_a_stop_is_passed_on(desk: Desk) -> None:
     assert len(desk.scene.stops) == 1
 
 
+def test_a_paused_partition_is_moved_and_named(desk: Desk) -> None:
+    """One offset, or a target for all partitions of the channel: each is shown from where to."""
+    desk.run("pause")
+    assert desk.run("seek", "events:1:3").output == "events:1 from 10 to 3\n"
+    assert desk.run("seek", "events:0", "--to", "shift-by:-2").output == "events:0 from 10 to 8\n"
+    assert desk.run("seek", "member", "--to", "earliest").output == (
+        "events:0 from 8 to 0\nevents:1 from 3 to 0\n"
+    )
+
+
+def test_what_cannot_be_moved_or_skipped_is_a_refusal(desk: Desk) -> None:
+    """A channel that runs, and a record that is done with: exit code 1 with what to do."""
+    running = desk.run("seek", "events:1:3")
+    assert (running.exit_code, "pause the channel member" in running.output) == (1, True)
+    done = desk.run("skip", "events:1:3", "--reason", "no JSON")
+    assert (done.exit_code, "10 is committed" in done.output) == (1, True)
+
+
+def test_a_record_is_skipped_by_its_place(desk: Desk) -> None:
+    """While delivery rests the skip stands in the status, with why and who."""
+    desk.run("pause")
+    desk.scene.controller.broker.produce(P0, b"poison")
+    channel = _channel(desk)
+    eventually(lambda: any(each.high_watermark == 11 for each in channel.activities()))
+    result = desk.run("skip", "events:0:10", "--reason", "no JSON")
+    assert (result.exit_code, result.output) == (0, "events:0:10 is left out from now on\n")
+    (skip,) = desk.scene.get("/api/v1/channels/member").json()["skips"]
+    assert (skip["partition"], skip["offset"], skip["reason"]) == (0, 10, "no JSON")
+    assert "@" in skip["by"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
@@ -145,6 +167,10 @@ def test_a_stop_is_passed_on(desk: Desk) -> None:
         (["pause", "--partition", "events"], 2, "TOPIC:N"),
         (["pause", "--partition", "evens:0"], 2, "did you mean events?"),
         (["pause", "--partition", "events:7"], 1, "there is no partition events-7"),
+        (["seek", "events:1"], 2, "TOPIC:PARTITION:OFFSET"),
+        (["seek", "member", "--to", "yesterday"], 1, "earliest, latest"),
+        (["skip", "events:1:x", "--reason", "-"], 2, "TOPIC:PARTITION:OFFSET"),
+        (["skip", "events:1:3"], 2, "--reason"),
         (["pause", "--for", "soon"], 2, "is not a time such as"),
         (["pause", "--until", "2001-01-01"], 1, "over before it begins"),
         (["loglevel", "loud"], 1, "level"),

@@ -1,9 +1,9 @@
 from __future__ import annotations
 
+from headrace.config.kinds.targets import At, Earliest, Latest, ShiftBy, Target, To
 from headrace.kafka.ports import StoredOffset
 from headrace.offsets.planning import Change, plan_reset
 from headrace.offsets.reading import PartitionOffsets
-from headrace.offsets.targets import At, Earliest, Latest, ShiftBy, Target, To
 from headrace.records import TopicPartition
 
 P0 = TopicPartition("events", 0)

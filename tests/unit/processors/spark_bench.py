@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from headrace.records import Batch
     from headrace.spark.decode import Decode
     from headrace.spark.micro_batch import MicroBatch
-    from headrace.spark.sinks.contract import PartitionCommit
+    from headrace.spark.sinks.contract import OffsetMove, PartitionCommit
 
 ADVANCE = BatchResponse.advance()
 
@@ -40,6 +40,7 @@ class Engine:
     commit_script: list[Exception | None] = field(default_factory=list)
     jobs: list[MicroBatch] = field(default_factory=list)
     stored: list[list[PartitionCommit]] = field(default_factory=list)
+    moves: list[tuple[OffsetMove, str]] = field(default_factory=list)
     moved: list[list[PartitionCommit]] = field(default_factory=list)
     discarded: list[str] = field(default_factory=list)
     cancelled: list[str] = field(default_factory=list)
@@ -99,6 +100,10 @@ class Engine:
     def move(self, offsets: Sequence[PartitionCommit]) -> None:
         """Take note."""
         self.moved.append(list(offsets))
+
+    def move_to(self, move: OffsetMove, note: str) -> None:
+        """Take note."""
+        self.moves.append((move, note))
 
     def cancel(self, micro_batch_id: str) -> None:
         """Take note."""

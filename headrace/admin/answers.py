@@ -1,0 +1,63 @@
+"""What the API answers to changes; see ``headrace.admin.documents``."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from headrace.admin.documents import Document, Number, Offset, PauseStatus
+from headrace.admin.ports import Phase
+
+
+class PauseAnswer(Document):
+    """A pause that began."""
+
+    pause: PauseStatus
+    """The pause."""
+    acknowledged: bool | None
+    """Whether all pauses of the channel had their effect by the end of the wait: nothing is being
+    processed, what was answered is committed. Null: nobody waited."""
+
+
+class ResumeAnswer(Document):
+    """A pause that ended."""
+
+    resumed: PauseStatus | None
+    """The pause; null: there was none."""
+    pauses: list[PauseStatus]
+    """Those that go on."""
+
+
+class SeekAnswer(Document):
+    """A partition that was moved; that is committed."""
+
+    topic: str
+    """Its topic."""
+    partition: Number
+    """Its number."""
+    before: Offset
+    """Where it would have gone on."""
+    offset: Offset
+    """Where it goes on."""
+
+
+class ResetAnswer(Document):
+    """Partitions that were moved."""
+
+    moved: list[SeekAnswer]
+    """All of those that this process holds, or the one that was named."""
+
+
+class LogLevelAnswer(Document):
+    """How much is logged now."""
+
+    levels: dict[str, str]
+    """By logger the least severity that is logged; "" stands for all others."""
+    reverts_at: datetime | None
+    """When it goes back to what it was."""
+
+
+class StopAnswer(Document):
+    """A stop that was asked for."""
+
+    phase: Phase
+    """Where the process is in its life: the stop begins within a second."""

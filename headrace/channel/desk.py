@@ -1,0 +1,188 @@
+"""What operators ask of single partitions of a running channel: to move them, and to skip."""
+
+from __future__ import annotations
+
+from concurrent.futures import CancelledError, Future
+from typing import TYPE_CHECKING
+
+import structlog
+
+from headrace.channel.news import RecordSkipped, SeekAsked, Sought
+from headrace.channel.seeking import not_paused
+from headrace.channel.skips import Skip, Skips
+from headrace.channel.states import PartitionState
+from headrace.config.kinds.targets import At, Earliest, Latest, ShiftBy, Target, To
+from headrace.errors import (
+    CommittedAlreadyError,
+    NoSuchOffsetError,
+    NotHeldError,
+    UnfinishedError,
+)
+
+if TYPE_CHECKING:
+    from headrace.channel.gates import Gates
+    from headrace.channel.holdings import Holdings
+    from headrace.channel.partition import OwnedPartition
+    from headrace.channel.scheduler import Scheduler
+    from headrace.clock import Deadline
+    from headrace.kafka.ports import TopicCatalog
+    from headrace.records import TopicPartition
+
+log = structlog.get_logger(__name__)
+
+
+class OperatorDesk:
+    """Safe on any thread. What blocks says so; nothing blocks for longer than its deadline."""
+
+    def __init__(
+        self,
+        channel: str,
+        *,
+        holdings: Holdings,
+        scheduler: Scheduler,
+        gates: Gates,
+        catalog: TopicCatalog,
+        skips: Skips,
+    ) -> None:
+        self._channel = channel
+        self._holdings = holdings
+        self._scheduler = scheduler
+        self._gates = gates
+        self._catalog = catalog
+        self._skips = skips
+
+    # --- moving -----------------------------------------------------------------------------
+
+    def seek(
+        self, partition: TopicPartition, offset: int, *, by: str, deadline: Deadline
+    ) -> Sought:
+        """Have a paused partition go on at ``offset``, and wait until that is committed. Blocks.
+
+        Raises:
+            RefusedError: it is not held, not paused, the offset is not in the log, the sink's
+                offset cannot be moved, or it was not done in time.
+            KafkaUnavailableError: the partition's leader does not say what it has.
+        """
+        owned = self._resting(partition)
+        outcome: Future[Sought] = Future()
+        owned.tell(SeekAsked(offset, by, outcome))
+        self._scheduler.touch(owned)
+        self._gates.pauses.wait(lambda: outcome.done() or owned.final, deadline)
+        if outcome.cancel() or not outcome.done():
+            raise _unfinished(partition, owned, offset)
+        try:
+            sought = outcome.result(0)
+        except CancelledError:
+            raise _unfinished(partition, owned, offset) from None
+        stored = self._gates.pauses.wait(
+            lambda: owned.stored >= sought.sequence or owned.final, deadline
+        )
+        if not stored or owned.stored < sought.sequence:
+            raise UnfinishedError(
+                f"{partition} was moved to {offset}, but that is not known to be committed",
+                value=str(offset),
+                next_step="look at its committed offset, and seek again if it is another",
+            )
+        return sought
+
+    def find(self, target: Target, partition: TopicPartition, deadline: Deadline) -> int:
+        """Return the offset that a target means for a paused partition, within its log. Blocks.
+
+        Raises:
+            RefusedError: the partition is not held or not paused.
+            KafkaUnavailableError: the partition's leader does not say what it has.
+        """
+        owned = self._resting(partition)
+        low, high = self._catalog.watermarks(partition, deadline)
+        match target:
+            case Earliest():
+                wanted = low
+            case Latest():
+                wanted = high
+            case To(offset):
+                wanted = offset
+            case ShiftBy(count):
+                wanted = owned.position + count
+            case At(timestamp):
+                found = self._catalog.offset_at(partition, timestamp, deadline)
+                wanted = high if found is None else found
+        return max(low, min(wanted, high))
+
+    # --- skipping ---------------------------------------------------------------------------
+
+    def skip(self, partition: TopicPartition, offset: int, *, reason: str, by: str) -> Skip:
+        """Leave one record out from the next delivery on, without a pause. Does not block.
+
+        A batch that has failed with it comes again at once. Holds in this process until the
+        offset behind the record is committed.
+
+        Raises:
+            RefusedError: the partition is not held, the record is done with, or it is not there.
+        """
+        owned = self._held(partition)
+        if offset < max(owned.committed or 0, owned.advanced):
+            raise CommittedAlreadyError(
+                f"{partition}: the record at {offset} is done with, {owned.committed} is committed",
+                value=str(offset),
+                next_step="there is nothing left to skip; to read it again, pause and seek",
+            )
+        end = owned.high_watermark
+        if end is not None and offset >= end:
+            raise NoSuchOffsetError(
+                f"{partition}: the log ends at {end}, there is no record {offset} yet",
+                value=str(offset),
+                next_step="the status has the position, which is where a failing batch begins",
+            )
+        skip = Skip(partition, offset, reason, by)
+        self._skips.add(owned, skip)
+        owned.tell(RecordSkipped())
+        self._scheduler.touch(owned)
+        log.warning(
+            "skip_asked",
+            channel=self._channel,
+            topic=partition.topic,
+            partition=partition.partition,
+            offset=offset,
+            reason=reason,
+            by=by,
+        )
+        return skip
+
+    def skips(self) -> list[Skip]:
+        """Return the records that are to be left out and are not committed yet."""
+        return self._skips.all()
+
+    # --- parts ------------------------------------------------------------------------------
+
+    def _held(self, partition: TopicPartition) -> OwnedPartition:
+        owned = self._holdings.held(partition)
+        if owned is None:
+            raise NotHeldError(
+                f"{partition} is not held by this process",
+                value=str(partition),
+                next_step="ask the member that owns it; headrace group says which",
+            )
+        return owned
+
+    def _resting(self, partition: TopicPartition) -> OwnedPartition:
+        owned = self._held(partition)
+        rests = self._gates.pauses.rests(partition)
+        if not rests or owned.state is not PartitionState.PAUSED:
+            raise not_paused(self._channel, owned)
+        return owned
+
+
+def _unfinished(
+    partition: TopicPartition, owned: OwnedPartition, offset: int
+) -> NotHeldError | UnfinishedError:
+    if owned.final:
+        return NotHeldError(
+            f"{partition} ended while it was to be moved",
+            value=str(partition),
+            next_step="ask the member that owns it; headrace group says which",
+        )
+    return UnfinishedError(
+        f"{partition} was not moved to {offset} in time",
+        value=str(offset),
+        next_step="see what the partition is doing with headrace status, and seek again",
+    )

@@ -1,0 +1,100 @@
+"""Records that an operator has left out, so that what stands behind them is delivered."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from threading import Lock
+from typing import TYPE_CHECKING
+
+import structlog
+
+from headrace.records import offset_of
+
+if TYPE_CHECKING:
+    from headrace.channel.buffer import Cut
+    from headrace.channel.partition import OwnedPartition
+    from headrace.metrics import Metrics
+    from headrace.records import Record, TopicPartition
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Skip:
+    """A record that is to be left out: its own offset, why, and who wants it."""
+
+    partition: TopicPartition
+    offset: int
+    reason: str
+    by: str
+
+
+@dataclass(slots=True)
+class _Wanted:
+    """A skip, and whether the last batch that reaches over the record was without it."""
+
+    skip: Skip
+    left_out: bool = False
+
+
+class Skips:
+    """What is to be left out of batches, until it is committed. Safe on any thread.
+
+    It belongs to the log and not to a claim: it holds as long as this process runs, also where the
+    partition goes and comes back, but other members do not know of it.
+    """
+
+    def __init__(self, metrics: Metrics, channel: str) -> None:
+        self._metrics = metrics
+        self._channel = channel
+        self._lock = Lock()
+        self._wanted: dict[str, dict[int, _Wanted]] = {}
+
+    def add(self, owned: OwnedPartition, skip: Skip) -> None:
+        """Leave the record out of the batches that are handed out from now on."""
+        with self._lock:
+            self._wanted.setdefault(owned.identity, {})[skip.offset] = _Wanted(skip)
+
+    def all(self) -> list[Skip]:
+        """Return what is not done yet, by partition and offset."""
+        with self._lock:
+            found = [each.skip for wanted in self._wanted.values() for each in wanted.values()]
+        return sorted(found, key=lambda skip: (skip.partition, skip.offset))
+
+    def without(self, owned: OwnedPartition, cut: Cut) -> list[Record]:
+        """Return the records to hand out: those of ``cut`` itself where none is left out."""
+        if owned.identity not in self._wanted:
+            return cut.records
+        with self._lock:
+            concerned = {
+                offset: each
+                for offset, each in self._wanted.get(owned.identity, {}).items()
+                if cut.start <= offset < cut.next_offset
+            }
+            if not concerned:
+                return cut.records
+            for each in concerned.values():
+                each.left_out = True
+        return [record for record in cut.records if offset_of(record) not in concerned]
+
+    def committed(self, owned: OwnedPartition) -> None:
+        """Count and log what is done: the commit of ``owned`` is behind it."""
+        if owned.identity not in self._wanted or owned.committed is None:
+            return
+        with self._lock:
+            wanted = self._wanted.get(owned.identity, {})
+            done = [wanted.pop(offset) for offset in sorted(wanted) if offset < owned.committed]
+            if not wanted:
+                self._wanted.pop(owned.identity, None)
+        for each in done:
+            self._tell(each)
+
+    def _tell(self, done: _Wanted) -> None:
+        topic, number = done.skip.partition
+        facts = {"channel": self._channel, "topic": topic, "partition": number}
+        facts |= {"offset": done.skip.offset, "reason": done.skip.reason, "by": done.skip.by}
+        if done.left_out:
+            self._metrics.skipped.labels(self._channel, topic, "operator").inc()
+            log.warning("record_left_out", **facts)
+        else:
+            log.warning("skip_came_late", **facts)

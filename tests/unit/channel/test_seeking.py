@@ -1,0 +1,216 @@
+"""Moving the partitions of a paused channel."""
+
+from __future__ import annotations
+
+from threading import Event
+from typing import TYPE_CHECKING
+
+import pytest
+from structlog.testing import capture_logs
+
+from headrace.clock import Deadline
+from headrace.config.kinds.targets import At, Earliest, Latest, ShiftBy, Target, To
+from headrace.errors import (
+    NoSuchOffsetError,
+    NotHeldError,
+    NotPausedError,
+    SinkOffsetsError,
+    UnfinishedError,
+)
+from headrace.processors import BatchResponse
+from headrace.records import TopicPartition
+from headrace.testing import InMemoryBroker, in_memory_channel, running
+from tests.unit.channel.in_memory import P0, P1, committed, values
+from tests.unit.channel.recorder import PATIENCE, Recorder
+
+if TYPE_CHECKING:
+    from headrace.channel.channel import InboundKafkaChannel
+    from headrace.channel.news import Sought
+    from headrace.records import Assignment, Batch
+
+
+class Movable(Recorder):
+    """A processor with a sink whose offsets can be moved."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.moved: list[tuple[int, int, str]] = []
+        self.refuses: Exception | None = None
+
+    def move_offset(self, assignment: Assignment, offset: int, note: str) -> None:
+        """Note it."""
+        if self.refuses is not None:
+            raise self.refuses
+        number = assignment.partition.partition
+        self.moved.append((self.stored[number], offset, note))
+        self.stored[number] = offset
+
+
+def _paused(channel: InboundKafkaChannel, broker: InMemoryBroker) -> None:
+    """Pause where ten records of the first partition are committed."""
+    assert committed(broker, P0, 10)
+    channel.pause(by="test")
+    assert channel.wait_paused(Deadline.after(PATIENCE))
+
+
+def _seek(channel: InboundKafkaChannel, offset: int, partition: TopicPartition = P0) -> Sought:
+    return channel.seek(partition, offset, by="ann", deadline=Deadline.after(PATIENCE))
+
+
+def test_a_paused_partition_goes_on_where_it_is_sent(broker: InMemoryBroker) -> None:
+    """Back and forth: committed before the call returns, and delivered from there on resume."""
+    broker.produce(P0, *values(10))
+    recorder = Recorder()
+    channel = in_memory_channel(recorder, broker)
+    with capture_logs() as lines, running(channel):
+        _paused(channel, broker)
+        assert (_seek(channel, 9).before, _seek(channel, 4).before) == (10, 9)
+        assert committed(broker, P0, 4)
+        assert {each.state for each in channel.activities()} == {"paused"}
+        assert recorder.delivered() == [(0, 10, 1)]
+        channel.resume(by="test")
+        assert committed(broker, P0, 10)
+    assert recorder.delivered() == [(0, 10, 1), (4, 10, 1)]
+    moves = [(m["before"], m["position"]) for m in lines if m["event"] == "position_sought"]
+    assert moves == [(10, 9), (9, 4)]
+
+
+def test_what_is_not_paused_is_not_moved(broker: InMemoryBroker) -> None:
+    """While anything could be delivered, a seek is refused, and of what is not held anyway."""
+    broker.produce(P0, *values(10))
+    channel = in_memory_channel(Recorder(), broker)
+    with running(channel):
+        assert committed(broker, P0, 10)
+        with pytest.raises(NotPausedError, match="waiting"):
+            _seek(channel, 3)
+        channel.pause(by="test", partition=P1)
+        assert channel.wait_paused(Deadline.after(PATIENCE))
+        with pytest.raises(NotPausedError):
+            _seek(channel, 3)
+        assert _seek(channel, 0, P1).offset == 0
+        with pytest.raises(NotHeldError):
+            _seek(channel, 0, TopicPartition("events", 9))
+    assert committed(broker, P0, 10)
+
+
+def test_a_pause_that_is_not_true_yet_lets_nothing_be_moved(broker: InMemoryBroker) -> None:
+    """As long as a batch is out the partition is not paused, whoever asked for it."""
+    broker.produce(P0, *values(10))
+    recorder = Recorder()
+    recorder.answer = recorder.later
+    channel = in_memory_channel(recorder, broker)
+    with running(channel):
+        recorder.wait(lambda: bool(recorder.futures))
+        channel.pause(by="test")
+        with pytest.raises(NotPausedError):
+            _seek(channel, 3)
+        recorder.futures[0].set_result(BatchResponse.advance())
+
+
+def test_an_offset_that_the_log_does_not_have_is_refused(broker: InMemoryBroker) -> None:
+    """The message has what there is; nothing moves."""
+    broker.produce(P0, *values(10))
+    channel = in_memory_channel(Recorder(), broker)
+    with running(channel):
+        _paused(channel, broker)
+        with pytest.raises(NoSuchOffsetError, match="from 0 to 10, not 11"):
+            _seek(channel, 11)
+        assert [each.position for each in channel.activities()] == [10, 0]
+
+
+def test_the_sinks_offset_moves_first_and_says_who(broker: InMemoryBroker) -> None:
+    """A sink that keeps offsets is sent there as well, with a note for its history."""
+    broker.produce(P0, *values(10))
+    processor = Movable()
+    processor.stored[0] = 10
+    channel = in_memory_channel(processor, broker)
+    with running(channel):
+        _paused(channel, broker)
+        _seek(channel, 4)
+    assert processor.moved == [(10, 4, "seek by ann")]
+
+
+def test_a_sink_that_does_not_move_keeps_everything_where_it_is(broker: InMemoryBroker) -> None:
+    """Its error is a refusal by name, and position and commit stay."""
+    broker.produce(P0, *values(10))
+    processor = Movable()
+    processor.stored[0] = 10
+    processor.refuses = OSError("the disk is full")
+    channel = in_memory_channel(processor, broker)
+    with running(channel):
+        _paused(channel, broker)
+        with pytest.raises(SinkOffsetsError, match="the disk is full"):
+            _seek(channel, 4)
+        assert [each.position for each in channel.activities()] == [10, 0]
+
+
+def test_a_processor_that_keeps_offsets_out_of_reach_is_named(broker: InMemoryBroker) -> None:
+    """Where a start would go by offsets that cannot be moved, a seek is refused."""
+    broker.produce(P0, *values(10))
+    recorder = Recorder()
+    recorder.stored[0] = 10
+    channel = in_memory_channel(recorder, broker)
+    with running(channel):
+        _paused(channel, broker)
+        with pytest.raises(SinkOffsetsError, match="Recorder keeps offsets of its own"):
+            _seek(channel, 4)
+
+
+def test_a_seek_that_takes_too_long_is_told(broker: InMemoryBroker) -> None:
+    """A sink that hangs costs the caller its deadline and no more, and the error says so."""
+    broker.produce(P0, *values(10))
+    processor, gate = Movable(), Event()
+    processor.stored[0] = 10
+    channel = in_memory_channel(processor, broker)
+    with running(channel):
+        _paused(channel, broker)
+        processor.move_offset = lambda *_: gate.wait(PATIENCE)  # type: ignore[method-assign,assignment]
+        with pytest.raises(UnfinishedError):
+            channel.seek(P0, 4, by="ann", deadline=Deadline.after(0.05))
+        gate.set()
+
+
+@pytest.mark.parametrize(
+    ("target", "offset"),
+    [
+        (Earliest(), 0),
+        (Latest(), 10),
+        (To(7), 7),
+        (To(99), 10),
+        (ShiftBy(-3), 7),
+        (ShiftBy(-30), 0),
+        (At(10**15), 10),
+    ],
+    ids=str,
+)
+def test_targets_are_found_within_the_log(
+    broker: InMemoryBroker, target: Target, offset: int
+) -> None:
+    """Each form of a target means an offset that the log has."""
+    broker.produce(P0, *values(10))
+    channel = in_memory_channel(Recorder(), broker)
+    with running(channel):
+        _paused(channel, broker)
+        assert channel.find(target, P0, Deadline.after(PATIENCE)) == offset
+
+
+def test_batches_of_before_a_seek_are_not_delivered_after_it(broker: InMemoryBroker) -> None:
+    """What was fetched and not delivered is dropped: delivery goes on at the new offset only."""
+    broker.produce(P0, *values(10))
+    gate, recorder = Event(), Recorder()
+
+    def slow(_: Batch) -> BatchResponse:
+        gate.wait(PATIENCE)
+        return BatchResponse.advance()
+
+    recorder.answer = slow
+    channel = in_memory_channel(recorder, broker, batch={"max_records": 2})
+    with running(channel):
+        recorder.wait(lambda: bool(recorder.batches))
+        channel.pause(by="test")
+        gate.set()
+        assert channel.wait_paused(Deadline.after(PATIENCE))
+        _seek(channel, 8)
+        channel.resume(by="test")
+        assert committed(broker, P0, 10)
+    assert recorder.delivered() == [(0, 2, 1), (8, 10, 1)]

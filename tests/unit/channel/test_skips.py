@@ -1,0 +1,145 @@
+"""Leaving single records out of a running channel."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from structlog.testing import capture_logs
+
+from headrace.errors import (
+    CommittedAlreadyError,
+    NoSuchOffsetError,
+    NotHeldError,
+    NotRunningError,
+    SinkConflictError,
+)
+from headrace.metrics import Metrics
+from headrace.processors import BatchResponse
+from headrace.records import TopicPartition, offset_of
+from headrace.testing import InMemoryBroker, in_memory_channel, running
+from tests.unit.channel.in_memory import P0, P1, committed, eventually, values
+from tests.unit.channel.recorder import Recorder
+
+if TYPE_CHECKING:
+    from headrace.channel.channel import InboundKafkaChannel
+    from headrace.records import Batch
+
+#: A failure holds its partition back for longer than any test lasts.
+STUCK = {"backoff": "1h", "max_backoff": "1h"}
+
+
+def _poisoned(batch: Batch) -> BatchResponse:
+    if any(record.value() == b"poison" for record in batch.records):
+        raise ValueError("cannot be processed")
+    return BatchResponse.advance()
+
+
+def _backs_off(channel: InboundKafkaChannel) -> None:
+    eventually(lambda: any(each.attempts == 1 for each in channel.activities()))
+
+
+def _delivered(recorder: Recorder) -> list[list[int]]:
+    return [[offset_of(record) for record in batch.records] for batch in recorder.batches]
+
+
+def test_a_poison_record_is_left_out_while_its_batch_backs_off(broker: InMemoryBroker) -> None:
+    """The rest of the batch is delivered at once, from the same start; it is logged and counted."""
+    broker.produce(P0, b"0", b"1", b"poison", b"3")
+    metrics, recorder = Metrics(), Recorder(_poisoned)
+    channel = in_memory_channel(recorder, broker, metrics=metrics, on_error=STUCK)
+    with capture_logs() as lines, running(channel):
+        _backs_off(channel)
+        skip = channel.skip(P0, 2, reason="no JSON", by="ann")
+        assert channel.skips == [skip]
+        assert committed(broker, P0, 4)
+        eventually(lambda: channel.skips == [])
+    assert _delivered(recorder) == [[0, 1, 2, 3], [0, 1, 3]]
+    assert {(batch.start, batch.next_offset) for batch in recorder.batches} == {(0, 4)}
+    assert metrics.total(metrics.skipped, channel="member", reason="operator") == 1
+    asked, done = [line for line in lines if line["event"] in {"skip_asked", "record_left_out"}]
+    assert (asked["offset"], asked["by"]) == (2, "ann")
+    assert (done["offset"], done["reason"]) == (2, "no JSON")
+
+
+def test_a_batch_of_nothing_else_is_passed_over_in_the_sink_too(broker: InMemoryBroker) -> None:
+    """Nothing is delivered, the sink's own offset moves behind it, and so does the commit."""
+    broker.produce(P0, b"poison")
+    recorder = Recorder(_poisoned)
+    channel = in_memory_channel(recorder, broker, on_error=STUCK)
+    with running(channel):
+        _backs_off(channel)
+        channel.skip(P0, 0, reason="no JSON", by="ann")
+        assert committed(broker, P0, 1)
+        broker.produce(P0, b"fine")
+        assert committed(broker, P0, 2)
+    assert _delivered(recorder) == [[0], [1]]
+    assert ("passed over", 0, 1) in recorder.calls[0]
+
+
+def test_what_is_behind_waits_until_the_sink_has_moved(broker: InMemoryBroker) -> None:
+    """With several batches in flight, none begins behind one that passes before that has."""
+    broker.produce(P0, *values(10), b"poison", *values(5))
+    recorder = Recorder()
+    recorder.answer = recorder.later
+    channel = in_memory_channel(recorder, broker, max_in_flight=3, batch={"max_records": 1})
+    with running(channel):
+        recorder.wait(lambda: len(recorder.futures) == 3)
+        channel.skip(P0, 10, reason="no JSON", by="ann")
+        for number in range(10):
+            recorder.wait(lambda: len(recorder.futures) > number)  # noqa: B023 - waited for here
+            recorder.futures[number].set_result(BatchResponse.advance())
+        recorder.wait(lambda: ("passed over", 10, 11) in recorder.calls[0])
+        recorder.wait(lambda: len(recorder.futures) == 13)
+        names = [call[:2] for call in recorder.calls[0] if call[0] in {"batch", "passed over"}]
+        assert names.index(("passed over", 10)) < names.index(("batch", 11))
+        for future in recorder.futures:
+            future.cancel()
+            if not future.done():
+                future.set_result(BatchResponse.advance())
+
+
+def test_a_sink_that_cannot_move_has_it_tried_again(broker: InMemoryBroker) -> None:
+    """A failure of the sink costs a back-off, and the record is left out all the same."""
+    broker.produce(P0, b"poison")
+    recorder = Recorder(_poisoned)
+    recorder.raising["passed over"] = SinkConflictError(P0, 0, 5)
+    channel = in_memory_channel(recorder, broker)
+    with running(channel):
+        eventually(lambda: any(each.attempts for each in channel.activities()))
+        channel.skip(P0, 0, reason="no JSON", by="ann")
+        assert committed(broker, P0, 1)
+    assert recorder.calls[0].count(("passed over", 0, 1)) == 2
+
+
+def test_a_skip_that_comes_late_is_told_from_one_in_time(broker: InMemoryBroker) -> None:
+    """Where the batch with the record succeeds after all, nothing is counted as left out."""
+    broker.produce(P0, b"0", b"1")
+    metrics, recorder = Metrics(), Recorder()
+    recorder.answer = recorder.later
+    channel = in_memory_channel(recorder, broker, metrics=metrics)
+    with capture_logs() as lines, running(channel):
+        recorder.wait(lambda: bool(recorder.futures))
+        channel.skip(P0, 1, reason="too slow", by="ann")
+        recorder.futures[0].set_result(BatchResponse.advance())
+        eventually(lambda: channel.skips == [])
+    assert metrics.total(metrics.skipped, channel="member", reason="operator") == 0
+    assert "skip_came_late" in [line["event"] for line in lines]
+
+
+def test_what_cannot_be_skipped_is_refused_by_name(broker: InMemoryBroker) -> None:
+    """Committed, behind the end, or not held: each is an error of its own, with a next step."""
+    broker.produce(P0, *values(3))
+    channel = in_memory_channel(Recorder(), broker)
+    with pytest.raises(NotRunningError):
+        channel.skip(P0, 0, reason="-", by="ann")
+    with running(channel):
+        assert committed(broker, P0, 3)
+        eventually(lambda: all(each.high_watermark is not None for each in channel.activities()))
+        with pytest.raises(CommittedAlreadyError, match="3 is committed"):
+            channel.skip(P0, 2, reason="-", by="ann")
+        with pytest.raises(NoSuchOffsetError, match="ends at 0"):
+            channel.skip(P1, 7, reason="-", by="ann")
+        with pytest.raises(NotHeldError):
+            channel.skip(TopicPartition("events", 9), 0, reason="-", by="ann")
+    assert channel.skips == []
