@@ -1,7 +1,7 @@
 # Every target sets up what it needs first: the virtual environment, the locked packages, Kafka's
 # jars. make PYTHON=... names another Python than python3.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all check fix bench lock clean
+.PHONY: help demo test test-all check fix docs bench lock clean
 PYTHON ?= python3
 SET_UP := @$(PYTHON) scripts/bootstrap.py
 BIN := .venv/bin
@@ -39,6 +39,10 @@ fix: ## mend what the checkers can mend
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
+docs: ## build the documentation as a site in site/; a warning is an error
+	$(SET_UP) docs
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+
 bench: ## run the benchmarks named in BENCHMARKS, one after the other
 	$(SET_UP) run
 	@for name in $(BENCHMARKS); do $(BIN)/python -m benchmarks $$name --json || exit 1; done
@@ -49,5 +53,5 @@ lock: ## write the lock files anew after a change in pyproject.toml (UPGRADE=--u
 
 clean: ## remove the environment and everything that tools left; the cache of jars stays
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .headrace
-	rm -rf dist spark-warehouse metastore_db derby.log
+	rm -rf dist site spark-warehouse metastore_db derby.log
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from threading import Event
 from typing import TYPE_CHECKING, TypeVar
@@ -31,8 +31,9 @@ T = TypeVar("T")
 #: Seconds in which the brokers have to answer one check.
 TIMEOUT = 15.0
 
-#: Seconds until a question is asked again.
-PAUSE = 2.0
+#: How often a question is asked, and the seconds between: a new cluster makes the topic for its
+#: groups' offsets only when it is first asked for one, and that takes a busy broker some time.
+TRIES, PAUSE = 4, 2.5
 
 #: Seconds by which a record may be newer than now before somebody's clock is wrong.
 AHEAD = 5.0
@@ -159,8 +160,8 @@ def _group(
     check = f"group of channel {name}"
     try:
         with closing(KafkaOffsetStore(properties, channel.group)) as store:
-            stored = store.read_many(partitions, Deadline.after(TIMEOUT)) if partitions else {}
-        others = _again(lambda: subscribers(properties, channel.group, Deadline.after(TIMEOUT)))
+            stored = _patiently(lambda: store.read_many(partitions, Deadline.after(TIMEOUT)))
+        others = _patiently(lambda: subscribers(properties, channel.group, Deadline.after(TIMEOUT)))
     except HeadraceError as problem:
         yield error(check, str(problem), "see below for the permissions that the group needs")
         return
@@ -174,13 +175,13 @@ def _group(
         )
 
 
-def _again(ask: Callable[[], T]) -> T:
-    """Ask a second time: a group's coordinator refuses the first question while it is moved."""
-    try:
-        return ask()
-    except KafkaUnavailableError:
+def _patiently(ask: Callable[[], T]) -> T:
+    """Ask until there is an answer: a group's coordinator refuses to give one while it is moved."""
+    for _ in range(TRIES - 1):
+        with suppress(HeadraceError):
+            return ask()
         Event().wait(PAUSE)
-        return ask()
+    return ask()
 
 
 def _transactions(

@@ -1,0 +1,150 @@
+"""Write docs/commands.md and docs/exit-codes.md from the code.
+
+.venv/bin/python scripts/reference.py
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from headrace import daemon
+from headrace.cli import app
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+
+_WRITTEN = "<!-- written by scripts/reference.py -->\n"
+
+_LISTED = re.compile(r"Exit codes: (.*?)(?:\.(?=\s|$)|\n\n|\Z)", re.DOTALL)
+_TOLD = re.compile(r"([^.]*\b[Ee]xits with .*?)(?:\.(?=\s|$)|\n\n|\Z)", re.DOTALL)
+
+
+def main() -> None:
+    """Write both pages."""
+    for name, text in pages().items():
+        (DOCS / name).write_text(text, encoding="utf-8")
+        sys.stdout.write(f"{DOCS / name}\n")
+
+
+def pages() -> dict[str, str]:
+    """Return the pages by their files' names."""
+    return {"commands.md": commands_page(), "exit-codes.md": exit_codes_page()}
+
+
+def commands_page() -> str:
+    """Return the reference of the command line."""
+    intro = "Every command has `--help`. What they end with is in [exit codes](exit-codes.md).\n"
+    chapters = [_chapter(name, command) for name, command in commands()]
+    return "\n".join([f"# Commands\n\n{_WRITTEN}\n{intro}", *chapters])
+
+
+def commands() -> Iterator[tuple[str, Any]]:
+    """Yield each command with its full name."""
+    yield from _below("headrace", typer.main.get_command(app))
+
+
+def _below(name: str, command: Any) -> Iterator[tuple[str, Any]]:
+    inner = getattr(command, "commands", None)
+    if inner is None:
+        yield name, command
+    else:
+        for each in inner.values():
+            yield from _below(f"{name} {each.name}", each)
+
+
+def _chapter(name: str, command: Any) -> str:
+    arguments = [p for p in command.params if p.param_type_name == "argument"]
+    options = [p for p in command.params if p.param_type_name == "option"]
+    usage = " ".join([name, *(["[OPTIONS]"] if options else []), *map(_argument, arguments)])
+    text = inspect.cleandoc(command.help or "")
+    parts = [f"## {name}\n", f"```text\n{usage}\n```\n", f"{text}\n"]
+    rows = [_row(each) for each in [*arguments, *options]]
+    if rows:
+        parts.append("| | default | meaning |\n|---|---|---|\n" + "\n".join(rows) + "\n")
+    return "\n".join(parts)
+
+
+def _argument(parameter: Any) -> str:
+    name = parameter.metavar or parameter.name.upper()
+    return name if parameter.required else f"[{name}]"
+
+
+def _row(parameter: Any) -> str:
+    if parameter.param_type_name == "argument":
+        named = f"`{_argument(parameter)}`"
+    else:
+        value = "" if parameter.is_flag else f" {_value(parameter)}"
+        both = [*parameter.opts, *parameter.secondary_opts]
+        named = ", ".join(f"`{option}{value}`" for option in both)
+    default = "required" if parameter.required else _default(parameter)
+    meaning = " ".join((parameter.help or "").split())
+    return f"| {named} | {default} | {meaning} |".replace("\\|", "|").replace(
+        "latest|", "latest\\|"
+    )
+
+
+def _value(parameter: Any) -> str:
+    return str(parameter.metavar or parameter.opts[0].lstrip("-").upper())
+
+
+def _default(parameter: Any) -> str:
+    value = parameter.default
+    if isinstance(parameter.show_default, str):
+        return str(parameter.show_default)
+    if value is None or value is False or callable(value) or value in ((), []):
+        return ""
+    return "yes" if value is True else f"`{value}`"
+
+
+def exit_codes_page() -> str:
+    """Return the reference of exit codes."""
+    run = "\n".join(f"| {code} | `{name}` | {meaning} |" for code, name, meaning in run_codes())
+    others = "\n".join(
+        f"| `{name}` | {stated} |" for name, command in commands() if (stated := _stated(command))
+    )
+    return (
+        f"# Exit codes\n\n{_WRITTEN}\n"
+        "## headrace run\n\n"
+        "| code | name | meaning |\n|---|---|---|\n"
+        f"{run}\n"
+        "| 128 + n | | Ended at once by a second signal n. |\n\n"
+        "A supervisor should start it again after 1, 3, 4, 5 and 70, and not after 0 and 2.\n\n"
+        "## The other commands\n\n"
+        "A command line that cannot be understood ends with 2, an unforeseen error with 1.\n\n"
+        f"| command | exit codes |\n|---|---|\n{others}\n"
+    )
+
+
+def run_codes() -> Iterator[tuple[int, str, str]]:
+    """Yield the codes of the daemon with what stands behind each in the code."""
+    (found,) = ast.parse(inspect.getsource(daemon.ExitCode)).body
+    assert isinstance(found, ast.ClassDef)
+    for member, text in zip(found.body, found.body[1:], strict=False):
+        if isinstance(member, ast.Assign) and isinstance(text, ast.Expr):
+            code = daemon.ExitCode[ast.unparse(member.targets[0])]
+            assert isinstance(text.value, ast.Constant)
+            yield code.value, code.name, " ".join(str(text.value.value).split())
+
+
+def _stated(command: Any) -> str:
+    """Return what the command's help says of its exit codes, or else its module."""
+    if command.name == "run":
+        return ""
+    text = inspect.cleandoc(command.help or "")
+    module = inspect.cleandoc(sys.modules[command.callback.__module__].__doc__ or "")
+    match = _LISTED.search(text) or _LISTED.search(module) or _TOLD.search(text)
+    stated = " ".join(match[1].split()) if match else ""
+    return stated.replace("|", "\\|").replace("``", "`")
+
+
+if __name__ == "__main__":
+    main()
