@@ -21,8 +21,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark each test of the upper rings with its ring's name."""
     for item in items:
         ring = item.path.relative_to(_TESTS).parts[0]
-        if ring in {"integration", "chaos"}:
+        if ring in {"integration", "chaos", "web"}:
             item.add_marker(ring)
+        if ring == "web":
+            item.add_marker("slow")
 
 
 @pytest.fixture(scope="session")

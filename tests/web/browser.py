@@ -5,8 +5,6 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from playwright.sync_api import sync_playwright
-
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -28,6 +26,8 @@ _ARGUMENTS = [
 @contextmanager
 def chromium() -> Iterator[Browser]:
     """A browser without a window."""
+    from playwright.sync_api import sync_playwright  # noqa: PLC0415 - only test-all installs it
+
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=_ARGUMENTS)
         try:

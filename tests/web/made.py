@@ -171,7 +171,7 @@ def point_of(made: Made, number: int) -> lately.HistoryPoint:
     wave = 1 + 0.12 * sin(number / 34) + 0.05 * sin(number / 5.3) + 0.03 * sin(number * 1.9)
     rests = (made.pauses and number > 600) or (made.state is ChannelState.FAILED and number > 690)
     rate = 0.0 if rests else made.records_per_s * wave
-    lag = made.lag * 20 * (wave + 0.6 * max(0, sin(number / 61)) ** 6)
+    lag = made.lag * 0.42 * sum(made.topics.values()) * (wave + 0.6 * max(0, sin(number / 61)) ** 6)
     if made.growing or rests:
         lag += max(0, number - 600) ** 1.6 * 3
     share = rate / made.records_per_s

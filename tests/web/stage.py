@@ -30,11 +30,15 @@ WAIT = 20.0
 
 
 class Stage:
-    """Serves the page and what ``process``, which may be replaced at any time, answers."""
+    """Serves the page and what ``process``, which may be replaced at any time, answers.
+
+    ``asked`` has the paths of the API that were asked for.
+    """
 
     def __init__(self, process: Process) -> None:
         self.process = process
         self.url = ""
+        self.asked: list[str] = []
 
     def app(self) -> Starlette:
         """Return the application."""
@@ -42,6 +46,7 @@ class Stage:
         return Starlette(routes=[*page_routes(), api], middleware=[Middleware(SafeHeaders)])
 
     async def _answer(self, request: Request) -> Response:
+        self.asked.append(request.url.path)
         return JSONResponse(self.process.answers()[request.url.path]())
 
 

@@ -1,23 +1,23 @@
 // One panel for each channel: numbers, the last hour, stages, threads, and its partitions at a glance.
 import { chart, sparkline } from "./chart.js";
 import { change, each, make, say, show, updating } from "./dom.js";
-import { bytes, percent, rate, seconds, short, whole, words } from "./format.js";
+import { bytes, many, percent, rate, seconds, short, whole, words } from "./format.js";
 import { countLooks, highest } from "./model.js";
 
 const NUMBERS = [
-  ["records a second", ({ channel }) => rate(channel.totals.records_per_s)],
-  ["lag, records", ({ channel }) => short(channel.totals.lag)],
-  ["longest wait", ({ channel }) => seconds(highest(channel.partitions, (each) => each.lag_s))],
-  ["newest in the sink", ({ channel }) => sinkAge(channel)],
-  ["partitions here", ({ channel, partitions }) => `${whole(channel.partitions.length)} of ${whole(partitions.length)}`],
-  ["not answered yet", ({ channel }) => bytes(channel.totals.held_bytes)],
-  ["errors since start", ({ channel }) => short(channel.totals.errors)],
-  ["skipped records", ({ channel }) => short(channel.totals.skipped_records)],
+  [() => "records a second", ({ channel }) => rate(channel.totals.records_per_s)],
+  [() => "records behind", ({ channel }) => short(channel.totals.lag)],
+  [() => "longest wait", ({ channel }) => seconds(highest(channel.partitions, (each) => each.lag_s))],
+  [() => "sink is behind by", ({ channel }) => seconds(sinkAge(channel))],
+  [({ partitions }) => `of ${many(partitions.length, "partition")} here`, ({ channel }) => whole(channel.partitions.length)],
+  [() => "held in memory", ({ channel }) => bytes(channel.totals.held_bytes)],
+  [() => "errors since start", ({ channel }) => short(channel.totals.errors)],
+  [() => "records skipped", ({ channel }) => short(channel.totals.skipped_records)],
 ];
 
 function sinkAge(channel) {
   const ages = channel.partitions.map((each) => each.sink_age_s).filter((value) => value !== null);
-  return ages.length ? `${seconds(Math.min(...ages))} old` : "–";
+  return ages.length ? Math.min(...ages) : null;
 }
 
 /** A panel; `onPick(text)` is called with what to find in the table. */
@@ -26,12 +26,12 @@ export function channelPanel(onPick) {
   const state = make("span", { class: "chip" });
   const about = make("p", { class: "about" });
   const member = make("p", { class: "about end" });
-  const numbers = NUMBERS.map(([label]) => {
-    const value = make("dd", {});
-    return { value, element: make("div", {}, make("dt", {}, label), value) };
+  const numbers = NUMBERS.map(() => {
+    const [label, value] = [make("dt", {}), make("dd", {})];
+    return { label, value, element: make("div", {}, label, value) };
   });
   const rates = chart("Records a second", rate);
-  const lag = chart("Lag, records", short);
+  const lag = chart("Records behind", short);
   const stages = stageTable();
   const threads = make("div", { class: "threads" });
   const grid = gridOf(onPick);
@@ -53,7 +53,10 @@ export function channelPanel(onPick) {
     say(about, `group ${channel.group} · ${channel.processor} → ${channel.sink ?? "no sink"} · ${channel.delivery}`);
     const lease = channel.member.lease_s;
     say(member, `member ${channel.member.state}${lease === null ? "" : ` · lease ${lease.toFixed(0)} s`}`);
-    NUMBERS.forEach(([, read], index) => say(numbers[index].value, read(data)));
+    NUMBERS.forEach(([name, read], index) => {
+      say(numbers[index].label, name(data));
+      say(numbers[index].value, read(data));
+    });
     rates.update(points, (point) => point.records_per_s, end);
     lag.update(points, (point) => point.lag, end);
     stages.update(channel, points, end);
@@ -137,7 +140,7 @@ function gridOf(onPick) {
         { type: "button", class: "quiet", on: { click: () => onPick(channel, look) } },
         make("i", { class: "cell", "data-look": look, "aria-hidden": "true" }),
         count,
-        ` ${words(look)}`,
+        words(look),
       );
       return updating(button, ([, number]) => say(count, whole(number)));
     });

@@ -16,6 +16,9 @@ const KEY = "headrace-token";
 
 class Refused extends Error {}
 
+/** The process answered, but not what was asked. */
+class Answered extends Error {}
+
 /**
  * Asks while the page is seen. `onChange(parts)` is called whenever something is new;
  * `onState()` when the connection is another, also once a second while it is away.
@@ -25,6 +28,7 @@ export class Live {
     this.parts = { status: null, history: {}, events: [], members: null, config: null };
     this.answered = null;
     this.failures = 0;
+    this.failure = null;
     this.refused = false;
     this.configRefused = false;
     this.nextTry = null;
@@ -84,6 +88,7 @@ export class Live {
       return;
     }
     this.failures += 1;
+    this.failure = error instanceof Answered ? error.message : null;
     this._due = {};
   }
 
@@ -117,9 +122,8 @@ export class Live {
       signal: AbortSignal.timeout(PATIENCE),
     });
     if (answer.status === 401) throw new Refused();
-    const document = await answer.json();
-    if (!answer.ok) throw new Error(document.message);
-    return document;
+    if (!answer.ok) throw new Answered(await messageOf(answer));
+    return answer.json();
   }
 
   async _status() {
@@ -164,7 +168,7 @@ export class Live {
     try {
       this.parts.members = { ...(await this._get("/api/v1/members")), problem: null };
     } catch (error) {
-      if (error instanceof Refused || !this.parts.status) throw error;
+      if (!(error instanceof Answered)) throw error;
       this.parts.members = { ...(this.parts.members ?? { groups: [] }), problem: error.message };
     }
   }
@@ -179,5 +183,13 @@ export class Live {
       this.configRefused = true;
       this.parts.config = null;
     }
+  }
+}
+
+async function messageOf(answer) {
+  try {
+    return (await answer.json()).message ?? answer.statusText;
+  } catch {
+    return `${answer.status} ${answer.statusText}`;
   }
 }

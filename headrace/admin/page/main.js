@@ -5,7 +5,7 @@ import { Live } from "./live.js";
 import { partitionsOf, problemsOf } from "./model.js";
 import { channelPanel } from "./channels.js";
 import { PartitionTable } from "./partitions.js";
-import { EventList, Verdict, updateConfig, updateFacts, updateGroup } from "./sections.js";
+import { EventList, Verdict, titleOf, updateConfig, updateFacts, updateGroup } from "./sections.js";
 import { startTheme } from "./theme.js";
 
 /** Milliseconds without an answer after which what is shown counts as old. */
@@ -21,10 +21,11 @@ function render(parts) {
   const { status, members, history, config } = parts;
   const now = Date.parse(status.at);
   const partitions = partitionsOf(status, members);
-  document.title = `${status.process.instance_id} · Headrace`;
+  const problems = problemsOf(parts);
+  document.title = `${problems.length ? `(${titleOf(problems)}) ` : ""}${status.process.instance_id} · Headrace`;
   say(byId("instance"), status.process.instance_id);
   say(byId("versions"), `Headrace ${status.process.version}, Python ${status.process.python}.`);
-  verdict.update(status, problemsOf(parts), now);
+  verdict.update(status, problems, now);
   updateFacts(status);
   const panels = status.channels.map((channel) => ({
     channel,
@@ -57,9 +58,11 @@ function renderState() {
   change(document.body, { "data-live": state });
   say(byId("live-text"), liveText(state, old));
   show(byId("away"), state === "away");
+  if (old !== null) verdict.age(state === "away");
   if (state === "away") {
     const since = old === null ? "It has not answered yet." : `What is shown is ${age(old)} old, of ${clock(live.answered)}.`;
-    say(byId("away-text"), `The process does not answer. ${since} It is asked again by itself.`);
+    const why = live.failure ? `The process answers with an error: ${live.failure}.` : "The process does not answer.";
+    say(byId("away-text"), `${why} ${since} It is asked again by itself.`);
   }
   if (state === "refused" && connection !== "refused") askToken();
   if (connection !== state && connection !== "waiting") announce(SAID[state] ?? "");

@@ -53,8 +53,11 @@ export function countLooks(partitions) {
   return [...counts].filter(([, count]) => count > 0);
 }
 
-export const highest = (items, value) =>
-  items.reduce((found, item) => Math.max(found, value(item) ?? 0), 0);
+/** The highest value that is known, null where none is. */
+export function highest(items, value) {
+  const known = items.map(value).filter((each) => each !== null && each !== undefined);
+  return known.length ? Math.max(...known) : null;
+}
 
 /** What somebody should know, the worst first: {rank, what, why, command, find}. */
 export function problemsOf({ status, members, history }) {
@@ -105,7 +108,7 @@ function* channelProblems(channel, status, history) {
   }
   yield* pauseProblems(channel);
   const growth = lagGrowth(history[name] ?? []);
-  if (growth && !channel.paused) {
+  if (growth && state === "running" && !channel.paused) {
     yield {
       rank: "look",
       what: `${name} falls behind`,

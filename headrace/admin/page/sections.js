@@ -10,20 +10,30 @@ export class Verdict {
   constructor(onFind) {
     this._onFind = onFind;
     this._said = null;
+    this._old = false;
+  }
+
+  /** Whether what is shown is what was, and nobody knows what is. */
+  age(old) {
+    if (old === this._old) return;
+    this._old = old;
+    this._title();
+  }
+
+  _title() {
+    say(byId("verdict-title"), this._old ? `When it last answered: ${this._heading.toLowerCase()}` : this._heading);
+    change(byId("verdict"), { "data-rank": this._old && this._rank === "well" ? "none" : this._rank });
   }
 
   update(status, problems, now) {
-    const bad = problems.filter((each) => each.rank !== "wanted").length;
-    const rank = problems[0]?.rank ?? "well";
-    const title = bad ? `${many(bad, "thing")} to look at` : problems.length ? "All else is well" : "All is well";
-    change(byId("verdict"), { "data-rank": rank });
-    say(byId("verdict-title"), rank === "wanted" ? "Paused, as asked" : title);
+    this._rank = problems[0]?.rank ?? "well";
+    this._heading = titleOf(problems);
+    this._title();
     say(byId("verdict-text"), summary(status));
     each(byId("problems"), problems, (item) => `${item.rank} ${item.what}`, () => this._item());
     for (const row of byId("problems").children) row.tell(now);
-    const heading = byId("verdict-title").textContent;
-    if (this._said !== null && this._said !== heading) announce(heading);
-    this._said = heading;
+    if (this._said !== null && this._said !== this._heading) announce(this._heading);
+    this._said = this._heading;
   }
 
   _item() {
@@ -46,6 +56,16 @@ export class Verdict {
       command.update(item.command ?? "");
     });
   }
+}
+
+/** What is going on, in a few words. */
+export function titleOf(problems) {
+  const count = (rank) => problems.filter((each) => each.rank === rank).length;
+  const parts = [];
+  if (count("broken")) parts.push(`${many(count("broken"), "fault")}`);
+  if (count("look")) parts.push(`${many(count("look"), "thing")} to look at`);
+  if (parts.length) return parts.join(", ");
+  return problems.length ? "Paused, as asked" : "All is well";
 }
 
 function period({ since, until }, now) {
@@ -195,7 +215,7 @@ export function updateGroup(members) {
   each(byId("group"), groups, (group) => group.channel, () => {
     const title = make("h3", {});
     const body = make("tbody", {});
-    const heads = ["Member", "Partitions", "Mode", "Host", "Since"];
+    const heads = ["Member", "Partitions", "Mode", "Host", "Joined"];
     const table = make(
       "table",
       { class: "data members" },
@@ -207,18 +227,22 @@ export function updateGroup(members) {
       each(body, group.members, (member) => member.name, newMember);
     });
   });
-  const problem = members?.problem;
-  if (problem) byId("group").prepend(make("p", { class: "note" }, `ZooKeeper does not say: ${problem}`));
+  show(byId("group-problem"), Boolean(members?.problem));
+  say(byId("group-problem"), `ZooKeeper does not say: ${members?.problem}`);
 }
 
 function newMember() {
   const cells = ["th", "td", "td", "td", "td"].map((tag, index) => make(tag, { scope: index ? null : "row", class: index === 1 ? "number" : null }));
+  const [name, self] = [make("span", {}), make("span", { class: "this" })];
+  cells[0].append(name, self);
   return updating(make("tr", {}, ...cells), (member) => {
-    say(cells[0], `${member.name}${member.this ? " (this process)" : ""}`);
+    say(name, member.name);
+    say(self, member.this ? "this process" : "");
     say(cells[1], whole(member.owned));
     say(cells[2], member.problem ?? `${words(member.mode ?? "–")}${member.draining ? ", draining" : ""}`);
-    say(cells[3], member.host ? `${member.host}${member.pid ? ` · ${member.pid}` : ""}` : "–");
-    say(cells[4], member.since ? clock(member.since) : "–");
+    say(cells[3], member.host ?? "–");
+    change(cells[3], { title: member.pid ? `pid ${member.pid}, Headrace ${member.software}` : null });
+    say(cells[4], member.since ? `${age((Date.now() - Date.parse(member.since)) / 1000)} ago` : "–");
   });
 }
 
@@ -232,27 +256,27 @@ export function updateConfig(status, config, hasToken, ask) {
     rows.push([`pending ${change.path}`, `${change.path} is pending since ${clock(change.since)}: ${change.reason}`]);
   }
   if (summary && !summary.problems.length && !summary.pending.length) rows.push(["same", "What the file says is what runs."]);
-  if (config) rows.push(["applied", null]);
-  else rows.push(["token", null]);
-  each(byId("config"), rows, ([key]) => key, ([key, text]) => {
+  rows.push(config ? ["applied", config] : ["token", hasToken]);
+  each(byId("config"), rows, ([key]) => key, ([key]) => {
     if (key === "applied") return appliedConfig();
     if (key === "token") return tokenHint(ask);
-    return updating(make("p", {}, text), function update([, now]) {
-      say(this, now);
-    });
+    const line = make("p", {});
+    return updating(line, ([, text]) => say(line, text));
   });
-  byId("config").querySelector("pre")?.tell(config);
-  say(byId("config").querySelector("[data-key=token] span") ?? make("span"), hasToken ? "The token is not the process's." : "All settings are shown to who has the token.");
 }
 
 function appliedConfig() {
-  const pre = make("pre", { tabindex: "0", "aria-label": "Settings in effect" });
-  pre.tell = (config) => say(pre, lines(config.applied).join("\n"));
-  return make("details", {}, make("summary", {}, "All settings in effect"), pre);
+  const pre = make("pre", { tabindex: "0", role: "group", "aria-label": "Settings in effect" });
+  const element = make("details", {}, make("summary", {}, "All settings in effect"), pre);
+  return updating(element, ([, config]) => say(pre, lines(config.applied).join("\n")));
 }
 
 function tokenHint(ask) {
-  return make("p", {}, make("span", {}), " ", make("button", { type: "button", class: "quiet", on: { click: ask } }, "Enter the token"));
+  const text = make("span", {});
+  const button = make("button", { type: "button", class: "quiet", on: { click: ask } }, "Enter the token");
+  return updating(make("p", {}, text, " ", button), ([, hasToken]) =>
+    say(text, hasToken ? "The token is not the process's." : "All settings are shown to who has the token."),
+  );
 }
 
 /** A document as indented lines. */

@@ -1,0 +1,272 @@
+"""The page in front of made-up processes."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.web.scenes import SCENES, failing, healthy, large, paused
+from tests.web.visit import accessibility, overflow, rows, until
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+    from tests.web.stage import Stage
+    from tests.web.visit import Visits
+
+PHONE = {"width": 360, "height": 740}
+
+
+def _tab_to(page: Page, selector: str) -> None:
+    """Go on by the keyboard until the focus is there."""
+    for _ in range(200):
+        page.keyboard.press("Tab")
+        if page.evaluate("(wanted) => document.activeElement?.matches(wanted)", selector):
+            return
+    pytest.fail(f"the keyboard does not get to {selector}")
+
+
+def _first_number_is(page: Page, text: str) -> bool:
+    return page.inner_text(".numbers dd >> nth=0") == text
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scene", sorted(SCENES))
+def test_the_page_is_accessible(stage: Stage, visits: Visits, scene: str, scheme: str) -> None:
+    """Names, roles, order and contrast are right in every state and both themes."""
+    stage.process = SCENES[scene]()
+    page = visits.open(stage.url, color_scheme=scheme)
+    page.wait_for_selector("#partitions tbody tr")
+    assert accessibility(page) == []
+
+
+@pytest.mark.parametrize("scene", sorted(SCENES))
+def test_a_phone_needs_no_sideways_scrolling(stage: Stage, visits: Visits, scene: str) -> None:
+    """At 360 points everything is within the width, and as accessible as elsewhere."""
+    stage.process = SCENES[scene]()
+    page = visits.open(stage.url, viewport=PHONE, has_touch=True)
+    page.wait_for_selector("#partitions tbody tr")
+    assert overflow(page) == 0
+    assert accessibility(page) == []
+
+
+def test_what_is_wrong_stands_first(stage: Stage, visits: Visits) -> None:
+    """Faults come before what should be looked at, and say what is known."""
+    stage.process = failing()
+    page = visits.open(stage.url)
+    assert page.inner_text("#verdict-title") == "2 faults, 3 things to look at"
+    problems = page.locator("#problems li").all_inner_texts()
+    assert "clicks has failed the sink views is gone" in problems[0]
+    assert "flights-15 fails at offset" in problems[1]
+    assert "14 attempts" in problems[1]
+    assert "did you mean max_records?" in problems[-1]
+    assert page.title().startswith("(2 faults, 3 things to look at) mill-1")
+
+
+def test_all_is_well_where_nothing_is_wrong(stage: Stage, visits: Visits) -> None:
+    """A healthy process has no list of problems."""
+    stage.process = healthy()
+    page = visits.open(stage.url)
+    assert page.inner_text("#verdict-title") == "All is well"
+    assert page.locator("#problems li").count() == 0
+    assert page.title() == "mill-1 · Headrace"
+
+
+def test_a_pause_is_told_with_who_why_and_the_command_that_ends_it(
+    stage: Stage, visits: Visits
+) -> None:
+    """It is no fault; it says since and until when, and what to type."""
+    stage.process = paused()
+    page = visits.open(stage.url)
+    text = page.inner_text("#problems li[data-rank=wanted]")
+    for part in ("flights is paused by ann", "moved to the new bucket", "since", "until"):
+        assert part in text
+    assert page.inner_text("#problems [data-rank=wanted] code") == "headrace resume flights"
+
+
+def test_a_command_is_copied(stage: Stage, visits: Visits) -> None:
+    """The button puts the command where it can be pasted from."""
+    stage.process = paused()
+    page = visits.open(stage.url, permissions=["clipboard-read", "clipboard-write"])
+    page.click("#problems [data-rank=wanted] .command button")
+    until(page, lambda: page.inner_text("[data-rank=wanted] .command button") == "Copied")
+    assert page.evaluate("navigator.clipboard.readText()") == "headrace resume flights"
+
+
+def test_a_thousand_partitions_stay_readable(stage: Stage, visits: Visits) -> None:
+    """All are cells with counts beside them; the table shows the most urgent and leads to all."""
+    stage.process = large()
+    page = visits.open(stage.url)
+    page.wait_for_selector(".cells .cell")
+    assert page.locator(".cells .cell").count() == 1000
+    assert "666 elsewhere" in page.inner_text(".legend").replace("\n", " ")
+    assert page.inner_text("#shown") == "1,000 partitions"
+    assert len(rows(page)) == 20
+    assert {row[2].split("\n")[0] for row in rows(page)[:3]} == {"failing"}
+    page.click(".legend button:has-text('moving')")
+    assert page.inner_text("#shown") == "5 of 1,000 partitions"
+    page.click(".cells .cell[data-name=events-144]")
+    assert [row[0] for row in rows(page)] == ["events-144"]
+
+
+def test_filter_and_sort_by_keyboard_alone(stage: Stage, visits: Visits) -> None:
+    """Tab gets to everything, typing filters, Enter on a heading sorts and says how."""
+    stage.process = large()
+    page = visits.open(stage.url)
+    page.wait_for_selector("#partitions tbody tr")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.className") == "skip"
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.id") == "main"
+    _tab_to(page, "#find")
+    page.keyboard.type("events-9 waiting")
+    until(page, lambda: " of " in page.inner_text("#shown"))
+    names = [row[0] for row in rows(page)]
+    assert names
+    assert all(name.startswith("events-9") for name in names)
+    _tab_to(page, ".c-lag button")
+    page.keyboard.press("Enter")
+    assert page.get_attribute("#partitions .c-lag", "aria-sort") == "descending"
+    lags = [int(row[4].replace(",", "")) for row in rows(page)]
+    assert lags == sorted(lags, reverse=True)
+    page.keyboard.press("Enter")
+    assert page.get_attribute("#partitions .c-lag", "aria-sort") == "ascending"
+    assert page.inner_text("#announce") == "Sorted by lag, lowest first"
+
+
+def test_the_focus_stays_through_updates(stage: Stage, visits: Visits) -> None:
+    """New numbers take neither the focus nor what is being typed away."""
+    stage.process = healthy()
+    page = visits.open(stage.url)
+    page.focus("#find")
+    page.keyboard.type("flights")
+    stage.process = failing()
+    page.wait_for_selector("#verdict[data-rank=broken]")
+    assert page.evaluate("document.activeElement.id") == "find"
+    assert page.input_value("#find") == "flights"
+
+
+def test_the_theme_follows_the_system_and_the_button(stage: Stage, visits: Visits) -> None:
+    """Automatic is what the system has; the button's choice stays with the browser."""
+    stage.process = healthy()
+    page = visits.open(stage.url, color_scheme="dark")
+    ground = "getComputedStyle(document.body).backgroundColor"
+    dark = page.evaluate(ground)
+    page.emulate_media(color_scheme="light")
+    light = page.evaluate(ground)
+    assert dark != light
+    page.click("#theme")
+    assert page.inner_text("#theme") == "Theme: dark"
+    assert page.evaluate(ground) == dark
+    page.reload()
+    page.wait_for_selector("#live[data-state=live]")
+    assert page.inner_text("#theme") == "Theme: dark"
+    page.click("#theme")
+    page.emulate_media(color_scheme="dark")
+    assert page.evaluate(ground) == light
+
+
+def test_nothing_moves_that_was_asked_not_to(stage: Stage, visits: Visits) -> None:
+    """With reduced motion there are no animations; without, one."""
+    stage.process = healthy()
+    still = visits.open(stage.url, reduced_motion="reduce")
+    assert still.evaluate("document.getAnimations().length") == 0
+    moving = visits.open(stage.url, reduced_motion="no-preference")
+    assert moving.evaluate("document.getAnimations().length") == 1
+
+
+def test_updates_shift_nothing(stage: Stage, visits: Visits) -> None:
+    """While numbers change, everything stays in its place."""
+    stage.process = healthy()
+    page = visits.open(stage.url)
+    page.wait_for_selector(".threads .thread")
+    page.evaluate(
+        """() => {
+          window.shifts = [];
+          const note = (list) => window.shifts.push(...list.getEntries().map((each) => each.value));
+          new PerformanceObserver(note).observe({type: "layout-shift"});
+        }"""
+    )
+    for rate in (1, 987_654, 33):
+        faster = healthy()
+        faster.channels[0] = type(faster.channels[0])(
+            "clicks", {"clicks": 12, "views": 6}, rate, sink="json_lines", lag=rate
+        )
+        stage.process = faster
+        shown = {1: "1", 987_654: "988K", 33: "33"}[rate]
+        until(page, partial(_first_number_is, page, shown))
+    assert page.evaluate("window.shifts") == []
+
+
+def test_an_absent_process_is_told_with_the_age_of_what_is_shown(
+    stage: Stage, visits: Visits
+) -> None:
+    """The page says so, no longer calls anything well, and goes on when there is an answer."""
+    stage.process = healthy()
+    page = visits.open(stage.url)
+    visits.expect_failures()
+    page.route("**/api/**", lambda route: route.abort())
+    page.wait_for_selector("#away:not([hidden])")
+    assert "The process does not answer. What is shown is" in page.inner_text("#away-text")
+    assert page.inner_text("#live-text").startswith("Old: ")
+    assert page.inner_text("#verdict-title") == "When it last answered: all is well"
+    assert page.inner_text("#announce") == "The process does not answer"
+    assert accessibility(page) == []
+    page.unroute("**/api/**")
+    page.click("#retry")
+    page.wait_for_selector("#live[data-state=live]")
+    assert page.is_hidden("#away")
+    assert page.inner_text("#verdict-title") == "All is well"
+
+
+def test_a_hidden_page_asks_for_nothing(stage: Stage, visits: Visits) -> None:
+    """A tab in the background costs the process nothing; seen again, it asks at once."""
+    stage.process = healthy()
+    page = visits.open(stage.url)
+    hide = """(state) => {
+      Object.defineProperty(document, "hidden", {value: state === "hidden", configurable: true});
+      document.dispatchEvent(new Event("visibilitychange"));
+    }"""
+    page.evaluate(hide, "hidden")
+    # what is under way when the page is hidden may end
+    page.wait_for_timeout(2500)
+    before = len(stage.asked)
+    page.wait_for_timeout(4500)
+    assert len(stage.asked) == before
+    page.evaluate(hide, "visible")
+    until(page, lambda: len(stage.asked) > before)
+
+
+def test_text_from_outside_never_becomes_markup(stage: Stage, visits: Visits) -> None:
+    """An error with tags in it is shown as it is."""
+    process = failing()
+    process.events.append(
+        (
+            1,
+            "commit_failed",
+            "warning",
+            process.events[0][3],
+            1,
+            {"error": "<img src=x onerror=alert(1)>"},
+        )
+    )
+    stage.process = process
+    page = visits.open(stage.url)
+    page.wait_for_selector("#events li")
+    assert "<img src=x onerror=alert(1)>" in page.inner_text("#events")
+    assert page.locator("#events img").count() == 0
+
+
+def test_events_are_chosen_by_what_they_are_about(stage: Stage, visits: Visits) -> None:
+    """Troubles, the group, pauses and configuration can be looked at alone."""
+    stage.process = failing()
+    page = visits.open(stage.url)
+    page.wait_for_selector("#events li")
+    assert "processor error" in page.inner_text("#events li >> nth=0")
+    assert "\N{MULTIPLICATION SIGN} 14" in page.inner_text("#events li >> nth=0")
+    page.click("#event-kinds button:has-text('Group')")
+    shown = page.locator("#events strong").all_inner_texts()
+    assert shown == ["partitions unowned", "partition claimed", "group changed", "member joined"]
+    assert page.get_attribute("#event-kinds button >> nth=2", "aria-pressed") == "true"
