@@ -58,15 +58,27 @@ def _environment_of_children(pid: int) -> bytes:
 def test_the_watchdog_starves_when_a_part_hangs(
     site: Site, supervisor: Supervisor, part: str
 ) -> None:
-    """All other threads go on, and still systemd hears nothing and would kill the process."""
+    """All other threads go on, and still systemd hears nothing and kills the process.
+
+    It does so with SIGABRT, at which the log has the stacks of all threads.
+    """
     document = site.document(f"freeze_the_{part}")
-    document["zookeeper"]["session_timeout"] = "30s" if part == "coordinator" else SESSION
+    document["zookeeper"]["session_timeout"] = SESSION
+    if part == "coordinator":
+        # it turns every 5 s and fails the channel after 15, so that the silence is in between
+        document["zookeeper"]["session_timeout"] = "15s"
+        supervisor.watchdog = 7.0
     daemon = supervisor.watch(site.daemon(document)).start()
     supervisor.wait("WATCHDOG=1")
     site.broker.produce(site.partition(0), b"first")
     eventually(lambda: site.seen() == ["first"])
     assert supervisor.wait_silence()
     assert daemon.running.poll() is None
+    daemon.signal(signal.SIGABRT)
+    assert daemon.wait() == -signal.SIGABRT
+    said = daemon.text()
+    assert "Fatal Python error: Aborted" in said
+    assert "in <lambda>" in said
 
 
 def test_a_stop_that_takes_long_asks_for_time(site: Site, supervisor: Supervisor) -> None:
