@@ -60,8 +60,10 @@ class Delivery:
         )
         owned.idle_since = None
         deadline = self._clock.monotonic() + self._parts.config.batch_timeout
+        owned.handing_out = cut
         answer = _passed() if passes else self._ask(owned, batch)
         owned.outstanding.append(Outstanding(batch, cut, answer, deadline, passes))
+        owned.handing_out = None
         if answer.done():
             self.settle(owned)
         else:

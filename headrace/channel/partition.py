@@ -71,6 +71,7 @@ class OwnedPartition:
         self.buffer = PartitionBuffer(bound)
         self.pending: deque[Cut] = deque()
         self.outstanding: deque[Outstanding] = deque()
+        self.handing_out: Cut | None = None
         self.news: deque[News] = deque()
         self.advanced = 0
         self.committed: int | None = None

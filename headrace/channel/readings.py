@@ -48,5 +48,7 @@ def _lag_seconds(owned: OwnedPartition, now: float) -> float | None:
 
 def _oldest(owned: OwnedPartition) -> Record | None:
     """Return the oldest record at hand that is not answered, None if there is none."""
-    cuts = (*(item.cut for item in tuple(owned.outstanding)), *tuple(owned.pending))
-    return cuts[0].records[0] if cuts else owned.buffer.first()
+    out = [item.cut for item in tuple(owned.outstanding)]
+    cuts = (*out, owned.handing_out, *tuple(owned.pending))
+    oldest = next((cut for cut in cuts if cut is not None), None)
+    return owned.buffer.first() if oldest is None else oldest.records[0]

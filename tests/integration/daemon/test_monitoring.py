@@ -65,6 +65,20 @@ def test_the_metrics_are_as_prometheus_wants_them(site: Site) -> None:
     assert ours == {spec.name for spec in Metrics().specs}
 
 
+def test_the_lag_is_what_a_record_waits(site: Site) -> None:
+    """While a record hangs in the function its age is shown and rises; without one it is 0."""
+    daemon = site.run("hang")
+    where = {"channel": "main", "topic": site.topic, "partition": "0"}
+    eventually(lambda: daemon.metric("headrace_lag_seconds", **where) == 0)
+    site.broker.produce(site.partition(0), b"a")
+    eventually(lambda: (daemon.metric("headrace_lag_seconds", **where) or 0) > 0)
+    first = daemon.metric("headrace_lag_seconds", **where)
+    assert first is not None
+    assert first < 60
+    eventually(lambda: (daemon.metric("headrace_lag_seconds", **where) or 0) > first)
+    assert daemon.metric("headrace_sink_freshness_seconds", channel="main") is None
+
+
 def test_each_query_has_an_answer(site: Site, tmp_path: Path) -> None:
     """Every expression of the dashboard has a series, and so has every part of every alert."""
     daemon = busy(site)

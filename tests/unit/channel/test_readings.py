@@ -9,6 +9,7 @@ import pytest
 from headrace.channel.buffer import chunk_of
 from headrace.channel.readings import reading_of
 from headrace.metrics import Metrics
+from headrace.processors import BatchResponse
 from headrace.testing import InMemoryBroker, in_memory_channel, running
 from headrace.testing.records import TIMESTAMP, FakeRecord
 from headrace.thread_time import Role
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
     from headrace.channel.partition import OwnedPartition
     from headrace.metrics import PartitionReading
-    from headrace.records import Record
+    from headrace.records import Batch, Record
 
 #: When the first record of these tests was made, in seconds since the epoch.
 MADE = TIMESTAMP / 1000
@@ -105,6 +106,24 @@ def test_a_channel_says_how_fresh_its_sink_is() -> None:
         reading = only(channel.partitions())
         assert reading.sink_seconds is not None
         assert reading.sink_seconds > 0
+
+
+def test_a_record_waits_while_the_processor_has_it() -> None:
+    """A batch that on_next_batch is still busy with lags, though no answer is outstanding yet."""
+    broker = InMemoryBroker()
+    broker.create_topic("events", 1)
+    seen: list[float | None] = []
+
+    def look(_: Batch) -> BatchResponse:
+        seen.append(only(channel.partitions()).lag_seconds)
+        return BatchResponse.advance()
+
+    channel = in_memory_channel(Recorder(look), broker)
+    with running(channel):
+        broker.produce(P0, *values(10))
+        assert committed(broker, P0, 10)
+    assert seen[0] is not None
+    assert seen[0] > 0
 
 
 def test_every_thread_of_a_channel_accounts_for_its_time() -> None:
