@@ -289,7 +289,8 @@ def _wait(
             return None
         process.turned()
         service.turned(controller.turning())
-        service.status(_summary(controller))
+        if service.supervised:
+            service.status(_summary(controller))
     log.info("stopping", signal=signals.asked)
     return None
 

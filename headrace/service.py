@@ -85,6 +85,11 @@ class Service:
         ours = interval.isdigit() and meant_for in {"", str(os.getpid())}
         return cls(NotifySocket(address).send, int(interval) / 1e6 if ours else None)
 
+    @property
+    def supervised(self) -> bool:
+        """Whether anybody hears what is said here."""
+        return self._send is not None
+
     def ready(self, status: str) -> None:
         """Say that a start or a reload is done."""
         self._say(status, "READY=1")
@@ -124,7 +129,7 @@ class Service:
         Never for time after ``deadline``, by which the stop ends whatever hangs.
         """
         self._say(status, "STOPPING=1")
-        if self._send is None:
+        if not self.supervised:
             yield
             return
         done = Event()
