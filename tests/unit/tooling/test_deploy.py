@@ -8,6 +8,7 @@ from pathlib import Path
 from headrace.channel import committer, fetcher
 from headrace.config.model.root import Config
 from headrace.daemon import START_TIMEOUT, ExitCode
+from tests.integration.deploy.images import PACKAGES
 
 ROOT = Path(__file__).parents[3]
 UNIT = ROOT / "deploy" / "systemd" / "headrace.service"
@@ -55,3 +56,24 @@ def test_the_unit_checks_before_it_starts_or_reloads() -> None:
     assert _settings("ExecReload") == [check, "/bin/kill -HUP $MAINPID"]
     assert _settings("KillMode") == ["mixed"]
     assert _settings("Type") == ["notify"]
+
+
+def _packages() -> list[str]:
+    text = (ROOT / "requirements" / "debian-test-all.txt").read_text(encoding="utf-8")
+    return [line for line in text.splitlines() if not line.startswith("#")]
+
+
+def test_ci_installs_what_slow_tests_would_be_skipped_without() -> None:
+    """Each Debian package that a reason for skipping names stands in the list, in order."""
+    sources = [path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("*.py")]
+    pattern = r"apt-get install (?:--no-install-recommends )?([a-z][a-z0-9-]+)"
+    named = {name for text in sources for name in re.findall(pattern, text)}
+    assert {*named, *PACKAGES} - {"ca-certificates"} <= set(_packages())
+    assert _packages() == sorted(set(_packages()))
+
+
+def test_ci_runs_the_quick_checks_first_and_no_test_twice() -> None:
+    """Style, types and pages, then the tests, then those that take long alone."""
+    text = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    steps = re.findall(r"^step (make [^|]*?) \|\|", text, re.MULTILINE)
+    assert steps == ["make check", "make docs", "make test", "make test-all ONLY_SLOW=1"]
