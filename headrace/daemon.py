@@ -82,10 +82,11 @@ class ExitCode(IntEnum):
     bounded run was deleted."""
 
     OVERRAN = 5
-    """A stop did not end in time; the log names what was not finished."""
+    """A stop did not end in time, or could not tell ZooKeeper; the log names what was left."""
 
     RESTART = 70
-    """The process could not be trusted any more and has to be started afresh."""
+    """The process could not be trusted any more (callbacks hung, a thread failed, bookkeeping
+    wrong) and has to be started afresh."""
 
 
 def run(path: Path, until: Until | None = None) -> ExitCode:
