@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from headrace.config import Config
     from headrace.doctor.finding import Finding
 
+_CERTIFICATES = ("ca_file", "certificate_file", "client_ca_file")
+
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
@@ -46,20 +48,24 @@ def check_secrets(config: Config, file: Path, read: Collection[Path]) -> Iterato
         advice = f"chmod go-w {file}: it names the code that runs"
         yield warning("configuration file", f"{file} can be written by others", advice)
     secret = [path for path in dict.fromkeys(read) if path.resolve() != file.resolve()]
-    for tls in (config.kafka.tls, config.zookeeper.tls):
-        if tls is not None:
-            secret += [path for path in (tls.key_file,) if path is not None]
-            yield from _readable([tls.ca_file, tls.certificate_file])
-    yield from _readable(secret)
+    secret += _files_of(config, ("key_file",))
+    yield from _readable([*secret, *_files_of(config, _CERTIFICATES)])
     for path in secret:
         if os.access(path, os.R_OK) and path.stat().st_mode & stat.S_IROTH:
             yield warning("secrets", f"{path} can be read by everybody", f"chmod o-r {path}")
-    if secret and not any(True for _ in _readable(secret)):
+    if secret and not any(_readable(secret)):
         yield ok("secrets", f"{len(secret)} files can be read")
 
 
-def _readable(paths: Collection[Path | None]) -> Iterator[Finding]:
+def _files_of(config: Config, names: Collection[str]) -> list[Path]:
+    """Return the files of these fields in all ``tls`` sections."""
+    sections = (config.kafka.tls, config.zookeeper.tls, config.admin.tls)
+    found = [getattr(tls, name, None) for tls in sections for name in names]
+    return [path for path in found if path is not None]
+
+
+def _readable(paths: Collection[Path]) -> Iterator[Finding]:
     for path in paths:
-        if path is not None and not os.access(path, os.R_OK):
+        if not os.access(path, os.R_OK):
             reason = "cannot be read by this user" if path.exists() else "does not exist"
             yield error("secrets", f"{path} {reason}", "correct the path, or the file's owner")

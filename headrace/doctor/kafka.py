@@ -134,7 +134,7 @@ def judge_topics(
         advice = "the channel waits for the first one; this user sees only what it may describe"
         yield warning(check, f"no topic matches {pattern}", advice)
     if any(topic.topic_id in _NO_ID for topic in found.values()):
-        advice = "take brokers of Kafka 3.1 or later"
+        advice = "take brokers of Kafka 2.8 or later"
         yield error(
             check, "the brokers give topics no ids, by which deleted ones are known", advice
         )

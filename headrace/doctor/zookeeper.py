@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from headrace.doctor.finding import Finding
     from headrace.zookeeper.survey import ZooKeeperFacts
 
-#: The oldest servers on which coordination was tried.
+#: The oldest servers that tell the state of a node with its creation, as each claim wants to know.
 OLDEST = (3, 5)
 
 #: Seconds that clocks may differ: what people compare in logs, and what --until goes by.

@@ -34,7 +34,8 @@ class _Window:
 class Repeats:
     """Lets ``burst`` of each kind through within an interval, and counts the others.
 
-    Any thread. Its memory is bounded: of ``KINDS`` kinds the one seen first is forgotten.
+    Any thread. Its memory is bounded: of ``KINDS`` kinds the one seen first is forgotten, and so
+    are counts for which nobody asks.
     """
 
     def __init__(self, burst: int = 1, clock: Clock = SYSTEM_CLOCK) -> None:
@@ -42,7 +43,7 @@ class Repeats:
         self._clock = clock
         self._lock = Lock()
         self._windows: OrderedDict[Hashable, _Window] = OrderedDict()
-        self._forgotten: dict[Hashable, int] = {}
+        self._forgotten: OrderedDict[Hashable, int] = OrderedDict()
 
     def admit(self, kind: Hashable, burst: int | None = None) -> int | None:
         """Return how many were held back since the last one; None to hold this one back too."""
@@ -65,6 +66,8 @@ class Repeats:
             oldest, window = self._windows.popitem(last=False)
             if window.held_back:
                 self._forgotten[oldest] = window.held_back
+                if len(self._forgotten) > KINDS:
+                    self._forgotten.popitem(last=False)
         return former.held_back if former else 0
 
     def over(self) -> list[tuple[Hashable, int]]:
@@ -76,7 +79,7 @@ class Repeats:
         before = self._clock.monotonic() - INTERVAL
         with self._lock:
             found += self._forgotten.items()
-            self._forgotten = {}
+            self._forgotten.clear()
             # windows are in the order in which they began
             while self._windows:
                 kind, window = next(iter(self._windows.items()))

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 def test_memory_counts_heap_buffers_and_what_comes_on_top(tmp_path: Path) -> None:
     """A gigabyte of heap takes 384 MiB more, each channel its buffer, and Python its own."""
     settings = config(tmp_path)
-    assert needed_memory(settings, spark=True) == GIB + (384 + 128 + 200) * MIB
-    assert needed_memory(settings, spark=False) == (128 + 200) * MIB
+    assert needed_memory(settings, spark=True) == GIB + (384 + 128 + 230) * MIB
+    assert needed_memory(settings, spark=False) == (128 + 230) * MIB
 
 
 @pytest.mark.parametrize(

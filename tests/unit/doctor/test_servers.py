@@ -117,7 +117,7 @@ def test_topics_have_to_exist_and_to_have_ids(tmp_path: Path) -> None:
     assert [f.level for f in judge_topics("t", channel, {})] == [Level.ERROR, Level.WARNING]
     old = bad(judge_topics("t", channel, {"flights": flights}))
     assert [f.level for f in old] == [Level.WARNING, Level.ERROR]
-    assert "Kafka 3.1" in old[1].advice
+    assert "Kafka 2.8" in old[1].advice
     both = {
         "flights": replace(flights, topic_id="x"),
         "alerts.eu": TopicInfo("alerts.eu", "y", 1, internal=False),

@@ -48,6 +48,15 @@ def test_kinds_are_forgotten_and_counts_are_not() -> None:
     assert repeats.admit("first") == 0
 
 
+def test_counts_that_nobody_asks_for_are_bounded_too() -> None:
+    """However many kinds come and go, no more than so many are remembered."""
+    repeats = Repeats(clock=FakeClock())
+    for number in range(3 * KINDS):
+        repeats.admit(number)
+        repeats.admit(number)
+    assert len(repeats._windows) == len(repeats._forgotten) == KINDS
+
+
 def test_repeats_of_one_partition_hold_back_no_other(lines: Lines) -> None:
     """What an event is about decides whether it is a repeat; the next one says how many."""
     clock = FakeClock()
