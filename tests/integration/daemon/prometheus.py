@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.error import URLError
 from urllib.parse import urlencode
 from urllib.request import urlopen
 
@@ -66,7 +65,7 @@ class Prometheus:
         try:
             with urlopen(f"http://{LOOPBACK}:{self.port}/-/ready", timeout=WAIT) as answer:
                 return bool(answer.status == 200)
-        except URLError:
+        except OSError:
             return False
 
 
