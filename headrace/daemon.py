@@ -202,7 +202,7 @@ def _serve(path: Path, config: Config, until: Until | None) -> ExitCode:
     # a second process of the name must not touch what the first one's commands find it by
     controller.take_name()
     try:
-        with _admin(controller, process):
+        with _admin(controller, process, None if controller.is_bounded else reloader):
             return _live(controller, reloader, process, signals, service)
     finally:
         if server is not None:
@@ -243,12 +243,14 @@ def _reloading(controller: KafkaController, service: Service) -> Iterator[None]:
 
 
 @contextmanager
-def _admin(controller: KafkaController, process: LocalProcess) -> Iterator[None]:
+def _admin(
+    controller: KafkaController, process: LocalProcess, reloader: Reloader | None
+) -> Iterator[None]:
     """Serve the admin API while the block runs, where there is one."""
     if not controller.config.admin.enabled:
         yield
         return
-    server = AdminServer(controller, process)
+    server = AdminServer(controller, process, reloader)
     try:
         yield
     finally:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from headrace.admin.documents import Document, Number, Offset, PauseStatus
+from headrace.admin.document import Document, Number, Offset
+from headrace.admin.documents import PauseStatus
 from headrace.admin.ports import Phase
 
 

@@ -18,7 +18,7 @@ from headrace.version import VERSION
 
 if TYPE_CHECKING:
     from headrace.admin.loglevels import LogLevels
-    from headrace.admin.ports import Controller, Process
+    from headrace.admin.ports import Controller, Deployment, Process
     from headrace.admin.rates import Rates
 
 _DESCRIPTION = """\
@@ -32,12 +32,16 @@ def create_app(
     controller: Controller,
     process: Process,
     *,
+    deployment: Deployment | None = None,
     rates: Rates,
     rules: Rules,
     log_levels: LogLevels,
     clock: Clock = SYSTEM_CLOCK,
 ) -> FastAPI:
-    """Return the application. It starts no thread and opens nothing."""
+    """Return the application. It starts no thread and opens nothing.
+
+    Without a ``deployment`` there is no reload.
+    """
     # pages with documentation load their scripts from elsewhere
     app = FastAPI(
         title="Headrace",
@@ -49,14 +53,12 @@ def create_app(
     handle_errors(app)
     # the guard has looked at the token by then: this is for the OpenAPI document
     bearer = Depends(HTTPBearer(auto_error=False, description="The token of the process."))
-    lookout = Lookout(controller, process, rates, clock)
+    lookout = Lookout(controller, process, deployment, rates=rates, clock=clock)
+    changes = Changes(controller, process, deployment, log_levels=log_levels, clock=clock)
     app.include_router(
         Reads(controller, process, lookout, clock).router(dependencies=[bearer]), tags=["look"]
     )
-    app.include_router(
-        Changes(controller, process, log_levels, clock).router(dependencies=[bearer]),
-        tags=["change"],
-    )
+    app.include_router(changes.router(dependencies=[bearer]), tags=["change"])
     app.router.routes.extend(page_routes())
     app.add_middleware(Guard, rules=rules)
     app.add_middleware(SafeHeaders)

@@ -13,7 +13,9 @@ from headrace.admin import answers as a
 from headrace.admin import documents as d
 from headrace.admin import requests as r
 from headrace.admin.audit import Asked, audited
-from headrace.admin.looking import moment, pause_status, skip_status
+from headrace.admin.configuration import ReloadAnswer, reload_answer
+from headrace.admin.looking import pause_status, skip_status
+from headrace.admin.moments import moment
 from headrace.admin.problems import ApiError, described, unknown
 from headrace.admin.reads import ChannelName, find_channel
 from headrace.channel.pauses import PauseReason
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from headrace.admin.loglevels import LogLevels
-    from headrace.admin.ports import Controller, Process
+    from headrace.admin.ports import Controller, Deployment, Process
     from headrace.channel.channel import InboundKafkaChannel
     from headrace.channel.news import Sought
     from headrace.config.kinds.targets import Target
@@ -39,9 +41,16 @@ class Changes:
     """What each endpoint does. Its functions run on a pool of threads, and may block."""
 
     def __init__(
-        self, controller: Controller, process: Process, log_levels: LogLevels, clock: Clock
+        self,
+        controller: Controller,
+        process: Process,
+        deployment: Deployment | None,
+        *,
+        log_levels: LogLevels,
+        clock: Clock,
     ) -> None:
         self._controller = controller
+        self._deployment = deployment
         self._process = process
         self._log_levels = log_levels
         self._clock = clock
@@ -107,6 +116,23 @@ class Changes:
             partition = partition_of(channel, body.topic, body.partition)
             skip = channel.skip(partition, body.offset, reason=body.reason, by=asked.by)
             return skip_status(skip)
+
+    def reload(
+        self,
+        request: Request,
+        body: Annotated[r.ReloadRequest, Body()] = r.ReloadRequest(),  # noqa: B008 - frozen
+    ) -> ReloadAnswer:
+        """Read the configuration file again and put in place what is different."""
+        with audited(Asked("reload", request.scope["caller"], body)) as asked:
+            if self._deployment is None:
+                raise ApiError(
+                    HTTPStatus.CONFLICT,
+                    "not_reloadable",
+                    "a bounded run takes up no new configuration",
+                    next_step="let it end, or stop it, and start it with the new file",
+                )
+            with self._waiter(body.wait_s) as deadline:
+                return reload_answer(self._deployment.reload(asked.by, deadline))
 
     def log_level(self, request: Request, body: r.LogLevelRequest) -> a.LogLevelAnswer:
         """Log more or less, for a while or until the next start."""
@@ -186,6 +212,7 @@ class Changes:
         add("channels/{name}/seek", self.seek, "Move a paused partition", 404, 409, 503)
         add("channels/{name}/reset", self.reset, "Move paused partitions", 404, 409, 503)
         add("channels/{name}/skip", self.skip, "Leave a record out", 404, 409)
+        add("reload", self.reload, "Take up the configuration file", 409, 503)
         add("loglevel", self.log_level, "Log more or less")
         add("stop", self.stop, "Stop the process", code=202)
         return router

@@ -41,7 +41,7 @@ _RECORD = re.compile(rf"{_PARTITION.pattern}:(?P<offset>[0-9]{{1,19}})")
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    for command in (status, pause, resume, seek, skip, loglevel, stop):
+    for command in (status, pause, resume, seek, skip, reload, loglevel, stop):
         app.command()(connected(command))
 
 
@@ -163,6 +163,13 @@ def skip(
 
     body = {**_record(record, "TOPIC:PARTITION:OFFSET"), "reason": reason}
     return commands.channel_change("skip", channel, body, as_json=json, say=_say_skipped)
+
+
+def reload(wait: _Wait = "60s", *, json: _Json = False) -> Command:
+    """Take up the configuration file as it is now. A bad file changes nothing."""
+    from headrace.admin import commands  # noqa: PLC0415 - takes a moment to import
+
+    return commands.reload(_seconds(wait, "--wait"), as_json=json)
 
 
 def loglevel(

@@ -104,6 +104,30 @@ def change(
     return command
 
 
+def reload(wait: float, *, as_json: bool) -> Command:
+    """Return what has the configuration file taken up, and says what came of it."""
+
+    def command(client: AdminClient) -> int:
+        answer = client.post("/api/v1/reload", {"wait_s": wait, "by": who()}, wait)
+        if as_json:
+            typer.echo(json.dumps(answer, indent=2))
+        else:
+            _print_reload(answer)
+        codes = {"rejected": EXIT_REFUSED, "partly": EXIT_NOT_YET, "under way": EXIT_NOT_YET}
+        return codes.get(answer["outcome"], 0)
+
+    return command
+
+
+def _print_reload(answer: dict[str, Any]) -> None:
+    typer.echo(answer["outcome"])
+    for change in answer["applied"]:
+        typer.echo(f"  {change['path']}: {change['before']} -> {change['after']}")
+    for pending in answer["pending"]:
+        typer.echo(f"  {pending['path']} is pending: {pending['reason']}")
+    _complain(*answer["problems"])
+
+
 def channel_change(
     action: str,
     channel: str | None,

@@ -7,10 +7,9 @@ bytes. Offsets mean the next record. Null stands for what is not known or not th
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
-
+from headrace.admin.configuration import ConfigSummary
+from headrace.admin.document import Document, Number, Offset, Seconds
 from headrace.admin.ports import Phase
 from headrace.channel.lifecycle import ChannelState
 from headrace.channel.pauses import PauseMode, PauseReason
@@ -20,16 +19,6 @@ from headrace.coordinators.member_states import MemberState
 from headrace.thread_time import Activity as Doing
 from headrace.thread_time import Role
 from headrace.zookeeper.protocol import SessionState
-
-Seconds = Annotated[float, Field(ge=0)]
-Offset = Annotated[int, Field(ge=0)]
-Number = Annotated[int, Field(ge=0)]
-
-
-class Document(BaseModel):
-    """An answer, or a part of one."""
-
-    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
 
 class ProcessStatus(Document):
@@ -273,6 +262,8 @@ class Status(Document):
     """Whether it is ready, as /health/ready says."""
     not_ready_because: list[str]
     """Why it is not."""
+    config: ConfigSummary | None = None
+    """How the file and what runs compare; null: this process takes up no changes."""
     channels: list[ChannelStatus]
     """The channels, by name; during the start those that were opened so far."""
 
@@ -295,15 +286,6 @@ class Partitions(Document):
     """The channel."""
     partitions: list[PartitionStatus]
     """The partitions, by topic and number."""
-
-
-class ConfigDocument(Document):
-    """The configuration."""
-
-    file: str
-    """The file it came from."""
-    applied: dict[str, Any]
-    """What is in effect: defaults filled in, secrets masked."""
 
 
 class Stacks(Document):

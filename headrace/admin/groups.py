@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from headrace.admin.documents import Document, Number
+from headrace.admin.document import Document, Number
 from headrace.coordinators.members import Mode
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from headrace.admin.documents import Document, Number, Seconds
+from headrace.admin.document import Document, Number, Seconds
 from headrace.logs import Subject
 
 

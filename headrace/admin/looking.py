@@ -6,16 +6,16 @@ import os
 import platform
 import socket
 from collections import Counter
-from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
+from headrace.admin import configuration, groups, lately
 from headrace.admin import documents as d
-from headrace.admin import groups, lately
 from headrace.admin.health import not_ready
+from headrace.admin.moments import moment
 from headrace.admin.rates import INTERVAL, Rates, lag_of
 from headrace.channel.states import PartitionState
 from headrace.config import guarantee
-from headrace.config.show import plain
+from headrace.config.show import document
 from headrace.coordinators.group_nodes import read_nodes
 from headrace.logs import recent_events
 from headrace.metrics import group_conditions
@@ -23,7 +23,9 @@ from headrace.stacks import thread_stacks
 from headrace.version import VERSION
 
 if TYPE_CHECKING:
-    from headrace.admin.ports import Controller, Process
+    from datetime import datetime
+
+    from headrace.admin.ports import Controller, Deployment, Process
     from headrace.admin.rates import Point
     from headrace.channel.activity import Activity
     from headrace.channel.channel import InboundKafkaChannel
@@ -39,9 +41,16 @@ class Lookout:
     """What there is to see. Every method describes the moment at which it is called."""
 
     def __init__(
-        self, controller: Controller, process: Process, rates: Rates, clock: Clock
+        self,
+        controller: Controller,
+        process: Process,
+        deployment: Deployment | None,
+        *,
+        rates: Rates,
+        clock: Clock,
     ) -> None:
         self._controller = controller
+        self._deployment = deployment
         self._process = process
         self._rates = rates
         self._clock = clock
@@ -58,6 +67,7 @@ class Lookout:
             spark=self._spark(),
             ready=not reasons,
             not_ready_because=reasons,
+            config=self._config_summary(),
             channels=self._channels(),
         )
 
@@ -129,12 +139,21 @@ class Lookout:
         found = [self._group(channel) for channel in self._sorted()]
         return groups.Members(at=self._now(), groups=found)
 
-    def config(self) -> d.ConfigDocument:
+    def config(self) -> configuration.ConfigDocument:
         """Return the configuration, secrets masked."""
-        return d.ConfigDocument(
+        applied = dict(document(self._controller.config))
+        status = None if self._deployment is None else self._deployment.config_status()
+        return configuration.ConfigDocument(
             file=str(self._process.file),
-            applied=plain(self._controller.config.model_dump(by_alias=True)),
+            applied=applied,
+            desired=applied if status is None else dict(status.desired),
+            summary=self._config_summary(),
         )
+
+    def _config_summary(self) -> configuration.ConfigSummary | None:
+        if self._deployment is None:
+            return None
+        return configuration.summary(self._deployment.config_status())
 
     def stacks(self) -> d.Stacks:
         """Return what the threads are doing."""
@@ -251,11 +270,6 @@ class Lookout:
 def _seconds(value: float | None) -> float | None:
     """Round; clocks of other machines may be ahead of ours."""
     return None if value is None else max(0.0, round(value, 3))
-
-
-def moment(seconds: float) -> datetime:
-    """Return a time in UTC, to the millisecond."""
-    return datetime.fromtimestamp(round(seconds, 3), timezone.utc)
 
 
 def pause_status(pause: Pause) -> d.PauseStatus:

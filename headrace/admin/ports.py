@@ -12,7 +12,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from headrace.channel.channel import InboundKafkaChannel
+    from headrace.clock import Deadline
     from headrace.config import Config
+    from headrace.controller.reports import ConfigStatus, ReloadReport
     from headrace.metrics import Metrics
     from headrace.spark.runtime import SparkReading
     from headrace.zookeeper.protocol import SessionState
@@ -73,6 +75,18 @@ class Controller(Protocol):
 
     def spark(self) -> SparkReading | None:
         """Look at Spark, None where no channel uses it."""
+        ...
+
+
+class Deployment(Protocol):
+    """What takes up new configuration. Safe on any thread; only ``reload`` blocks."""
+
+    def reload(self, by: str, deadline: Deadline) -> ReloadReport:
+        """Have the file read and applied, and return what came of it by the deadline."""
+        ...
+
+    def config_status(self) -> ConfigStatus:
+        """Return how desired and applied configuration compare."""
         ...
 
 

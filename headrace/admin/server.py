@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from fastapi import FastAPI
 
-    from headrace.admin.ports import Controller, Process
+    from headrace.admin.ports import Controller, Deployment, Process
     from headrace.config import AdminConfig, AdminTls
 
 log = structlog.get_logger(__name__)
@@ -53,7 +53,11 @@ class AdminServer:
     """
 
     def __init__(
-        self, controller: Controller, process: Process, clock: Clock = SYSTEM_CLOCK
+        self,
+        controller: Controller,
+        process: Process,
+        deployment: Deployment | None = None,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         config = controller.config.admin
         self._folder = Folder.of(controller.config)
@@ -63,6 +67,7 @@ class AdminServer:
         app = create_app(
             controller,
             process,
+            deployment=deployment,
             rates=self._rates,
             rules=Rules.of(config, token),
             log_levels=self._log_levels,

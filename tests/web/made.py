@@ -126,6 +126,7 @@ def channel_of(made: Made) -> d.ChannelStatus:
         ),
         paused=any(p.topic is None for p in made.pauses),
         pauses=list(made.pauses),
+        skips=[],
         totals=d.Totals(
             records=812_334_120,
             records_per_s=0 if rests else made.records_per_s,

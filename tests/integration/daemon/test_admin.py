@@ -110,6 +110,29 @@ def test_a_paused_daemon_goes_on_where_it_is_sent(site: Site) -> None:
     assert site.seen() == ["a", "b", "c", "b", "c"]
 
 
+def test_a_reload_tells_what_it_changed_and_what_is_wrong(site: Site) -> None:
+    """A hot value is in effect when the command ends; a bad file is refused and changes nothing."""
+    daemon = site.run(batch={"linger": 0, "max_records": 10})
+    daemon.wait_event("controller_started")
+    channel = daemon.document["channels"]["main"]
+    file = daemon.directory / f"{daemon.name}.yaml"
+    channel["batch"]["max_records"] = 20
+    file.write_text(json.dumps(daemon.document))
+    assert _headrace(daemon, "reload").returncode == 0
+    applied = json.loads(_headrace(daemon, "status", "--json").stdout)["config"]
+    assert (applied["pending"], applied["problems"]) == ([], [])
+    good = file.read_text()
+    channel["batch"]["max_records"] = "many"
+    file.write_text(json.dumps(daemon.document))
+    with _client(site, daemon) as client:
+        answer = client.post("/api/v1/reload", json={}).raise_for_status().json()
+        assert answer["outcome"] == "rejected"
+        assert "max_records" in answer["problems"][0]
+        found = client.get("/api/v1/config").json()
+    assert found["applied"]["channels"]["main"]["batch"]["max_records"] == 20
+    file.write_text(good)
+
+
 def test_a_stop_is_heard_during_the_start(site: Site) -> None:
     """A daemon that waits for Kafka in its start is stopped by a command, and exits with 0."""
     document = site.document()

@@ -17,6 +17,7 @@ from headrace.admin.process import LocalProcess
 from headrace.admin.rates import Rates
 from headrace.clock import SYSTEM_CLOCK
 from headrace.config import Config
+from headrace.controller.reports import ConfigStatus, Pending, ReloadOutcome, ReloadReport
 from headrace.metrics import Metrics
 from headrace.testing import InMemoryBroker, InMemoryZooKeeper, in_memory_channel
 from headrace.testing.channel import QUICK
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
     from headrace.channel.channel import InboundKafkaChannel
+    from headrace.clock import Deadline
     from headrace.processors import BatchProcessor
     from headrace.spark.runtime import SparkReading
 
@@ -72,6 +74,29 @@ class InMemoryController:
         return channel
 
 
+@dataclass
+class InMemoryDeployment:
+    """A ``Deployment`` that brings what a test says."""
+
+    report: ReloadReport = field(
+        default_factory=lambda: ReloadReport("nobody", 0.0, ReloadOutcome.UNCHANGED)
+    )
+    pending: tuple[Pending, ...] = ()
+    problems: tuple[str, ...] = ()
+    asked: list[str] = field(default_factory=list)
+
+    def reload(self, by: str, deadline: Deadline) -> ReloadReport:
+        """Note who asks."""
+        assert not deadline.expired
+        self.asked.append(by)
+        return self.report
+
+    def config_status(self) -> ConfigStatus:
+        """Return what the test said."""
+        last = self.report if self.asked else None
+        return ConfigStatus("f", {"workers": 3}, {}, self.pending, self.problems, last)
+
+
 class Client:
     """Asks the application without a network."""
 
@@ -108,10 +133,12 @@ class Scene:
         self.process = LocalProcess(Path("headrace.yaml"), self._stop)
         self.rates = Rates(self.controller, SYSTEM_CLOCK)
         self.stops: list[str] = []
+        self.deployment = InMemoryDeployment()
         self.client = Client(
             create_app(
                 self.controller,
                 self.process,
+                deployment=self.deployment,
                 rates=self.rates,
                 rules=Rules(TOKEN, open_reads, frozenset({"localhost"})),
                 log_levels=LogLevels(),
@@ -123,6 +150,7 @@ class Scene:
         """Forget what a former test did."""
         vars(self.controller).update(vars(InMemoryController(broker)))
         vars(self.process).update(vars(LocalProcess(Path("headrace.yaml"), self._stop)))
+        vars(self.deployment).update(vars(InMemoryDeployment()))
         vars(self.rates).update(vars(Rates(self.controller, SYSTEM_CLOCK)))
         self.stops.clear()
         self.process.become(Phase.RUNNING)

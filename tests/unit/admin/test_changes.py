@@ -11,6 +11,9 @@ from structlog.testing import capture_logs
 
 from headrace.channel.pauses import PauseMode, PauseReason
 from headrace.clock import Deadline
+from headrace.config import Change, ChangeKind
+from headrace.config.effects import Effect
+from headrace.controller.reports import ReloadOutcome, ReloadReport
 from headrace.errors import KafkaUnavailableError
 from headrace.local.waiting import wait_for
 from headrace.logs import levels, set_level
@@ -218,6 +221,30 @@ def test_a_log_level_of_one_logger_stays_until_it_is_taken_back(bare: Scene) -> 
     answer = bare.post("/api/v1/loglevel", level=None, logger="headrace.channel").json()
     assert answer["levels"] == {"": "info"}
     assert bare.post("/api/v1/loglevel", level=None).status_code == 422
+
+
+def test_a_reload_answers_what_it_brought(scene: Scene) -> None:
+    """The changes, what is pending and the problems are in the answer; secrets are masked."""
+    change = Change(("kafka", "sasl", "password"), ChangeKind.CHANGED, "***", "***", Effect.CHANNEL)
+    scene.deployment.report = ReloadReport("ann", 5.0, ReloadOutcome.APPLIED, applied=(change,))
+    answer = scene.post("/api/v1/reload", by="ann", wait_s=5.0)
+    assert answer.status_code == 200
+    assert answer.json() == {
+        "outcome": "applied",
+        "at": "1970-01-01T00:00:05Z",
+        "problems": [],
+        "applied": [
+            {
+                "path": "kafka.sasl.password",
+                "kind": "changed",
+                "effect": "channel",
+                "before": "***",
+                "after": "***",
+            }
+        ],
+        "pending": [],
+    }
+    assert scene.deployment.asked == ["ann"]
 
 
 def test_a_stop_is_asked_for_once(bare: Scene) -> None:

@@ -14,7 +14,9 @@ from headrace.admin.tokens import Folder
 from headrace.channel.pauses import PauseReason
 from headrace.cli import app
 from headrace.clock import Deadline
-from headrace.config import load
+from headrace.config import Change, ChangeKind, load
+from headrace.config.effects import Effect
+from headrace.controller.reports import Pending, ReloadOutcome, ReloadReport
 from tests.unit.channel.in_memory import P0, eventually
 
 if TYPE_CHECKING:
@@ -60,7 +62,7 @@ def directory(stage: Scene, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     directory = tmp_path_factory.mktemp("served")
     desk = Desk(stage, directory)
     stage.controller.config = load(desk.file)
-    server = AdminServer(stage.controller, stage.process)
+    server = AdminServer(stage.controller, stage.process, stage.deployment)
     yield directory
     assert server.close(Deadline.after(10))
 
@@ -120,6 +122,32 @@ def test_an_operators_resume_names_the_pauses_that_go_on(desk: Desk) -> None:
     desk.run("pause", "--wait", "0")
     assert desk.run("resume").output == ("member resumed; others go on: downstream by processor\n")
     assert desk.run("resume", "--downstream").output == "member resumed\n"
+
+
+@pytest.mark.parametrize(
+    ("outcome", "code"),
+    [
+        (ReloadOutcome.APPLIED, 0),
+        (ReloadOutcome.UNCHANGED, 0),
+        (ReloadOutcome.REJECTED, 1),
+        (ReloadOutcome.PARTLY, 4),
+        (ReloadOutcome.UNDER_WAY, 4),
+    ],
+)
+def test_a_reload_tells_what_came_of_it(desk: Desk, outcome: ReloadOutcome, code: int) -> None:
+    """The exit code tells applied, rejected and pending apart; changes and reasons are printed."""
+    change = Change(("channels", "member", "workers"), ChangeKind.CHANGED, 2, 3, Effect.IN_PLACE)
+    desk.scene.deployment.report = ReloadReport(
+        "ann", 5.0, outcome, ("the file is empty",), (change,), (Pending(change, "paused", 1.0),)
+    )
+    result = desk.run("reload")
+    assert result.exit_code == code
+    assert result.stdout == (
+        f"{outcome.value}\n  channels.member.workers: 2 -> 3\n"
+        "  channels.member.workers is pending: paused\n"
+    )
+    assert result.stderr == "the file is empty\n"
+    assert "@" in desk.scene.deployment.asked[0]
 
 
 def test_a_stop_is_passed_on(desk: Desk) -> None:

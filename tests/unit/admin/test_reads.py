@@ -5,6 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headrace.admin.ports import Phase
+from headrace.config import Change, ChangeKind
+from headrace.config.effects import Effect
+from headrace.controller.reports import Pending
 from headrace.records import TopicPartition
 from headrace.spark.runtime import SparkReading
 from tests.unit.channel.in_memory import eventually
@@ -96,6 +99,27 @@ def test_the_configuration_is_shown_without_secrets(scene: Scene) -> None:
     assert answer.json()["applied"]["channels"]["member"]["workers"] == 2
     assert "hush" not in answer.text
     assert "***" in answer.text
+
+
+def test_what_the_file_says_and_does_not_run_is_shown_with_its_reason(scene: Scene) -> None:
+    """Pending settings and a rejected file stand in the status; desired and applied beside them."""
+    change = Change(("shutdown_timeout",), ChangeKind.CHANGED, "30s", "1m", Effect.IN_PLACE)
+    scene.deployment.pending = (Pending(change, "the channel is paused", 60.0),)
+    scene.deployment.problems = ("channels (line 3): is missing",)
+    summary = scene.get("/api/v1/status").json()["config"]
+    assert summary["pending"] == [
+        {
+            "path": "shutdown_timeout",
+            "effect": "in place",
+            "reason": "the channel is paused",
+            "since": "1970-01-01T00:01:00Z",
+        }
+    ]
+    assert summary["problems"] == ["channels (line 3): is missing"]
+    assert (summary["last_at"], summary["last_outcome"]) == (None, None)
+    found = scene.get("/api/v1/config").json()
+    assert found["desired"] == {"workers": 3}
+    assert found["summary"] == summary
 
 
 def test_stacks_name_the_threads(scene: Scene) -> None:
