@@ -40,7 +40,14 @@ def line(finding: Finding) -> str:
 def summary(findings: Sequence[Finding]) -> str:
     """Return how many there are of each kind."""
     counts = {level: sum(f.level is level for f in findings) for level in Level}
-    return f"{counts[Level.ERROR]} errors, {counts[Level.WARNING]} warnings, {counts[Level.OK]} ok"
+    return (
+        f"{_count(counts[Level.ERROR], 'error')}, {_count(counts[Level.WARNING], 'warning')}, "
+        f"{counts[Level.OK]} ok"
+    )
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def document(findings: Sequence[Finding], acls: Sequence[str]) -> dict[str, Any]:

@@ -39,7 +39,8 @@ def test_errors_alone_make_an_examination_fail() -> None:
 def test_findings_are_shown_in_three_ways() -> None:
     """Lines, a table and JSON say the same; brackets in a text are no markup."""
     assert line(_FINDINGS[1]) == "warning clock: off by [3 s] -> synchronize it"
-    assert summary(_FINDINGS) == "1 errors, 1 warnings, 1 ok"
+    assert summary(_FINDINGS) == "1 error, 1 warning, 1 ok"
+    assert summary(_FINDINGS[:1] * 2) == "0 errors, 0 warnings, 2 ok"
     console = Console(width=120, record=True, file=None)
     with console.capture() as shown:
         console.print(table(_FINDINGS))
