@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 
 #: Loggers of the libraries in the process. Under ``spark`` are those of Spark's JVM.
 LIBRARIES = (
@@ -41,6 +42,13 @@ QUIET = {
 def is_library(logger: str) -> bool:
     """Whether a logger is one of the libraries'."""
     return logger.partition(".")[0] in LIBRARIES
+
+
+def claim(record: logging.LogRecord) -> None:
+    """Give a line that a library wrote to the root logger, as py4j does, to the library's own."""
+    if record.name == "root":
+        library = next((part for part in Path(record.pathname).parts if part in LIBRARIES), None)
+        record.name = library or record.name
 
 
 def take_over() -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from headrace.logs.libraries import is_library
+from headrace.logs.libraries import claim, is_library
 from headrace.logs.repeats import Repeats
 
 if TYPE_CHECKING:
@@ -58,6 +58,10 @@ class RepeatFilter(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether the line is to be written."""
+        if record.name == "root":
+            claim(record)
+            if not logging.getLogger(record.name).isEnabledFor(record.levelno):
+                return False
         admitted = self._decide(record)
         for kind, count in self._repeats.over():
             _report(kind, count)

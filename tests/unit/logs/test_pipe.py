@@ -91,6 +91,18 @@ def test_what_an_event_says_itself_wins_over_what_is_bound(lines: Lines) -> None
     assert lines()[0]["partition"] == 4
 
 
+def test_what_a_library_says_as_root_is_the_librarys(lines: Lines) -> None:
+    """py4j writes to the root logger; its lines are known by the file they come from."""
+    configure_logging(LoggingConfig())
+    for level, text in ((logging.INFO, "Exception while sending command."), (30, "lost")):
+        where = ("/usr/lib/python3/site-packages/py4j/java_gateway.py", 1038)
+        logging.getLogger().handle(logging.LogRecord("root", level, *where, text, (), None))
+    logging.getLogger().info("mine")
+    lost, mine = lines()
+    assert (lost["event"], lost["logger"], lost["detail"]) == ("library_log", "py4j", "lost")
+    assert (mine["event"], mine["logger"]) == ("mine", "root")
+
+
 def test_libraries_write_nothing_by_themselves(lines: Lines) -> None:
     """A handler that a library put on its logger is taken away, so that a line comes once."""
     logging.getLogger("uvicorn").addHandler(logging.StreamHandler())
