@@ -1,11 +1,20 @@
-"""Files that are written whole or not at all."""
+"""Files that are written whole or not at all, and what they hold."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import tempfile
 from contextlib import suppress
 from pathlib import Path
+
+
+def digest(path: Path) -> str:
+    """Return what stands for the file's content; the same for all that cannot be read."""
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError:
+        return ""
 
 
 def write_whole(path: Path, text: str) -> None:

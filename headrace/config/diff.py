@@ -27,6 +27,8 @@ class ChangeKind(Enum):
     """A key of a free mapping that is not there any more."""
     CHANGED = "changed"
     """Another value in the same place."""
+    CODE = "code"
+    """Other content of the files that a processor's code is in; no value of the configuration."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +132,8 @@ def adopt(before: Section, after: Section, changes: Iterable[Change]) -> Any:
     """Return ``before`` with the values of ``after`` in the places of ``changes``."""
     adopted: Any = before
     for change in changes:
+        if change.kind is ChangeKind.CODE:
+            continue
         adopted = _adopt(adopted, after, change.steps)
     return adopted
 

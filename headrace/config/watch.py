@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 from threading import Event, Thread
 from typing import TYPE_CHECKING
 
 import structlog
 import watchfiles
+
+from headrace.files import digest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -29,14 +30,6 @@ _LONGEST_BURST = 10
 
 #: Links on the way to a file that are followed at most: as many as Linux does.
 _MOST_LINKS = 40
-
-
-def digest(path: Path) -> str:
-    """Return what stands for the file's content; the same for all that cannot be read."""
-    try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()
-    except OSError:
-        return ""
 
 
 def folders_of(path: Path) -> set[Path]:

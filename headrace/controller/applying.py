@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from headrace.channel.pauses import Pause
-    from headrace.config import ChannelConfig, Config
+    from headrace.config import Change, ChannelConfig, Config
     from headrace.controller.controller import KafkaController
     from headrace.processors import BatchProcessor
 
@@ -72,7 +72,7 @@ class Applying:
         """Take the steps to ``desired``; what fails holds up nothing else. Blocks."""
         self.reasons.clear()
         self.passes = False
-        for step in plan(self._controller.config, desired):
+        for step in plan(self._controller.config, desired, self.recoded()):
             if self._stopping():
                 self._note(step, NotNowError("the process stops"))
                 continue
@@ -83,6 +83,11 @@ class Applying:
             except Exception as error:
                 log.exception("config_step_failed", action=step.action.value, channel=step.channel)
                 self._note(step, HeadraceError(f"{type(error).__name__}: {error}"))
+
+    def recoded(self) -> tuple[Change, ...]:
+        """Return of which channels the code is not what they run. Blocks while files are read."""
+        found = map(self._controller.code.change, tuple(self._controller.channels))
+        return tuple(change for change in found if change is not None)
 
     def _note(self, step: Step, error: HeadraceError) -> None:
         self.passes = self.passes or isinstance(error, PASSING)
@@ -122,15 +127,20 @@ class Applying:
 
     def _restart(self, name: str, channel: ChannelConfig) -> None:
         """Start a channel anew; what can be known to fail is found before it is stopped."""
-        processor = self._controller.processor(name, channel)
         self._require_zookeeper()
         require_topics(self._controller.config.kafka, name, channel, self._after(LOOK_TIMEOUT))
-        former = self._controller.config.channels[name]
+        former, code = self._controller.config.channels[name], self._controller.code.forget(name)
+        try:
+            processor = self._controller.processor(name, channel)
+        except BaseException:
+            self._controller.code.restore(code)
+            raise
         self._close(name)
         try:
             self._open(name, channel, processor)
         except (StartError, ConfigError) as error:
             log.error("channel_not_restarted", channel=name, error=str(error))  # noqa: TRY400 - the reason says it all
+            self._controller.code.restore(code)
             if not self._stopping():
                 self._go_back(name, former)
             raise
@@ -182,6 +192,7 @@ class Applying:
         shared = {"kafka": desired.kafka, "zookeeper": desired.zookeeper}
         controller.config = former.model_copy(update={**shared, "channels": desired.channels})
         self._open_all(enabled, processors)
+        self.passes = self.passes or bool(self.recoded())
         log.info("connected_anew", channels=sorted(controller.channels))
 
     def _move(self, former: Config, desired: Config) -> None:

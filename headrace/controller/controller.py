@@ -14,6 +14,7 @@ from headrace.channel.channel import InboundKafkaChannel
 from headrace.channel.lifecycle import StopReport
 from headrace.clock import SYSTEM_CLOCK, Clock, Deadline
 from headrace.controller.building import Surroundings
+from headrace.controller.code import CodeBook
 from headrace.metrics import Metrics
 from headrace.processors.factory import build_processor
 from headrace.spans import NO_TRACER
@@ -62,6 +63,7 @@ class KafkaController:
         self.config = config
         self.metrics = metrics or Metrics()
         self.channels: dict[str, InboundKafkaChannel] = {}
+        self.code = CodeBook()
         self._processors = dict(processors or {})
         self._clock = clock
         self._until = until
@@ -135,9 +137,12 @@ class KafkaController:
             StartError: code that it names cannot be imported or has a wrong shape.
             ConfigError: the sink's path cannot be used.
         """
-        return self._processors.get(name) or build_processor(
-            channel, self._spark_runtime, self.config.instance_id
-        )
+        given = self._processors.get(name)
+        if given is not None:
+            return given
+        built = build_processor(channel, self._spark_runtime, self.config.instance_id)
+        self.code.note(name, channel)
+        return built
 
     def open(
         self,

@@ -44,12 +44,13 @@ class Step:
     changes: tuple[Change, ...]
 
 
-def plan(applied: Config, desired: Config) -> tuple[Step, ...]:
+def plan(applied: Config, desired: Config, recoded: tuple[Change, ...] = ()) -> tuple[Step, ...]:
     """Return the steps from one configuration to the other, in their order.
 
-    What is connected anew brings the changes of all channels with it.
+    What is connected anew brings the changes of all channels with it. ``recoded`` says which
+    channels have other code than they run.
     """
-    changes = diff(applied, desired)
+    changes = (*diff(applied, desired), *recoded)
     steps = [*_shared(changes)]
     if any(step.action is Action.CONNECT for step in steps):
         return _in_order(_with_channels(step, changes) for step in steps)

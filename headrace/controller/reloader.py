@@ -15,10 +15,11 @@ import structlog
 from headrace.clock import SYSTEM_CLOCK, Clock, Deadline
 from headrace.config import diff, load
 from headrace.config.show import document
-from headrace.config.watch import FileWatcher, digest
+from headrace.config.watch import FileWatcher
 from headrace.controller.applying import Applying
 from headrace.controller.reports import ConfigStatus, Pending, ReloadOutcome, ReloadReport
 from headrace.errors import ConfigError
+from headrace.files import digest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -183,11 +184,14 @@ class Reloader:
     def _reconcile(self) -> tuple[Change, ...]:
         """Take the steps to what is desired; return what they changed."""
         before: Config = self._controller.config
+        recoded = self._applying.recoded()
         self._applying.reconcile(self._desired)
-        self._pending = self._find_pending()
-        return diff(before, self._controller.config)
+        left = self._applying.recoded()
+        self._pending = self._find_pending(left)
+        done = tuple(change for change in recoded if change not in left)
+        return (*diff(before, self._controller.config), *done)
 
-    def _find_pending(self) -> tuple[Pending, ...]:
+    def _find_pending(self, recoded: tuple[Change, ...]) -> tuple[Pending, ...]:
         since = {each.change.path: each.since for each in self._pending}
         reasons, now = self._applying.reasons, self._clock.time()
         return tuple(
@@ -196,7 +200,7 @@ class Reloader:
                 reasons.get(change.channel or change.effect.value, "not applied yet"),
                 since.get(change.path, now),
             )
-            for change in diff(self._controller.config, self._desired)
+            for change in (*diff(self._controller.config, self._desired), *recoded)
         )
 
     def _reject(self, by: str, problems: list[str]) -> ReloadReport:
@@ -215,10 +219,12 @@ class Reloader:
             self._watcher.stop(Deadline.after(WATCHER_STOP_TIMEOUT, self._clock))
             self._watcher = None
         if self._watcher is None and settings is not None and settings.watch:
-            self._watcher = FileWatcher(
-                settings, lambda: self._files, lambda: self.request("watch")
-            )
+            self._watcher = FileWatcher(settings, self._read_files, lambda: self.request("watch"))
             self._watcher.start()
+
+    def _read_files(self) -> dict[Path, str]:
+        """Return what is to be watched, with the digests of what was read or imported."""
+        return {**self._files, **self._controller.code.files()}
 
     def _say(self, report: ReloadReport) -> None:
         if report.outcome is ReloadOutcome.REJECTED:

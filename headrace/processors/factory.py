@@ -16,6 +16,7 @@ from headrace.processors.simple import (
 from headrace.processors.spark import JOB_SHARE, SparkProcessor, decode, merge_limits
 from headrace.spark.engine import SparkEngine
 from headrace.spark.factory import build_sink
+from headrace.spark.reducer import load_reducer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,7 +51,8 @@ def _spark(
     member: str,
 ) -> BatchProcessor:
     assert channel.sink is not None, "the configuration demands a sink"
-    engine = SparkEngine(runtime, chosen.reducer, build_sink(channel.sink, member), decode(chosen))
+    reducer = load_reducer(chosen.reducer)
+    engine = SparkEngine(runtime, reducer, build_sink(channel.sink, member), decode(chosen))
     return SparkProcessor(
         engine, limits=merge_limits(chosen), job_timeout=channel.batch_timeout * JOB_SHARE
     )

@@ -42,6 +42,9 @@ class SparkProcessorConfig(Section):
     max_records: Hot[Count] = 100_000
     """The most records that one micro-batch is merged of."""
 
+    reload: Hot[Flag] = False
+    """Whether the channel starts anew with changed code when files of its package change."""
+
     def contradictions(self) -> Iterator[Contradiction]:
         """Yield fields of decoding that lack one another."""
         if self.decode == "json" and self.ddl is None:
@@ -78,6 +81,9 @@ class SimpleProcessorConfig(Section):
     delay: Hot[Pause] = 0.0
     """How long after its own timestamp a record is delivered at the earliest."""
 
+    reload: Hot[Flag] = False
+    """Whether the channel starts anew with changed code when files of its package change."""
+
     def contradictions(self) -> Iterator[Contradiction]:
         """Yield options of one way to advance that are given with the other."""
         periodic = self.auto_advance == "periodic"
@@ -104,6 +110,9 @@ class CustomProcessorConfig(Section):
 
     options: Cold[Annotated[Mapping[str, Any], Options()]] = Field(default={})
     """What the factory is called with, as keyword arguments."""
+
+    reload: Hot[Flag] = False
+    """Whether the channel starts anew with changed code when files of its package change."""
 
     def keyword_arguments(self) -> dict[str, Any]:
         """Return ``options`` with the secrets in plain text, for the factory only."""

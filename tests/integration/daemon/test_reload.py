@@ -15,10 +15,16 @@ if TYPE_CHECKING:
 class Changing:
     """A daemon that is told of a change by SIGHUP, unless it watches its file."""
 
-    def __init__(self, site: Site, **reload: Any) -> None:
+    def __init__(
+        self,
+        site: Site,
+        *,
+        watch: bool = False,
+        **channel: Any,
+    ) -> None:
         self.site = site
-        self.document = site.document()
-        self.document["reload"] = {"watch": False, **reload}
+        self.document = site.document(**channel)
+        self.document["reload"] = {"watch": watch, "debounce": "100ms"}
         self.daemon: Daemon = site.daemon(self.document).start()
         self.file = self.daemon.directory / f"{self.daemon.name}.yaml"
         self.daemon.wait_event("controller_started")
@@ -100,9 +106,35 @@ def test_sighup_moves_a_channel_to_another_group_and_connects_anew(site: Site) -
     changing.lives()
 
 
+def test_changed_code_is_taken_up_and_code_that_cannot_be_loaded_is_not(site: Site) -> None:
+    """The channel starts anew with what loads, and goes on undisturbed where it does not."""
+    functions = site.directory / "functions.py"
+    former = functions.read_text(encoding="utf-8")
+    changing = Changing(
+        site,
+        watch=True,
+        processor={"type": "simple", "deliver": "record", "reload": True},
+    )
+    changing.produce(10)
+    functions.write_text(former.replace("file.write(record", 'file.write(b"new-" + record'))
+    changing.daemon.wait_event("channel_restarted")
+    changing.produce(10)
+    assert [value.startswith("new-") for value in site.seen()] == [False] * 20 + [True] * 20
+    functions.write_text("raise ValueError('half a thought')")
+    pending = changing.daemon.wait_event("config_pending")
+    assert pending["change"] == "channels.main.processor.code"
+    assert "ValueError: half a thought" in pending["reason"]
+    changing.produce(10)
+    assert site.seen()[-1].startswith("new-")
+    assert changing.count("channel_restarted") == 1
+    functions.write_text(former)
+    eventually(lambda: changing.count("channel_restarted") == 2)
+    changing.lives()
+
+
 def test_a_watched_file_is_taken_up_by_itself(site: Site) -> None:
     """A file that a rename puts in place is read at once, and what differs is applied."""
-    changing = Changing(site, watch=True, debounce="100ms")
+    changing = Changing(site, watch=True)
     changing.produce(10)
     changing.document["channels"]["main"]["workers"] = 5
     changing.write()

@@ -151,14 +151,16 @@ WORKERS = "a whole number from 1 to 256"
             "processor: {type: spark, reducer: 'a:b', retries: 3}",
             (
                 "processor.retries: is not a "
-                "known key; known here: type, reducer, decode, schema, undecodable, max_records"
+                "known key; known here: type, reducer, decode, schema, undecodable, max_records, "
+                "reload"
             ),
         ),
         (
             "processor: {type: spark, reducer: 'a:b', ddl: a INT}",
             (
                 "processor.ddl: is not a "
-                "known key; known here: type, reducer, decode, schema, undecodable, max_records"
+                "known key; known here: type, reducer, decode, schema, undecodable, max_records, "
+                "reload"
             ),
         ),
         (

@@ -9,7 +9,8 @@ from structlog.testing import capture_logs
 
 from headrace.clock import Deadline
 from headrace.config import ReloadConfig
-from headrace.config.watch import FileWatcher, digest, folders_of
+from headrace.config.watch import FileWatcher, folders_of
+from headrace.files import digest
 from headrace.local.waiting import wait_for
 
 if TYPE_CHECKING:

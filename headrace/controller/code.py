@@ -1,0 +1,156 @@
+"""Users' code as it was imported, and importing it afresh."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from headrace.config import (
+    Change,
+    ChangeKind,
+    CustomProcessorConfig,
+    Effect,
+    FunctionSinkConfig,
+    SparkProcessorConfig,
+)
+from headrace.files import digest
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from types import ModuleType
+
+    from headrace.config import ChannelConfig
+
+#: Our own package holds the process together, so a processor in it is never imported afresh.
+_OWN = "headrace"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Code:
+    """The modules of one package, and the digests of its files when they were imported."""
+
+    package: str
+    modules: Mapping[str, ModuleType]
+    files: Mapping[Path, str]
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether a file is not what was imported. Blocks for as long as reading takes."""
+        return self.files != {path: digest(path) for path in _files(self.package, self.modules)}
+
+
+@dataclass(frozen=True, slots=True)
+class Former:
+    """What a channel ran, and what was imported, if that was forgotten."""
+
+    name: str
+    of_channel: Code | None
+    imported: Code | None
+
+
+def import_path(channel: ChannelConfig) -> str | None:
+    """Return where a channel's code is, None for a channel without code of its own."""
+    match channel.processor:
+        case SparkProcessorConfig(reducer=path) | CustomProcessorConfig(factory=path):
+            return path
+        case _:
+            sink = channel.sink
+            return sink.function if isinstance(sink, FunctionSinkConfig) else None
+
+
+class CodeBook:
+    """Which code each channel runs, of those that want theirs followed. For one thread."""
+
+    def __init__(self) -> None:
+        self._imported: dict[str, Code] = {}
+        self._of_channels: dict[str, Code] = {}
+
+    def note(self, name: str, channel: ChannelConfig) -> None:
+        """Take note that a processor was built from what is imported now."""
+        path = import_path(channel)
+        self._of_channels.pop(name, None)
+        if path is not None and channel.processor.reload:
+            self._of_channels[name] = self._code(path)
+
+    def _code(self, path: str) -> Code:
+        package = _package(path)
+        known, modules = self._imported.get(package), _modules(package)
+        if known is None or known.modules != modules:
+            files = {file: digest(file) for file in _files(package, modules)}
+            known = self._imported[package] = Code(package, modules, files)
+        return known
+
+    def files(self) -> dict[Path, str]:
+        """Return the files to watch, with the digests of what the channels run. Any thread."""
+        found: dict[Path, str] = {}
+        for code in tuple(self._of_channels.values()):
+            found |= code.files
+        return found
+
+    def change(self, name: str) -> Change | None:
+        """Return that a channel's files are not what it runs, None while they are."""
+        code = self._of_channels.get(name)
+        if code is None or not code.is_stale:
+            return None
+        steps = ("channels", name, "processor", "code")
+        return Change(steps, ChangeKind.CODE, None, None, Effect.CHANNEL)
+
+    def forget(self, name: str) -> Former:
+        """Have a channel's package imported afresh the next time, if files of it have changed.
+
+        Returns:
+            what to give to ``restore`` to have things as they were.
+        """
+        code = self._of_channels.get(name)
+        present = None if code is None else self._imported.get(code.package)
+        if present is None or not present.is_stale:
+            return Former(name, code, None)
+        for module in _modules(present.package):
+            del sys.modules[module]
+        for file in present.files:
+            # a source that was changed within a second, and is as long, looks like the compiled one
+            with suppress(OSError, NotImplementedError, ValueError):
+                Path(importlib.util.cache_from_source(str(file))).unlink(missing_ok=True)
+        importlib.invalidate_caches()
+        del self._imported[present.package]
+        return Former(name, code, present)
+
+    def restore(self, former: Former) -> None:
+        """Have what was there before ``forget``."""
+        if former.of_channel is not None:
+            self._of_channels[former.name] = former.of_channel
+        code = former.imported
+        if code is None:
+            return
+        for module in _modules(code.package):
+            del sys.modules[module]
+        sys.modules.update(code.modules)
+        self._imported[code.package] = code
+
+
+def _package(path: str) -> str:
+    module = path.partition(":")[0]
+    first = module.partition(".")[0]
+    return module if first == _OWN else first
+
+
+def _modules(package: str) -> dict[str, ModuleType]:
+    return {
+        name: module
+        for name, module in tuple(sys.modules.items())
+        if name == package or (name.startswith(f"{package}.") and not package.startswith(_OWN))
+    }
+
+
+def _files(package: str, modules: Mapping[str, ModuleType]) -> set[Path]:
+    """Return the sources of a package: of what was imported, and of what could be."""
+    origins = (getattr(module, "__file__", None) for module in modules.values())
+    found = {Path(origin) for origin in origins if origin is not None}
+    for folder in getattr(modules.get(package), "__path__", ()):
+        found |= set(Path(folder).rglob("*.py"))
+    return found

@@ -1,0 +1,109 @@
+"""Code and a session that are exchanged under a Spark processor."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from headrace.clock import Deadline
+from headrace.config import ChannelConfig
+from headrace.controller.code import CodeBook
+from headrace.errors import StartError
+from headrace.spark.reducer import load_reducer
+from headrace.spark.settings import SparkSettings
+from tests.integration.spark.channels import (
+    ADVANCE,
+    SECONDS,
+    Channel,
+    _wait_for_tasks,
+    places,
+    slow,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from headrace.spark.runtime import SparkRuntime
+
+pytestmark = pytest.mark.timeout(300)
+
+_JOBS = """
+from pyspark.sql.functions import udf
+
+from tagging.helpers import tag
+
+
+def reduce(df, batch):
+    tagged = udf(tag, "string")
+    return df.select("offset", tagged("offset").alias("tag"))
+"""
+
+
+def test_a_changed_helper_of_a_udf_reaches_sparks_workers(
+    channel: Callable[..., Channel], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rows tell which code made them: workers that are used again run the new one."""
+    package = tmp_path / "tagging"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "jobs.py").write_text(_JOBS, encoding="utf-8")
+    helper = "def tag(offset):\n    return 'NAME'"
+    monkeypatch.syspath_prepend(str(tmp_path))
+    values: dict[str, Any] = {
+        "topics": ["t"],
+        "group": "g",
+        "processor": {"type": "spark", "reducer": "tagging.jobs:reduce", "reload": True},
+        "sink": "noop",
+    }
+    config, book = ChannelConfig.model_validate(values), CodeBook()
+    for start, name in enumerate(["one", "two"]):
+        (package / "helpers.py").write_text(helper.replace("NAME", name), encoding="utf-8")
+        assert (book.change("main") is None) == (start == 0)
+        book.forget("main")
+        ch = channel(load_reducer("tagging.jobs:reduce"))
+        book.note("main", config)
+        assert ch.send(0, [b"v"], start=start).result(SECONDS) == ADVANCE
+    rows = sorted((row["offset"], row["tag"]) for row in ch.rows())
+    assert rows == [(0, "one"), (1, "two")]
+    for module in [name for name in sys.modules if name.partition(".")[0] == "tagging"]:
+        del sys.modules[module]
+
+
+# pyspark leaves the pipe to a JVM that gave up to the garbage collector
+@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
+@pytest.mark.slow
+def test_a_session_is_exchanged_between_micro_batches(
+    channel: Callable[..., Channel], spark_runtime: SparkRuntime
+) -> None:
+    """The channel goes on in the new session, and in one as before where that cannot be had."""
+    ch, former = channel(places), spark_runtime.settings
+    generation = spark_runtime.generation
+    assert ch.send(0, [b"v"]).result(SECONDS) == ADVANCE
+    wanted = replace(former, properties={**former.properties, "spark.app.name": "another"})
+    assert spark_runtime.replace(wanted, Deadline.after(SECONDS))
+    assert spark_runtime.context.appName == "another"
+    assert ch.send(0, [b"v"], start=1).result(SECONDS) == ADVANCE
+    with pytest.raises(StartError, match="Spark did not start on nowhere"):
+        spark_runtime.replace(SparkSettings("nowhere"), Deadline.after(SECONDS))
+    assert spark_runtime.settings == wanted
+    assert spark_runtime.generation == generation + 2
+    assert ch.send(0, [b"v"], start=2).result(SECONDS) == ADVANCE
+    assert sorted(row["offset"] for row in ch.rows()) == [0, 1, 2]
+
+
+def test_a_session_is_not_exchanged_under_a_micro_batch(
+    channel: Callable[..., Channel], spark_runtime: SparkRuntime
+) -> None:
+    """A job that runs for long keeps its session, and is not disturbed."""
+    ch, generation = channel(slow), spark_runtime.generation
+    future = ch.send(1, [b"v"])
+    _wait_for_tasks(spark_runtime)
+    assert not spark_runtime.replace(spark_runtime.settings, Deadline.after(0.2))
+    assert spark_runtime.generation == generation
+    assert not future.done()
+    ch.processor.on_partition_lost(ch.assignments[1])
+    assert ch.send(0, [b"v"]).result(SECONDS) == ADVANCE

@@ -1,0 +1,136 @@
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from headrace.config import ChangeKind, ChannelConfig
+from headrace.controller.code import CodeBook, import_path
+from headrace.errors import ImportPathError
+from headrace.importing import load_callable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+PACKAGE = "code_of_a_test"
+
+
+class Folder:
+    """A package of a module ``jobs``, which calls a helper in another module."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / PACKAGE
+        self.folder.mkdir()
+        (self.folder / "__init__.py").touch()
+        self.helper("one")
+        self.jobs("from code_of_a_test.helpers import helper\n\ndef work(_):\n    return helper()")
+
+    def jobs(self, text: str) -> None:
+        """Write the module that channels name."""
+        (self.folder / "jobs.py").write_text(text, encoding="utf-8")
+
+    def helper(self, answer: str) -> None:
+        """Write the helper."""
+        text = f"def helper():\n    return {answer!r}"
+        (self.folder / "helpers.py").write_text(text, encoding="utf-8")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Folder]:
+    """The package on the import path."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield Folder(tmp_path)
+    for name in tuple(sys.modules):
+        if name.partition(".")[0] == PACKAGE:
+            del sys.modules[name]
+
+
+def channel(*, reload: bool = True, path: str = f"{PACKAGE}.jobs:work") -> ChannelConfig:
+    """Return a channel with a function of the package."""
+    values: dict[str, Any] = {
+        "topics": ["events"],
+        "group": "group",
+        "processor": {"type": "simple", "reload": reload},
+        "sink": path,
+    }
+    return ChannelConfig.model_validate(values)
+
+
+def build(book: CodeBook, name: str = "main", **options: Any) -> Any:
+    """Import a channel's function, as building its processor does, and return its answer."""
+    config = channel(**options)
+    path = import_path(config)
+    assert path is not None
+    function = load_callable(path)
+    book.note(name, config)
+    return function(None)
+
+
+def test_a_changed_helper_is_imported_afresh(folder: Folder) -> None:
+    """Also within a second, with a text of the same length; before that nothing is different."""
+    book = CodeBook()
+    assert build(book) == "one"
+    assert book.change("main") is None
+    folder.helper("two")
+    change = book.change("main")
+    assert change is not None
+    assert (change.path, change.kind) == ("channels.main.processor.code", ChangeKind.CODE)
+    assert build(book) == "one"
+    book.forget("main")
+    assert build(book) == "two"
+    assert book.change("main") is None
+
+
+def test_code_that_cannot_be_imported_leaves_the_former_modules(folder: Folder) -> None:
+    """They are those that running code knows, and the change stays one until it is mended."""
+    book = CodeBook()
+    build(book)
+    jobs = sys.modules[f"{PACKAGE}.jobs"]
+    folder.jobs("raise ValueError('no')")
+    former = book.forget("main")
+    with pytest.raises(ImportPathError, match="ValueError: no"):
+        build(book)
+    book.restore(former)
+    assert sys.modules[f"{PACKAGE}.jobs"] is jobs
+    assert book.change("main") is not None
+    folder.jobs("def work(_):\n    return 'mended'")
+    book.forget("main")
+    assert build(book) == "mended"
+
+
+def test_two_channels_of_a_package_share_one_import(folder: Folder) -> None:
+    """The second one finds what the first one had imported; each has to be built anew."""
+    book = CodeBook()
+    build(book, "a")
+    build(book, "b")
+    folder.helper("two")
+    book.forget("a")
+    assert build(book, "a") == "two"
+    helpers = sys.modules[f"{PACKAGE}.helpers"]
+    assert book.change("a") is None
+    assert book.change("b") is not None
+    book.forget("b")
+    assert build(book, "b") == "two"
+    assert sys.modules[f"{PACKAGE}.helpers"] is helpers
+    assert book.change("b") is None
+
+
+def test_a_module_that_is_added_counts(folder: Folder) -> None:
+    """What is missing may come after what needs it."""
+    book = CodeBook()
+    build(book)
+    (folder.folder / "more.py").touch()
+    assert book.change("main") is not None
+
+
+def test_code_is_followed_only_where_that_is_wanted(folder: Folder) -> None:
+    """Without ``reload`` no file is watched, and of our own package only the module named."""
+    book = CodeBook()
+    build(book, reload=False)
+    folder.helper("two")
+    assert book.change("main") is None
+    assert book.files() == {}
+    book.note("own", channel(path="headrace.importing:load_callable"))
+    assert {path.name for path in book.files()} == {"importing.py"}
