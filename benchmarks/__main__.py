@@ -10,7 +10,10 @@ from importlib import import_module
 import structlog
 
 #: Each is a module of this package with a function ``run``, described by its docstring.
-NAMES = ("passthrough", "spark", "memory", "coordination", "chaos")
+NAMES = ("passthrough", "spark", "memory", "coordination", "chaos", "lifecycle", "soak")
+
+#: What some of them take from the command line.
+_OPTIONS = {"chaos": ("minutes", "seed"), "lifecycle": ("seed",), "soak": ("minutes", "seed")}
 
 
 def main() -> int:
@@ -22,7 +25,7 @@ def main() -> int:
         return 0
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     run = import_module(f"benchmarks.{chosen.name}").run
-    report = run(chosen.minutes, chosen.seed) if chosen.name == "chaos" else run()
+    report = run(**{name: getattr(chosen, name) for name in _OPTIONS.get(chosen.name, ())})
     print(report.as_json() if chosen.json else report.as_table())
     return 0 if report.figures.get("holds", True) else 1
 
@@ -31,8 +34,12 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("name", nargs="?", choices=NAMES, help="which one; none lists them")
     parser.add_argument("--json", action="store_true", help="end with one JSON object on a line")
-    parser.add_argument("--minutes", type=float, default=10.0, help="chaos: how long faults go on")
-    parser.add_argument("--seed", type=int, default=1, help="chaos: which faults, and when")
+    parser.add_argument(
+        "--minutes", type=float, default=10.0, help="chaos, soak: how long it goes on"
+    )
+    parser.add_argument(
+        "--seed", type=int, default=1, help="chaos, lifecycle, soak: what is done, and when"
+    )
     return parser.parse_args()
 
 

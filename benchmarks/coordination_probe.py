@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 import time
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
@@ -13,6 +11,7 @@ from pathlib import Path
 from threading import Condition, Thread
 from typing import TYPE_CHECKING
 
+from benchmarks.notes import NoteFile
 from headrace.processors import BatchProcessor, BatchResponse
 
 if TYPE_CHECKING:
@@ -31,46 +30,39 @@ class ProbeProcessor(BatchProcessor):
     """
 
     def __init__(self, file: str, seconds: float = 0.05, rest: float = 0.0) -> None:
-        self._notes = os.open(Path(file), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        self._notes = NoteFile(Path(file))
         self._seconds = seconds
         self._answer = BatchResponse.advance(wait=rest)
         self._timer = _Timer()
         self._delivered: set[tuple[int, int]] = set()
-        self._note("ready")
+        self._notes.write("ready")
 
     def on_assigned(self, assignment: Assignment) -> None:
         """Note the beginning."""
-        self._note("assigned", assignment)
+        self._notes.write("assigned", assignment)
 
     def on_next_batch(self, batch: Batch) -> Future[BatchResponse]:
         """Note the first batch, and promise an answer."""
         claim = (batch.partition.partition, batch.assignment.epoch)
         if claim not in self._delivered:
             self._delivered.add(claim)
-            self._note("delivered", batch.assignment)
+            self._notes.write("delivered", batch.assignment)
         answer: Future[BatchResponse] = Future()
         self._timer.after(self._seconds, answer, self._answer)
         return answer
 
     def on_stream_termination(self, assignment: Assignment) -> None:
         """Note the end."""
-        self._note("terminated", assignment)
+        self._notes.write("terminated", assignment)
 
     def on_partition_lost(self, assignment: Assignment) -> None:
         """Note the end."""
-        self._note("lost", assignment)
+        self._notes.write("lost", assignment)
 
     def close(self, deadline: Deadline) -> None:
         """End the timer."""
         self._timer.close(deadline)
-        os.close(self._notes)
-
-    def _note(self, event: str, assignment: Assignment | None = None) -> None:
-        """Append a line: one write, so that lines of several threads do not mix."""
-        partition = None if assignment is None else assignment.partition.partition
-        epoch = None if assignment is None else assignment.epoch
-        facts = {"at": time.monotonic(), "event": event, "partition": partition, "epoch": epoch}
-        os.write(self._notes, json.dumps({**facts, "pid": os.getpid()}).encode() + b"\n")
+        self._notes.close()
 
 
 class _Timer:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks import stack
+from benchmarks.notes import Notes
 from headrace.clock import SYSTEM_CLOCK, Deadline
 from headrace.local.process import ServerProcess
 from headrace.local.waiting import wait_for
@@ -16,6 +15,7 @@ from headrace.local.waiting import wait_for
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from benchmarks.notes import Note
     from headrace.local import LocalStack
 
 #: Seconds that the members of a group may take for anything that is waited for.
@@ -31,17 +31,6 @@ _QUOTED_LINES = 15
 _ROOT = Path(__file__).parents[1]
 
 
-@dataclass(frozen=True, slots=True)
-class Note:
-    """One line of a member's notes. ``at`` is the machine's monotonic time."""
-
-    at: float
-    event: str
-    partition: int | None
-    epoch: int | None
-    pid: int
-
-
 class Member:
     """One daemon with a folder of its own. For one thread."""
 
@@ -51,10 +40,9 @@ class Member:
         self.name = name
         folder = servers.directory / "members" / topic / name
         folder.mkdir(parents=True)
-        self._file = folder / "notes"
+        file = folder / "notes"
+        self._notes = Notes(file)
         self._log = folder / "daemon.log"
-        self._read = 0
-        self._notes: list[Note] = []
         self._process: ServerProcess | None = None
         self.started = 0.0
         self._path = stack.configuration(
@@ -67,7 +55,7 @@ class Member:
                 "processor": {
                     "type": "custom",
                     "factory": "benchmarks.coordination_probe:ProbeProcessor",
-                    "options": {"file": str(self._file), **options},
+                    "options": {"file": str(file), **options},
                 },
             },
             instance_id=name,
@@ -117,18 +105,11 @@ class Member:
 
     def notes(self) -> list[Note]:
         """Return what it has noted so far, over all its lives."""
-        if self._file.exists():
-            with self._file.open("rb") as file:
-                file.seek(self._read)
-                whole = file.read().rpartition(b"\n")[0]
-            if whole:
-                self._read += len(whole) + 1
-                self._notes += [Note(**json.loads(line)) for line in whole.splitlines()]
-        return self._notes
+        return self._notes.all()
 
     def since(self, at: float, event: str) -> list[Note]:
         """Return the notes of one event from a moment on."""
-        return [note for note in self.notes() if note.event == event and note.at >= at]
+        return self._notes.since(at, event)
 
     def ready(self) -> float:
         """Wait until the started process is ready to connect, and return when that was."""

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import json
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from benchmarks import coordination, memory, passthrough, spark
+from benchmarks import coordination, memory, passthrough, soak, spark
+from benchmarks.lifecycle import run as lifecycle
+from benchmarks.lifecycle.run import Plan as LifecyclePlan
+
+if TYPE_CHECKING:
+    from benchmarks.report import Report
 
 _MIB = 1 << 20
 
@@ -53,3 +59,35 @@ def test_coordination_goes_through_every_kind_of_change() -> None:
     assert figures["threads_growth"] == 0
     assert all(figures[name] > 0 for name in ("join_stable_s", "restart_takeover_s", "leave_s"))
     assert figures["zk_ops_per_partition"] > 0
+
+
+def _harmless(report: Report) -> Any:
+    """Return the figures, of which those that say what went wrong are 0."""
+    figures = json.loads(report.as_json())
+    assert figures["failures"] == []
+    assert figures["complete"]
+    assert (figures["lost"], figures["duplicates"], figures["bad_exits"]) == (0, 0, 0)
+    assert figures["records"] > 0
+    return figures
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_lifecycle_measures_and_operates_without_harm() -> None:
+    """One round of each measurement, and each kind of operation once."""
+    plan = LifecyclePlan(rounds=1, stops=1, operations=17)
+    figures = _harmless(lifecycle(plan=plan))
+    assert figures["operations"] == plan.operations
+    assert (figures["reload_hot_released"], figures["reload_topic_added_released"]) == (0, 0)
+    assert figures["ran_while_paused"] == 0
+    assert all(figures[name] > 0 for name in ("pause_ack_s", "stop_idle_s", "reload_hot_s"))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_soak_watches_a_daemon_and_its_jvm() -> None:
+    """Half a minute of operations on a daemon with Spark, and what both processes hold."""
+    figures = _harmless(soak.run(plan=soak.Plan(minutes=0.5, interval=1.0, gap=0.5)))
+    assert figures["operations"] > 0
+    assert figures["processes_gone"] == []
+    assert min(figures["daemon"]["rss_mib"] + figures["jvm"]["rss_mib"]) > 50

@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from benchmarks.growth import Sample, Sampler, increase, percent_an_hour
+from headrace.clock import Deadline
+from headrace.local.waiting import wait_for
+
+
+def _samples(*sizes: float, every: float = 60.0) -> list[Sample]:
+    return [Sample(number * every, int(size), 10, 20) for number, size in enumerate(sizes)]
+
+
+def test_steady_growth_is_told_in_percent_of_the_mean_an_hour() -> None:
+    """100 MB that grow by 1 MB a minute grow by 60 % of the mean in an hour."""
+    sizes = [100e6 + 1e6 * minute for minute in range(-10, 11)]
+    assert percent_an_hour(_samples(*sizes)) == pytest.approx(60.0)
+
+
+def test_what_comes_and_goes_is_no_growth() -> None:
+    """A saw that ends where it began has no slope to speak of."""
+    assert abs(percent_an_hour(_samples(*[100e6, 110e6, 120e6, 110e6, 100e6] * 20))) < 1.0
+
+
+def test_one_look_is_no_growth() -> None:
+    """Nothing is made of a run that was interrupted at once."""
+    assert percent_an_hour(_samples(100e6)) == 0.0
+
+
+def test_numbers_are_compared_by_the_middle_of_their_ends() -> None:
+    """One thread that happens to run at the end is not one more for good."""
+    assert increase([20, 21, 20, 20, 20, 20, 20, 25, 20]) == 0
+    assert increase([20, 20, 20, 21, 21, 21, 22, 22, 22]) == 2
+    assert increase([]) == 0
+
+
+def test_a_process_is_looked_at_until_told_otherwise() -> None:
+    """The sampler sees this very process, and names one that is not there any more."""
+    sampler = Sampler({"this": os.getpid()}, 0.01)
+    sampler.start()
+    wait_for(lambda: len(sampler.samples["this"]) > 1, Deadline.after(10))
+    sampler.stop()
+    first = sampler.samples["this"][0]
+    assert first.rss > 1 << 20
+    assert first.threads >= 1
+    assert first.descriptors >= 1
+    assert sampler.gone == set()
