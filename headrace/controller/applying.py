@@ -73,10 +73,8 @@ class Applying:
         self.reasons.clear()
         self.passes = False
         for step in plan(self._controller.config, desired, self.recoded()):
-            if self._stopping():
-                self._note(step, NotNowError("the process stops"))
-                continue
             try:
+                self._require_time()
                 self._take(step, desired)
             except HeadraceError as error:
                 self._note(step, error)
@@ -155,12 +153,14 @@ class Applying:
             self._without(name)
 
     def _open(self, name: str, channel: ChannelConfig, processor: BatchProcessor) -> None:
+        self._require_time()
         pauses = self._pauses.get(name, ())
         self._controller.open(name, channel, processor, self._after(START_TIMEOUT), pauses)
         self._pauses.pop(name, None)
 
     def _close(self, name: str) -> None:
         """Stop a channel, whose pauses are those of the channel that comes in its place."""
+        self._require_time()
         self._pauses[name] = self._controller.channels[name].pauses
         report = self._controller.close(name, self._after(self._controller.config.shutdown_timeout))
         if not report.clean:
@@ -183,6 +183,7 @@ class Applying:
         moves = desired.zookeeper != former.zookeeper
         if moves:
             require_session(desired.zookeeper, self._after(desired.zookeeper.connect_timeout))
+        self._require_time()
         deadline = self._after(former.shutdown_timeout)
         self._pauses |= {name: c.pauses for name, c in tuple(controller.channels.items())}
         if left := controller.close_all(deadline).left:
@@ -229,6 +230,11 @@ class Applying:
 
     def _after(self, seconds: float) -> Deadline:
         return Deadline.after(seconds, self._clock)
+
+    def _require_time(self) -> None:
+        """Begin nothing any more that the stop of the process would have to undo."""
+        if self._stopping():
+            raise NotNowError("the process stops")
 
     def _require_zookeeper(self) -> None:
         """Refuse to give partitions back while nobody could be told of it."""

@@ -105,6 +105,9 @@ class Reloader:
 
         What is not done by then goes on. ``by`` says who wants it.
         """
+        if self._controller.is_bounded:
+            problem = "a bounded run keeps the configuration that it began with"
+            return ReloadReport(by, self._clock.time(), ReloadOutcome.REJECTED, (problem,))
         request = _Request(by)
         self._requests.put(request)
         try:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 from structlog.testing import capture_logs
 
+from headrace.channel.bounds import Until
 from headrace.channel.pauses import PauseReason
 from headrace.clock import Deadline
 from headrace.controller import ReloadOutcome
@@ -19,12 +20,10 @@ from headrace.errors import (
 from headrace.records import TopicPartition
 from headrace.zookeeper.protocol import SessionState
 from tests.unit.channel.in_memory import P0, eventually, values
-from tests.unit.controller.world import running_world
+from tests.unit.controller.world import World, running_world
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from tests.unit.controller.world import World
 
 AGAIN = "main again"
 
@@ -403,3 +402,35 @@ def test_a_change_made_during_the_start_is_taken_up(
         eventually(lambda: world.controller.channels["main"].config.workers == 7)
         assert world.reload().outcome is ReloadOutcome.UNCHANGED
     assert [e["by"] for e in logs if e["event"] == "config_reloaded"] == ["start", "test"]
+
+
+def test_a_stop_takes_no_further_step(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process stops in order while a reload waits for a broker; nothing is begun after that."""
+    entered, go_on = threading.Event(), threading.Event()
+
+    def wait(*_: object) -> None:
+        entered.set()
+        assert go_on.wait(10)
+
+    monkeypatch.setattr("headrace.controller.applying.require_topics", wait)
+    delivers(world)
+    world.channel(group=AGAIN)
+    world.channel("more")
+    world.reloader.request("test")
+    assert entered.wait(10)
+    assert not world.reloader.stop(Deadline.after(0.05))
+    assert world.controller.stop(Deadline.after(10)).clean
+    go_on.set()
+    assert world.reloader.stop(Deadline.after(10))
+    assert set(world.pending().values()) == {"the process stops"}
+    assert list(world.recorders) == ["main"]
+    assert len(world.recorders["main"]) == 1
+
+
+def test_a_bounded_run_refuses_to_change(tmp_path: Path) -> None:
+    """It keeps the configuration that it began with, and says so."""
+    world = World(tmp_path)
+    world.controller._until = Until()
+    report = world.reload()
+    assert report.outcome is ReloadOutcome.REJECTED
+    assert "bounded run" in report.problems[0]
