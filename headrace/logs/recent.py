@@ -44,7 +44,7 @@ class Subject(Enum):
     PAUSE = "pause"
     """Pauses and their ends."""
     CONFIG = "config"
-    """Changes of the configuration or of code."""
+    """Changes of the configuration or of code, and those asked of the API."""
     LIFE = "life"
     """Starts and stops."""
     WORK = "work"
@@ -80,9 +80,23 @@ SUBJECTS = {
             "zookeeper_session_started",
         ),
         Subject.PAUSE: ("channel_paused", "channel_resumed", "pause_expired", "pause_restored"),
-        Subject.CONFIG: ("channel_reconfigured", "mode_changed", "topics_changed"),
+        Subject.CONFIG: (
+            "admin_change",
+            "channel_not_restarted",
+            "channel_reconfigured",
+            "channel_restarted",
+            "config_pending",
+            "config_rejected",
+            "config_reload_failed",
+            "config_reloaded",
+            "config_step_failed",
+            "connected_anew",
+            "mode_changed",
+            "topics_changed",
+        ),
         Subject.LIFE: (
             "channel_failed",
+            "channel_started",
             "channel_state_changed",
             "controller_started",
             "spark_ready",

@@ -111,6 +111,22 @@ def test_a_thousand_partitions_stay_readable(stage: Stage, visits: Visits) -> No
     assert [row[0] for row in rows(page)] == ["events-144"]
 
 
+def test_cells_may_show_lag_or_owner(stage: Stage, visits: Visits) -> None:
+    """The colours change with the legend, whose buttons find what they name."""
+    stage.process = large()
+    page = visits.open(stage.url)
+    page.click("#color-by button:has-text('owner')")
+    legend = page.inner_text(".legend").split("\n")
+    assert "mill-1 (this process)" in legend
+    assert page.locator(".cells [data-shade=owner-1]").count() == 333
+    page.click(".legend button:has-text('mill-2')")
+    assert page.inner_text("#shown") == "333 of 1,000 partitions"
+    page.click("#color-by button:has-text('lag')")
+    assert page.locator(".cells [data-shade=lag-2]").count() == 8
+    assert page.locator(".cells [data-shade=lag-none]").count() == 666
+    assert accessibility(page) == []
+
+
 def test_filter_and_sort_by_keyboard_alone(stage: Stage, visits: Visits) -> None:
     """Tab gets to everything, typing filters, Enter on a heading sorts and says how."""
     stage.process = large()

@@ -1,8 +1,9 @@
 // One panel for each channel: numbers, the last hour, stages, threads, and its partitions at a glance.
 import { chart, sparkline } from "./chart.js";
-import { change, each, make, say, show, updating } from "./dom.js";
+import { gridOf } from "./cells.js";
+import { change, each, make, say, updating } from "./dom.js";
 import { bytes, many, percent, rate, seconds, short, whole, words } from "./format.js";
-import { countLooks, highest } from "./model.js";
+import { highest } from "./model.js";
 
 const NUMBERS = [
   [() => "records a second", ({ channel }) => rate(channel.totals.records_per_s)],
@@ -20,7 +21,7 @@ function sinkAge(channel) {
   return ages.length ? Math.min(...ages) : null;
 }
 
-/** A panel; `onPick(text)` is called with what to find in the table. */
+/** A panel; `onPick(wanted)` is called with what to find in the table. */
 export function channelPanel(onPick) {
   const name = make("h3", {});
   const state = make("span", { class: "chip" });
@@ -116,63 +117,4 @@ function threadBar() {
       return updating(piece, ([, part]) => piece.style.setProperty("flex-grow", part));
     });
   });
-}
-
-/** Partitions as cells, and a legend whose buttons find those of a state. */
-function gridOf(onPick) {
-  const topics = make("div", { class: "topics" });
-  const legend = make("div", { class: "legend", role: "group" });
-  const title = make("h4", {}, "Partitions");
-  const element = make("div", { class: "grid-of" }, make("div", { class: "grid-head" }, title, legend), topics);
-  let channel = "";
-  topics.addEventListener("click", (event) => {
-    const cell = event.target.closest("[data-name]");
-    if (cell) onPick(cell.dataset.name);
-  });
-  function update(partitions) {
-    channel = partitions[0]?.channel ?? "";
-    change(legend, { "aria-label": `Partitions of ${channel} by state` });
-    show(element, partitions.length > 0);
-    each(legend, countLooks(partitions), ([look]) => look, ([look]) => {
-      const count = make("b", {});
-      const button = make(
-        "button",
-        { type: "button", class: "quiet", on: { click: () => onPick(channel, look) } },
-        make("i", { class: "cell", "data-look": look, "aria-hidden": "true" }),
-        count,
-        words(look),
-      );
-      return updating(button, ([, number]) => say(count, whole(number)));
-    });
-    const names = [...new Set(partitions.map((partition) => partition.topic))];
-    each(topics, names, (topic) => topic, (topic) => topicCells(topic));
-    for (const row of topics.children) row.fill(partitions.filter((partition) => partition.topic === row.dataset.key));
-  }
-  return { element, update };
-}
-
-/** Up to this many partitions are large enough for their numbers. */
-const NUMBERED = 96;
-
-function topicCells(topic) {
-  const cells = make("div", { class: "cells", role: "img" });
-  const element = make("div", { class: "topic" }, make("span", { class: "topic-name" }, topic), cells);
-  element.fill = (partitions) => {
-    change(cells, {
-      "data-numbered": String(partitions.length <= NUMBERED),
-      "aria-label": `${topic}: ${countLooks(partitions).map(([look, count]) => `${whole(count)} ${words(look)}`).join(", ")}`,
-    });
-    each(cells, partitions, (partition) => partition.key, (partition) => {
-      const cell = make("i", { class: "cell", "data-name": partition.name }, String(partition.number));
-      return updating(cell, (current) => change(cell, { "data-look": current.look, title: describe(current) }));
-    });
-  };
-  return element;
-}
-
-function describe(partition) {
-  if (!partition.own) return `${partition.name}: ${partition.owner ?? words(partition.look)}`;
-  const parts = [`${partition.name}: ${words(partition.state)}`, `lag ${short(partition.lag)}`];
-  if (partition.attempts) parts.push(`failed ${partition.attempts} times`);
-  return parts.join(", ");
 }

@@ -3,6 +3,7 @@ import { announce, byId, change, each, say, show } from "./dom.js";
 import { age, clock } from "./format.js";
 import { Live } from "./live.js";
 import { partitionsOf, problemsOf } from "./model.js";
+import { startColors } from "./cells.js";
 import { channelPanel } from "./channels.js";
 import { PartitionTable } from "./partitions.js";
 import { EventList, Verdict, titleOf, updateConfig, updateFacts, updateGroup } from "./sections.js";
@@ -34,13 +35,13 @@ function render(parts) {
     partitions: partitions.filter((partition) => partition.channel === channel.name),
   }));
   each(byId("channels"), panels, ({ channel }) => channel.name, () =>
-    channelPanel((what, look) => table.find(look ? { channel: what, look } : { text: what })),
+    channelPanel((wanted) => table.find(wanted)),
   );
   table.update(partitions);
   events.update(parts.events);
   updateGroup(members);
   updateConfig(status, config, Boolean(live.token), askToken);
-  show(byId("main"), true);
+  show(byId("all"), true);
 }
 
 function stateOf() {
@@ -94,6 +95,7 @@ function startToken() {
 
 startTheme();
 startToken();
+startColors(() => live.parts.status && render(live.parts));
 say(byId("zone"), Intl.DateTimeFormat().resolvedOptions().timeZone);
 byId("retry").addEventListener("click", () => live.now());
 setInterval(renderState, 1000);

@@ -46,13 +46,6 @@ export function partitionsOf(status, members) {
   });
 }
 
-/** Counts by look, in the order of LOOKS. */
-export function countLooks(partitions) {
-  const counts = new Map(LOOKS.map((look) => [look, 0]));
-  for (const { look } of partitions) counts.set(look, counts.get(look) + 1);
-  return [...counts].filter(([, count]) => count > 0);
-}
-
 /** The highest value that is known, null where none is. */
 export function highest(items, value) {
   const known = items.map(value).filter((each) => each !== null && each !== undefined);

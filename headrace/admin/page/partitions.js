@@ -57,12 +57,12 @@ export class PartitionTable {
   }
 
   /** Find something, as if it had been typed, and go there. */
-  find({ text = "", channel = "", look = "" }) {
-    const { text: input, channel: channels, look: looks, owner } = this._fields;
+  find({ text = "", channel = "", look = "", owner = "" }) {
+    const { text: input, channel: channels, look: looks, owner: owners } = this._fields;
     input.value = text;
     channels.value = channel;
     looks.value = look;
-    owner.value = "";
+    owners.value = owner;
     this._filtered();
     byId("partitions-title").scrollIntoView();
     byId("partitions-title").focus({ preventScroll: true });

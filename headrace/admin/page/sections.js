@@ -253,7 +253,7 @@ export function updateConfig(status, config, hasToken, ask) {
   rows.push(["file", `File: ${status.process.config_file}`]);
   for (const problem of summary?.problems ?? []) rows.push([`problem ${problem}`, `Not applied: ${problem}`]);
   for (const change of summary?.pending ?? []) {
-    rows.push([`pending ${change.path}`, `${change.path} is pending since ${clock(change.since)}: ${change.reason}`]);
+    rows.push([`pending ${change.path}`, pendingText(change, config)]);
   }
   if (summary && !summary.problems.length && !summary.pending.length) rows.push(["same", "What the file says is what runs."]);
   rows.push(config ? ["applied", config] : ["token", hasToken]);
@@ -264,6 +264,16 @@ export function updateConfig(status, config, hasToken, ask) {
     return updating(line, ([, text]) => say(line, text));
   });
 }
+
+/** A pending change, with both values where the whole configuration is known. */
+function pendingText({ path, reason, since }, config) {
+  const text = `${path} is pending since ${clock(since)}: ${reason}`;
+  if (!config?.desired) return text;
+  const [now, then] = [config.applied, config.desired].map((document) => valueAt(document, path));
+  return `${text} Runs: ${JSON.stringify(now)}. File: ${JSON.stringify(then)}.`;
+}
+
+const valueAt = (document, path) => path.split(".").reduce((found, step) => found?.[step], document) ?? null;
 
 function appliedConfig() {
   const pre = make("pre", { tabindex: "0", role: "group", "aria-label": "Settings in effect" });
