@@ -7,16 +7,35 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.admin import documents as d
 from headrace.admin import groups, lately
+from headrace.admin.configuration import ConfigSummary, PendingStatus
 from headrace.admin.ports import Phase
 from headrace.channel.lifecycle import ChannelState
 from headrace.channel.pauses import PauseMode, PauseReason
 from headrace.channel.states import PartitionState as S
+from headrace.config.effects import Effect
+from headrace.controller.reports import ReloadOutcome
 from headrace.logs import Subject
 from headrace.zookeeper.protocol import SessionState
 from tests.web.made import MEMBERS, Made, Trouble, ago, channel_of, group_of, point_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+
+def _summary(
+    outcome: ReloadOutcome | None = None,
+    *,
+    pending: list[PendingStatus] | None = None,
+    problems: list[str] | None = None,
+) -> ConfigSummary:
+    """Return how the file and what runs compare; without an outcome nothing was reloaded."""
+    return ConfigSummary(
+        pending=pending or [],
+        problems=problems or [],
+        last_at=None if outcome is None else ago(120),
+        last_by=None if outcome is None else "the file",
+        last_outcome=outcome,
+    )
 
 
 @dataclass
@@ -27,7 +46,7 @@ class Process:
     session: SessionState = SessionState.CONNECTED
     spark: bool = True
     events: list[tuple[float, str, str, Subject, int, dict[str, Any]]] = field(default_factory=list)
-    config: dict[str, Any] | None = None
+    config: ConfigSummary = field(default_factory=_summary)
 
     def answers(self) -> dict[str, Callable[[], Any]]:
         """Return what each path answers."""
@@ -67,9 +86,10 @@ class Process:
             ),
             ready=not reasons,
             not_ready_because=reasons,
+            config=self.config,
             channels=[channel_of(each) for each in self.channels],
         )
-        return {**document.model_dump(mode="json"), "config": self.config}
+        return document.model_dump(mode="json")
 
     def history(self) -> Any:
         """Return an hour."""
@@ -154,12 +174,11 @@ _USUAL: list[tuple[float, str, str, Subject, int, dict[str, Any]]] = [
 
 _FLIGHTS = Made("flights", {"flights": 24}, 4120)
 _CLICKS = Made("clicks", {"clicks": 12, "views": 6}, 860, sink="json_lines", lag=9)
-_SETTLED: dict[str, Any] = {"pending": [], "problems": [], "last_at": None, "last_outcome": None}
 
 
 def healthy() -> Process:
     """Two channels that do what they should."""
-    return Process([_CLICKS, _FLIGHTS], events=list(_USUAL), config=_SETTLED)
+    return Process([_CLICKS, _FLIGHTS], events=list(_USUAL))
 
 
 def paused() -> Process:
@@ -185,17 +204,13 @@ def paused() -> Process:
             {"channel": "flights", "by": "ann", "mode": "hold", "reason": "operator"},
         ),
     ]
-    pending = {
-        "path": "channels.flights.topics",
-        "reason": "the channel is paused",
-        "since": ago(120).isoformat(),
-    }
-    config = {
-        "pending": [pending],
-        "problems": [],
-        "last_at": ago(120).isoformat(),
-        "last_outcome": "partly",
-    }
+    pending = PendingStatus(
+        path="channels.flights.topics",
+        effect=Effect.TOPICS,
+        reason="the channel is paused",
+        since=ago(120),
+    )
+    config = _summary(ReloadOutcome.PARTLY, pending=[pending])
     return Process([_CLICKS, replace(_FLIGHTS, pauses=(whole,))], events=events, config=config)
 
 
@@ -245,12 +260,7 @@ def failing() -> Process:
         ),
     ]
     problem = "channels.clicks.batch.max_record: unknown key; did you mean max_records?"
-    config = {
-        "pending": [],
-        "problems": [problem],
-        "last_at": ago(200).isoformat(),
-        "last_outcome": "rejected",
-    }
+    config = _summary(ReloadOutcome.REJECTED, problems=[problem])
     return Process([clicks, flights], events=events, config=config)
 
 
@@ -265,7 +275,7 @@ def large() -> Process:
             Trouble(61, S.RELEASING),
         ),
     )
-    return Process([many], events=list(_USUAL), config=_SETTLED)
+    return Process([many], events=list(_USUAL))
 
 
 SCENES = {"healthy": healthy, "paused": paused, "failing": failing, "large": large}
