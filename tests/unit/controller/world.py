@@ -14,6 +14,7 @@ from headrace.controller import KafkaController, Reloader
 from headrace.metrics import Metrics
 from headrace.testing import InMemoryBroker, InMemoryZooKeeper, in_memory_ports
 from headrace.zookeeper.protocol import SessionState
+from tests.unit.channel.in_memory import P0, values
 from tests.unit.channel.recorder import PATIENCE, Recorder
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from headrace.config import ChannelConfig, Config, ZooKeeperConfig
     from headrace.controller import ReloadReport
     from headrace.processors import BatchProcessor
+    from headrace.records import TopicPartition
     from headrace.spark.settings import SparkSettings
 
 #: One channel, as a file has it, that loses no time.
@@ -92,6 +94,12 @@ class World:
     def recorder(self, name: str = "main") -> Recorder:
         """Return the newest processor of a channel."""
         return self.recorders[name][-1]
+
+
+def delivers(world: World, group: str = "main", partition: TopicPartition = P0) -> None:
+    """Assert that the group gets what is produced now."""
+    end = world.broker.produce(partition, *values(3))
+    assert world.broker.wait_committed(group, partition, end, soon())
 
 
 class _Session:

@@ -1,0 +1,68 @@
+"""Changes of what all channels share: ZooKeeper, Kafka, Spark."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace.controller import ReloadOutcome
+from headrace.errors import StartError, ZooKeeperUnavailableError
+from tests.unit.channel.in_memory import eventually
+from tests.unit.controller.world import delivers
+
+if TYPE_CHECKING:
+    from tests.unit.controller.world import World
+
+
+def test_another_zookeeper_takes_all_channels_along(world: World) -> None:
+    """They drain, and go on in the new session; changes of channels come with it."""
+    delivers(world)
+    former = world.controller.session
+    world.channel(workers=3)
+    world.channel("more")
+    world.write(zookeeper={"hosts": ["other:2181"]})
+    assert world.reload().outcome is ReloadOutcome.APPLIED
+    assert former.closed  # type: ignore[attr-defined]  # the double says it
+    assert world.recorders["main"][0].names(0)[-1] == "terminated"
+    delivers(world)
+    delivers(world, "more")
+
+
+def test_servers_that_cannot_be_reached_leave_all_as_it_is(world: World) -> None:
+    """Nothing is drained for a ZooKeeper that nobody has reached; it is tried again."""
+    world.broken["new zookeeper"] = ZooKeeperUnavailableError("nobody there")
+    world.write(zookeeper={"hosts": ["other:2181"]})
+    world.channel(workers=3)
+    assert world.reload().outcome is ReloadOutcome.PARTLY
+    assert set(world.pending().values()) == {"nobody there"}
+    assert "terminated" not in world.recorder().names(0)
+    delivers(world)
+    world.broken.clear()
+    eventually(lambda: not world.pending())
+    assert world.controller.channels["main"].config.workers == 3
+
+
+def test_a_channel_that_does_not_start_after_connecting_anew_holds_up_no_other(
+    world: World,
+) -> None:
+    """The connection is applied, and the channel alone is pending."""
+    world.channel("more")
+    world.reload()
+    world.broken["channel more more"] = StartError("no luck")
+    world.write(kafka={"bootstrap_servers": ["other:9092"]})
+    assert world.reload().outcome is ReloadOutcome.PARTLY
+    assert world.pending() == {"channels.more": "no luck"}
+    delivers(world)
+
+
+def test_spark_is_built_anew_between_micro_batches(world: World) -> None:
+    """A micro-batch that runs for long has it tried again; one that fails is pending."""
+    world.broken["spark is busy"] = StartError("")
+    world.write(spark={"warm_up": 0})
+    world.reload()
+    assert "a micro-batch runs" in world.pending()["spark.warm_up"]
+    eventually(lambda: not world.pending())
+    world.broken["spark"] = StartError("no such master")
+    world.write(spark={"master": "nowhere"})
+    world.reload()
+    assert world.pending()["spark.master"] == "no such master"
+    delivers(world)
