@@ -12,6 +12,7 @@ from headrace.controller.plan import Action, Step, plan
 from headrace.controller.probing import require_session, require_topics
 from headrace.errors import (
     ConfigError,
+    FatalError,
     HeadraceError,
     KafkaUnavailableError,
     StartError,
@@ -76,6 +77,9 @@ class Applying:
             try:
                 self._require_time()
                 self._take(step, desired)
+            except FatalError as error:
+                self._controller.fail(error)
+                self._note(step, error)
             except HeadraceError as error:
                 self._note(step, error)
             except Exception as error:

@@ -109,6 +109,10 @@ class KafkaController:
             raise
         log.info("controller_started", channels=sorted(enabled), member=self.config.instance_id)
 
+    def fail(self, error: BaseException) -> None:
+        """Have ``wait`` return this. Any thread."""
+        self._failures.put(error)
+
     def wait(self, timeout: float) -> BaseException | None:
         """Return why a channel failed; None if none does within ``timeout`` seconds."""
         try:
@@ -289,6 +293,6 @@ class KafkaController:
             surroundings.ports(name, channel),
             metrics=self.metrics,
             clock=self._clock,
-            on_failure=lambda _, error: self._failures.put(error),
+            on_failure=lambda _, error: self.fail(error),
             until=self._until,
         )

@@ -136,7 +136,7 @@ class Reloader:
             try:
                 request = self._requests.get(timeout=self._retry if self._applying.passes else None)
             except Empty:
-                self._try_again()
+                self._look_again()
                 continue
             if request is not None:
                 self._serve(request)
@@ -144,7 +144,8 @@ class Reloader:
 
     def _serve(self, request: _Request) -> None:
         try:
-            with self._around():
+            # at the start a supervisor waits for that anyway
+            with nullcontext() if request.by == AT_START else self._around():
                 report = self._reload(request.by)
         except Exception as error:
             log.exception("config_reload_failed", by=request.by)
@@ -173,6 +174,12 @@ class Reloader:
         if self._pending:
             outcome = ReloadOutcome.PARTLY
         return ReloadReport(by, self._clock.time(), outcome, applied=applied, pending=self._pending)
+
+    def _look_again(self) -> None:
+        try:
+            self._try_again()
+        except Exception:
+            log.exception("config_reload_failed", by="retry")
 
     def _try_again(self) -> None:
         """Take the steps again that may succeed by now."""

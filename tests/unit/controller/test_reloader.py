@@ -12,6 +12,7 @@ from headrace.clock import Deadline
 from headrace.controller import ReloadOutcome
 from headrace.errors import (
     ConfigError,
+    FatalError,
     ImportPathError,
     KafkaUnavailableError,
     StartError,
@@ -287,6 +288,15 @@ def test_an_unexpected_error_ends_neither_thread_nor_channel(
     monkeypatch.setattr("headrace.controller.reloader.load", lambda *_, **__: 1 / 0)
     assert world.reload().outcome is ReloadOutcome.REJECTED
     delivers(world)
+
+
+def test_an_error_after_which_nothing_can_be_trusted_ends_the_process(world: World) -> None:
+    """The main thread hears of it as it does of a channel's."""
+    error = FatalError("no state of its own")
+    world.broken["processor main"] = error
+    world.channel(group=AGAIN)
+    assert world.reload().outcome is ReloadOutcome.PARTLY
+    assert world.controller.wait(0) is error
 
 
 def test_levels_of_logs_follow_the_file(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
