@@ -62,6 +62,11 @@ class Process:
         """Return the status."""
         connected = self.session is SessionState.CONNECTED
         reasons = [] if connected else [f"the ZooKeeper session is {self.session.value}"]
+        reasons += [
+            f"channel {each.name} is failed: {each.failure}"
+            for each in self.channels
+            if each.state is ChannelState.FAILED
+        ]
         document = d.Status(
             at=ago(0),
             process=d.ProcessStatus(

@@ -31,8 +31,7 @@ class Picture:
 
 PICTURES = (
     Picture("status-healthy", "healthy"),
-    Picture("status-healthy-dark", "healthy", "dark"),
-    Picture("status-failing", "failing"),
+    Picture("status-failing", "failing", height=1000),
     Picture("status-failing-dark", "failing", "dark", height=1000),
     Picture("status-paused", "paused", height=1000),
     Picture("status-thousand", "large", height=1100),
@@ -48,7 +47,7 @@ def take(browser: Browser, stage: Stage, picture: Picture, folder: Path) -> Path
     context = browser.new_context(
         viewport={"width": picture.width, "height": picture.height or 1000},
         color_scheme=picture.scheme,
-        device_scale_factor=2 if picture.width < 600 else 1,
+        device_scale_factor=1.5 if picture.width < 600 else 1,
         timezone_id="UTC",
         reduced_motion="reduce",
     )

@@ -147,7 +147,7 @@ def test_the_token_is_asked_for_and_kept_in_this_tab_only(site: Site, visits: Vi
     url = daemon.wait_event("admin_served")["url"]
     visits.expect_failures()
     page = visits.open(url, wait="#token:not([hidden])")
-    assert page.is_hidden("#main")
+    assert page.is_hidden("#all")
     assert page.evaluate("document.activeElement.id") == "token-value"
     assert accessibility(page) == []
     page.keyboard.type("not-the-token-of-this-process")
@@ -158,7 +158,7 @@ def test_the_token_is_asked_for_and_kept_in_this_tab_only(site: Site, visits: Vi
     page.fill("#token-value", token)
     page.keyboard.press("Enter")
     page.wait_for_selector("#live[data-state=live]")
-    until(page, lambda: page.is_visible("#main"))
+    until(page, lambda: page.is_visible("#all"))
     assert page.evaluate("Object.values(sessionStorage)") == [token]
     assert page.evaluate("Object.values(localStorage)") == []
     assert page.context.cookies() == []

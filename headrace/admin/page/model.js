@@ -100,6 +100,14 @@ function* channelProblems(channel, status, history) {
     if (count) yield { rank: "look", what: `${name}: ${many(count, "partition")} ${condition}`, why, find: `${name} unowned` };
   }
   yield* pauseProblems(channel);
+  for (const skip of channel.skips ?? []) {
+    yield {
+      rank: "wanted",
+      what: `${name}: the record at ${skip.topic}-${skip.partition}, offset ${whole(skip.offset)} is left out`,
+      why: `Asked by ${skip.by}: ${skip.reason}`,
+      find: `${skip.topic}-${skip.partition}`,
+    };
+  }
   const growth = lagGrowth(history[name] ?? []);
   if (growth && state === "running" && !channel.paused) {
     yield {

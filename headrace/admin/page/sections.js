@@ -65,7 +65,7 @@ export function titleOf(problems) {
   if (count("broken")) parts.push(`${many(count("broken"), "fault")}`);
   if (count("look")) parts.push(`${many(count("look"), "thing")} to look at`);
   if (parts.length) return parts.join(", ");
-  return problems.length ? "Paused, as asked" : "All is well";
+  return problems.length ? "As asked" : "All is well";
 }
 
 function period({ since, until }, now) {
