@@ -80,6 +80,7 @@ def _documents(block: Block) -> Iterator[dict[str, Any]]:
         least = {"channels": {"flights": {**_CHANNEL, "sink": "noop"}}}
         yield {**least, **found}
     else:
+        assert "channels" in found, "a part of a configuration: say of which (tests/pages.py)"
         yield found
 
 
