@@ -6,9 +6,9 @@ from threading import get_ident
 from typing import TYPE_CHECKING, TypeVar
 
 import structlog
-from structlog.contextvars import bound_contextvars
 
 from headrace.errors import PartitionError
+from headrace.logs import Bound
 from headrace.processors import BatchProcessor
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class Callbacks:
         """Tell the processor of an error and return its answer; None if that failed as well."""
         self._report(owned, error, batch)
         try:
-            with bound_contextvars(batch=batch.first_offset if batch else None):
+            with Bound(batch=batch.first_offset if batch else None):
                 return self.call(owned, lambda: self.processor.on_exception(owned, error, batch))
         except WorkerAbandoned:
             raise

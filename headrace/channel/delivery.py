@@ -7,7 +7,6 @@ from concurrent.futures import CancelledError, Future
 from typing import TYPE_CHECKING
 
 import structlog
-from structlog.contextvars import bound_contextvars
 
 from headrace.channel.answers import Effect, Standing, effect_of
 from headrace.channel.callbacks import WorkerAbandoned
@@ -20,6 +19,7 @@ from headrace.errors import (
     OwnershipLostError,
     SinkConflictError,
 )
+from headrace.logs import Bound
 from headrace.processors import BatchResponse
 from headrace.records import Batch, made_at, offset_of
 from headrace.spans import NO_SPAN
@@ -75,7 +75,7 @@ class Delivery:
         ready: Future[BatchResponse] = Future()
         try:
             with (
-                bound_contextvars(batch=batch.first_offset),
+                Bound(batch=batch.first_offset),
                 self._parts.metrics.stage(self._parts.name, "on_next_batch"),
                 batch.span.active(),
             ):

@@ -7,16 +7,15 @@ from threading import Lock, Thread, current_thread
 from typing import TYPE_CHECKING
 
 import structlog
-from structlog.contextvars import bound_contextvars
 
 from headrace.channel.callbacks import WorkerAbandoned
 from headrace.channel.states import Ending
 from headrace.errors import FatalError
+from headrace.logs import Bound
 from headrace.thread_time import Activity, Role
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from contextlib import AbstractContextManager
 
     from headrace.channel.partition import OwnedPartition
     from headrace.channel.scheduler import Scheduler
@@ -94,12 +93,10 @@ class Workers:
             thread.join(deadline.remaining)
         return [thread.name for thread in threads if thread.is_alive()]
 
-    def _bound(self, owned: OwnedPartition) -> AbstractContextManager[None]:
+    def _bound(self, owned: OwnedPartition) -> Bound:
         """Have every line that this thread logs meanwhile say for which partition it works."""
         topic, partition = owned.partition
-        return bound_contextvars(
-            channel=self._channel, topic=topic, partition=partition, epoch=owned.epoch
-        )
+        return Bound(channel=self._channel, topic=topic, partition=partition, epoch=owned.epoch)
 
     def _is_surplus(self) -> bool:
         """Whether the calling thread is to end, because there are more than wanted."""

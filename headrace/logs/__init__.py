@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from headrace.logs.context import Bound, bound_fields
 from headrace.logs.hooks import install_hooks
 from headrace.logs.levels import levels, listen, set_level, unlisten
 from headrace.logs.pipe import configure_logging
@@ -9,10 +10,12 @@ from headrace.logs.recent import RecentEvent, Subject, recent_events
 from headrace.logs.repeats import Budget, Repeats
 
 __all__ = [
+    "Bound",
     "Budget",
     "RecentEvent",
     "Repeats",
     "Subject",
+    "bound_fields",
     "configure_logging",
     "install_hooks",
     "levels",

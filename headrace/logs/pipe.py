@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from headrace.logs.context import merge_bound
 from headrace.logs.levels import forget_levels, set_level
 from headrace.logs.libraries import is_library, take_over
 from headrace.logs.limit import RepeatFilter
@@ -23,10 +24,11 @@ def configure_logging(config: LoggingConfig) -> None:
     """Send everything to standard error as JSON lines, or in columns for people.
 
     Called once, before the first event; libraries and the user's code that log through
-    ``logging`` take the same way. Fields bound with ``structlog.contextvars`` are in every line
-    that the thread logs.
+    ``logging`` take the same way. What a worker works for, and fields that the user's code binds
+    with ``structlog.contextvars``, are in every line that the thread logs.
     """
     shared: list[Processor] = [
+        merge_bound,
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,

@@ -7,9 +7,9 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, Protocol
 
 import structlog
-from structlog.contextvars import bound_contextvars
 
 from headrace.errors import BatchCancelledError, BatchTimeoutError, OwnershipLostError
+from headrace.logs import Bound
 from headrace.processors.skipped import SkippedRecords
 from headrace.spans import joint, within
 from headrace.spark.failures import JobCancelledError, JobTimeoutError, JvmDiedError
@@ -183,7 +183,7 @@ class MicroBatchRunner:
             max(pending.batch.attempt for pending in batches),
         )
         with (
-            bound_contextvars(**_context(micro_batch, batches)),
+            Bound(**_context(micro_batch, batches)),
             self._open.job(micro_batch.id, batches),
             within(_span(micro_batch, batches)) as span,
         ):

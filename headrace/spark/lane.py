@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 from py4j.protocol import Py4JError
-from structlog.contextvars import get_contextvars
 
 from headrace.errors import StartError
+from headrace.logs import bound_fields
 from headrace.spark.failures import JobCancelledError, JobTimeoutError, JvmDiedError
 from headrace.spark.handover import HandOver
 from headrace.stacks import stack_of
@@ -107,7 +107,7 @@ class Lane:
         if seconds is not None:
             timer = self._timer(seconds, "deadline", self._overrun, group)
             self._call_off_report()
-            bound = get_contextvars()
+            bound = bound_fields()
             self._report = self._timer(
                 seconds * STUCK_SHARE, "report", self._stuck, group, seconds * STUCK_SHARE, bound
             )

@@ -2,13 +2,14 @@ from __future__ import annotations
 
 import json
 import logging
+from threading import Thread
 from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 import structlog
 
 from headrace.config import LoggingConfig
-from headrace.logs import configure_logging
+from headrace.logs import Bound, bound_fields, configure_logging
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -71,22 +72,41 @@ def test_a_users_line_keeps_its_text_and_its_fields(lines: Lines) -> None:
 
 
 def test_every_line_of_a_thread_has_what_is_bound(lines: Lines) -> None:
-    """Context is in events and in lines of the standard library's logging alike."""
+    """Context is in events and in lines of the standard library's logging, inner over outer."""
     configure_logging(LoggingConfig())
-    with structlog.contextvars.bound_contextvars(channel="flights", partition=3, batch=100):
-        structlog.get_logger("mine").info("row_refused")
+    with Bound(channel="flights", partition=3), Bound(batch=100):
+        with structlog.contextvars.bound_contextvars(order=7):
+            structlog.get_logger("mine").info("row_refused")
         logging.getLogger("mine").warning("refused")
     structlog.get_logger("mine").info("row_taken")
     event, line, after = lines()
     for bound in (event, line):
         assert (bound["channel"], bound["partition"], bound["batch"]) == ("flights", 3, 100)
+    assert event["order"] == 7
     assert "channel" not in after
+
+
+def test_what_is_bound_ends_with_an_error(lines: Lines) -> None:
+    """A block that raises leaves nothing behind, and other threads have nothing of it."""
+    configure_logging(LoggingConfig())
+
+    def work() -> None:
+        with Bound(channel="flights"):
+            elsewhere = Thread(target=structlog.get_logger("mine").info, args=["elsewhere"])
+            elsewhere.start()
+            elsewhere.join()
+            _fail()
+
+    with pytest.raises(ValueError, match="7 letters"):
+        work()
+    assert bound_fields() == {}
+    assert "channel" not in lines()[0]
 
 
 def test_what_an_event_says_itself_wins_over_what_is_bound(lines: Lines) -> None:
     """An event about another partition than the thread's names that one."""
     configure_logging(LoggingConfig())
-    with structlog.contextvars.bound_contextvars(partition=3):
+    with Bound(partition=3):
         structlog.get_logger("mine").info("claim_lost", partition=4)
     assert lines()[0]["partition"] == 4
 

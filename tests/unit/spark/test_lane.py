@@ -5,11 +5,11 @@ from threading import Event
 from typing import TYPE_CHECKING, Any
 from unittest.mock import MagicMock
 
-from structlog.contextvars import bound_contextvars
 from structlog.testing import capture_logs
 
 from headrace.clock import Deadline
 from headrace.local.waiting import wait_for
+from headrace.logs import Bound
 from headrace.spark.lane import Lane
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def test_a_lane_that_hangs_says_where() -> None:
     def turn() -> None:
         job = _next(jobs)
         if job is not None:
-            with bound_contextvars(channel="main", micro_batch="m1"), lane.job(job, 0.1):
+            with Bound(channel="main", micro_batch="m1"), lane.job(job, 0.1):
                 pass
             hang_in_the_commit()
             done.set()
