@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from fastapi import Depends, FastAPI
@@ -55,9 +56,9 @@ def create_app(
     bearer = Depends(HTTPBearer(auto_error=False, description="The token of the process."))
     lookout = Lookout(controller, process, deployment, rates=rates, clock=clock)
     changes = Changes(controller, process, deployment, log_levels=log_levels, clock=clock)
-    app.include_router(
-        Reads(controller, process, lookout, clock).router(dependencies=[bearer]), tags=["look"]
-    )
+    reads = Reads(controller, process, lookout, clock)
+    guarded = partial(rules.needs_proof, "GET")
+    app.include_router(reads.router(bearer, guarded), tags=["look"])
     app.include_router(changes.router(dependencies=[bearer]), tags=["change"])
     app.router.routes.extend(page_routes())
     app.add_middleware(Guard, rules=rules)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, WithJsonSchema
 
-Seconds = Annotated[float, Field(ge=0)]
-Offset = Annotated[int, Field(ge=0)]
-Number = Annotated[int, Field(ge=0)]
+# said in the schema and not checked: what is measured is shown, whatever it is
+Seconds = Annotated[float, WithJsonSchema({"type": "number", "minimum": 0})]
+Offset = Annotated[int, WithJsonSchema({"type": "integer", "minimum": 0})]
+Number = Annotated[int, WithJsonSchema({"type": "integer", "minimum": 0})]
 
 
 class Document(BaseModel):

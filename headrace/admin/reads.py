@@ -14,6 +14,10 @@ from headrace.admin.problems import described, unknown
 from headrace.metrics import CONTENT_TYPE, metrics_text
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from fastapi.params import Depends
+
     from headrace.admin.looking import Lookout
     from headrace.admin.ports import Controller, Process
     from headrace.channel.channel import InboundKafkaChannel
@@ -79,8 +83,8 @@ class Reads:
         """Return the metrics for Prometheus."""
         return Response(metrics_text(self._controller.metrics), media_type=CONTENT_TYPE)
 
-    def router(self, **options: Any) -> APIRouter:
-        """Return the endpoints; ``options`` hold for those that a token may be needed for."""
+    def router(self, bearer: Depends, is_guarded: Callable[[str], bool]) -> APIRouter:
+        """Return the endpoints; ``bearer`` goes to those that are guarded, by path."""
         router = APIRouter()
 
         def add(path: str, endpoint: Any, summary: str, *statuses: int, **more: Any) -> None:
@@ -90,27 +94,27 @@ class Reads:
                 methods=["GET"],
                 summary=summary,
                 responses=described(*statuses) | more.pop("responses", {}),
+                dependencies=[bearer] if is_guarded(path) else None,
                 **more,
             )
 
         look = self._lookout
         v1 = "/api/v1"
-        add(f"{v1}/status", look.status, "Everything about the process", **options)
-        add(f"{v1}/channels", look.channels, "The channels", **options)
-        add(f"{v1}/channels/{{name}}", self.channel, "One channel", 404, 422, **options)
+        add(f"{v1}/status", look.status, "Everything about the process")
+        add(f"{v1}/channels", look.channels, "The channels")
+        add(f"{v1}/channels/{{name}}", self.channel, "One channel", 404, 422)
         add(
             f"{v1}/channels/{{name}}/partitions",
             self.partitions,
             "The partitions of one channel",
             404,
             422,
-            **options,
         )
-        add(f"{v1}/members", look.members, "The members of each group", 503, **options)
-        add(f"{v1}/history", self.history, "The last hour in numbers", 422, **options)
-        add(f"{v1}/events", self.events, "What happened lately", 422, **options)
-        add(f"{v1}/config", look.config, "The configuration, secrets masked", **options)
-        add(f"{v1}/stacks", look.stacks, "What every thread is doing", **options)
+        add(f"{v1}/members", look.members, "The members of each group", 503)
+        add(f"{v1}/history", self.history, "The last hour in numbers", 422)
+        add(f"{v1}/events", self.events, "What happened lately", 422)
+        add(f"{v1}/config", look.config, "The configuration, secrets masked")
+        add(f"{v1}/stacks", look.stacks, "What every thread is doing")
         unhealthy = {503: {"model": d.Health, "description": "It is not; reasons says why"}}
         add("/health/live", self.live, "Whether it makes progress", responses=unhealthy)
         add("/health/ready", self.ready, "Whether it does its work", responses=unhealthy)
@@ -121,7 +125,6 @@ class Reads:
             "The metrics for Prometheus",
             responses=text,
             response_class=Response,
-            **options,
         )
         return router
 

@@ -84,7 +84,11 @@ class AdminServer:
             Thread(target=self._sample, name="admin-rates", daemon=True),
         ]
         self._start(clock)
-        self._folder.write_address(self.url)
+        try:
+            self._folder.write_address(self.url)
+        except StartError:
+            self.close(Deadline.after(START_TIMEOUT, clock))
+            raise
         log.info("admin_served", url=self.url)
 
     def _start(self, clock: Clock) -> None:

@@ -77,7 +77,7 @@ class Folder:
         """
         try:
             text = self.token_file.read_text(encoding="utf-8").strip()
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
         except (OSError, UnicodeDecodeError) as error:
             raise StartError(

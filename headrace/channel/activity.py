@@ -88,7 +88,8 @@ def activity_of(channel: str, owned: OwnedPartition, now: float) -> Activity:
         outstanding_batches=len(owned.outstanding),
         attempts=owned.attempts,
         held_back_seconds=round(held_back, 3) if 0 < held_back < inf else None,
-        callback_seconds=None if since is None else round(now - since, 3),
+        # it may have begun after ``now``
+        callback_seconds=None if since is None else round(max(0.0, now - since), 3),
         calls=() if since is None else tuple(stack_of(thread)),
         last_error=owned.last_error,
     )

@@ -86,8 +86,8 @@ class InMemoryDeployment:
     asked: list[str] = field(default_factory=list)
 
     def reload(self, by: str, deadline: Deadline) -> ReloadReport:
-        """Note who asks."""
-        assert not deadline.expired
+        """Note who asks; takes no time."""
+        del deadline
         self.asked.append(by)
         return self.report
 

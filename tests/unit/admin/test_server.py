@@ -1,0 +1,176 @@
+"""The server: its address, its token, TLS and its end."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import stat
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+import trustme
+from structlog.testing import capture_logs
+
+from headrace.admin import server as module
+from headrace.admin.server import AdminServer
+from headrace.admin.tokens import Folder
+from headrace.clock import Deadline
+from headrace.config import load
+from headrace.errors import StartError
+from headrace.local.ports import LOOPBACK, free_port
+from tests.unit.config.support import CHANNELS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from headrace.config import Config
+    from tests.unit.admin.scene import Scene
+
+
+class Served:
+    """A server, and what it is asked from."""
+
+    def __init__(self, scene: Scene, config: Config) -> None:
+        scene.controller.config = config
+        self.folder = Folder.of(config)
+        self.server = AdminServer(scene.controller, scene.process)
+
+    def close(self) -> None:
+        """End it."""
+        assert self.server.close(Deadline.after(10))
+
+
+@pytest.fixture
+def serve(bare: Scene, tmp_path: Path) -> Iterator[Any]:
+    """Start servers and end them with the test."""
+    started: list[Served] = []
+
+    def start(admin: str) -> Served:
+        file = tmp_path / "headrace.yaml"
+        state = tmp_path / "state"
+        file.write_text(f"state_dir: {state}\ninstance_id: one\nadmin: {admin}\n{CHANNELS}")
+        started.append(Served(bare, load(file)))
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.close()
+
+
+def test_the_token_is_made_once_and_kept_from_others(serve: Any) -> None:
+    """A restart has the same token, in a file that only its owner reads."""
+    first = serve("{port: 0}")
+    token = first.folder.read_token()
+    assert len(token) >= 43
+    assert stat.S_IMODE(first.folder.token_file.stat().st_mode) == 0o600
+    first.close()
+    assert first.folder.read_address() is None
+    assert serve("{port: 0}").folder.read_token() == token
+
+
+def test_a_configured_token_is_in_no_file(serve: Any) -> None:
+    """What the configuration names is not written down again."""
+    served = serve("{port: 0, token: a-token-that-is-long-enough}")
+    assert not served.folder.token_file.exists()
+    headers = {"Authorization": "Bearer a-token-that-is-long-enough"}
+    with httpx.Client(base_url=served.server.url, trust_env=False, verify=False) as client:
+        assert client.get("/api/v1/config").status_code == 401
+        assert client.get("/api/v1/config", headers=headers).status_code == 200
+
+
+def test_the_usual_port_gives_way_and_a_chosen_one_does_not(
+    serve: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the default is taken a free port is used; one that was named has to be that one."""
+    with socket.create_server((LOOPBACK, 0)) as taken:
+        port = taken.getsockname()[1]
+        monkeypatch.setattr(module, "DEFAULT_PORT", port)
+        served = serve("{}")
+        assert served.server.port not in {0, port}
+        assert served.folder.read_address().url == f"http://{LOOPBACK}:{served.server.port}"
+        with pytest.raises(StartError, match=r"choose another admin\.port"):
+            serve(f"{{port: {port}}}")
+
+
+def test_files_that_cannot_be_used_are_named_before_anything_starts(
+    serve: Any, tmp_path: Path
+) -> None:
+    """A missing or broken certificate is a StartError that says what to check."""
+    (tmp_path / "broken.pem").write_text("nothing")
+    for file in ("absent.pem", "broken.pem"):
+        with pytest.raises(StartError, match=r"admin\.tls cannot be used"):
+            serve(f"{{port: 0, tls: {{certificate_file: {file}, key_file: {file}}}}}")
+
+
+def test_a_state_folder_that_cannot_be_written_is_named(serve: Any, tmp_path: Path) -> None:
+    """Where neither token nor address can be kept, the start says so."""
+    (tmp_path / "state").write_text("a file")
+    with pytest.raises(StartError, match="state_dir"):
+        serve("{port: 0}")
+
+
+class Authority:
+    """Certificates for a server and a client, in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.authority = trustme.CA()
+        self.folder = folder
+        self.authority.cert_pem.write_to_path(folder / "ca.pem")
+        self.authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(
+            folder / "server.pem"
+        )
+
+    def client(self, name: str | None) -> ssl.SSLContext:
+        """Return what a client trusts, and shows where it has a name."""
+        context = ssl.create_default_context(cafile=str(self.folder / "ca.pem"))
+        if name is not None:
+            shown = self.authority.issue_cert(f"{name}@mill", common_name=name)
+            shown.private_key_and_cert_chain_pem.write_to_path(self.folder / f"{name}.pem")
+            context.load_cert_chain(self.folder / f"{name}.pem")
+        return context
+
+
+def test_a_certificate_counts_as_the_token_and_its_name_stands_in_the_log(
+    serve: Any, bare: Scene, tmp_path: Path
+) -> None:
+    """With client_ca_file: a client's certificate lets it in, one without needs the token."""
+    authority = Authority(tmp_path)
+    files = "certificate_file: server.pem, key_file: server.pem, client_ca_file: ca.pem"
+    served = serve(f"{{port: 0, tls: {{{files}}}}}")
+    assert served.server.url.startswith("https://")
+    answers = {}
+    with capture_logs() as lines:
+        for name in ("ann", None):
+            with httpx.Client(verify=authority.client(name), trust_env=False) as client:
+                answers[name] = client.post(f"{served.server.url}/api/v1/stop", json={})
+                assert client.get(f"{served.server.url}/health/live").status_code == 200
+    assert {name: answer.status_code for name, answer in answers.items()} == {"ann": 202, None: 401}
+    assert bare.stops == ["certificate ann from 127.0.0.1"]
+    (change,) = [line for line in lines if line["event"] == "admin_change"]
+    assert change["proof"] == "certificate ann"
+
+
+def test_a_certificate_of_another_authority_is_not_let_in(serve: Any, tmp_path: Path) -> None:
+    """The connection itself is refused."""
+    authority = Authority(tmp_path)
+    (tmp_path / "other").mkdir()
+    other = Authority(tmp_path / "other")
+    files = "certificate_file: server.pem, key_file: server.pem, client_ca_file: ca.pem"
+    served = serve(f"{{port: 0, tls: {{{files}}}}}")
+    context = authority.client(None)
+    other.client("eve")
+    context.load_cert_chain(tmp_path / "other" / "eve.pem")
+    with (
+        httpx.Client(verify=context, trust_env=False) as client,
+        pytest.raises(httpx.TransportError),
+    ):
+        client.get(f"{served.server.url}/health/live")
+
+
+def test_a_port_of_nobody_is_free_again_after_the_end(serve: Any) -> None:
+    """After close nothing listens, so that a restart has the same port."""
+    port = free_port()
+    serve(f"{{port: {port}}}").close()
+    serve(f"{{port: {port}}}")

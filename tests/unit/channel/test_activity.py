@@ -1,0 +1,33 @@
+"""What a partition is said to be doing."""
+
+from __future__ import annotations
+
+from threading import get_ident
+from typing import TYPE_CHECKING
+
+from headrace.channel.activity import activity_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headrace.channel.partition import OwnedPartition
+
+
+def test_a_callback_that_began_just_now_runs_for_no_time(
+    own: Callable[..., OwnedPartition],
+) -> None:
+    """What begins between the look at the clock and that at the partition is not in the future."""
+    owned = own()
+    owned.callback_since, owned.callback_thread = 100.5, get_ident()
+    assert activity_of("main", owned, 100.0).callback_seconds == 0.0
+    assert activity_of("main", owned, 102.0).callback_seconds == 1.5
+
+
+def test_a_partition_is_held_back_until_its_time_has_come(
+    own: Callable[..., OwnedPartition],
+) -> None:
+    """The rest of a back-off is told; what is over, or has no end, is none."""
+    owned = own()
+    for not_before, rest in ((110.0, 10.0), (90.0, None), (float("inf"), None)):
+        owned.not_before = not_before
+        assert activity_of("main", owned, 100.0).held_back_seconds == rest
