@@ -152,8 +152,9 @@ def test_the_token_is_asked_for_and_kept_in_this_tab_only(site: Site, visits: Vi
     assert accessibility(page) == []
     page.keyboard.type("not-the-token-of-this-process")
     page.keyboard.press("Enter")
-    until(page, lambda: page.inner_text("#live-text") == "Token needed")
-    page.wait_for_selector("#token:not([hidden])")
+    page.wait_for_selector("#token-wrong:not([hidden])")
+    assert page.is_visible("#token-value")
+    assert accessibility(page) == []
     token = (site.directory / "state" / "one" / "admin-token").read_text().strip()
     page.fill("#token-value", token)
     page.keyboard.press("Enter")

@@ -30,6 +30,7 @@ export class Live {
     this.failures = 0;
     this.failure = null;
     this.refused = false;
+    this.refusals = 0;
     this.configRefused = false;
     this.nextTry = null;
     this._onChange = onChange;
@@ -85,6 +86,7 @@ export class Live {
   _failed(error) {
     if (error instanceof Refused) {
       this.refused = true;
+      this.refusals += 1;
       return;
     }
     this.failures += 1;

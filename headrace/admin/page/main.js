@@ -17,6 +17,7 @@ const table = new PartitionTable();
 const events = new EventList();
 const verdict = new Verdict(({ find }) => table.find({ text: find }));
 let connection = "waiting";
+let answeredRefusals = 0;
 
 function render(parts) {
   const { status, members, history, config } = parts;
@@ -65,7 +66,10 @@ function renderState() {
     const why = live.failure ? `The process answers with an error: ${live.failure}.` : "The process does not answer.";
     say(byId("away-text"), `${why} ${since} It is asked again by itself.`);
   }
-  if (state === "refused" && connection !== "refused") askToken();
+  if (state === "refused" && answeredRefusals < live.refusals) {
+    answeredRefusals = live.refusals;
+    askToken();
+  }
   if (connection !== state && connection !== "waiting") announce(SAID[state] ?? "");
   connection = state;
 }
@@ -77,6 +81,12 @@ function liveText(state, old) {
 
 function askToken() {
   show(byId("token"), true);
+  // without the token there would be nothing behind the form
+  show(byId("token-cancel"), !live.refused);
+  const wrong = Boolean(live.token) && (live.refused || live.configRefused);
+  show(byId("token-wrong"), wrong);
+  change(byId("token-value"), { "aria-invalid": wrong ? "true" : null });
+  if (wrong) announce(byId("token-wrong").textContent);
   byId("token-value").focus();
 }
 
