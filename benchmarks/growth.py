@@ -16,9 +16,6 @@ if TYPE_CHECKING:
 
 _HOUR = 3600.0
 
-#: Of the samples, how many at each end tell how many threads and descriptors there were.
-_END = 3
-
 
 @dataclass(frozen=True, slots=True)
 class Sample:
@@ -39,10 +36,10 @@ def percent_an_hour(samples: Sequence[Sample]) -> float:
     return slope * _HOUR / fmean(sizes) * 100
 
 
-def increase(numbers: Sequence[int]) -> int:
-    """Return by how much the last third's median is above the first third's."""
-    third = max(1, len(numbers) // _END)
-    return round(median(numbers[-third:]) - median(numbers[:third])) if numbers else 0
+def usual(samples: Sequence[Sample]) -> tuple[int, int]:
+    """Return the medians of threads and of descriptors."""
+    threads = median(sample.threads for sample in samples)
+    return round(threads), round(median(sample.descriptors for sample in samples))
 
 
 class Sampler:

@@ -8,12 +8,13 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.chaos.world import MEMBER
-from benchmarks.growth import Sampler, increase, percent_an_hour
+from benchmarks.growth import Sampler, percent_an_hour, usual
 from benchmarks.lifecycle.operations import Operations
 from benchmarks.lifecycle.schedule import Kind, draw
 from benchmarks.lifecycle.world import LOAD, OTHER, SOMETIMES, STEADY, Load, World
 from benchmarks.report import Report, say
-from headrace.clock import SYSTEM_CLOCK
+from headrace.clock import SYSTEM_CLOCK, Deadline
+from headrace.local.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,13 +52,16 @@ _MINUTE = 60.0
 class Plan:
     """What is run. Growth is looked at behind the first ``warm_up`` minutes, or half of a run.
 
-    ``interval`` is in seconds between two looks, ``gap`` between two operations.
+    ``interval`` is in seconds between two looks, ``gap`` between two operations. For ``rest``
+    seconds at the beginning and at the end of that time nothing is done, so that threads and
+    descriptors can be compared.
     """
 
     minutes: float = 60.0
     warm_up: float = 10.0
     interval: float = 5.0
     gap: float = 3.0
+    rest: float = 20.0
     seed: int = 1
     master: str = "local[2]"
     load: Load = field(default_factory=Load)
@@ -89,14 +93,13 @@ class Soak:
         operations = Operations(self._world, [daemon], self._plan.gap)
         began = SYSTEM_CLOCK.monotonic()
         sampler.start()
-        interrupted = self._operate(operations, began)
+        rests, interrupted = self._operate(operations, began)
         seconds = SYSTEM_CLOCK.monotonic() - began
         sampler.stop()
-        operations.end()
         read = {LOAD: (STEADY, SOMETIMES), OTHER: (STEADY,), _SPARK: (STEADY,)}
         outcome = self._world.outcome(read, [daemon])
         return {
-            **self._growth(sampler, began),
+            **_growth(sampler, rests, self._plan.rest),
             "operations_failed": len(operations.failures),
             **outcome.figures(),
             "minutes": round(seconds / _MINUTE, 1),
@@ -130,38 +133,55 @@ class Soak:
             environment={MEMBER: "one"},
         )
 
-    def _operate(self, operations: Operations, began: float) -> bool:
-        """Do one thing after the other until the time is over; whether somebody ended that."""
-        until = began + self._plan.minutes * _MINUTE
+    def _operate(self, operations: Operations, began: float) -> tuple[list[float], bool]:
+        """Do one thing after the other until the time is over.
+
+        Returns when each rest began, and whether somebody ended the run early.
+        """
+        warm_up = min(self._plan.warm_up, self._plan.minutes / 2) * _MINUTE
+        ends = [began + warm_up, began + self._plan.minutes * _MINUTE]
+        rests: list[float] = []
         try:
             with _interrupts():
                 for operation in draw(self._plan.seed, _MANY, daemons=1, kinds=_KINDS):
                     operations.carry_out([operation])
-                    if SYSTEM_CLOCK.monotonic() >= until:
-                        break
+                    if SYSTEM_CLOCK.monotonic() >= ends[len(rests)]:
+                        rests.append(self._rest(operations))
+                    if len(rests) == len(ends):
+                        return rests, False
         except KeyboardInterrupt:
             say("interrupted; looking at what there is")
-            return True
-        return False
+        return [*rests, self._rest(operations)], True
 
-    def _growth(self, sampler: Sampler, began: float) -> dict[str, Any]:
-        warm_up = min(self._plan.warm_up, self._plan.minutes / 2) * _MINUTE
-        samples = {
-            name: [each for each in found if each.at >= began + warm_up] or found
-            for name, found in sampler.samples.items()
-        }
-        both = list(samples.values())
-        return {
-            "daemon_rss_growth": round(percent_an_hour(samples["daemon"]), 2),
-            "jvm_rss_growth": round(percent_an_hour(samples["jvm"]), 2),
-            "threads_growth": max(increase([each.threads for each in found]) for found in both),
-            "fds_growth": max(increase([each.descriptors for each in found]) for found in both),
-            "growth_over_minutes": round(
-                (samples["daemon"][-1].at - samples["daemon"][0].at) / _MINUTE, 1
-            ),
-            "processes_gone": sorted(sampler.gone),
-            **{name: _course(found) for name, found in sampler.samples.items()},
-        }
+    def _rest(self, operations: Operations) -> float:
+        """Bring the daemon to where it began, and leave it alone for a while. Blocks."""
+        operations.end()
+        now = SYSTEM_CLOCK.monotonic()
+        wait_for(
+            lambda: SYSTEM_CLOCK.monotonic() > now + self._plan.rest,
+            Deadline(now + 2 * self._plan.rest),
+        )
+        return now
+
+
+def _growth(sampler: Sampler, rests: list[float], rest: float) -> dict[str, Any]:
+    """Compare the last rest with the first one, and fit a line to the memory between them."""
+    threads, descriptors, memory = [], [], {}
+    for name, found in sampler.samples.items():
+        behind = [each for each in found if each.at >= rests[0]] or found
+        first = usual([each for each in behind if each.at < rests[0] + rest] or behind)
+        last = usual([each for each in behind if each.at >= rests[-1]] or behind)
+        threads.append(last[0] - first[0])
+        descriptors.append(last[1] - first[1])
+        memory[f"{name}_rss_growth"] = round(percent_an_hour(behind), 2)
+    return {
+        **memory,
+        "threads_growth": max(threads),
+        "fds_growth": max(descriptors),
+        "growth_over_minutes": round((rests[-1] - rests[0]) / _MINUTE, 1),
+        "processes_gone": sorted(sampler.gone),
+        **{name: _course(found) for name, found in sampler.samples.items()},
+    }
 
 
 def _course(samples: list[Sample]) -> dict[str, Any]:

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from benchmarks.growth import Sample, Sampler, increase, percent_an_hour
+from benchmarks.growth import Sample, Sampler, percent_an_hour, usual
 from headrace.clock import Deadline
 from headrace.local.waiting import wait_for
 
@@ -29,11 +29,10 @@ def test_one_look_is_no_growth() -> None:
     assert percent_an_hour(_samples(100e6)) == 0.0
 
 
-def test_numbers_are_compared_by_the_middle_of_their_ends() -> None:
-    """One thread that happens to run at the end is not one more for good."""
-    assert increase([20, 21, 20, 20, 20, 20, 20, 25, 20]) == 0
-    assert increase([20, 20, 20, 21, 21, 21, 22, 22, 22]) == 2
-    assert increase([]) == 0
+def test_what_is_usual_is_in_the_middle() -> None:
+    """One thread more for a moment does not count."""
+    samples = [Sample(float(n), 1, threads, 7) for n, threads in enumerate([20, 20, 25, 20, 19])]
+    assert usual(samples) == (20, 7)
 
 
 def test_a_process_is_looked_at_until_told_otherwise() -> None:
