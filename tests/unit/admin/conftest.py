@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from headrace.logs import levels, set_level
 from headrace.testing import running
 from tests.unit.admin.scene import Scene
 from tests.unit.channel.in_memory import P0, P1, committed, filled_broker
@@ -34,3 +35,13 @@ def scene(stage: Scene) -> Iterator[Scene]:
 def bare(stage: Scene) -> Scene:
     """A process without any channel."""
     return stage.reset(filled_broker())
+
+
+@pytest.fixture
+def usual_levels() -> Iterator[None]:
+    """Have the levels as they were afterwards."""
+    before = levels()
+    yield
+    set_level(before[""])
+    for logger in levels().keys() - before.keys():
+        set_level(None, logger)

@@ -101,13 +101,13 @@ class Client:
     """Asks the application without a network."""
 
     def __init__(self, app: FastAPI) -> None:
-        self._app = app
+        self.app = app
 
     def request(self, method: str, path: str, **options: Any) -> httpx.Response:
         """Send a request and wait for the answer."""
 
         async def send() -> httpx.Response:
-            transport = httpx.ASGITransport(self._app, raise_app_exceptions=False)
+            transport = httpx.ASGITransport(self.app, raise_app_exceptions=False)
             async with httpx.AsyncClient(transport=transport, base_url=BASE) as client:
                 return await client.request(method, path, **options)
 

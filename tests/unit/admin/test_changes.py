@@ -20,8 +20,6 @@ from headrace.logs import levels, set_level
 from headrace.records import TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from headrace.channel.channel import InboundKafkaChannel
     from tests.unit.admin.scene import Scene
 
@@ -189,16 +187,6 @@ def test_each_change_leaves_a_line_in_the_log(scene: Scene) -> None:
     assert done["address"].startswith("127.0.0.1")
     assert refused["outcome"] == "refused"
     assert refused["error"].startswith("unknown_channel")
-
-
-@pytest.fixture
-def usual_levels() -> Iterator[None]:
-    """Have the levels as they were afterwards."""
-    before = levels()
-    yield
-    set_level(before[""])
-    for logger in levels().keys() - before.keys():
-        set_level(None, logger)
 
 
 @pytest.mark.usefixtures("usual_levels")
