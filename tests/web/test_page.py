@@ -237,6 +237,21 @@ def test_an_absent_process_is_told_with_the_age_of_what_is_shown(
     assert page.inner_text("#verdict-title") == "All is well"
 
 
+def test_a_silent_zookeeper_does_not_hold_up_the_rest(stage: Stage, visits: Visits) -> None:
+    """While the members are waited for, everything else goes on; then that is said."""
+    stage.process = healthy()
+    page = visits.open(stage.url, before=_hold_members)
+    stage.process = failing()
+    page.wait_for_selector("#verdict[data-rank=broken]")
+    assert page.inner_text("#live-text") == "Live"
+    page.wait_for_selector("#group-problem:not([hidden])")
+    assert "ZooKeeper does not say: nothing within 10 s" in page.inner_text("#group-problem")
+
+
+def _hold_members(page: Page) -> None:
+    page.route("**/api/v1/members", lambda _: None)
+
+
 def test_a_hidden_page_asks_for_nothing(stage: Stage, visits: Visits) -> None:
     """A tab in the background costs the process nothing; seen again, it asks at once."""
     stage.process = healthy()

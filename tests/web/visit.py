@@ -31,8 +31,18 @@ class Visits:
         self._complaints: list[str] = []
         self._away = False
 
-    def open(self, url: str, *, wait: str = "#live[data-state=live]", **options: Any) -> Page:
-        """Visit an address with a window of 1280 by 900 points, or other ``options``."""
+    def open(
+        self,
+        url: str,
+        *,
+        wait: str = "#live[data-state=live]",
+        before: Callable[[Page], None] | None = None,
+        **options: Any,
+    ) -> Page:
+        """Visit an address with a window of 1280 by 900 points, or other ``options``.
+
+        ``before`` prepares the page.
+        """
         options = {"viewport": {"width": 1280, "height": 900}, "timezone_id": "UTC", **options}
         context = self._browser.new_context(**options)
         self._contexts.append(context)
@@ -41,6 +51,8 @@ class Visits:
         page.on("console", lambda message: self._console(message.type, message.text))
         page.on("pageerror", lambda error: self._complaints.append(f"uncaught: {error}"))
         page.on("request", lambda request: self._elsewhere(request, host))
+        if before is not None:
+            before(page)
         page.goto(url)
         page.wait_for_selector(wait)
         return page

@@ -52,8 +52,11 @@ export function each(parent, items, key, create) {
   const known = new Map();
   for (const child of parent.children) known.set(child.dataset.key, child);
   let place = parent.firstElementChild;
+  const counts = new Map();
   for (const item of items) {
-    const name = key(item);
+    const count = (counts.get(key(item)) ?? 0) + 1;
+    counts.set(key(item), count);
+    const name = count === 1 ? key(item) : `${key(item)} (${count})`;
     let child = known.get(name);
     if (child) {
       known.delete(name);

@@ -1,7 +1,7 @@
 // Asks the process, again and again, and knows how old the answers are.
 
 /** Milliseconds between two looks at each part; the status is what the page lives on. */
-const EVERY = { status: 2000, events: 2000, history: 5000, members: 15000, config: 15000 };
+const EVERY = { status: 2000, events: 2000, history: 5000, members: 10000, config: 10000 };
 
 /** Milliseconds that an answer may take. */
 const PATIENCE = 10000;
@@ -38,6 +38,7 @@ export class Live {
     this._due = {};
     this._timer = null;
     this._busy = false;
+    this._asking = new Set();
     this._newest = { history: null, event: 0 };
     document.addEventListener("visibilitychange", () => document.hidden || this.now());
     window.addEventListener("online", () => this.now());
@@ -71,9 +72,9 @@ export class Live {
       await Promise.all([
         this._ask("history", () => this._history()),
         this._ask("events", () => this._events()),
-        this._ask("members", () => this._members()),
-        this._ask("config", () => this._config()),
       ]);
+      this._aside("members", () => this._members());
+      this._aside("config", () => this._config());
       this._onChange(this.parts);
     } catch (error) {
       this._failed(error);
@@ -99,7 +100,7 @@ export class Live {
     if (this.refused || document.hidden) return;
     const wait = this.failures
       ? BACK_OFF[Math.min(this.failures, BACK_OFF.length) - 1]
-      : Math.max(100, Math.min(...Object.values(this._due)) - performance.now());
+      : Math.max(100, this._due.status - performance.now());
     this.nextTry = Date.now() + wait;
     this._timer = setTimeout(() => this._look(), wait);
   }
@@ -111,6 +112,22 @@ export class Live {
     await ask();
     const took = performance.now() - begin;
     this._due[part] = begin + Math.max(EVERY[part], took / SHARE);
+  }
+
+  /** Ask for a part that may take long, as what ZooKeeper is asked for, and wait for nothing. */
+  async _aside(part, ask) {
+    if (this._asking.has(part)) return;
+    this._asking.add(part);
+    try {
+      const before = this.parts[part];
+      await this._ask(part, ask);
+      if (this.parts[part] !== before) this._onChange(this.parts);
+    } catch {
+      // who does not answer at all is noticed by the next look
+      this._due[part] = performance.now() + EVERY[part];
+    } finally {
+      this._asking.delete(part);
+    }
   }
 
   async _get(path) {
@@ -170,8 +187,9 @@ export class Live {
     try {
       this.parts.members = { ...(await this._get("/api/v1/members")), problem: null };
     } catch (error) {
-      if (!(error instanceof Answered)) throw error;
-      this.parts.members = { ...(this.parts.members ?? { groups: [] }), problem: error.message };
+      const slow = error.name === "TimeoutError" ? `nothing within ${PATIENCE / 1000} s` : null;
+      if (!slow && !(error instanceof Answered)) throw error;
+      this.parts.members = { ...(this.parts.members ?? { groups: [] }), problem: slow ?? error.message };
     }
   }
 

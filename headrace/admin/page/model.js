@@ -164,8 +164,8 @@ function* partitionProblems(channel, partitions) {
     const worst = long.reduce((a, b) => (b.callback_s > a.callback_s ? b : a));
     yield {
       rank: "look",
-      what: `${name}: a callback of ${worst.name} runs for ${age(worst.callback_s)}`,
-      why: "The log says by itself in which calls it is, once half of batch_timeout is over.",
+      what: `${name}: a callback of ${worst.name} runs for long`,
+      why: `${age(worst.callback_s)} so far. The log says by itself in which calls it is, once half of batch_timeout is over.`,
       find: worst.name,
     };
   }
