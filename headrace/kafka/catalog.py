@@ -123,8 +123,10 @@ class KafkaTopicCatalog:
         return answer
 
     def close(self) -> None:
-        """Release the clients."""
+        """Release the clients. Nothing may be asked any more."""
         self._consumer.close()
+        # this one has no other end than its last reference's, which must not wait for a collection
+        del self._admin
 
     def _unavailable(self, error: BaseException) -> KafkaUnavailableError:
         reason = error.args[0].str() if isinstance(error, KafkaException) else "no answer in time"
