@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from headrace.channel.activity import MemberReading, member_reading
-from headrace.channel.assembly import Frame, assemble
+from headrace.channel.building import Frame, assemble
 from headrace.channel.lifecycle import CHANNEL_TRANSITIONS, ChannelState, StopReport
 from headrace.channel.pauses import Pause, PauseMode, PauseReason
 from headrace.channel.pausing import ProcessorBrakes

@@ -15,6 +15,8 @@ from headrace.logs.limit import RepeatFilter
 from headrace.logs.recent import keep
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from structlog.typing import EventDict, Processor, WrappedLogger
 
     from headrace.config import LoggingConfig
@@ -45,6 +47,14 @@ def configure_logging(config: LoggingConfig) -> None:
         wrapper_class=structlog.stdlib.BoundLogger,
         cache_logger_on_first_use=True,
     )
+    logging.getLogger().handlers[:] = [_handler(config, shared)]
+    take_over()
+    forget_levels()
+    set_level(config.level)
+
+
+def _handler(config: LoggingConfig, shared: Sequence[Processor]) -> logging.Handler:
+    """Return what writes the lines; ``shared`` is done to those of libraries too."""
     handler = logging.StreamHandler(sys.stderr)
     handler.addFilter(RepeatFilter())
     handler.setFormatter(
@@ -57,10 +67,7 @@ def configure_logging(config: LoggingConfig) -> None:
             ],
         )
     )
-    logging.getLogger().handlers[:] = [handler]
-    take_over()
-    forget_levels()
-    set_level(config.level)
+    return handler
 
 
 def _name_library_lines(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
