@@ -109,7 +109,7 @@ class FileWatcher:
         return frozenset(folder for path in files for folder in folders_of(path))
 
     def _watch(self, folders: frozenset[Path]) -> None:
-        """Look whenever something changes, until other folders are to be watched."""
+        """Look when something changes, until the watch has to be set up anew."""
         step = int(self.settings.debounce * 1000)
         begun = False
         for changes in watchfiles.watch(
@@ -129,7 +129,8 @@ class FileWatcher:
             if changes or not begun:
                 self._look(self._digests())
             begun = True
-            if self._folders() != folders:
+            # after a change the folder may be another one of the same name
+            if changes or self._folders() != folders:
                 return
 
     def _poll(self) -> None:

@@ -170,6 +170,25 @@ def test_a_file_that_goes_and_comes_back_is_told(file: Path) -> None:
         watched.wait("two")
 
 
+def test_a_folder_that_is_made_again_at_once_is_followed(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another folder of the name that was watched takes a watch of its own."""
+    inner = Watched.__call__
+
+    def make_again(watched: Watched) -> None:
+        file.parent.mkdir(exist_ok=True)
+        inner(watched)
+
+    monkeypatch.setattr(Watched, "__call__", make_again)
+    with watching(file) as watched:
+        file.unlink()
+        file.parent.rmdir()
+        assert watched.told.get(timeout=PATIENCE) is None
+        file.write_text("two", encoding="utf-8")
+        watched.wait("two")
+
+
 def test_a_system_without_watches_left_is_asked_again_and_again(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
