@@ -34,7 +34,7 @@ def _codes(name: str) -> set[int]:
 
 
 def test_systemd_starts_again_what_can_come_right() -> None:
-    """Every failure but a wrong configuration, whatever else Restart= says of it."""
+    """Every failure but exit code 2 of the main process, whatever else Restart= says of it."""
     assert _settings("Restart") == ["on-failure"]
     assert _codes("RestartPreventExitStatus") == {ExitCode.CONFIG}
     assert _codes("RestartForceExitStatus") == {ExitCode.NOT_STARTED, ExitCode.RESTART}
