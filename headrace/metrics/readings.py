@@ -61,6 +61,11 @@ class PartitionReading:
         done = self.position if self.committed is None else self.committed
         return max(0, self.high_watermark - done)
 
+    @property
+    def paused(self) -> bool:
+        """Whether a pause has come into force, and was not only asked for."""
+        return self.state == "paused"
+
 
 #: Of each held partition, by what a reading calls it.
 _READ = {
@@ -85,6 +90,12 @@ _READ = {
     ),
     "epoch": MetricSpec(
         "headrace_owner_epoch", "gauge", _PARTITION, "Epoch of the claim on the partition."
+    ),
+    "paused": MetricSpec(
+        "headrace_partition_paused",
+        "gauge",
+        _PARTITION,
+        "1 while the partition is paused, by itself or with its channel, else 0.",
     ),
 }
 

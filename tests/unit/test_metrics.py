@@ -124,6 +124,7 @@ def test_partitions_are_read_at_each_scrape() -> None:
         ("headrace_lag_seconds", 2.5),
         ("headrace_sink_freshness_seconds", 1.5),
         ("headrace_owner_epoch", 2),
+        ("headrace_partition_paused", 0),
     ):
         assert found[name][2] == value
     where = {"channel": "main", "state": "waiting"}
@@ -144,6 +145,18 @@ def test_a_partition_that_begins_has_no_committed_offset() -> None:
     for name in ("lag_records", "lag_seconds", "sink_freshness_seconds"):
         assert f"headrace_{name}" not in found
     assert found["headrace_position"][2] == 0
+
+
+def test_each_partition_says_whether_it_is_paused() -> None:
+    """1 in the state PAUSED, 0 in every other, whatever the other partitions are in."""
+    metrics = Metrics()
+    states = sorted(set(PartitionState) - FINAL, key=lambda state: state.value)
+    readings = [replace(READING, partition=n, state=s.value) for n, s in enumerate(states)]
+    metrics.watch_partitions("main", lambda: readings)
+    for number, state in enumerate(states):
+        where = {"channel": "main", "topic": "events", "partition": str(number)}
+        found = metrics.registry.get_sample_value("headrace_partition_paused", where)
+        assert found == (state is PartitionState.PAUSED)
 
 
 def test_a_partition_that_left_has_no_series() -> None:
