@@ -229,12 +229,23 @@ async def _body(receive: Receive) -> bytes:
     size, more = 0, True
     while more:
         message = await receive()
+        if message["type"] == "http.disconnect":
+            raise _cut_off()
         parts.append(message.get("body", b""))
         size += len(parts[-1])
         if size > LARGEST_BODY:
             raise _too_large()
-        more = message["type"] == "http.request" and message.get("more_body", False)
+        more = message.get("more_body", False)
     return b"".join(parts)
+
+
+def _cut_off() -> ApiError:
+    return ApiError(
+        HTTPStatus.BAD_REQUEST,
+        "body_cut_off",
+        "the connection ended before the body did; nothing was changed",
+        next_step="send the request again",
+    )
 
 
 def _too_large() -> ApiError:

@@ -213,7 +213,7 @@ class Changes:
         add("channels/{name}/reset", self.reset, "Move paused partitions", 404, 409, 503)
         add("channels/{name}/skip", self.skip, "Leave a record out", 404, 409)
         add("reload", self.reload, "Take up the configuration file", 409, 503)
-        add("loglevel", self.log_level, "Log more or less")
+        add("loglevel", self.log_level, "Log more or less", 409)
         add("stop", self.stop, "Stop the process", code=202)
         return router
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from headrace.errors import RefusedError
 from headrace.logs import levels, set_level
 
 if TYPE_CHECKING:
@@ -15,12 +16,20 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
+#: Loggers that may have levels of their own: each keeps a name, and a thread if it goes back.
+MOST = 50
+
+
+class TooManyLoggersError(RefusedError):
+    """As many loggers as may be have levels of their own already."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Loan:
     """A level that is to go back to ``before``; None for a logger that had none of its own."""
 
     timer: Timer
+    level: str | None
     before: str | None
 
 
@@ -37,17 +46,27 @@ class LogLevels:
         A change that is to go back goes back to what was there before the first of several.
 
         Raises:
-            ValueError: the process has no level of another to go by.
+            TooManyLoggersError: as many loggers as may be have levels of their own already.
         """
         with self._lock:
-            before = levels().get(logger)
+            known = levels()
+            taken = known.keys() | self._loans.keys()
+            if logger not in taken and level is None:
+                return known  # it has none of its own, and a name is not to be kept for that
+            if logger not in taken and len(taken) > MOST:
+                raise TooManyLoggersError(
+                    f"{MOST} loggers have levels of their own already",
+                    value=logger,
+                    next_step="give some back with the level null, or name one above several",
+                )
+            before = known.get(logger)
             set_level(level, logger or None)
             loan = self._loans.pop(logger, None)
             if loan is not None:
                 loan.timer.cancel()
                 before = loan.before
             if seconds is not None:
-                self._loans[logger] = self._lend(logger, before, seconds)
+                self._loans[logger] = self._lend(logger, level, before, seconds)
         return levels()
 
     def close(self) -> None:
@@ -57,11 +76,11 @@ class LogLevels:
                 loan.timer.cancel()
             self._loans.clear()
 
-    def _lend(self, logger: str, before: str | None, seconds: float) -> _Loan:
+    def _lend(self, logger: str, level: str | None, before: str | None, seconds: float) -> _Loan:
         timer = Timer(seconds, lambda: self._return(logger, loan))
         timer.daemon = True
         timer.name = "admin-log-level"
-        loan = _Loan(timer, before)
+        loan = _Loan(timer, level, before)
         timer.start()
         return loan
 
@@ -70,5 +89,7 @@ class LogLevels:
             if self._loans.get(logger) is not loan:
                 return
             del self._loans[logger]
+            if levels().get(logger) != loan.level:
+                return  # a reload has set another one meanwhile
             set_level(loan.before, logger or None)
         log.info("log_level_reverted", of=logger, level=loan.before)

@@ -45,8 +45,8 @@ class ApiError(HeadraceError):
         self.status = status
         self.problem = Problem(
             error=error,
-            message=_sendable(message),
-            value=None if value is None else _sendable(value[:_QUOTED]),
+            message=sendable(message),
+            value=None if value is None else sendable(value[:_QUOTED]),
             next_step=next_step,
         )
         self.headers = headers
@@ -58,7 +58,7 @@ class ApiError(HeadraceError):
         )
 
 
-def _sendable(text: str) -> str:
+def sendable(text: str) -> str:
     """Return text as UTF-8 has it: JSON may bring halves of characters."""
     return text.encode("utf-8", "replace").decode()
 

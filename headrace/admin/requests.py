@@ -141,6 +141,8 @@ class LogLevelRequest(Change):
     def _somebody_elses(self) -> Self:
         if self.level is None and self.logger is None:
             raise PydanticCustomError("no_level", "the process has to have a level")
+        if self.logger == "root":
+            raise PydanticCustomError("root", "leave logger out where the process is meant")
         return self
 
 

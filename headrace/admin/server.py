@@ -135,9 +135,24 @@ class _Protocol(H11Protocol):
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
         """Begin with a connection."""
         super().connection_made(transport)
+        self.loop.call_later(KEEP_ALIVE, self._look, None)
         certificate = transport.get_extra_info("peercert")
         if certificate:
             self.app_state = {**self.app_state, "subject": _subject(certificate)}
+
+    def _look(self, seen: object) -> None:
+        """Close the connection where no request has come since the last look, nor is answered.
+
+        uvicorn begins to count behind the first answer only, and each connection takes a place.
+        """
+        cycle = self.cycle
+        if self.transport.is_closing():
+            return
+        # uvicorn has no cycle before the first request, though it says otherwise
+        if cycle is seen and getattr(cycle, "response_complete", True):
+            self.transport.close()
+            return
+        self.loop.call_later(KEEP_ALIVE, self._look, cycle)
 
 
 def _subject(certificate: dict[str, Any]) -> str:

@@ -185,6 +185,7 @@ class KafkaController:
         left = self._stop_channels(deadline, deadline)
         for name in tuple(self.channels):
             del self.channels[name]
+            self.metrics.forget_channel(name)
         return StopReport(tuple(left))
 
     def replace_session(self, zookeeper: ZooKeeperConfig, deadline: Deadline) -> None:

@@ -37,10 +37,13 @@ _ABOUT = (
 )
 
 #: Events that are limited where they come from, or that belong together.
-_FREE = frozenset(
-    {"kafka_client", "partition_activity", "repeats_left_out", "spark_log", "spark_output"}
-    | {"stack_dump", "thread_stack"}
-)
+_LIMITED = frozenset({"kafka_client", "repeats_left_out", "spark_log", "spark_output"})
+_TOGETHER = frozenset({"config_pending", "partition_activity", "stack_dump", "thread_stack"})
+
+#: Events that answer for something, each for another thing: who changed what, which record is gone.
+_RECORDS = frozenset({"admin_change", "record_left_out", "skip_asked", "skip_came_late"})
+
+_FREE = _LIMITED | _TOGETHER | _RECORDS
 
 
 class RepeatFilter(logging.Filter):

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import structlog
 
+from headrace.logs.context import bound_fields
+
 if TYPE_CHECKING:
     from structlog.typing import EventDict, WrappedLogger
 
@@ -192,7 +194,7 @@ def keep(_logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
 
 def described(event: EventDict) -> dict[str, Field]:
     """Return the fields of an event and of its thread's context, each bounded."""
-    fields = {**structlog.contextvars.get_contextvars(), **event}
+    fields = {**bound_fields(), **structlog.contextvars.get_contextvars(), **event}
     fields.pop("event", None)
     error = _error(fields.pop("exc_info", None))
     if error is not None:
@@ -206,8 +208,9 @@ def _bounded(value: object) -> Field:
     if isinstance(value, list | tuple | set | frozenset):
         shown = [str(each) for each in list(value)[:_ITEMS]]
         more = f" and {len(value) - _ITEMS} more" if len(value) > _ITEMS else ""
-        return f"{', '.join(shown)}{more}"[:_LONGEST]
-    return str(value)[:_LONGEST]
+        value = f"{', '.join(shown)}{more}"
+    # without halves of characters, which no JSON in UTF-8 can have
+    return str(value)[:_LONGEST].encode("utf-8", "replace").decode()
 
 
 def _error(exc_info: object) -> str | None:

@@ -58,7 +58,8 @@ class AdminConfig(Section):
 
     token: Cold[SecretValue | None] = None
     """What clients have to show as a bearer token, at least 22 characters, best as ${file:...};
-    null: a new one at each start, in the file admin-token of the process's folder in state_dir."""
+    null: the one in the file admin-token of the process's folder in state_dir, which the first
+    start makes."""
 
     tls: Cold[AdminTls | None] = None
     """HTTPS; null: none."""

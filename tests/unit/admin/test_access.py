@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import asyncio
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -126,3 +127,31 @@ def test_the_openapi_document_declares_what_the_guard_answers(bare: Scene) -> No
         for method, operation in methods.items():
             assert {"401", "403", "413", "500"} <= operation["responses"].keys()
             assert ("security" in operation) == (method == "post" or path in GUARDED_READS)
+
+
+def test_a_body_that_is_cut_off_changes_nothing(bare: Scene) -> None:
+    """A request whose connection ends before its body is refused, and not done by its defaults."""
+    answered: list[dict[str, Any]] = []
+    messages = iter([{"type": "http.request", "body": b"{", "more_body": True}])
+
+    async def receive() -> dict[str, Any]:
+        return next(messages, {"type": "http.disconnect"})
+
+    async def send(message: dict[str, Any]) -> None:
+        answered.append(message)
+
+    token = bare.trusted["Authorization"].encode()
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "scheme": "http",
+        "path": "/api/v1/stop",
+        "raw_path": b"/api/v1/stop",
+        "query_string": b"",
+        "headers": [(b"host", b"localhost"), (b"authorization", token)],
+        "client": ("127.0.0.1", 1),
+    }
+    asyncio.run(bare.client.app(scope, receive, send))  # type: ignore[arg-type]
+    assert answered[0]["status"] == 400
+    assert b"body_cut_off" in answered[1]["body"]
+    assert bare.stops == []

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from structlog.testing import capture_logs
 
+from headrace.admin.loglevels import MOST
 from headrace.channel.pauses import PauseMode, PauseReason
 from headrace.clock import Deadline
 from headrace.config import Change, ChangeKind
@@ -252,3 +253,35 @@ def test_waiting_requests_are_bounded(scene: Scene, monkeypatch: pytest.MonkeyPa
     changed.controller.channels.update(scene.controller.channels)
     assert changed.post(PAUSE, wait_s=5.0).json()["acknowledged"] is False
     assert len(_channel(scene).pauses) == 1
+
+
+@pytest.mark.usefixtures("usual_levels")
+def test_a_log_level_set_meanwhile_outlives_the_loan(bare: Scene) -> None:
+    """What a reload brought while a level was lent stays when that ends."""
+    set_level("warning")
+    bare.post("/api/v1/loglevel", level="debug", for_s=0.05)
+    set_level("error")
+    with capture_logs() as lines:
+        bare.post("/api/v1/loglevel", level="info", logger="headrace.test", for_s=0.2)
+        assert wait_for(
+            lambda: any(line["event"] == "log_level_reverted" for line in lines),
+            Deadline.after(10),
+        )
+    assert levels() == {"": "error"}
+
+
+@pytest.mark.usefixtures("usual_levels")
+def test_the_root_logger_is_named_by_leaving_it_out(bare: Scene) -> None:
+    """It is the process's level, which a second name for it would take away."""
+    assert bare.post("/api/v1/loglevel", level="debug", logger="root").status_code == 422
+
+
+@pytest.mark.usefixtures("usual_levels")
+def test_not_every_name_gets_a_level_of_its_own(bare: Scene) -> None:
+    """Names are bounded, and one that has no level costs none."""
+    for number in range(2 * MOST):
+        assert bare.post("/api/v1/loglevel", level=None, logger=f"a.{number}").status_code == 200
+    answers = [bare.post("/api/v1/loglevel", level="info", logger=f"a.{n}") for n in range(MOST)]
+    assert {answer.status_code for answer in answers} == {200}
+    refused = bare.post("/api/v1/loglevel", level="info", logger="one.more")
+    assert (refused.status_code, refused.json()["error"]) == (409, "too_many_loggers")

@@ -129,6 +129,13 @@ def test_stacks_name_the_threads(scene: Scene) -> None:
     assert any(name.startswith("member-worker") for name in threads)
 
 
+def test_half_a_character_in_an_error_leaves_the_status_readable(scene: Scene) -> None:
+    """What a processor says of a record may be no text that UTF-8 has."""
+    scene.controller.channels["member"].fail(ValueError("bad \ud83d"))
+    (channel,) = scene.get("/api/v1/status").json()["channels"]
+    assert channel["failure"] == "bad ?"
+
+
 def test_metrics_are_served_in_the_text_format(scene: Scene) -> None:
     """Prometheus reads the same metrics here as on a port of their own."""
     answer = scene.client.get("/metrics")

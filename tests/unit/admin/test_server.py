@@ -174,3 +174,16 @@ def test_a_port_of_nobody_is_free_again_after_the_end(serve: Any) -> None:
     port = free_port()
     serve(f"{{port: {port}}}").close()
     serve(f"{{port: {port}}}")
+
+
+def test_a_silent_connection_loses_its_place(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who connects and asks for nothing is let go, so that the others are served."""
+    monkeypatch.setattr(module, "KEEP_ALIVE", 0.05)
+    monkeypatch.setattr(module, "MOST_REQUESTS", 4)
+    served = serve("{port: 0}")
+    silent = [socket.create_connection((LOOPBACK, served.server.port)) for _ in range(4)]
+    for each in silent:
+        each.settimeout(10)
+        assert each.recv(1) == b""
+        each.close()
+    assert httpx.get(f"{served.server.url}/health/live").status_code == 200

@@ -66,3 +66,15 @@ def test_spark_is_built_anew_between_micro_batches(world: World) -> None:
     world.reload()
     assert world.pending()["spark.master"] == "no such master"
     delivers(world)
+
+
+def test_a_channel_that_goes_with_the_connection_takes_its_metrics_along(world: World) -> None:
+    """Nothing is measured any more of a channel that was removed while it was paused."""
+    world.channel("more")
+    world.reload()
+    world.controller.channels["more"].pause(by="ann")
+    world.without("more")
+    world.write(kafka={"bootstrap_servers": ["other:9092"]})
+    assert world.reload().outcome is ReloadOutcome.APPLIED
+    samples = [s for m in world.controller.metrics.paused_since.collect() for s in m.samples]
+    assert {sample.labels["channel"] for sample in samples} == {"main"}

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from headrace.config import LoggingConfig
-from headrace.logs import Subject, configure_logging, recent_events
+from headrace.logs import Bound, Subject, configure_logging, recent_events
 from headrace.logs.recent import SUBJECTS, TOGETHER, RecentEvent, RecentEvents, described
 
 if TYPE_CHECKING:
@@ -104,3 +104,20 @@ def test_every_milestone_is_an_event_of_the_documentation() -> None:
     """No name is kept that nobody logs any more."""
     text = DOCUMENTED.read_text(encoding="utf-8")
     assert [name for name in SUBJECTS if f"`{name}`" not in text] == []
+
+
+def test_what_a_worker_works_for_is_among_the_fields() -> None:
+    """Two channels' troubles are two entries, told apart by what their threads bind."""
+    configure_logging(LoggingConfig(level="error"))
+    before = _newest()
+    for channel in ("one", "other"):
+        with Bound(channel=channel, topic="events", partition=3):
+            structlog.get_logger("headrace.test").warning("commit_failed")
+    assert [event.fields["channel"] for event in recent_events(before)] == ["one", "other"]
+
+
+def test_half_a_character_is_kept_as_a_question_mark() -> None:
+    """An error may quote half of a character, which no answer in UTF-8 can have."""
+    ring = RecentEvents()
+    ring.add("processor_error", "warning", described({"error": "bad \ud83d", "of": ["\ud83d"]}), 1)
+    assert ring.after()[0].fields == {"error": "bad ?", "of": "?"}

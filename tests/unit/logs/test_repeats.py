@@ -114,3 +114,13 @@ def test_a_budget_lets_a_burst_through_and_then_a_rate() -> None:
     assert [budget.admit() for _ in range(5)] == [True] * 3 + [False] * 2
     clock.advance(1.0)
     assert [budget.admit() for _ in range(3)] == [True, True, False]
+
+
+def test_what_somebody_answers_for_is_never_left_out(lines: Lines) -> None:
+    """Each change by an operator and each record left out has its line, however many there are."""
+    _limited(FakeClock())
+    log = structlog.get_logger("headrace.test")
+    for number in range(3 * BURST):
+        log.warning("admin_change", channel="main", action="skip")
+        log.warning("record_left_out", channel="main", offset=number)
+    assert len(lines()) == 6 * BURST

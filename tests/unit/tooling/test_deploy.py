@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import yaml
+
 from headrace.channel import committer, fetcher
 from headrace.config.model.root import Config
 from headrace.daemon import START_TIMEOUT, ExitCode
@@ -77,3 +79,17 @@ def test_ci_runs_the_quick_checks_first_and_no_test_twice() -> None:
     text = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
     steps = re.findall(r"^step (make [^|]*?) \|\|", text, re.MULTILINE)
     assert steps == ["make check", "make docs", "make test", "make test-all ONLY_SLOW=1"]
+
+
+def _kubernetes_configuration() -> str:
+    documents = yaml.safe_load_all((ROOT / "deploy/kubernetes/headrace.yaml").read_text("utf-8"))
+    data = [each["data"] for each in documents if each["kind"] == "ConfigMap"]
+    return next(str(each["headrace.yaml"]) for each in data if "headrace.yaml" in each)
+
+
+def test_the_configurations_serve_what_prometheus_scrapes() -> None:
+    """Both listen for other containers, on the port that the image exposes for metrics."""
+    compose = (ROOT / "deploy/compose/config/headrace.yaml").read_text("utf-8")
+    for text in (compose, _kubernetes_configuration()):
+        assert yaml.safe_load(text)["metrics"] == {"host": "0.0.0.0", "port": 9464}
+    assert "EXPOSE 9464" in (ROOT / "Dockerfile").read_text("utf-8")
