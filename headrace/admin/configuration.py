@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from headrace.admin.document import Document
+from headrace.admin.document import Document, Text
 from headrace.admin.moments import moment
 from headrace.config import ChangeKind
 from headrace.config.effects import Effect
@@ -38,7 +38,7 @@ class PendingStatus(Document):
     """Where it stands."""
     effect: Effect
     """What has to be touched for it."""
-    reason: str
+    reason: Text
     """Why it does not run."""
     since: datetime
     """Since when it is wanted."""
@@ -49,7 +49,7 @@ class ConfigSummary(Document):
 
     pending: list[PendingStatus]
     """What the file says and does not run yet."""
-    problems: list[str]
+    problems: list[Text]
     """Why the file as it was last read cannot be used; what ran before goes on."""
     last_at: datetime | None
     """When the last reload ended; null: there was none."""
@@ -79,7 +79,7 @@ class ReloadAnswer(Document):
     """How it ended."""
     at: datetime
     """When."""
-    problems: list[str]
+    problems: list[Text]
     """Why the file was rejected; nothing was changed then."""
     applied: list[ChangeStatus]
     """What is different and runs now."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from headrace.admin.configuration import ConfigSummary
-from headrace.admin.document import Document, Number, Offset, Seconds
+from headrace.admin.document import Document, Number, Offset, Seconds, Text
 from headrace.admin.ports import Phase
 from headrace.channel.lifecycle import ChannelState
 from headrace.channel.pauses import PauseMode, PauseReason
@@ -79,7 +79,7 @@ class PauseStatus(Document):
     """Whose it is."""
     mode: PauseMode
     """What it does with partitions."""
-    by: str
+    by: Text
     """Who asked for it."""
     since: datetime
     """When it began."""
@@ -89,7 +89,7 @@ class PauseStatus(Document):
     """The topic of the one partition that it is of; null: it is of the whole channel."""
     partition: Number | None
     """That partition's number."""
-    note: str
+    note: Text
     """Why."""
 
 
@@ -130,7 +130,7 @@ class PartitionStatus(Document):
     """When it is delivered again, after an error or because the processor asked for a wait."""
     callback_s: Seconds | None
     """For how long its running callback has been running."""
-    last_error: str | None
+    last_error: Text | None
     """The last error that was told to the processor."""
 
 
@@ -156,9 +156,9 @@ class SkipStatus(Document):
     """Its partition's number."""
     offset: Offset
     """Its own offset."""
-    reason: str
+    reason: Text
     """Why."""
-    by: str
+    by: Text
     """Who wants it."""
 
 
@@ -214,7 +214,7 @@ class ChannelStatus(Document):
     """Its name in the configuration."""
     state: ChannelState
     """What it is doing."""
-    failure: str | None
+    failure: Text | None
     """Why it failed."""
     group: str
     """Its group."""
@@ -260,7 +260,7 @@ class Status(Document):
     """The Spark session; null where no channel uses it."""
     ready: bool
     """Whether it is ready, as /health/ready says."""
-    not_ready_because: list[str]
+    not_ready_because: list[Text]
     """Why it is not."""
     config: ConfigSummary | None = None
     """How the file and what runs compare; null: this process takes up no changes."""
@@ -302,7 +302,7 @@ class Health(Document):
 
     ok: bool
     """Whether it is."""
-    reasons: list[str]
+    reasons: list[Text]
     """Why it is not."""
 
 
@@ -311,9 +311,9 @@ class Problem(Document):
 
     error: str
     """The name of the error; stable."""
-    message: str
+    message: Text
     """What is wrong, in words."""
-    value: str | None
+    value: Text | None
     """The value that is wrong."""
     next_step: str
     """What to do."""

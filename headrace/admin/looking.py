@@ -12,7 +12,6 @@ from headrace.admin import configuration, groups, lately
 from headrace.admin import documents as d
 from headrace.admin.health import not_ready
 from headrace.admin.moments import moment
-from headrace.admin.problems import sendable
 from headrace.admin.rates import INTERVAL, Rates, lag_of
 from headrace.channel.states import PartitionState
 from headrace.config import guarantee
@@ -83,7 +82,7 @@ class Lookout:
         return d.ChannelStatus(
             name=channel.name,
             state=channel.state,
-            failure=None if channel.failure is None else sendable(str(channel.failure)),
+            failure=None if channel.failure is None else str(channel.failure),
             group=config.group,
             topics=channel.topics,
             processor=config.processor.type,
@@ -250,7 +249,7 @@ class Lookout:
             attempts=each.attempts,
             held_back_until=None if held_back is None else moment(self._clock.time() + held_back),
             callback_s=each.callback_seconds,
-            last_error=None if each.last_error is None else sendable(each.last_error),
+            last_error=each.last_error,
         )
 
     def _group(self, channel: InboundKafkaChannel) -> groups.Group:
@@ -284,7 +283,7 @@ def pause_status(pause: Pause) -> d.PauseStatus:
         until=None if pause.until is None else moment(pause.until),
         topic=None if partition is None else partition.topic,
         partition=None if partition is None else partition.partition,
-        note=sendable(pause.note),
+        note=pause.note,
     )
 
 

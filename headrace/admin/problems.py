@@ -45,8 +45,8 @@ class ApiError(HeadraceError):
         self.status = status
         self.problem = Problem(
             error=error,
-            message=sendable(message),
-            value=None if value is None else sendable(value[:_QUOTED]),
+            message=message,
+            value=None if value is None else value[:_QUOTED],
             next_step=next_step,
         )
         self.headers = headers
@@ -56,11 +56,6 @@ class ApiError(HeadraceError):
         return JSONResponse(
             self.problem.model_dump(mode="json"), self.status, dict(self.headers or {})
         )
-
-
-def sendable(text: str) -> str:
-    """Return text as UTF-8 has it: JSON may bring halves of characters."""
-    return text.encode("utf-8", "replace").decode()
 
 
 def unknown(what: str, value: str, known: Iterable[str]) -> ApiError:
