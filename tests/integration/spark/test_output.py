@@ -24,9 +24,11 @@ _SCHEDULER = "spark.org.apache.spark.scheduler.DAGScheduler"
 
 @pytest.fixture
 def _levels() -> Iterator[None]:
-    """Put the levels back, those of the JVM as well."""
+    """Begin in silence, whatever a former test left; put the levels back, in the JVM as well."""
+    set_level("error", "spark")
     yield
     set_level(None, _SCHEDULER)
+    set_level(None, "spark")
     forget_levels()
 
 
