@@ -150,6 +150,9 @@ class Delivery:
             owned.attempts = 0
         self._move(owned, target, retained)
         self._hold_back(owned, effect)
+        if self._parts.skips.came_behind(owned, item.cut):
+            # the news of it was heard while the batch was out; it comes again as another one
+            owned.attempts, owned.not_before = 0, self._clock.monotonic()
 
     def _decide(self, owned: OwnedPartition, item: Outstanding, error: BaseException) -> Effect:
         response = self._callbacks.exception(owned, error, item.batch)

@@ -119,7 +119,7 @@ class OperatorDesk:
         Raises:
             RefusedError: the partition is not held, the record is done with, or it is not there.
         """
-        owned = self._held(partition)
+        owned = self._known(partition)
         if offset < max(owned.committed or 0, owned.advanced):
             raise CommittedAlreadyError(
                 f"{partition}: the record at {offset} is done with, {owned.committed} is committed",
@@ -127,7 +127,8 @@ class OperatorDesk:
                 next_step="there is nothing left to skip; to read it again, pause and seek",
             )
         end = owned.high_watermark
-        if end is not None and offset >= end:
+        # the watermark is looked at now and then only, and may be behind what was fetched
+        if end is not None and offset >= max(end, owned.buffer.expected):
             raise NoSuchOffsetError(
                 f"{partition}: the log ends at {end}, there is no record {offset} yet",
                 value=str(offset),
@@ -161,6 +162,17 @@ class OperatorDesk:
                 f"{partition} is not held by this process",
                 value=str(partition),
                 next_step="ask the member that owns it; headrace group says which",
+            )
+        return owned
+
+    def _known(self, partition: TopicPartition) -> OwnedPartition:
+        """Return a held partition of which it is known whose log it is: skips belong to that."""
+        owned = self._held(partition)
+        if not owned.identity:
+            raise NotHeldError(
+                f"{partition} is only being taken over",
+                value=str(partition),
+                next_step="ask again in a moment, when it has started",
             )
         return owned
 

@@ -208,9 +208,9 @@ class OwnedPartition:
             )
 
     def suspend(self) -> None:
-        """Enter SUSPENDED, to come back to where it was before: starting or delivering."""
-        starting = self.state is PartitionState.STARTING
-        self._resting = PartitionState.STARTING if starting else PartitionState.WAITING
+        """Enter SUSPENDED, to come back to where it was before: starting, paused or delivering."""
+        stays = self.state in (PartitionState.STARTING, PartitionState.PAUSED)
+        self._resting = self.state if stays else PartitionState.WAITING
         self.become(PartitionState.SUSPENDED)
 
     def unsuspend(self) -> None:

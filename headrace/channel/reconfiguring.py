@@ -64,12 +64,13 @@ class Reconfiguring:
     def _take_over(self, config: ChannelConfig, changes: tuple[Change, ...]) -> None:
         if not changes:
             return
+        # first: where it raises, nothing is taken over, and the next try finds the changes again
+        self._processor.on_reconfigured(config)
         shares_otherwise = config.coordinator != self._settings.config.coordinator
         self._settings.replace(config)
         if shares_otherwise:
             self._parts.wishes.share_as(config)
         self._parts.workers.resize(config.workers)
-        self._processor.on_reconfigured(config)
         self._parts.pausing.follow_settings()
         self._parts.committer.flush()
         self._parts.holdings.touch_all()

@@ -77,6 +77,17 @@ class Skips:
                 each.left_out = True
         return [record for record in cut.records if offset_of(record) not in concerned]
 
+    def came_behind(self, owned: OwnedPartition, cut: Cut) -> bool:
+        """Whether a record that was handed out with ``cut`` is to be left out the next time."""
+        if owned.identity not in self._wanted:
+            return False
+        with self._lock:
+            wanted = self._wanted.get(owned.identity, {})
+            return any(
+                cut.start <= offset < cut.next_offset and not each.left_out
+                for offset, each in wanted.items()
+            )
+
     def committed(self, owned: OwnedPartition) -> None:
         """Count and log what is done: the commit of ``owned`` is behind it."""
         if owned.identity not in self._wanted or owned.committed is None:

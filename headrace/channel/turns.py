@@ -53,6 +53,8 @@ class Turns:
         else:
             if owned.state is PartitionState.SUSPENDED:
                 owned.unsuspend()
+                # a partition that was paused is so again, which somebody may wait for
+                self._parts.gates.pauses.progress()
             self._go_on(owned)
 
     def _suspend(self, owned: OwnedPartition) -> None:

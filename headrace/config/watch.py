@@ -150,6 +150,9 @@ class FileWatcher:
 
     def _look(self, now: Mapping[Path, str]) -> None:
         """Tell once of each content that was not read yet."""
-        if now not in (self._read(), self._told):
+        if now == self._read():
+            # what was told and taken back before it was read is news when it comes again
+            self._told = {}
+        elif now != self._told:
             self._told = now
             self._changed()

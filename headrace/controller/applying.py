@@ -106,12 +106,15 @@ class Applying:
                 self._require_zookeeper()
                 self._close(name)
             case Action.CONNECT:
+                # says itself what runs, because a channel that did not start is none of it
                 self._connect(desired)
+                return
             case Action.REBUILD_SPARK:
                 self._rebuild_spark(desired)
             case Action.ADJUST:
                 channel = self._controller.channels[name]
                 channel.reconfigure(desired.channels[name], self._after(LOOK_TIMEOUT))
+                self._controller.code.note(name, desired.channels[name])
             case Action.RESTART:
                 self._restart(name, desired.channels[name])
             case Action.START:
@@ -165,8 +168,10 @@ class Applying:
     def _close(self, name: str) -> None:
         """Stop a channel, whose pauses are those of the channel that comes in its place."""
         self._require_time()
-        self._pauses[name] = self._controller.channels[name].pauses
+        channel = self._controller.channels[name]
         report = self._controller.close(name, self._after(self._controller.config.shutdown_timeout))
+        # only now: somebody may have begun or ended one meanwhile
+        self._pauses[name] = channel.pauses
         if not report.clean:
             log.warning("channel_stop_overran", channel=name, unfinished=list(report.left))
 
@@ -189,9 +194,10 @@ class Applying:
             require_session(desired.zookeeper, self._after(desired.zookeeper.connect_timeout))
         self._require_time()
         deadline = self._after(former.shutdown_timeout)
-        self._pauses |= {name: c.pauses for name, c in tuple(controller.channels.items())}
+        closed = dict(controller.channels)
         if left := controller.close_all(deadline).left:
             log.warning("channel_stop_overran", channel=None, unfinished=list(left))
+        self._pauses |= {name: channel.pauses for name, channel in closed.items()}
         if moves:
             self._move(former, desired)
         shared = {"kafka": desired.kafka, "zookeeper": desired.zookeeper}
@@ -205,8 +211,15 @@ class Applying:
         deadline = self._after(former.shutdown_timeout)
         try:
             self._controller.replace_session(desired.zookeeper, deadline)
-        except StartError:
-            self._controller.replace_session(former.zookeeper, deadline)
+        except StartError as error:
+            try:
+                self._controller.replace_session(former.zookeeper, deadline)
+            except StartError as second:
+                raise FatalError(
+                    f"there is no ZooKeeper session with the new section ({error}) and none with "
+                    f"the former one ({second}), so no channel runs; the process has to be "
+                    "restarted"
+                ) from second
             enabled = {name: c for name, c in former.channels.items() if c.enabled}
             processors = {n: self._controller.processor(n, c) for n, c in enabled.items()}
             self._open_all(enabled, processors)

@@ -15,6 +15,7 @@ from headrace.channel.lifecycle import StopReport
 from headrace.clock import SYSTEM_CLOCK, Clock, Deadline
 from headrace.controller.building import Surroundings
 from headrace.controller.code import CodeBook
+from headrace.errors import ConfigError, FatalError, StartError
 from headrace.metrics import Metrics
 from headrace.processors.factory import build_processor
 from headrace.spans import NO_TRACER
@@ -161,14 +162,19 @@ class KafkaController:
         Raises:
             StartError: it could not be started, and is gone again.
         """
-        opened = self._build(name, channel, processor)
-        opened.take_over(pauses)
-        self.channels[name] = opened
         try:
+            opened = self._build(name, channel, processor)
+            opened.take_over(pauses)
+            self.channels[name] = opened
             opened.start(deadline)
-        except Exception:
-            del self.channels[name]
-            raise
+        except Exception as error:
+            self.channels.pop(name, None)
+            if isinstance(error, (StartError, ConfigError, FatalError)):
+                raise
+            # what a processor or a sink raises is theirs, and must not leave a reload half done
+            raise StartError(
+                f"channel {name} cannot be started: {type(error).__name__}: {error}"
+            ) from error
 
     def close(self, name: str, deadline: Deadline) -> StopReport:
         """Stop a channel and forget it; nothing where there is none. Blocks until the deadline."""

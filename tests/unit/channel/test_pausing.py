@@ -22,6 +22,7 @@ from tests.unit.channel.recorder import PATIENCE, Recorder
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from headrace.channel.channel import InboundKafkaChannel
     from headrace.processors import ChannelContext
     from headrace.records import Batch
 
@@ -251,3 +252,28 @@ def test_pauses_are_in_the_metrics(broker: InMemoryBroker) -> None:
         channel.resume(by="me", partition=P0)
         assert value("pauses") == 0
         assert value("paused_since_timestamp_seconds") == 0
+
+
+def test_a_pause_that_ends_while_zookeeper_is_away_ends_for_the_processor_too(
+    broker: InMemoryBroker,
+) -> None:
+    """It hears of the pause once and of its end once, however long the session was suspended."""
+    recorder = Recorder()
+    channel = in_memory_channel(recorder, broker)
+    with running(channel):
+        all_are(channel, "waiting")
+        channel.pause(by="ann")
+        assert channel.wait_paused(soon())
+        channel._parts.holdings.suspended()
+        all_are(channel, "suspended")
+        channel.resume(by="ann")
+        channel._parts.holdings.resumed()
+        broker.produce(P0, b"a")
+        assert committed(broker, P0, 1)
+    names = [name for name in recorder.names(0) if name in {"pause", "resume", "batch"}]
+    assert names == ["pause", "resume", "batch"]
+
+
+def all_are(channel: InboundKafkaChannel, state: str) -> None:
+    """Wait until both partitions are in a state."""
+    eventually(lambda: [each.state for each in channel.activities()] == [state] * 2)

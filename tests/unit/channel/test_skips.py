@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from threading import Event
 from typing import TYPE_CHECKING
 
 import pytest
 from structlog.testing import capture_logs
 
+from headrace.channel.starting import Starting
 from headrace.errors import (
     CommittedAlreadyError,
     NoSuchOffsetError,
@@ -23,6 +25,7 @@ from tests.unit.channel.recorder import Recorder
 
 if TYPE_CHECKING:
     from headrace.channel.channel import InboundKafkaChannel
+    from headrace.channel.partition import OwnedPartition
     from headrace.records import Batch
 
 #: A failure holds its partition back for longer than any test lasts.
@@ -36,7 +39,7 @@ def _poisoned(batch: Batch) -> BatchResponse:
 
 
 def _backs_off(channel: InboundKafkaChannel) -> None:
-    eventually(lambda: any(each.attempts == 1 for each in channel.activities()))
+    eventually(lambda: any(each.state == "backing_off" for each in channel.activities()))
 
 
 def _delivered(recorder: Recorder) -> list[list[int]]:
@@ -143,3 +146,38 @@ def test_what_cannot_be_skipped_is_refused_by_name(broker: InMemoryBroker) -> No
         with pytest.raises(NotHeldError):
             channel.skip(TopicPartition("events", 9), 0, reason="-", by="ann")
     assert channel.skips == []
+
+
+def test_a_skip_waits_for_the_start_of_a_partition(
+    broker: InMemoryBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While it is being taken over nobody knows its log, and a skip is refused, not lost."""
+    gate, resolve = Event(), Starting._resolve
+
+    def slowly(starting: Starting, owned: OwnedPartition) -> None:
+        assert gate.wait(10)
+        resolve(starting, owned)
+
+    monkeypatch.setattr(Starting, "_resolve", slowly)
+    broker.produce(P0, b"poison")
+    channel = in_memory_channel(Recorder(), broker)
+    with running(channel):
+        eventually(lambda: len(channel.activities()) > 0)
+        with pytest.raises(NotHeldError, match="only being taken over"):
+            channel.skip(P0, 0, reason="bad", by="ann")
+        gate.set()
+        assert committed(broker, P0, 1)
+
+
+def test_a_batch_that_fails_behind_its_skip_comes_again_at_once(broker: InMemoryBroker) -> None:
+    """The skip came while the batch was out: no back-off is waited for."""
+    broker.produce(P0, b"poison")
+    recorder = Recorder()
+    recorder.answer = recorder.later
+    channel = in_memory_channel(recorder, broker, on_error=STUCK)
+    with running(channel):
+        recorder.wait(lambda: len(recorder.futures) == 1)
+        channel.skip(P0, 0, reason="bad", by="ann")
+        eventually(lambda: not any(owned.news for owned in channel._parts.holdings.all()))
+        recorder.futures[0].set_exception(ValueError("bad"))
+        assert committed(broker, P0, 1)

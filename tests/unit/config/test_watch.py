@@ -209,3 +209,12 @@ def test_links_in_a_circle_end(tmp_path: Path) -> None:
     (tmp_path / "a").symlink_to("b")
     (tmp_path / "b").symlink_to("a")
     assert folders_of(tmp_path / "a" / "file") == {tmp_path}
+
+
+def test_what_was_taken_back_before_it_was_read_is_told_when_it_comes_again(file: Path) -> None:
+    """A content counts as told only until what was read is there again."""
+    told: list[None] = []
+    watcher = FileWatcher(ReloadConfig(), lambda: {file: "one"}, lambda: told.append(None))
+    for content in ("two", "one", "two"):
+        watcher._look({file: content})
+    assert len(told) == 2

@@ -5,7 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headrace.controller import ReloadOutcome
-from headrace.errors import StartError, ZooKeeperUnavailableError
+from headrace.errors import (
+    FatalError,
+    KafkaUnavailableError,
+    StartError,
+    ZooKeeperUnavailableError,
+)
 from tests.unit.channel.in_memory import eventually
 from tests.unit.controller.world import delivers
 
@@ -78,3 +83,27 @@ def test_a_channel_that_goes_with_the_connection_takes_its_metrics_along(world: 
     assert world.reload().outcome is ReloadOutcome.APPLIED
     samples = [s for m in world.controller.metrics.paused_since.collect() for s in m.samples]
     assert {sample.labels["channel"] for sample in samples} == {"main"}
+
+
+def test_an_added_channel_that_does_not_start_with_the_connection_is_pending(
+    world: World,
+) -> None:
+    """It is none of those that run, and it starts as soon as it can."""
+    world.broken["channel more more"] = KafkaUnavailableError("no luck")
+    world.channel("more")
+    world.write(kafka={"bootstrap_servers": ["other:9092"]})
+    assert world.reload().outcome is ReloadOutcome.PARTLY
+    assert world.pending() == {"channels.more": "no luck"}
+    world.broken.clear()
+    eventually(lambda: not world.pending())
+    delivers(world, "more")
+
+
+def test_no_session_at_all_asks_for_a_new_process(world: World) -> None:
+    """Neither the new servers nor the former let us in: nothing runs, so nothing is kept up."""
+    world.write(zookeeper={"hosts": ["other:2181"]})
+    world.broken["zookeeper"] = StartError("denied")
+    world.reload()
+    failure = world.controller.wait(5.0)
+    assert isinstance(failure, FatalError)
+    assert "no ZooKeeper session" in str(failure)
