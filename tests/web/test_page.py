@@ -118,9 +118,10 @@ def test_cells_may_show_lag_or_owner(stage: Stage, visits: Visits) -> None:
     page.click("#color-by button:has-text('owner')")
     legend = page.inner_text(".legend").split("\n")
     assert "mill-1 (this process)" in legend
-    assert page.locator(".cells [data-shade=owner-1]").count() == 333
+    # owners come with the list of members, which the page does not wait for
+    until(page, lambda: page.locator(".cells [data-shade=owner-1]").count() == 333)
     page.click(".legend button:has-text('mill-2')")
-    assert page.inner_text("#shown") == "333 of 1,000 partitions"
+    until(page, lambda: page.inner_text("#shown") == "333 of 1,000 partitions")
     page.click("#color-by button:has-text('lag')")
     assert page.locator(".cells [data-shade=lag-2]").count() == 8
     assert page.locator(".cells [data-shade=lag-none]").count() == 666

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -36,10 +37,11 @@ def by_key(df, batch):
 
 
 @pytest.fixture(scope="module")
-def images(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Images]:
+def images() -> Iterator[Images]:
     """A store with the image in it."""
     require_builder()
-    images = Images(tmp_path_factory.mktemp("images"))
+    # podman takes no folder whose name is longer than 50 characters
+    images = Images(Path(tempfile.mkdtemp(prefix="image-")))
     try:
         images.base("localhost/base")
         images.build(IMAGE, BASE="localhost/base")
