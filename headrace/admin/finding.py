@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from headrace.admin.tokens import Folder
 from headrace.config import load
 from headrace.errors import ConfigError, HeadraceError
+from headrace.processes import is_alive
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -90,7 +91,7 @@ def _address(config: Config | None, file: Path | None) -> str:
             f"({folder.address_file} is missing or cannot be read); start it with "
             f"headrace run -c {file}, or name it by --url if it runs elsewhere"
         )
-    if not _lives(found.pid):
+    if not is_alive(found.pid):
         raise UnreachableError(
             f"the process of {file}, {found.pid}, does not run any more; start it with "
             f"headrace run -c {file}"
@@ -124,13 +125,3 @@ def _own_certificate(config: Config | None) -> Path | None:
     if config is None or config.admin.tls is None:
         return None
     return config.admin.tls.certificate_file
-
-
-def _lives(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

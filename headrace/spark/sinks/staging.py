@@ -20,6 +20,7 @@ import structlog
 from deltalake.transaction import AddAction
 
 from headrace.errors import ConfigError, StartError
+from headrace.processes import is_alive
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -184,18 +185,8 @@ def _is_left_behind(folder: Path) -> bool:
     """Whether the process that made the staging folder is gone, as far as can be told."""
     host, pid, _ = (*folder.name.rsplit(".", 2), "", "")[:3]
     if host == socket.gethostname() and pid.isdigit():
-        return not _is_alive(int(pid))
+        return not is_alive(int(pid))
     try:
         return time.time() - folder.stat().st_mtime > _LEFT_BEHIND
     except OSError:
         return False
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
