@@ -8,6 +8,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from headrace.admin.tables import duration
 from headrace.groups.documents import document
 from headrace.groups.lines import findings, text, total_lag
 from headrace.groups.report import Activity, Standing
@@ -32,8 +33,6 @@ _STYLES = {
     Standing.FOREIGN.value: "red",
     Standing.UNKNOWN.value: "dim",
 }
-
-_MINUTE, _HOUR, _DAY = 60, 3600, 86400
 
 
 def show(report: GroupReport, console: Console) -> None:
@@ -97,17 +96,6 @@ def _claim(each: dict[str, Any]) -> str:
 def _committed(each: dict[str, Any]) -> str:
     place = "" if each["committed_in"] in {None, "kafka"} else f" ({each['committed_in']})"
     return f"{text(each['committed_offset'])}{place}"
-
-
-def duration(seconds: int) -> str:
-    """Return a duration in its two largest units."""
-    if seconds < _MINUTE:
-        return f"{seconds}s"
-    if seconds < _HOUR:
-        return f"{seconds // _MINUTE}m {seconds % _MINUTE}s"
-    if seconds < _DAY:
-        return f"{seconds // _HOUR}h {seconds % _HOUR // _MINUTE}m"
-    return f"{seconds // _DAY}d {seconds % _DAY // _HOUR}h"
 
 
 def _table(*columns: str) -> Table:
