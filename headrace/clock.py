@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from threading import Thread
 
 
 class Clock(Protocol):
@@ -59,3 +62,9 @@ class Deadline:
     def at_most(self, seconds: float) -> float:
         """Seconds left, but no more than ``seconds``: one step's share of the budget."""
         return min(seconds, self.remaining)
+
+    def joined(self, thread: Thread) -> bool:
+        """Wait for a thread to end; False if it goes on. One that was never started has ended."""
+        if thread.ident is not None:
+            thread.join(self.remaining)
+        return not thread.is_alive()

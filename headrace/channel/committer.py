@@ -152,9 +152,7 @@ class Committer:
         self._wake.set()
         if self._thread.ident is None:
             self._store.close()
-            return True
-        self._thread.join(deadline.remaining)
-        return not self._thread.is_alive()
+        return deadline.joined(self._thread)
 
     def _run(self) -> None:
         time = self._metrics.thread_time(self._channel, Role.COMMITTER)

@@ -149,9 +149,7 @@ class Fetcher:
         self._stopping.set()
         if self._thread.ident is None:
             self._source.close()
-            return True
-        self._thread.join(deadline.remaining)
-        return not self._thread.is_alive()
+        return deadline.joined(self._thread)
 
     def _run(self) -> None:
         time = self._metrics.thread_time(self._channel, Role.FETCHER)

@@ -57,10 +57,7 @@ class Patrol(ABC):
         """End the thread; False if it overran the deadline."""
         self._stopping.set()
         self._wake_up()
-        if self._thread.ident is None:
-            return True
-        self._thread.join(deadline.remaining)
-        return not self._thread.is_alive()
+        return deadline.joined(self._thread)
 
     def _wake_up(self) -> None:  # noqa: B027 - most wait on nothing else
         """End a wait on anything but ``_stopping``."""

@@ -84,10 +84,7 @@ class FileWatcher:
     def stop(self, deadline: Deadline) -> bool:
         """End the thread; False if it overran the deadline."""
         self._stopping.set()
-        if self._thread.ident is None:
-            return True
-        self._thread.join(deadline.remaining)
-        return not self._thread.is_alive()
+        return deadline.joined(self._thread)
 
     def _run(self) -> None:
         while not self._stopping.is_set():

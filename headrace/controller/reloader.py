@@ -91,10 +91,7 @@ class Reloader:
         """Take no further step; False if the one under way did not end by the deadline."""
         self._stopping.set()
         self._requests.put(None)
-        if self._thread.ident is None:
-            return True
-        self._thread.join(deadline.remaining)
-        return not self._thread.is_alive()
+        return deadline.joined(self._thread)
 
     def request(self, by: str) -> None:
         """Have the file read and applied. Does not block; may be called by a signal's handler."""

@@ -73,10 +73,7 @@ class Lane:
             group = self._running
         if group is not None:
             self.cancel(group)
-        if self._thread.ident is None:
-            return True
-        self._thread.join(deadline.remaining)
-        return not self._thread.is_alive()
+        return deadline.joined(self._thread)
 
     def _run(self) -> None:
         while not self._stopping.is_set():
