@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 import pytest
 from rich.console import Console
 
+from headrace.admin.tables import duration
 from headrace.coordinators.members import MemberInfo, Mode
 from headrace.groups.documents import document
 from headrace.groups.lines import lines, text
-from headrace.groups.tables import duration, show
+from headrace.groups.tables import show
 from headrace.version import VERSION
 from tests.unit.coordinators.group import PATHS, TOPIC, partition
 
