@@ -20,7 +20,6 @@ from headrace.channel.parts import Parts
 from headrace.channel.pausing import Pausing
 from headrace.channel.policy import FailurePolicy
 from headrace.channel.scheduler import Scheduler
-from headrace.channel.skips import Skips
 from headrace.channel.stall import StallGuard
 from headrace.channel.stalls import StallWatch
 from headrace.channel.states import Ending
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
     from headrace.channel.partition import OwnedPartition
     from headrace.channel.ports import ChannelPorts
     from headrace.channel.settings import LiveSettings
+    from headrace.channel.skips import Skips
     from headrace.clock import Clock
     from headrace.coordinators.coordinator import Coordinator
     from headrace.metrics import Metrics
@@ -54,6 +54,7 @@ class Frame:
     settings: LiveSettings
     processor: BatchProcessor
     ports: ChannelPorts
+    skips: Skips
     metrics: Metrics
     clock: Clock
     fail: Callable[[BaseException], None]
@@ -115,7 +116,7 @@ def _core(frame: Frame, until: Until | None) -> _Core:
         gates=gates,
         topics=topics,
         scheduler=scheduler,
-        skips=Skips(frame.metrics, frame.name),
+        skips=frame.skips,
         bounds=bounds,
         holdings=holdings,
         coordinator=coordinator,

@@ -14,6 +14,7 @@ from headrace.channel.pauses import Pause, PauseMode, PauseReason
 from headrace.channel.pausing import ProcessorBrakes
 from headrace.channel.reconfiguring import Reconfiguring
 from headrace.channel.settings import LiveSettings
+from headrace.channel.skips import Skips
 from headrace.clock import SYSTEM_CLOCK, Clock, Deadline
 from headrace.errors import FatalError, NotRunningError
 from headrace.processors import ChannelContext
@@ -41,8 +42,9 @@ class InboundKafkaChannel:
 
     It owns partitions through its coordinator, cuts their records into batches, hands these to
     the processor on worker threads, and commits what the processor advances. With ``until`` each
-    partition is read up to an offset that is fixed at the start. ``start``, ``reached_bounds`` and
-    ``stop`` are for its owner, one after the other; everything else is safe on any thread.
+    partition is read up to an offset that is fixed at the start. With ``skips`` it goes on leaving
+    out what the channel did in whose place it comes. ``start``, ``reached_bounds`` and ``stop`` are
+    for its owner, one after the other; everything else is safe on any thread.
     """
 
     def __init__(
@@ -56,6 +58,7 @@ class InboundKafkaChannel:
         clock: Clock = SYSTEM_CLOCK,
         on_failure: Callable[[InboundKafkaChannel, BaseException], None] | None = None,
         until: Until | None = None,
+        skips: Skips | None = None,
     ) -> None:
         self.name = name
         self._settings = LiveSettings(config)
@@ -69,7 +72,16 @@ class InboundKafkaChannel:
         self._failure: BaseException | None = None
         self._unfinished: list[str] = []
         self._parts = assemble(
-            Frame(name, self._settings, processor, ports, metrics, clock, self.fail),
+            Frame(
+                name,
+                self._settings,
+                processor,
+                ports,
+                skips or Skips(metrics, name),
+                metrics,
+                clock,
+                self.fail,
+            ),
             until=until,
             unfinished=self._unfinished.append,
         )

@@ -168,7 +168,7 @@ class OperatorDesk:
     def _known(self, partition: TopicPartition) -> OwnedPartition:
         """Return a held partition of which it is known whose log it is: skips belong to that."""
         owned = self._held(partition)
-        if not owned.identity:
+        if owned.topic_id is None:
             raise NotHeldError(
                 f"{partition} is only being taken over",
                 value=str(partition),

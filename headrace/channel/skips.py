@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from threading import Lock
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import structlog
 
@@ -37,23 +37,32 @@ class _Wanted:
     left_out: bool = False
 
 
+#: What tells a log from every other: the topic's id and the partition's number.
+_Log: TypeAlias = "tuple[str | None, int]"
+
+
+def _log(owned: OwnedPartition) -> _Log:
+    return owned.topic_id, owned.partition.partition
+
+
 class Skips:
     """What is to be left out of batches, until it is committed. Safe on any thread.
 
-    It belongs to the log and not to a claim: it holds as long as this process runs, also where the
-    partition goes and comes back, but other members do not know of it.
+    It belongs to the log and not to a claim or a group: it holds as long as this process runs, also
+    where the partition goes and comes back, and for the channel that comes in the place of this
+    one, but other members do not know of it.
     """
 
     def __init__(self, metrics: Metrics, channel: str) -> None:
         self._metrics = metrics
         self._channel = channel
         self._lock = Lock()
-        self._wanted: dict[str, dict[int, _Wanted]] = {}
+        self._wanted: dict[_Log, dict[int, _Wanted]] = {}
 
     def add(self, owned: OwnedPartition, skip: Skip) -> None:
         """Leave the record out of the batches that are handed out from now on."""
         with self._lock:
-            self._wanted.setdefault(owned.identity, {})[skip.offset] = _Wanted(skip)
+            self._wanted.setdefault(_log(owned), {})[skip.offset] = _Wanted(skip)
 
     def all(self) -> list[Skip]:
         """Return what is not done yet, by partition and offset."""
@@ -63,12 +72,12 @@ class Skips:
 
     def without(self, owned: OwnedPartition, cut: Cut) -> list[Record]:
         """Return the records to hand out: those of ``cut`` itself where none is left out."""
-        if owned.identity not in self._wanted:
+        if _log(owned) not in self._wanted:
             return cut.records
         with self._lock:
             concerned = {
                 offset: each
-                for offset, each in self._wanted.get(owned.identity, {}).items()
+                for offset, each in self._wanted.get(_log(owned), {}).items()
                 if cut.start <= offset < cut.next_offset
             }
             if not concerned:
@@ -79,10 +88,10 @@ class Skips:
 
     def came_behind(self, owned: OwnedPartition, cut: Cut) -> bool:
         """Whether a record that was handed out with ``cut`` is to be left out the next time."""
-        if owned.identity not in self._wanted:
+        if _log(owned) not in self._wanted:
             return False
         with self._lock:
-            wanted = self._wanted.get(owned.identity, {})
+            wanted = self._wanted.get(_log(owned), {})
             return any(
                 cut.start <= offset < cut.next_offset and not each.left_out
                 for offset, each in wanted.items()
@@ -90,13 +99,13 @@ class Skips:
 
     def committed(self, owned: OwnedPartition) -> None:
         """Count and log what is done: the commit of ``owned`` is behind it."""
-        if owned.identity not in self._wanted or owned.committed is None:
+        if _log(owned) not in self._wanted or owned.committed is None:
             return
         with self._lock:
-            wanted = self._wanted.get(owned.identity, {})
+            wanted = self._wanted.get(_log(owned), {})
             done = [wanted.pop(offset) for offset in sorted(wanted) if offset < owned.committed]
             if not wanted:
-                self._wanted.pop(owned.identity, None)
+                self._wanted.pop(_log(owned), None)
         for each in done:
             self._tell(each)
 

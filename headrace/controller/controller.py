@@ -12,6 +12,7 @@ import structlog
 
 from headrace.channel.channel import InboundKafkaChannel
 from headrace.channel.lifecycle import StopReport
+from headrace.channel.skips import Skips
 from headrace.clock import SYSTEM_CLOCK, Clock, Deadline
 from headrace.controller.building import Surroundings
 from headrace.controller.code import CodeBook
@@ -68,6 +69,7 @@ class KafkaController:
         self._processors = dict(processors or {})
         self._clock = clock
         self._until = until
+        self._skips: dict[str, Skips] = {}
         self._finished: set[str] = set()
         self._identity = Identity(Path(config.state_dir), config.instance_id)
         self.session = ZooKeeperSession(session_settings(config.zookeeper), self._identity)
@@ -282,6 +284,10 @@ class KafkaController:
             self._spark = SparkRuntime(spark_settings(self.config.spark))
         return self._spark
 
+    def skips(self, name: str) -> Skips:
+        """Return what channels of this name, one after the other, are to leave out."""
+        return self._skips.setdefault(name, Skips(self.metrics, name))
+
     def _build(
         self, name: str, channel: ChannelConfig, processor: BatchProcessor
     ) -> InboundKafkaChannel:
@@ -302,4 +308,5 @@ class KafkaController:
             clock=self._clock,
             on_failure=lambda _, error: self.fail(error),
             until=self._until,
+            skips=self.skips(name),
         )

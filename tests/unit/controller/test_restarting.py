@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 from headrace.controller import ReloadOutcome
-from tests.unit.controller.world import delivers
+from headrace.processors import BatchResponse
+from headrace.records import offset_of
+from tests.unit.channel.in_memory import P0, eventually
+from tests.unit.controller.world import delivers, soon
 
 if TYPE_CHECKING:
-    import pytest
+    from collections.abc import Callable
 
     from headrace.channel.lifecycle import StopReport
     from headrace.clock import Deadline
     from headrace.config import ChannelConfig
+    from headrace.records import Batch
     from tests.unit.controller.world import World
 
 
@@ -58,3 +64,46 @@ def test_a_pause_that_begins_while_a_channel_stops_holds_for_the_next(
     world.channel(group="again")
     assert world.reload().outcome is ReloadOutcome.APPLIED
     assert [pause.note for pause in world.controller.channels["main"].pauses] == ["now"]
+
+
+def _poisoned(batch: Batch) -> BatchResponse:
+    if any(record.value() == b"poison" for record in batch.records):
+        raise ValueError("cannot be processed")
+    return BatchResponse.advance()
+
+
+def _another_group(world: World) -> None:
+    world.channel(group="again")
+
+
+def _another_processor(world: World) -> None:
+    world.channel(sink=None, processor={"type": "custom", "factory": "in:other"})
+
+
+def _another_connection(world: World) -> None:
+    world.write(kafka={"bootstrap_servers": ["other:9092"]})
+
+
+@pytest.mark.parametrize("change", [_another_group, _another_processor, _another_connection])
+def test_a_record_that_is_skipped_stays_so_when_its_channel_starts_anew(
+    world: World, change: Callable[[World], None]
+) -> None:
+    """The channel that comes in its place leaves the record out, and the rest is delivered."""
+    world.channel(on_error={"backoff": "1h", "max_backoff": "1h"})
+    assert world.reload().outcome is ReloadOutcome.APPLIED
+    world.answer = world.recorder().answer = _poisoned
+    world.broker.produce(P0, b"fine", b"poison", b"fine")
+    former = world.controller.channels["main"]
+    eventually(lambda: any(each.state == "backing_off" for each in former.activities()))
+    former.pause(by="ann")
+    assert former.wait_paused(soon())
+    skip = former.skip(P0, 1, reason="no JSON", by="ann")
+    change(world)
+    assert world.reload().outcome is ReloadOutcome.APPLIED
+    channel = world.controller.channels["main"]
+    assert channel is not former
+    assert channel.skips == [skip]
+    channel.resume(by="ann")
+    assert world.broker.wait_committed(channel.config.group, P0, 3, soon())
+    assert [offset_of(record) for record in world.recorder().batches[0].records] == [0, 2]
+    eventually(lambda: channel.skips == [])

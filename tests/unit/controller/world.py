@@ -12,6 +12,7 @@ from headrace.clock import Deadline
 from headrace.config import load
 from headrace.controller import KafkaController, Reloader
 from headrace.metrics import Metrics
+from headrace.processors import BatchResponse
 from headrace.testing import InMemoryBroker, InMemoryZooKeeper, in_memory_ports
 from headrace.zookeeper.protocol import SessionState
 from tests.unit.channel.in_memory import P0, values
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from headrace.config import ChannelConfig, Config, ZooKeeperConfig
     from headrace.controller import ReloadReport
     from headrace.processors import BatchProcessor
-    from headrace.records import TopicPartition
+    from headrace.records import Batch, TopicPartition
     from headrace.spark.settings import SparkSettings
 
 #: One channel, as a file has it, that loses no time.
@@ -55,6 +56,7 @@ class World:
         self.recorders: dict[str, list[Recorder]] = {}
         self.broken: dict[str, Exception] = {}
         self.session_state = SessionState.CONNECTED
+        self.answer: Callable[[Batch], object] = lambda _: BatchResponse.advance()
         self.values: dict[str, Any] = {
             "instance_id": "member",
             "state_dir": str(folder / "state"),
@@ -135,7 +137,7 @@ class _Controller(KafkaController):
     def processor(self, name: str, channel: ChannelConfig) -> BatchProcessor:
         del channel
         _break(self._world, f"processor {name}")
-        return Recorder()
+        return Recorder(self._world.answer)
 
     def replace_session(self, zookeeper: ZooKeeperConfig, deadline: Deadline) -> None:
         self.session.close(deadline)
@@ -155,7 +157,9 @@ class _Controller(KafkaController):
         assert isinstance(processor, Recorder)
         self._world.recorders.setdefault(name, []).append(processor)
         ports = in_memory_ports(channel, self._world.broker, self._world.zookeeper, "member")
-        return InboundKafkaChannel(name, channel, processor, ports, metrics=self.metrics)
+        return InboundKafkaChannel(
+            name, channel, processor, ports, metrics=self.metrics, skips=self.skips(name)
+        )
 
 
 def _break(world: World, what: str) -> None:
