@@ -113,6 +113,7 @@ class Coordinator:
         self._send(partial(self._begin_stop, deadline))
         self._thread.join(deadline.remaining)
         self._registry.unlisten(self._on_session)
+        self._registry.unwatch()
         if self._thread.is_alive():
             log.warning("coordinator_stop_overran", member=self._registry.member)
             late = self._claims

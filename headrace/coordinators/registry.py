@@ -122,6 +122,10 @@ class Registry(Protocol):
         """
         ...
 
+    def unwatch(self) -> None:
+        """Call nobody after changes any more, nor keep who was to be called."""
+        ...
+
     def join(self, info: MemberInfo) -> Membership:
         """Enter the group; raises MemberExistsError."""
         ...

@@ -48,7 +48,7 @@ class ZooKeeperRegistry:
         self._members = MemberNodes(session, paths, member, host, clock)
         claimant = Claimant(member, host, transactional_prefix)
         self._claims = ClaimNodes(session, paths, claimant, clock)
-        self._changed: Callable[[], None] | None = None
+        self._on_change: Callable[[], None] | None = None
 
     @property
     def member(self) -> str:
@@ -75,7 +75,20 @@ class ZooKeeperRegistry:
 
     def watch(self, callback: Callable[[], None]) -> None:
         """Have ``callback`` called after changes to what was last read."""
-        self._changed = callback
+        self._on_change = callback
+
+    def unwatch(self) -> None:
+        """Call nobody after changes any more, nor keep who was to be called."""
+        self._on_change = None
+
+    def _changed(self) -> None:
+        """Pass a fired watch on.
+
+        ZooKeeper's client keeps what it is to call until the watch fires, which in a group that
+        nobody joins any more is never. So it is given this, and not a whole channel.
+        """
+        if (callback := self._on_change) is not None:
+            callback()
 
     def join(self, info: MemberInfo) -> Membership:
         """Enter the group."""

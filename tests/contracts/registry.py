@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import threading
+import weakref
 from typing import TYPE_CHECKING, Protocol
 
 import pytest
@@ -127,6 +129,19 @@ class RegistryContract:
             called.clear()
             change()
             assert called.wait(5)
+
+    def test_who_watches_no_more_is_let_go_of_before_anything_changes(self, world: World) -> None:
+        """After the end of a watch nothing keeps its listener, though the watch never fired."""
+        listener = threading.Event()
+        a = world.member("a")
+        a.join(INFO)
+        a.watch(listener.set)
+        a.members()
+        gone = weakref.ref(listener)
+        a.unwatch()
+        del listener
+        gc.collect()
+        assert gone() is None
 
     def test_a_claim_is_seen_by_all_and_ours_to_one(self, world: World) -> None:
         """A claimed partition has an owner, which is ours to the claimer only."""
