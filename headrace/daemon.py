@@ -309,6 +309,7 @@ def _stop(
     deadline = Deadline.after(min(FATAL_STOP_TIMEOUT, usual) if fatal else usual)
     reason = "as asked" if failure is None else f"after {type(failure).__name__}: {failure}"
     with service.stopping(f"stopping {reason}", controller.turning, deadline):
+        controller.begin_stop()
         reloader.stop(Deadline.after(deadline.remaining * RELOAD_SHARE))
         report = controller.stop(deadline)
     if fatal:

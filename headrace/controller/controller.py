@@ -217,6 +217,14 @@ class KafkaController:
         """
         return self._spark is None or self._spark.replace(settings, deadline)
 
+    def begin_stop(self) -> None:
+        """Have nothing built any more that the stop would have to wait for. Does not block.
+
+        Any thread; ahead of ``stop``, while a change may still be under way.
+        """
+        if self._spark is not None:
+            self._spark.retire()
+
     @property
     def is_bounded(self) -> bool:
         """Whether the run ends by itself; it keeps the configuration that it began with."""
@@ -239,6 +247,7 @@ class KafkaController:
         return self._report
 
     def _stop(self, deadline: Deadline) -> StopReport:
+        self.begin_stop()
         reserve = deadline.remaining * CLOSE_SHARE
         left = self._stop_channels(
             Deadline(deadline.at - reserve, self._clock),

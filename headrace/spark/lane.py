@@ -95,7 +95,8 @@ class Lane:
         what the jobs gave.
 
         Raises:
-            JobCancelledError: :meth:`cancel` was called with this group, or the lane stops.
+            JobCancelledError: :meth:`cancel` was called with this group, the lane stops, or Spark
+                is gone while the process stops.
             JobTimeoutError: the block's jobs did not end in ``seconds``.
             JvmDiedError: Spark is gone; :meth:`revive` brings it back.
         """
@@ -169,6 +170,8 @@ class Lane:
         if cancelled:
             raise JobCancelledError("the Spark job was cancelled") from error
         if self._generation != self._runtime.generation or not self._runtime.is_usable():
+            if self._runtime.is_retired:
+                raise JobCancelledError("the process stops, and Spark is gone") from error
             raise JvmDiedError(f"Spark ended under the job: {type(error).__name__}") from error
 
     def revive(self) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import threading
-from concurrent.futures import Future
+from concurrent.futures import FIRST_COMPLETED, Future, InvalidStateError, wait
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from contextlib import suppress
 from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -48,6 +49,10 @@ class SparkReading:
     cores: int
 
 
+class _RetiredError(StartError):
+    """No session is built any more."""
+
+
 class SparkRuntime:
     """Spark as a process-wide service, shared by every channel.
 
@@ -65,6 +70,7 @@ class SparkRuntime:
         self._cores = 1
         self._levels = JvmLevels(self._view)
         self.turnstile = Turnstile()
+        self._retired: Future[None] = Future()
 
     def start(self) -> None:
         """Build and warm up the session; does nothing when there is one.
@@ -136,20 +142,38 @@ class SparkRuntime:
         except (Py4JError, OSError):
             return False
 
+    @property
+    def is_retired(self) -> bool:
+        """Whether :meth:`retire` was called."""
+        return self._retired.done()
+
+    def retire(self) -> None:
+        """Build no session from now on, and give up one that is being built. Does not block.
+
+        Jobs go on in the session there is, until :meth:`stop`. Lanes that wait for another one
+        find none, and their batches are withdrawn.
+        """
+        with suppress(InvalidStateError):
+            self._retired.set_result(None)
+        self.turnstile.retire()
+
     def rebuild(self, generation: int) -> None:
         """Replace the JVM of ``generation``; does nothing when another caller already did.
+
+        Nor does it once retired.
 
         Raises:
             StartError: no session could be built; the next call tries again.
         """
         with self._lock:
-            if generation != self.generation:
+            if generation != self.generation or self.is_retired:
                 return
             log.warning(
                 "spark_rebuild", generation=generation, pid=self.pid, exit_code=self._exit_code()
             )
             self._discard()
-            self._build()
+            with suppress(_RetiredError):
+                self._build()
 
     def replace(self, settings: SparkSettings, deadline: Deadline) -> bool:
         """Build the session with other settings, between two micro-batches. Blocks.
@@ -161,7 +185,7 @@ class SparkRuntime:
             False if a micro-batch did not end by the deadline: nothing was changed.
 
         Raises:
-            StartError: the new settings cannot be used.
+            StartError: the new settings cannot be used, or the process stops.
         """
         if not self.turnstile.close(deadline):
             return False
@@ -180,6 +204,8 @@ class SparkRuntime:
             self._end(_END_TIMEOUT)
             try:
                 self._build()
+            except _RetiredError:
+                raise
             except StartError as error:
                 log.error("spark_not_replaced", error=str(error))  # noqa: TRY400 - the reason says it all
                 self.settings = former
@@ -224,7 +250,10 @@ class SparkRuntime:
     def _build(self) -> None:
         begin = perf_counter()
         try:
-            _aside("spark-start", self._open, self.settings.start_timeout, must=True)
+            self._open_aside()
+        except _RetiredError:
+            self._discard()
+            raise
         except Exception as error:
             self._discard()
             raise StartError(
@@ -241,10 +270,30 @@ class SparkRuntime:
             seconds=round(perf_counter() - begin, 2),
         )
 
+    def _open_aside(self) -> None:
+        """Run ``_open`` on a thread of its own, which is left behind once retired."""
+        self._require_wanted()
+        opened = _begin("spark-start", self._open)
+        seconds = self.settings.start_timeout
+        wait([opened, self._retired], seconds, FIRST_COMPLETED)
+        if opened.done():
+            opened.result()
+            return
+        self._require_wanted()
+        raise TimeoutError(f"not ready after {seconds:.0f} s")
+
+    def _require_wanted(self) -> None:
+        if self.is_retired:
+            raise _RetiredError("the process stops, so no Spark session is built any more")
+
     def _open(self) -> None:
         os.environ.update(self.settings.environment())
-        self._jvm = Jvm(self.settings.effective())
-        context = SparkContext(conf=self._jvm.conf, gateway=self._jvm.gateway)
+        self._jvm = jvm = Jvm(self.settings.effective())
+        if self.is_retired:
+            # who waited for it may have gone before there was one to close
+            jvm.close(0.0)
+        self._require_wanted()
+        context = SparkContext(conf=jvm.conf, gateway=jvm.gateway)
         session = SparkSession(context)
         self._cores = context.defaultParallelism
         self._warm_up(session)
@@ -260,8 +309,8 @@ class SparkRuntime:
             frame.write.format("noop").mode("overwrite").save()
 
 
-def _aside(name: str, call: Callable[[], None], seconds: float, *, must: bool = False) -> None:
-    """Run ``call`` on a thread of its own for ``seconds`` at most; ``must`` passes its error on."""
+def _begin(name: str, call: Callable[[], None]) -> Future[None]:
+    """Run ``call`` on a thread of its own; return what becomes of it."""
     outcome: Future[None] = Future()
 
     def run() -> None:
@@ -273,13 +322,15 @@ def _aside(name: str, call: Callable[[], None], seconds: float, *, must: bool = 
             outcome.set_result(None)
 
     threading.Thread(target=run, name=name, daemon=True).start()
+    return outcome
+
+
+def _aside(name: str, call: Callable[[], None], seconds: float) -> None:
+    """Run ``call`` on a thread of its own for ``seconds`` at most, and log how it failed."""
+    outcome = _begin(name, call)
     try:
         outcome.result(seconds)
     except FutureTimeoutError:
-        if must:
-            raise TimeoutError(f"not ready after {seconds:.0f} s") from None
         log.warning("spark_call_overran", call=name, seconds=seconds)
     except Exception:
-        if must:
-            raise
         log.warning("spark_call_failed", call=name, exc_info=True)

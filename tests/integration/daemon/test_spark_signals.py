@@ -139,6 +139,35 @@ def test_a_killed_daemon_leaves_no_process_behind(busy: Daemon) -> None:
     assert alive == []
 
 
+@pytest.mark.slow
+def test_a_stop_does_not_wait_for_a_session_in_another_ones_place(site: Site) -> None:
+    """A batch that waits for it goes back undelivered, the exit code is 0, and no JVM is left."""
+    (site.directory / "reducers.py").write_text(_REDUCERS.format(directory=str(site.directory)))
+    (site.directory / "go").touch()
+    document = _document(site)
+    file = site.directory / "config.yaml"
+    file.write_text(json.dumps(document), encoding="utf-8")
+    daemon = site.daemon(document).start(config=file)
+    daemon.wait_event("controller_started")
+    document["spark"]["warm_up"] = 1000
+    file.write_text(json.dumps(document), encoding="utf-8")
+    daemon.signal(signal.SIGHUP)
+    daemon.wait_event("spark_replaced")
+    site.broker.produce(site.partition(0), b"0")
+    place = {"channel": "main", "topic": site.topic, "partition": "0"}
+    assert wait_for(
+        lambda: daemon.metric("headrace_position", **place) == 1.0, Deadline.after(WAIT)
+    )
+    family = _javas(daemon)
+    daemon.signal(signal.SIGTERM)
+    assert daemon.wait() == 0
+    assert "spark_not_replaced" not in [event["event"] for event in daemon.events()]
+    _, alive = psutil.wait_procs(family, timeout=WAIT)
+    assert alive == []
+    assert site.offsets() == [0, 0]
+    assert site.nodes() == []
+
+
 def test_a_signal_while_spark_starts_ends_the_process(site: Site) -> None:
     """Exit code 0 without waiting for Spark, and no JVM is left."""
     (site.directory / "reducers.py").write_text(_REDUCERS.format(directory=str(site.directory)))

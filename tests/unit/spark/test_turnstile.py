@@ -3,6 +3,7 @@ from __future__ import annotations
 import threading
 
 from headrace.clock import Deadline
+from headrace.local.waiting import wait_for
 from headrace.spark.turnstile import Turnstile
 
 PATIENCE = 10.0
@@ -35,6 +36,31 @@ def test_it_closes_behind_those_inside() -> None:
     for thread in threads:
         thread.join(PATIENCE)
     assert order == ["left", "closed", "followed"]
+
+
+def test_once_retired_nobody_waits() -> None:
+    """Who waits to get in or to close goes on, and it cannot be closed any more."""
+    turnstile, in_vain = Turnstile(), threading.Event()
+
+    def close() -> None:
+        if not turnstile.close(Deadline.after(PATIENCE)):
+            in_vain.set()
+
+    def follow() -> None:
+        with turnstile.turn():
+            pass
+
+    with turnstile.turn():
+        threads = [threading.Thread(target=close), threading.Thread(target=follow)]
+        threads[0].start()
+        assert wait_for(lambda: turnstile.is_closed, Deadline.after(PATIENCE))
+        threads[1].start()
+        turnstile.retire()
+        for thread in threads:
+            thread.join(PATIENCE)
+            assert not thread.is_alive()
+    assert in_vain.is_set()
+    assert not turnstile.close(Deadline.after(PATIENCE))
 
 
 def test_a_close_in_vain_leaves_it_open() -> None:

@@ -1,0 +1,119 @@
+"""Building a session, and giving that up when the process stops."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any
+from unittest.mock import MagicMock
+
+import pytest
+from structlog.testing import capture_logs
+
+from headrace.clock import Deadline
+from headrace.errors import StartError
+from headrace.spark.failures import JobCancelledError
+from headrace.spark.lane import Lane
+from headrace.spark.runtime import SparkRuntime
+from headrace.spark.settings import SparkSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+PATIENCE = 10.0
+
+
+class _Opening:
+    """Stands for the start of a JVM: the first one succeeds, others hang until let go."""
+
+    def __init__(self, runtime: SparkRuntime) -> None:
+        self.runtime = runtime
+        self.count = 0
+        self.hangs = threading.Event()
+        self.let_go = threading.Event()
+
+    def __call__(self) -> None:
+        self.count += 1
+        if self.count > 1:
+            self.hangs.set()
+            self.let_go.wait(PATIENCE)
+            return
+        session: Any = MagicMock()
+        self.runtime._session = session  # instead of a JVM
+
+
+@pytest.fixture
+def opening(monkeypatch: pytest.MonkeyPatch) -> Iterator[_Opening]:
+    """A runtime with a session, and what stands for the JVM's start."""
+    monkeypatch.setattr("headrace.spark.runtime.forget_session", lambda: None)
+    runtime = SparkRuntime(SparkSettings(start_timeout=PATIENCE))
+    opening = _Opening(runtime)
+    monkeypatch.setattr(runtime, "_open", opening)
+    runtime.start()
+    yield opening
+    opening.let_go.set()
+
+
+def _aside(call: Callable[[], object]) -> Future[object]:
+    outcome: Future[object] = Future()
+
+    def run() -> None:
+        try:
+            outcome.set_result(call())
+        except BaseException as error:  # noqa: BLE001 - the test looks at it
+            outcome.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return outcome
+
+
+def test_a_stop_gives_up_a_session_that_takes_another_ones_place(opening: _Opening) -> None:
+    """Whoever replaces it hears so at once, and nobody builds the former one again."""
+    runtime = opening.runtime
+    outcome = _aside(lambda: runtime.replace(runtime.settings, Deadline.after(PATIENCE)))
+    assert opening.hangs.wait(PATIENCE)
+    runtime.retire()
+    with pytest.raises(StartError, match="the process stops"):
+        outcome.result(PATIENCE)
+    assert opening.count == 2
+    runtime.rebuild(runtime.generation)
+    with pytest.raises(StartError, match="the process stops"):
+        runtime.start()
+    assert opening.count == 2
+
+
+def test_a_stop_gives_up_the_rebuild_after_a_death(opening: _Opening) -> None:
+    """The lane that rebuilds it goes on without one, and no error is made of it."""
+    runtime = opening.runtime
+    outcome = _aside(lambda: runtime.rebuild(runtime.generation))
+    assert opening.hangs.wait(PATIENCE)
+    runtime.retire()
+    assert outcome.result(PATIENCE) is None
+    assert not runtime.is_usable()
+
+
+def test_jobs_without_a_session_are_cancelled_by_a_stop(opening: _Opening) -> None:
+    """A lane that waited at the gate withdraws its batches; Spark is not called dead."""
+    runtime, errors = opening.runtime, list[Exception]()
+    outcome = _aside(lambda: runtime.replace(runtime.settings, Deadline.after(PATIENCE)))
+    assert opening.hangs.wait(PATIENCE)
+    tried = threading.Event()
+
+    def turn() -> None:
+        try:
+            with lane.job("job", None):
+                pass
+        except Exception as error:
+            errors.append(error)
+            raise
+        finally:
+            tried.set()
+
+    lane = Lane("spark-main", runtime, turn)
+    with capture_logs():
+        lane.start()
+        runtime.retire()
+        assert tried.wait(PATIENCE)
+        assert lane.stop(Deadline.after(PATIENCE))
+    assert isinstance(errors[0], JobCancelledError)
+    assert isinstance(outcome.exception(PATIENCE), StartError)
