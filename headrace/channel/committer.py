@@ -124,7 +124,8 @@ class Committer:
     ) -> None:
         """Have ``offset`` stored with the next commit, in place of what was staged before it.
 
-        ``span`` is that of the batch that advanced to it.
+        That commit comes at once where somebody waits for the partition to rest or to end: it has
+        no other turn until it is committed. ``span`` is that of the batch that advanced to it.
         """
         with self._lock:
             spans: tuple[Span, ...] = (span,) if span.recording else ()
@@ -132,7 +133,8 @@ class Committer:
             if before is not None and before.spans:
                 spans = (*before.spans, *spans)[:MOST_SPANS]
             self._staged[partition] = _Staged(offset, sequence, spans)
-        if self._interval() == 0:
+        # asked behind the staging: a pause or an ending that begins only now flushes by itself
+        if self._interval() == 0 or partition.hurries:
             self._wake.set()
 
     def flush(self) -> None:

@@ -11,7 +11,6 @@ import structlog
 from headrace.channel.answers import Effect, Standing, effect_of
 from headrace.channel.callbacks import WorkerAbandoned
 from headrace.channel.partition import Outstanding
-from headrace.channel.states import PartitionState
 from headrace.errors import (
     BatchCancelledError,
     BatchTimeoutError,
@@ -245,9 +244,8 @@ class Delivery:
         kept = batch if covered and self._callbacks.wants_processed else None
         span = NO_SPAN if batch is None else batch.span
         self._parts.committer.stage(owned, effect.commit, owned.stage(kept), span)
-        full = kept is not None and owned.held_bytes() >= owned.share
         # nobody else can go on with a partition that only waits for the end of the interval
-        if full or owned.state is PartitionState.RELEASING:
+        if kept is not None and owned.held_bytes() >= owned.share:
             self._parts.committer.flush()
 
     @staticmethod

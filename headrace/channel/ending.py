@@ -107,7 +107,6 @@ class Endings:
         owned.become(PartitionState.TERMINATING)
         if not left:
             self._delivery.conclude(owned, response)
-            self._parts.committer.flush()
 
     def _finish(self, owned: OwnedPartition) -> None:
         self._drop(owned)

@@ -245,7 +245,7 @@ class OwnedPartition:
 
     @property
     def hurries(self) -> bool:
-        """Whether its next turn is a short one that somebody waits for: to rest, or to end."""
+        """Whether somebody waits for it to rest or to end: by a short turn, a commit at once."""
         to_rest = self.state is not PartitionState.PAUSED
         return self._ending is not Ending.NONE or (
             to_rest and self._gates.pauses.rests(self.partition)

@@ -53,8 +53,10 @@ class Turns:
         else:
             if owned.state is PartitionState.SUSPENDED:
                 owned.unsuspend()
-                # a partition that was paused is so again, which somebody may wait for
+                # somebody may wait for a paused partition to be so again, or for the commit that
+                # was held back
                 self._parts.gates.pauses.progress()
+                self._parts.committer.flush()
             self._go_on(owned)
 
     def _suspend(self, owned: OwnedPartition) -> None:
@@ -116,10 +118,7 @@ class Turns:
 
     def _pause(self, owned: OwnedPartition) -> None:
         """Enter PAUSED once what was handed out is answered and committed."""
-        if owned.outstanding or owned.state is PartitionState.PAUSED:
-            return
-        if owned.owes_commit:
-            self._parts.committer.flush()
+        if owned.outstanding or owned.owes_commit or owned.state is PartitionState.PAUSED:
             return
         owned.become(PartitionState.RUNNING)
         processor = self._callbacks.processor

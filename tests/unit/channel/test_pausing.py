@@ -11,7 +11,7 @@ from headrace.channel.pause_file import PauseFile
 from headrace.channel.pauses import Pause, PauseMode, PauseReason
 from headrace.clock import Deadline
 from headrace.coordinators.layout import GroupPaths
-from headrace.errors import StartError
+from headrace.errors import CommitFailedError, StartError
 from headrace.kafka.ports import Failure
 from headrace.metrics import Metrics
 from headrace.processors import BatchResponse
@@ -20,6 +20,7 @@ from tests.unit.channel.in_memory import P0, P1, committed, eventually, values
 from tests.unit.channel.recorder import PATIENCE, Recorder
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from headrace.channel.channel import InboundKafkaChannel
@@ -32,6 +33,14 @@ IDS = GroupPaths("group").ids
 def soon() -> Deadline:
     """Return when a test gives up."""
     return Deadline.after(PATIENCE)
+
+
+class Braking(Recorder):
+    """A processor that may pause itself."""
+
+    def open(self, context: ChannelContext) -> None:
+        """Keep the context."""
+        self.context = context
 
 
 def test_a_pause_commits_and_holds_until_every_reason_is_gone(broker: InMemoryBroker) -> None:
@@ -68,7 +77,7 @@ def test_a_pause_is_not_acknowledged_before_it_is_true(
     broker.produce(P0, *values(5))
     recorder = Recorder()
     recorder.answer = recorder.later
-    channel = in_memory_channel(recorder, broker)
+    channel = in_memory_channel(recorder, broker, commit_interval="10ms")
     store = channel._parts.store
     with running(channel):
         recorder.wait(lambda: len(recorder.futures) == 1)
@@ -83,6 +92,61 @@ def test_a_pause_is_not_acknowledged_before_it_is_true(
         assert channel.wait_paused(soon())
         assert broker.committed("group", P0) is not None
         assert channel.partitions()[0].committed == 5
+
+
+PAUSES: dict[str, Callable[[InboundKafkaChannel, Braking], object]] = {
+    "channel": lambda channel, _: channel.pause(by="me"),
+    "partition": lambda channel, _: channel.pause(by="me", partition=P0),
+    "processor": lambda _, recorder: recorder.context.brakes.pause("the sink is full"),
+}
+
+
+@pytest.mark.parametrize("pause", PAUSES.values(), ids=PAUSES)
+def test_a_pause_waits_for_no_commit_interval(
+    broker: InMemoryBroker, pause: Callable[[InboundKafkaChannel, Braking], object]
+) -> None:
+    """What is answered after its beginning is committed at once as well, whoever asked for it."""
+    recorder = Braking()
+    channel = in_memory_channel(recorder, broker, commit_interval="1h")
+
+    def answer(batch: Batch) -> BatchResponse:
+        if batch.partition == P0:
+            pause(channel, recorder)
+            # so the commit that the beginning asks for is over before this answer is given
+            assert committed(broker, P1, 5)
+        return BatchResponse.advance()
+
+    recorder.answer = answer
+    broker.produce(P1, *values(5))
+    with running(channel):
+        recorder.wait(lambda: len(recorder.delivered(1)) == 1)
+        broker.produce(P0, *values(5))
+        recorder.wait(lambda: len(recorder.delivered(0)) == 1)
+        assert channel.wait_paused(soon())
+        assert recorder.names(0) == ["assigned", "batch", "processed", "pause"]
+
+
+def test_a_pause_tries_a_refused_commit_no_sooner_than_else(
+    broker: InMemoryBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The interval stands between two attempts, or a broker that refuses would get them all."""
+    recorder, flushed = Recorder(), list[None]()
+    recorder.answer = lambda b: recorder.later(b) if b.partition == P0 else BatchResponse.advance()
+    channel = in_memory_channel(recorder, broker, commit_interval="1h", workers=1)
+    parts = channel._parts
+    broker.produce(P0, *values(5))
+    with running(channel):
+        recorder.wait(lambda: len(recorder.futures) == 1 and "assigned" in recorder.names(1))
+        channel.pause(by="me", partition=P0)
+        with monkeypatch.context() as patch:
+            patch.setattr(parts.store, "commit", lambda *_: {P0: Failure("not now")})
+            patch.setattr(parts.committer, "flush", lambda: flushed.append(None))
+            recorder.futures[0].set_result(BatchResponse.advance())
+            recorder.wait(lambda: recorder.errors() == [CommitFailedError])
+            broker.produce(P1, *values(5))
+            # by the only worker, so that its turn with the refused commit is over
+            recorder.wait(lambda: len(recorder.delivered(1)) == 1)
+            assert flushed == []
 
 
 def test_one_partition_is_paused_and_the_other_goes_on(broker: InMemoryBroker) -> None:
@@ -153,12 +217,6 @@ def test_a_pause_ends_by_itself(broker: InMemoryBroker) -> None:
 
 def test_a_processor_pauses_and_resumes_by_itself(broker: InMemoryBroker) -> None:
     """Its pause is one of its own: an operator's resume does not end it."""
-
-    class Braking(Recorder):
-        def open(self, context: ChannelContext) -> None:
-            """Keep the context."""
-            self.context = context
-
     recorder = Braking()
 
     def answer(batch: Batch) -> BatchResponse:
@@ -272,6 +330,26 @@ def test_a_pause_that_ends_while_zookeeper_is_away_ends_for_the_processor_too(
         assert committed(broker, P0, 1)
     names = [name for name in recorder.names(0) if name in {"pause", "resume", "batch"}]
     assert names == ["pause", "resume", "batch"]
+
+
+def test_a_pause_that_begins_while_zookeeper_is_away_commits_when_it_is_back(
+    broker: InMemoryBroker,
+) -> None:
+    """What could not be committed meanwhile waits for no commit interval either."""
+    recorder = Recorder()
+    channel = in_memory_channel(recorder, broker, commit_interval="1h")
+    holdings = channel._parts.holdings
+    with running(channel):
+        all_are(channel, "waiting")
+        broker.produce(P0, *values(5))
+        eventually(lambda: any(owned.owes_commit for owned in holdings.all()))
+        holdings.suspended()
+        all_are(channel, "suspended")
+        channel.pause(by="ann")
+        assert not channel.wait_paused(Deadline.after(0.05))
+        holdings.resumed()
+        assert channel.wait_paused(soon())
+        assert channel.partitions()[0].committed == 5
 
 
 def all_are(channel: InboundKafkaChannel, state: str) -> None:
