@@ -112,13 +112,17 @@ class Delivery:
     def _pass(self, owned: OwnedPartition, item: Outstanding) -> None:
         """Move behind a batch of which nothing is delivered; all before it is answered."""
         owned.idle_since = self._clock.monotonic()
-        if self._parts.policy.passed_over(owned, item):
-            owned.attempts = 0
-            self._commit(owned, Effect(item.batch.next_offset, None, 0.0, None, None), None)
-            return
-        owned.attempts += 1
-        self._move(owned, item.cut.start, [item.cut])
-        self._hold_back(owned, self._again(item, self._parts.backoff.seconds(owned.attempts)))
+        try:
+            if self._parts.policy.passed_over(owned, item):
+                owned.attempts = 0
+                self._commit(owned, Effect(item.batch.next_offset, None, 0.0, None, None), None)
+                return
+            owned.attempts += 1
+            effect = self._again(item, self._parts.backoff.seconds(owned.attempts))
+        except SinkConflictError:
+            owned.attempts += 1
+            effect = self._resynchronise(owned, item)
+        self._go_on(owned, effect, item, [item.cut])
 
     def expire(self, owned: OwnedPartition) -> None:
         """Fail the oldest batch if its answer is overdue."""
@@ -143,15 +147,21 @@ class Delivery:
             self._over(item.batch, "failed", error)
             owned.attempts += 1
             effect = self._decide(owned, item, error)
+        self._go_on(owned, effect, item, retained)
+        if self._parts.skips.came_behind(owned, item.cut):
+            # the news of it was heard while the batch was out; it comes again as another one
+            owned.attempts, owned.not_before = 0, self._clock.monotonic()
+
+    def _go_on(
+        self, owned: OwnedPartition, effect: Effect, item: Outstanding, retained: list[Cut]
+    ) -> None:
+        """Commit and move as follows from a batch that was not answered."""
         self._commit(owned, effect, None)
         target = effect.seek if effect.seek is not None else item.cut.next_offset
         if target != item.cut.start:
             owned.attempts = 0
         self._move(owned, target, retained)
         self._hold_back(owned, effect)
-        if self._parts.skips.came_behind(owned, item.cut):
-            # the news of it was heard while the batch was out; it comes again as another one
-            owned.attempts, owned.not_before = 0, self._clock.monotonic()
 
     def _decide(self, owned: OwnedPartition, item: Outstanding, error: BaseException) -> Effect:
         response = self._callbacks.exception(owned, error, item.batch)
@@ -162,7 +172,10 @@ class Delivery:
                 log.warning("invalid_response", channel=self._parts.name, error=str(invalid))
         if isinstance(error, SinkConflictError):
             return self._resynchronise(owned, item)
-        return self._parts.policy.decide(owned, item, error)
+        try:
+            return self._parts.policy.decide(owned, item, error)
+        except SinkConflictError:
+            return self._resynchronise(owned, item)
 
     def _resynchronise(self, owned: OwnedPartition, item: Outstanding) -> Effect:
         """Go on where the sink stands, because its stored offset is the truth."""

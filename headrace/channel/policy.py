@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from headrace.channel.answers import Effect
+from headrace.errors import SinkConflictError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,7 +39,11 @@ class FailurePolicy:
         self._channel = channel
 
     def decide(self, owned: OwnedPartition, item: Outstanding, error: BaseException) -> Effect:
-        """Return what follows: the same batch again, the batch behind it, or again and stop."""
+        """Return what follows: the same batch again, the batch behind it, or again and stop.
+
+        Raises:
+            SinkConflictError: the batch was to be skipped, and the sink stands elsewhere.
+        """
         settings = self._settings.now
         config, wait = settings.config.on_error, settings.backoff.seconds(owned.attempts)
         again = Effect(None, item.cut.start, wait, None, None)
@@ -52,10 +57,16 @@ class FailurePolicy:
         return again
 
     def passed_over(self, owned: OwnedPartition, item: Outstanding) -> bool:
-        """Have a sink with offsets of its own move behind the batch; False if it could not."""
+        """Have a sink with offsets of its own move behind the batch; False if it could not.
+
+        Raises:
+            SinkConflictError: the sink does not stand where the batch begins.
+        """
         processor = self._callbacks.processor
         try:
             self._callbacks.call(owned, lambda: processor.pass_over(item.batch))
+        except SinkConflictError:
+            raise
         except Exception as error:
             log.exception("pass_over_failed", channel=self._channel, error=str(error))
             return False

@@ -125,7 +125,8 @@ class BatchProcessor(ABC):
 
         Only for processors whose sink keeps offsets: it would be asked for the skipped records
         again otherwise. Called while nothing of the partition is outstanding; an exception has
-        the batch delivered again instead.
+        the batch delivered again instead, and a SinkConflictError has reading go on where the sink
+        stands, as for a batch.
         """
 
     def move_offset(self, assignment: Assignment, offset: int, note: str) -> None:

@@ -11,7 +11,7 @@ from headrace.processors.contract import BatchProcessor, ChannelContext
 from headrace.processors.micro_batches import Engine, MicroBatchRunner, commits_of
 from headrace.processors.pending import MergeLimits, OpenBatches, PendingBatch
 from headrace.spark.decode import Decode, Decoding, OnUndecodable
-from headrace.spark.sinks.contract import OffsetMove
+from headrace.spark.sinks.contract import CommitConflictError, OffsetMove
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -130,9 +130,12 @@ class SparkProcessor(BatchProcessor):
         """Move the sink's offset behind a batch that will not be processed. Blocks.
 
         Raises:
-            CommitConflictError: the sink does not stand where the batch begins.
+            SinkConflictError: the sink does not stand where the batch begins.
         """
-        self._engine.move(commits_of([batch]))
+        try:
+            self._engine.move(commits_of([batch]))
+        except CommitConflictError as error:
+            raise error.conflicts[0] from error
 
     def move_offset(self, assignment: Assignment, offset: int, note: str) -> None:
         """Move the sink's offset, forward or back, in a commit of its own. Blocks.

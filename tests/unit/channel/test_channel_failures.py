@@ -240,6 +240,24 @@ def test_a_batch_that_the_sink_cannot_pass_over_is_not_skipped(broker: InMemoryB
     assert recorder.delivered() == [(0, 5, 1), (0, 5, 2), (0, 5, 3)]
 
 
+def test_a_batch_that_the_sink_has_already_is_passed_over_with_it(broker: InMemoryBroker) -> None:
+    """Where the sink says that it stands behind the batch to be skipped, reading goes on there."""
+    broker.produce(P0, *values(20))
+
+    def answer(batch: Batch) -> BatchResponse:
+        if batch.start == 0:
+            recorder.stored[0] = 10
+            raise ValueError("poison")
+        return BatchResponse.advance()
+
+    recorder = Recorder(answer)
+    recorder.raising["passed over"] = SinkConflictError(P0, 0, 10)
+    policy = {"policy": "skip", "max_attempts": 2, "backoff": "1ms", "max_backoff": "1ms"}
+    with running(in_memory_channel(recorder, broker, on_error=policy)):
+        assert committed(broker, P0, 20)
+    assert recorder.delivered() == [(0, 10, 1), (0, 10, 2), (10, 20, 1)]
+
+
 def test_stop_fails_the_channel_after_its_attempts(broker: InMemoryBroker) -> None:
     """on_error stop: the channel fails with the processor's error and commits nothing of it."""
     broker.produce(P0, *values(5))

@@ -115,6 +115,27 @@ def test_a_sink_that_cannot_move_has_it_tried_again(broker: InMemoryBroker) -> N
     assert recorder.calls[0].count(("passed over", 0, 1)) == 2
 
 
+@pytest.mark.parametrize("stored", [1, 3])
+def test_where_the_sink_stands_elsewhere_reading_goes_on_there(
+    broker: InMemoryBroker, stored: int
+) -> None:
+    """The record is not tried for ever: the position follows the sink, as for a batch."""
+    broker.produce(P0, b"0", b"1", b"poison", b"3")
+    recorder = Recorder(_poisoned)
+    quick = {"backoff": "1ms", "max_backoff": "1ms"}
+    channel = in_memory_channel(recorder, broker, on_error=quick, batch={"max_records": 1})
+    with running(channel), capture_logs() as lines:
+        eventually(lambda: any(each.attempts for each in channel.activities()))
+        recorder.raising["passed over"] = SinkConflictError(P0, 2, stored)
+        recorder.stored[0] = stored
+        channel.skip(P0, 2, reason="no JSON", by="ann")
+        assert committed(broker, P0, 4)
+    moves = [line for line in lines if line["event"] == "position_follows_sink"]
+    assert [(move["position"], move["stored"]) for move in moves] == [(2, stored)]
+    assert _delivered(recorder)[-1] == [3]
+    assert _delivered(recorder).count([1]) == (2 if stored == 1 else 1)
+
+
 def test_a_skip_that_comes_late_is_told_from_one_in_time(broker: InMemoryBroker) -> None:
     """Where the batch with the record succeeds after all, nothing is counted as left out."""
     broker.produce(P0, b"0", b"1")

@@ -47,6 +47,7 @@ class Engine:
     left_out: dict[TopicPartition, list[int]] = field(default_factory=dict)
     revived: int = 0
     revive_error: Exception | None = None
+    move_error: Exception | None = None
     decode: Decode | None = None
     seconds: float = 5.0
     turn: Callable[[], None] = field(init=False)
@@ -98,7 +99,9 @@ class Engine:
         self.discarded.append(staged)
 
     def move(self, offsets: Sequence[PartitionCommit]) -> None:
-        """Take note."""
+        """Take note, and fail as the test wants."""
+        if self.move_error is not None:
+            raise self.move_error
         self.moved.append(list(offsets))
 
     def move_to(self, move: OffsetMove, note: str) -> None:

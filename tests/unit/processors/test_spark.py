@@ -4,12 +4,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headrace.errors import (
-    BatchCancelledError,
-)
+from headrace.errors import BatchCancelledError, SinkConflictError
 from headrace.processors.pending import MergeLimits
 from headrace.records import TopicPartition
-from headrace.spark.sinks.contract import PartitionCommit
+from headrace.spark.sinks.contract import CommitConflictError, PartitionCommit
 
 if TYPE_CHECKING:
     from headrace.spark.micro_batch import MicroBatch
@@ -142,3 +140,13 @@ def test_a_decision_of_the_channel_ends_the_withdrawal(bench: Bench) -> None:
 
     assert behind.result(0) == ADVANCE
     assert [(o.start, o.next_offset) for o in bench.engine.moved[0]] == [(0, 10)]
+
+
+def test_a_sink_that_stands_elsewhere_says_so_of_the_partition(bench: Bench) -> None:
+    """Passing a batch over raises the partition's own conflict, which the channel understands."""
+    batch = bench.batch(0, 0)
+    conflict = SinkConflictError(batch.partition, 0, 10)
+    bench.engine.move_error = CommitConflictError([conflict])
+    with pytest.raises(SinkConflictError) as caught:
+        bench.processor.pass_over(batch)
+    assert caught.value is conflict
