@@ -95,8 +95,14 @@ class Rebalance:
         self._look_after(self._settings.retry_delay)
 
     def leave_out(self, partitions: Collection[TopicPartition]) -> None:
-        """Give these back and claim none of them, until told otherwise."""
+        """Give these back at once and claim none of them, until told otherwise.
+
+        Others take them when the group has settled; nobody has to wait for that to give them back.
+        """
         self._left_out = frozenset(partitions)
+        for holding in self._holdings.in_state(HoldingState.HELD):
+            if holding.claim.partition in self._left_out:
+                self.request_release(holding)
         self.look_soon()
 
     def avoided(self) -> frozenset[TopicPartition]:

@@ -59,6 +59,15 @@ def test_a_session_that_ends_while_withdrawing_leads_away_as_well(group: Group) 
     assert a.held == []
 
 
+def test_a_partition_that_is_left_out_is_asked_for_at_once(group: Group) -> None:
+    """Whoever has it next, the member gives it back: there is no group that has to settle first."""
+    a = group.join("a")
+    group.run()
+    a.member.leave_out({partition(3)})
+    a.member.leave_out({partition(3), partition(5)})
+    assert [claim.partition for claim in a.channel.asked] == [partition(3), partition(5)]
+
+
 def test_a_partition_that_is_left_out_goes_to_another_or_to_nobody(group: Group) -> None:
     """The member gives it back and takes it again only when it is told to."""
     a = group.join("a")
