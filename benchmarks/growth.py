@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
 from statistics import fmean, linear_regression, median
 from threading import Event, Thread
 from typing import TYPE_CHECKING
@@ -12,7 +15,7 @@ import psutil
 from headrace.clock import SYSTEM_CLOCK
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 _HOUR = 3600.0
 
@@ -25,6 +28,8 @@ class Sample:
     rss: int
     threads: int
     descriptors: int
+    #: how many threads have a name, as Linux knows it; empty elsewhere
+    names: Mapping[str, int] = field(default_factory=dict)
 
 
 def percent_an_hour(samples: Sequence[Sample]) -> float:
@@ -40,6 +45,17 @@ def usual(samples: Sequence[Sample]) -> tuple[int, int]:
     """Return the medians of threads and of descriptors."""
     threads = median(sample.threads for sample in samples)
     return round(threads), round(median(sample.descriptors for sample in samples))
+
+
+def more_threads(before: Sequence[Sample], after: Sequence[Sample]) -> dict[str, int]:
+    """Return by how many each thread name grew, by medians; a fall is negative."""
+    names = {name for sample in (*before, *after) for name in sample.names}
+
+    def count(samples: Sequence[Sample], name: str) -> int:
+        return round(median(sample.names.get(name, 0) for sample in samples))
+
+    grown = {name: count(after, name) - count(before, name) for name in sorted(names)}
+    return {name: by for name, by in grown.items() if by}
 
 
 class Sampler:
@@ -81,4 +97,13 @@ def _look(process: psutil.Process) -> Sample:
             process.memory_info().rss,
             process.num_threads(),
             process.num_fds(),
+            _thread_names(process.pid),
         )
+
+
+def _thread_names(pid: int) -> dict[str, int]:
+    names: Counter[str] = Counter()
+    for task in Path(f"/proc/{pid}/task").glob("*/comm"):
+        with suppress(OSError):  # the thread ended meanwhile
+            names[task.read_text(encoding="utf-8").strip()] += 1
+    return names

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.chaos.world import MEMBER
-from benchmarks.growth import Sampler, percent_an_hour, usual
+from benchmarks.growth import Sampler, more_threads, percent_an_hour, usual
 from benchmarks.lifecycle.operations import Operations
 from benchmarks.lifecycle.schedule import Kind, draw
 from benchmarks.lifecycle.world import LOAD, OTHER, SOMETIMES, STEADY, Load, World
@@ -166,13 +166,14 @@ class Soak:
 
 def _growth(sampler: Sampler, rests: list[float], rest: float) -> dict[str, Any]:
     """Compare the last rest with the first one, and fit a line to the memory between them."""
-    threads, descriptors, memory = [], [], {}
+    threads, descriptors, memory, courses = [], [], {}, {}
     for name, found in sampler.samples.items():
         behind = [each for each in found if each.at >= rests[0]] or found
-        first = usual([each for each in behind if each.at < rests[0] + rest] or behind)
-        last = usual([each for each in behind if each.at >= rests[-1]] or behind)
-        threads.append(last[0] - first[0])
-        descriptors.append(last[1] - first[1])
+        first = [each for each in behind if each.at < rests[0] + rest] or behind
+        last = [each for each in behind if each.at >= rests[-1]] or behind
+        courses[name] = _course(found, first, last)
+        threads.append(_grown(courses[name]["threads"]))
+        descriptors.append(_grown(courses[name]["fds"]))
         memory[f"{name}_rss_growth"] = round(percent_an_hour(behind), 2)
     return {
         **memory,
@@ -180,18 +181,24 @@ def _growth(sampler: Sampler, rests: list[float], rest: float) -> dict[str, Any]
         "fds_growth": max(descriptors),
         "growth_over_minutes": round((rests[-1] - rests[0]) / _MINUTE, 1),
         "processes_gone": sorted(sampler.gone),
-        **{name: _course(found) for name, found in sampler.samples.items()},
+        **courses,
     }
 
 
-def _course(samples: list[Sample]) -> dict[str, Any]:
-    """Return a process at the beginning, at the end, and in between."""
+def _course(samples: list[Sample], first: list[Sample], last: list[Sample]) -> dict[str, Any]:
+    """Return a process's memory all the way, and what else it has in the first and last rest."""
     steps = max(1, len(samples) // 12)
+    before, after = usual(first), usual(last)
     return {
         "rss_mib": [round(each.rss / _MIB, 1) for each in samples[::steps]],
-        "threads": [samples[0].threads, samples[-1].threads],
-        "fds": [samples[0].descriptors, samples[-1].descriptors],
+        "threads": [before[0], after[0]],
+        "more_threads": more_threads(first, last),
+        "fds": [before[1], after[1]],
     }
+
+
+def _grown(ends: list[int]) -> int:
+    return ends[1] - ends[0]
 
 
 @contextmanager
