@@ -15,6 +15,7 @@ import structlog
 from headrace.admin.ports import Phase
 from headrace.admin.process import LocalProcess
 from headrace.admin.server import AdminServer
+from headrace.allocator import limit_arenas
 from headrace.clock import Deadline
 from headrace.config import load
 from headrace.controller import KafkaController, Reloader
@@ -100,6 +101,7 @@ def run(path: Path, until: Until | None = None) -> ExitCode:
         for problem in error.problems:
             sys.stderr.write(f"{problem}\n")
         return ExitCode.CONFIG
+    limit_arenas()
     configure_logging(config.logging)
     install_hooks()
     try:
