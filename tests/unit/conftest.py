@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 
 import pytest
@@ -19,6 +20,11 @@ settings.register_profile(
     settings.get_profile("headrace"),
     max_examples=int(os.environ.get("HEADRACE_MODEL_EXAMPLES", "500")),
 )
+
+
+def pytest_collection_finish() -> None:
+    """Have the garbage collector leave alone what imports and collection made: it stays anyway."""
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)

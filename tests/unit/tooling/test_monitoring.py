@@ -7,6 +7,7 @@ import json
 import re
 import sys
 from collections import Counter
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -38,9 +39,15 @@ _METRIC = re.compile(r"\b((?:headrace|process)_[a-z_]+|up)\b(?:\{([^}]*)\})?")
 _MATCHER = re.compile(r"(\w+)\s*(?:=~|!~|!=|=)\s*\"([^\"]*)\"")
 
 
+def _read(path: Path) -> Any:
+    """Return a file's YAML, read by libyaml: in Python the tests of the alerts take a second."""
+    return yaml.load(path.read_text(encoding="utf-8"), Loader=yaml.CSafeLoader)
+
+
+@cache
 def alerts() -> list[dict[str, Any]]:
     """Return all alert rules."""
-    document = yaml.safe_load((PROMETHEUS / "alerts.yml").read_text(encoding="utf-8"))
+    document = _read(PROMETHEUS / "alerts.yml")
     return [rule for group in document["groups"] for rule in group["rules"]]
 
 
@@ -49,6 +56,7 @@ def panels() -> list[dict[str, Any]]:
     return [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
 
 
+@cache
 def expressions() -> dict[str, str]:
     """Return every expression of the alerts and of the dashboard, by where it stands."""
     found = {rule["alert"]: rule["expr"] for rule in alerts()}
@@ -93,7 +101,7 @@ def test_each_alert_says_how_bad_it_is_what_it_means_and_what_to_do() -> None:
 
 def test_each_alert_is_tested_to_fire_and_not_to_fire() -> None:
     """alerts_test.yml expects each alert at least once, and somewhere less than all series."""
-    document = yaml.safe_load((PROMETHEUS / "alerts_test.yml").read_text(encoding="utf-8"))
+    document = _read(PROMETHEUS / "alerts_test.yml")
     fires: set[str] = set()
     silent: set[str] = set()
     for case in document["tests"]:
@@ -153,18 +161,14 @@ def test_the_dashboard_is_provisioned_with_the_source_it_asks_for() -> None:
     assert variables["datasource"]["query"] == "prometheus"
     for panel in panels():
         assert {t["datasource"]["uid"] for t in panel["targets"]} == {"${datasource}"}
-    sources = yaml.safe_load(
-        (GRAFANA / "provisioning" / "datasources" / "prometheus.yml").read_text(encoding="utf-8")
-    )
+    sources = _read(GRAFANA / "provisioning" / "datasources" / "prometheus.yml")
     assert [source["type"] for source in sources["datasources"]] == ["prometheus"]
 
 
 def test_the_dashboard_steps_as_prometheus_scrapes() -> None:
     """$__rate_interval follows from the scrape interval, which stands in two files."""
-    config = yaml.safe_load((PROMETHEUS / "prometheus.yml").read_text(encoding="utf-8"))
-    sources = yaml.safe_load(
-        (GRAFANA / "provisioning" / "datasources" / "prometheus.yml").read_text(encoding="utf-8")
-    )
+    config = _read(PROMETHEUS / "prometheus.yml")
+    sources = _read(GRAFANA / "provisioning" / "datasources" / "prometheus.yml")
     interval = sources["datasources"][0]["jsonData"]["timeInterval"]
     assert interval == config["global"]["scrape_interval"]
     assert [job["job_name"] for job in config["scrape_configs"]] == ["headrace"]
