@@ -55,6 +55,7 @@ class Coordinator:
         self._stop_by: Deadline | None = None
         self._late: tuple[Claim, ...] = ()
         self._claims: tuple[Claim, ...] = ()
+        self._barred: frozenset[TopicPartition] = frozenset()
         self._turned = threading.Condition()
         self._thread = threading.Thread(
             target=self._run, name=f"coordinator-{registry.member}", daemon=True
@@ -88,10 +89,15 @@ class Coordinator:
         return self._wait(deadline, lambda: self._member.state is MemberState.AWAY)
 
     def wait_given_back(self, partitions: Collection[TopicPartition], deadline: Deadline) -> bool:
-        """Wait until none of these is claimed by us; False if one still is at the deadline."""
-        return self._wait(
-            deadline, lambda: not any(claim.partition in partitions for claim in self._claims)
-        )
+        """Wait until others can take these; False if one of them is barred at the deadline.
+
+        For partitions that were left out before: what was just being claimed then is waited for.
+        """
+        if not partitions or self._thread.ident is None:
+            return True
+        heard = threading.Event()
+        self._send(heard.set)
+        return self._wait(deadline, lambda: heard.is_set() and self._barred.isdisjoint(partitions))
 
     def undrain(self) -> None:
         """Take part again after ``drain`` or ``withdraw``."""
@@ -241,7 +247,7 @@ class Coordinator:
 
     def _show(self) -> None:
         with self._turned:
-            self._claims = self._member.claims
+            self._claims, self._barred = self._member.claims, self._member.barred
             self._turned.notify_all()
 
     def _wait(self, deadline: Deadline, condition: Callable[[], bool]) -> bool:

@@ -41,9 +41,14 @@ class Holding:
 
 
 class Holdings:
-    """All claims of one member. Used by the coordinator's thread only."""
+    """All claims of one member. Used by the coordinator's thread only.
+
+    ``left_behind`` are partitions that are held no more, of which an owner node of ours may still
+    be there: a claim that is lost is not given back.
+    """
 
     def __init__(self) -> None:
+        self.left_behind: set[TopicPartition] = set()
         self._by_partition: dict[TopicPartition, Holding] = {}
 
     def __len__(self) -> int:
@@ -57,6 +62,7 @@ class Holdings:
 
     def add(self, claim: Claim) -> None:
         """Begin to hold a claim."""
+        self.left_behind.discard(claim.partition)
         self._by_partition[claim.partition] = Holding(claim, claim.epoch)
 
     def find(self, claim: Claim) -> Holding | None:

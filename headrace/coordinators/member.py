@@ -63,6 +63,7 @@ class GroupMember:
         self._clock = clock
         self._holdings = Holdings()
         self._withdrawing = False
+        self._left_node = False
         self._rebalance = Rebalance(registry, listener, self._holdings, settings, clock)
         self._membership: Membership | None = None
         self._lease: Lease | None = None
@@ -78,6 +79,11 @@ class GroupMember:
     def claims(self) -> tuple[Claim, ...]:
         """The claims that are not given back yet."""
         return tuple(self._holdings.claims())
+
+    @property
+    def barred(self) -> frozenset[TopicPartition]:
+        """The partitions that nobody else can take yet, as far as we know: our nodes are there."""
+        return frozenset(self._holdings.left_behind.union(c.partition for c in self.claims))
 
     def _become(self, state: MemberState) -> None:
         if state is not self.state and state not in TRANSITIONS[self.state]:
@@ -192,7 +198,7 @@ class GroupMember:
         return self._pause()
 
     def _do_what_is_due(self) -> None:
-        if self.state is MemberState.JOINING and self._withdrawing:
+        if self.state is MemberState.JOINING and self._withdrawing and not self._left_node:
             self._go_away()
         if self.state is MemberState.JOINING:
             self._join_if_due()
@@ -202,7 +208,7 @@ class GroupMember:
             self._settle_accounts()
             assert self._lease is not None, "an active member has a lease"
             self._rebalance.look_if_due(self._lease, self._keep_alive)
-            if self._withdrawing and not self._holdings:
+            if self._withdrawing and not self.barred:
                 self._registry.leave()
                 self._go_away()
 
@@ -229,8 +235,8 @@ class GroupMember:
 
     def _other_session(self) -> bool:
         """Whether we are connected, and not with the session that we joined in."""
-        joined_in = None if self._membership is None else self._membership.session_id
-        return self._registry.session_id not in {None, joined_in}
+        stay = self._membership
+        return self._registry.session_id not in {None, stay and stay.session_id}
 
     def _join_if_due(self) -> None:
         now = self._clock.monotonic()
@@ -250,6 +256,7 @@ class GroupMember:
         self._membership = membership
         self._lease = Lease(membership.session_timeout, self._clock, now)
         self._next_beat = now + membership.session_timeout / 3
+        self._left_node = False
         self._become(MemberState.ACTIVE)
         self._rebalance.begin()
         log.info("member_joined", member=self._registry.member, member_epoch=membership.epoch)
@@ -306,10 +313,11 @@ class GroupMember:
     def _rejoin(self, reason: LossReason) -> None:
         """Begin again: nothing of the former membership counts."""
         self._lose_all(reason)
+        # where the session lives on, our nodes do: they are cleared away in the next stay
+        self._left_node = reason is not LossReason.SESSION_LOST
         if self.state is MemberState.SUSPENDED:
             self._listener.resumed()
-        self._membership = None
-        self._lease = None
+        self._membership = self._lease = None
         self._next_try = self._clock.monotonic()
         self._become(MemberState.JOINING)
 
@@ -319,10 +327,7 @@ class GroupMember:
         if self._lease is not None:
             self._lease.break_()
         for holding in self._holdings.in_state(*WITH_CHANNEL):
-            self._lose(holding, reason)
-
-    def _lose(self, holding: Holding, reason: LossReason) -> None:
-        self._rebalance.lose(holding, reason)
+            self._rebalance.lose(holding, reason)
 
     def _settle_accounts(self) -> None:
         """Tell the registry what the channel did and what we publish now."""
@@ -346,10 +351,9 @@ class GroupMember:
                 between()
 
     def _raise(self, holding: Holding, at_least: int) -> None:
-        old = holding.claim
-        new = self._registry.raise_epoch(old, at_least)
+        new = self._registry.raise_epoch(old := holding.claim, at_least)
         if new is None:
-            self._lose(holding, LossReason.NODE_CHANGED)
+            self._rebalance.lose(holding, LossReason.NODE_CHANGED)
             return
         holding.claim, holding.raise_to = new, None
         log.info("epoch_raised", partition=str(new.partition), old=old.epoch, new=new.epoch)
@@ -365,10 +369,13 @@ class GroupMember:
         if self.state in ENDED:
             return ()
         late = [holding.claim for holding in self._holdings.in_state(*WITH_CHANNEL)]
+        barred = sorted(self._holdings.left_behind)
         self._lose_all(LossReason.STOPPED)
         try:
             self._give_back(lambda: None)
             self._registry.release(late, clean=False)
+            for partition in barred:
+                self._registry.discard(partition)
             self._registry.leave()
         except HeadraceError as error:
             # the nodes vanish with the session

@@ -164,6 +164,7 @@ class Rebalance:
     def _owners(self, keep_alive: Callable[[], None]) -> dict[TopicPartition, Owner]:
         owners: dict[TopicPartition, Owner] = {}
         held = {holding.claim.partition.topic for holding in self._holdings}
+        held |= {partition.topic for partition in self._holdings.left_behind}
         for topic in sorted(held | self._counts.keys()):
             keep_alive()
             for number, owner in self._registry.owners(topic).items():
@@ -189,9 +190,12 @@ class Rebalance:
             raised = replace(claim, epoch=holding.raise_to or claim.epoch)
             if owner is None or not (owner.stands_for(claim) or owner.stands_for(raised)):
                 self.lose(holding, LossReason.NODE_CHANGED)
+        self._holdings.left_behind.clear()
         for partition, owner in owners.items():
             if owner.ours and partition not in self._holdings:
                 cleared = self._registry.discard(partition)
+                if not cleared:
+                    self._holdings.left_behind.add(partition)
                 log.warning("orphan_claim_found", partition=str(partition), cleared=cleared)
                 self.look_soon()
 
@@ -275,6 +279,8 @@ class Rebalance:
     def lose(self, holding: Holding, reason: LossReason) -> None:
         """Tell the channel that a claim is over."""
         self._holdings.remove(holding)
+        if reason is not LossReason.SESSION_LOST:
+            self._holdings.left_behind.add(holding.claim.partition)
         log.warning(
             "claim_ended",
             topic=holding.claim.partition.topic,

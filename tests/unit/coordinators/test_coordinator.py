@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -14,13 +14,15 @@ from headrace.coordinators.member_states import MemberState
 from headrace.coordinators.members import MemberInfo
 from headrace.coordinators.settings import CoordinatorSettings
 from headrace.errors import FatalError, HeadraceError, ZooKeeperAccessError
+from headrace.local.waiting import wait_for
 from headrace.records import TopicPartition
 from headrace.testing import InMemoryRegistry, InMemoryZooKeeper
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator, Mapping
 
     from headrace.coordinators.claims import Claim
+    from headrace.coordinators.lease import Lease
     from headrace.coordinators.listener import RebalanceSummary
     from headrace.coordinators.registry import Membership
 
@@ -169,7 +171,7 @@ def test_turns_are_expected_only_while_it_runs(running: Running) -> None:
     running.take(2)
     assert running.coordinator.turn_limit == running.registry.session_timeout
     running.coordinator.stop(Deadline.after(0.05))
-    assert running.coordinator.turn_limit is None
+    assert wait_for(lambda: running.coordinator.turn_limit is None, Deadline.after(WAIT))
 
 
 def test_a_drained_member_stays_and_can_take_part_again(running: Running) -> None:
@@ -219,6 +221,35 @@ def test_added_partitions_and_other_wishes_are_commands(running: Running) -> Non
     assert running.take(1)[0].partition == TopicPartition("orders", 2)
     running.coordinator.update(MemberInfo(frozenset()))
     assert [running.inbox.requests.get(timeout=WAIT) for _ in range(3)]
+
+
+def test_what_is_just_being_claimed_is_waited_for(
+    zookeeper: InMemoryZooKeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A partition that is left out while it is claimed counts as given back only when it is."""
+    running = Running(zookeeper)
+    registry, claiming, go = running.registry, threading.Event(), threading.Event()
+    claim = registry.claim
+
+    def late(partitions: Collection[TopicPartition], lease: Lease) -> Mapping[Any, Any]:
+        claiming.set()
+        assert go.wait(WAIT)
+        return claim(partitions, lease)
+
+    monkeypatch.setattr(registry, "claim", late)
+    assert claiming.wait(WAIT)
+    wanted = {TopicPartition("orders", 0)}
+    running.coordinator.leave_out(wanted)
+    assert not running.coordinator.wait_given_back(wanted, Deadline.after(0.05))
+    go.set()
+    running.take(2)
+    asked = running.inbox.requests.get(timeout=WAIT)
+    assert {asked.partition} == wanted
+    assert not running.coordinator.wait_given_back(wanted, Deadline.after(0.05))
+    running.coordinator.released(asked, clean=True)
+    assert running.coordinator.wait_given_back(wanted, Deadline.after(WAIT))
+    assert set(registry.owners("orders")) == {1}
+    running.coordinator.stop(Deadline.after(0.05))
 
 
 def test_a_stop_ends_a_member_that_could_not_join(zookeeper: InMemoryZooKeeper) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from headrace.coordinators.claims import LossReason
 from headrace.coordinators.member_states import MemberState
-from tests.unit.coordinators.group import PATHS, Group, partition, state_of
+from tests.unit.coordinators.group import PATHS, Group, Participant, partition, state_of
 
 
 def test_a_member_that_withdraws_is_gone_until_it_comes_back(group: Group) -> None:
@@ -86,3 +87,68 @@ def test_a_partition_that_is_left_out_goes_to_another_or_to_nobody(group: Group)
     a.member.leave_out(())
     group.run()
     assert a.held == list(range(8))
+
+
+def _owned(group: Group) -> list[int]:
+    """Return the numbers of the partitions that have an owner node."""
+    return [n for n in range(8) if group.zookeeper.node(PATHS.owner(partition(n))) is not None]
+
+
+def _until_away(group: Group, member: Participant) -> None:
+    for _ in range(100):
+        if state_of(member) is MemberState.AWAY:
+            return
+        group.run(0.05)
+    raise AssertionError(state_of(member))
+
+
+def test_claims_of_a_broken_lease_leave_no_nodes_behind(group: Group) -> None:
+    """Whoever withdraws after having stood still is away only once it bars nobody's way."""
+    a = group.join("a")
+    group.run()
+    a.channel.gives_back = False
+    group.clock.advance(8)
+    a.member.withdraw()
+    _until_away(group, a)
+    assert {reason for _, reason in a.channel.lost} == {LossReason.LEASE_OVER}
+    assert _owned(group) == []
+    b = group.join("b")
+    group.run()
+    assert b.held == list(range(8))
+
+
+def test_a_fenced_member_that_withdraws_takes_its_nodes_with_it(group: Group) -> None:
+    """Its session lives on, so it joins once more to clear away what stands for nothing."""
+    a = group.join("a")
+    group.run()
+    a.member.rejoin(a.channel.held[partition(0)])
+    a.member.withdraw()
+    _until_away(group, a)
+    assert _owned(group) == []
+    assert group.zookeeper.node(PATHS.member("a")) is None
+
+
+def test_what_was_lost_bars_the_way_until_its_node_is_seen_to_be_gone(group: Group) -> None:
+    """A claim that is over may have left its owner node, and whoever waits must know that."""
+    a = group.join("a")
+    group.run()
+    a.member.leave_out({partition(3)})
+    a.session.suspend()
+    group.run(8)
+    assert a.member.claims == ()
+    assert a.member.barred == {partition(number) for number in range(8)}
+    a.session.resume()
+    group.run()
+    assert a.member.barred == {partition(number) for number in _owned(group)}
+    assert _owned(group) == [0, 1, 2, 4, 5, 6, 7]
+
+
+def test_a_member_that_leaves_after_a_broken_lease_leaves_no_node(group: Group) -> None:
+    """Its session may go on, as where its channel alone is not wanted any more."""
+    a = group.join("a")
+    group.run()
+    group.clock.advance(8)
+    a.turn()
+    assert a.member.claims == ()
+    assert a.member.leave() == ()
+    assert _owned(group) == []
