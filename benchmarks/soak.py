@@ -53,15 +53,18 @@ class Plan:
     """What is run. Growth is looked at behind the first ``warm_up`` minutes, or half of a run.
 
     ``interval`` is in seconds between two looks, ``gap`` between two operations. For ``rest``
-    seconds at the beginning and at the end of that time nothing is done, so that threads and
-    descriptors can be compared.
+    seconds at the beginning and at the end of that time all channels are held, so that threads and
+    descriptors can be compared as they are in the last ``look`` seconds of it. It is longer than
+    pools keep threads that have nothing to do: delta-rs's ten seconds, Spark's a minute. How many
+    those have before says how busy the machine was, up to the pool's bound.
     """
 
     minutes: float = 60.0
     warm_up: float = 10.0
     interval: float = 5.0
     gap: float = 3.0
-    rest: float = 20.0
+    rest: float = 80.0
+    look: float = 15.0
     seed: int = 1
     master: str = "local[2]"
     load: Load = field(default_factory=Load)
@@ -99,7 +102,7 @@ class Soak:
         read = {LOAD: (STEADY, SOMETIMES), OTHER: (STEADY,), _SPARK: (STEADY,)}
         outcome = self._world.outcome(read, [daemon])
         return {
-            **_growth(sampler, rests, self._plan.rest),
+            **_growth(sampler, rests, self._plan),
             "operations_failed": len(operations.failures),
             **outcome.figures(),
             "minutes": round(seconds / _MINUTE, 1),
@@ -154,27 +157,30 @@ class Soak:
         return [*rests, self._rest(operations)], True
 
     def _rest(self, operations: Operations) -> float:
-        """Bring the daemon to where it began, and leave it alone for a while. Blocks."""
+        """Bring the daemon to where it began and hold it; return since when. Blocks."""
         operations.end()
-        now = SYSTEM_CLOCK.monotonic()
-        wait_for(
-            lambda: SYSTEM_CLOCK.monotonic() > now + self._plan.rest,
-            Deadline(now + 2 * self._plan.rest),
-        )
+        with operations.all_held():
+            now = SYSTEM_CLOCK.monotonic()
+            wait_for(
+                lambda: SYSTEM_CLOCK.monotonic() > now + self._plan.rest,
+                Deadline(now + 2 * self._plan.rest),
+            )
         return now
 
 
-def _growth(sampler: Sampler, rests: list[float], rest: float) -> dict[str, Any]:
+def _growth(sampler: Sampler, rests: list[float], plan: Plan) -> dict[str, Any]:
     """Compare the last rest with the first one, and fit a line to the memory between them."""
     threads, descriptors, memory, courses = [], [], {}, {}
     for name, found in sampler.samples.items():
-        behind = [each for each in found if each.at >= rests[0]] or found
-        first = [each for each in behind if each.at < rests[0] + rest] or behind
-        last = [each for each in behind if each.at >= rests[-1]] or behind
+        first, last = (
+            [each for each in found if plan.rest - plan.look <= each.at - rest < plan.rest]
+            for rest in (rests[0], rests[-1])
+        )
+        busy = [each for each in found if rests[0] + plan.rest <= each.at < rests[-1]]
         courses[name] = _course(found, first, last)
         threads.append(_grown(courses[name]["threads"]))
         descriptors.append(_grown(courses[name]["fds"]))
-        memory[f"{name}_rss_growth"] = round(percent_an_hour(behind), 2)
+        memory[f"{name}_rss_growth"] = round(percent_an_hour(busy), 2)
     return {
         **memory,
         "threads_growth": max(threads),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from contextlib import contextmanager
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ from headrace.clock import SYSTEM_CLOCK, Deadline
 from headrace.local.waiting import wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 #: Seconds between two operations, in which the load goes on.
 _GAP = 0.3
@@ -112,6 +113,18 @@ class Operations:
             self.failures.append(f"end: {error}")
 
     # --- pauses ---------------------------------------------------------------------------------
+
+    @contextmanager
+    def all_held(self) -> Iterator[None]:
+        """Hold every channel of every daemon for the block."""
+        held = [(daemon, name) for daemon in self._daemons for name in daemon.document["channels"]]
+        for daemon, name in held:
+            daemon.post(f"channels/{name}/pause", wait_s=CHANGE)
+        try:
+            yield
+        finally:
+            for daemon, name in held:
+                daemon.post(f"channels/{name}/resume")
 
     def _pause(self, daemon: Daemon, operation: Operation) -> None:
         """Pause one of the channels, or one partition of it."""

@@ -88,7 +88,8 @@ def test_lifecycle_measures_and_operates_without_harm() -> None:
 @pytest.mark.timeout(900)
 def test_soak_watches_a_daemon_and_its_jvm() -> None:
     """Half a minute of operations on a daemon with Spark, and what both processes hold."""
-    figures = _harmless(soak.run(plan=soak.Plan(minutes=0.5, interval=1.0, gap=0.5, rest=3.0)))
+    plan = soak.Plan(minutes=0.5, interval=1.0, gap=0.5, rest=5.0, look=3.0)
+    figures = _harmless(soak.run(plan=plan))
     assert figures["operations"] > 0
     assert figures["processes_gone"] == []
     assert min(figures["daemon"]["rss_mib"] + figures["jvm"]["rss_mib"]) > 50
