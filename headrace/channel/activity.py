@@ -72,7 +72,7 @@ def member_reading(coordinator: Coordinator) -> MemberReading:
 
 def activity_of(channel: str, owned: OwnedPartition, now: float) -> Activity:
     """Look at a partition; any thread, ``now`` in monotonic seconds."""
-    since, thread = owned.callback_since, owned.callback_thread
+    callback = owned.callback
     held_back = owned.not_before - now
     return Activity(
         channel=channel,
@@ -89,7 +89,7 @@ def activity_of(channel: str, owned: OwnedPartition, now: float) -> Activity:
         attempts=owned.attempts,
         held_back_seconds=round(held_back, 3) if 0 < held_back < inf else None,
         # it may have begun after ``now``
-        callback_seconds=None if since is None else round(max(0.0, now - since), 3),
-        calls=() if since is None else tuple(stack_of(thread)),
+        callback_seconds=None if callback is None else round(max(0.0, now - callback.since), 3),
+        calls=() if callback is None else tuple(stack_of(callback.thread)),
         last_error=owned.last_error,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from threading import get_ident
 from typing import TYPE_CHECKING, TypeVar
 
@@ -31,6 +32,14 @@ class WorkerAbandoned(BaseException):
     """
 
 
+@dataclass(frozen=True, slots=True)
+class RunningCallback:
+    """A callback that has not come back: monotonic time of its begin, and its thread."""
+
+    since: float
+    thread: int
+
+
 class Callbacks:
     """The processor's callbacks, as a worker that holds the partition calls them."""
 
@@ -54,14 +63,13 @@ class Callbacks:
             BaseException: what the callback raised.
         """
         holder = owned.holder
-        owned.callback_thread = get_ident()
-        owned.callback_since = self._clock.monotonic()
+        owned.callback = RunningCallback(self._clock.monotonic(), get_ident())
         try:
             return function()
         finally:
             if owned.holder is not holder:
                 raise WorkerAbandoned
-            owned.callback_since = None
+            owned.callback = None
 
     def ask(self, owned: OwnedPartition, function: Callable[[], Result]) -> Result | None:
         """Run a callback that concerns no batch; what it raises goes to ``on_exception``."""

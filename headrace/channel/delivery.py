@@ -256,7 +256,7 @@ class Delivery:
         covered = batch is not None and effect.commit >= batch.next_offset
         kept = batch if covered and self._callbacks.wants_processed else None
         span = NO_SPAN if batch is None else batch.span
-        self._parts.committer.stage(owned, effect.commit, owned.stage(kept), span)
+        self._parts.committer.stage(owned, effect.commit, owned.staging.stage(kept), span)
         # nobody else can go on with a partition that only waits for the end of the interval
         if kept is not None and owned.held_bytes() >= owned.share:
             self._parts.committer.flush()

@@ -75,9 +75,9 @@ class OperatorDesk:
         except CancelledError:
             raise _unfinished(partition, owned, offset) from None
         stored = self._gates.pauses.wait(
-            lambda: owned.stored >= sought.sequence or owned.final, deadline
+            lambda: owned.staging.stored >= sought.sequence or owned.final, deadline
         )
-        if not stored or owned.stored < sought.sequence:
+        if not stored or owned.staging.stored < sought.sequence:
             raise UnfinishedError(
                 f"{partition} was moved to {offset}, but that is not known to be committed",
                 value=str(offset),

@@ -63,7 +63,7 @@ class Endings:
         while owned.news:
             match owned.news.popleft():
                 case Committed() as news:
-                    owned.confirm(news)
+                    owned.staging.confirm(news)
                 case EpochRaised(claim):
                     owned.claim = claim
                 case Trouble(error):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from headrace.channel.buffer import Cut, Limits, PartitionBuffer, divide, split
+from headrace.channel.staging import Staging
 from headrace.channel.states import FINAL, TRANSITIONS, Ending, PartitionState
 from headrace.errors import FatalError
 from headrace.records import offset_of
@@ -20,8 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from concurrent.futures import Future
 
+    from headrace.channel.callbacks import RunningCallback
     from headrace.channel.gates import Gates
-    from headrace.channel.news import Committed, News
+    from headrace.channel.news import News
     from headrace.channel.settings import LiveSettings
     from headrace.coordinators.claims import Claim
     from headrace.processors import BatchResponse
@@ -55,13 +57,7 @@ class OwnedPartition:
     """
 
     def __init__(
-        self,
-        claim: Claim,
-        settings: LiveSettings,
-        *,
-        copies: int,
-        gates: Gates,
-        bound: float = inf,
+        self, claim: Claim, settings: LiveSettings, *, copies: int, gates: Gates, bound: float = inf
     ) -> None:
         self.claim = claim
         # how the sink and the broker know it; told before anybody is asked
@@ -74,7 +70,7 @@ class OwnedPartition:
         self.handing_out: Cut | None = None
         self.news: deque[News] = deque()
         self.advanced = 0
-        self.committed: int | None = None
+        self.staging = Staging()
         self.high_watermark: int | None = None
         self.caught_up_at: float | None = None
         self.newest: float | None = None
@@ -82,13 +78,9 @@ class OwnedPartition:
         self.not_before = 0.0
         self.idle_since: float | None = None
         self.release_by: float | None = None
-        self.staged = 0
-        self.stored = 0
-        self.unconfirmed: deque[tuple[int, Batch]] = deque()
         self.gap_end: int | None = None
         self.holder: object = None
-        self.callback_since: float | None = None
-        self.callback_thread: int | None = None
+        self.callback: RunningCallback | None = None
         self.predecessor: OwnedPartition | None = None
         self.last_error: str | None = None
         self._settings = settings
@@ -120,6 +112,11 @@ class OwnedPartition:
             return self.pending[0].start
         except IndexError:
             return self.buffer.position
+
+    @property
+    def committed(self) -> int | None:
+        """The offset known to be stored, None before the start position is."""
+        return self.staging.committed
 
     @property
     def ending(self) -> Ending:
@@ -156,21 +153,21 @@ class OwnedPartition:
     @property
     def owes_commit(self) -> bool:
         """Whether an offset was staged that is not known to be stored."""
-        return self.stored < self.staged
+        return self.staging.owes
 
     def is_unresolved(self) -> bool:
         """Whether its start position is still to be looked for, and nothing of before remains."""
         return (
             self.state is PartitionState.STARTING
-            and self.staged == 0
+            and self.staging.staged == 0
             and (self.predecessor is None or self.predecessor.final)
         )
 
     def held_bytes(self) -> int:
         """Bytes of records fetched for it that something here still holds on to."""
         out = self._copies * sum(item.cut.size for item in tuple(self.outstanding))
-        kept = sum(batch.size for _, batch in tuple(self.unconfirmed))
-        return self.buffer.size + out + kept + sum(cut.size for cut in tuple(self.pending))
+        pending = sum(cut.size for cut in tuple(self.pending))
+        return self.buffer.size + out + self.staging.size + pending
 
     # --- leave word, on any thread --------------------------------------------------------------
 
@@ -325,22 +322,6 @@ class OwnedPartition:
         if rest is not None:
             self.pending.appendleft(rest)
         return front
-
-    def stage(self, batch: Batch | None) -> int:
-        """Number the next offset to be stored; ``batch`` is kept until that is confirmed."""
-        self.staged += 1
-        if batch is not None:
-            self.unconfirmed.append((self.staged, batch))
-        return self.staged
-
-    def confirm(self, news: Committed) -> list[Batch]:
-        """Take note of a stored offset; return the batches that it covers."""
-        self.committed = news.offset
-        self.stored = max(self.stored, news.sequence)
-        covered = []
-        while self.unconfirmed and self.unconfirmed[0][0] <= self.stored:
-            covered.append(self.unconfirmed.popleft()[1])
-        return covered
 
     def withdraw(self) -> list[Cut]:
         """Take back all outstanding batches and cancel their futures; return their records."""

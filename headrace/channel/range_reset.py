@@ -124,4 +124,4 @@ class RangeReset:
         owned.discard()
         owned.buffer.restart(target)
         owned.advanced = target
-        self._parts.committer.stage(owned, target, owned.stage(None))
+        self._parts.committer.stage(owned, target, owned.staging.stage(None))

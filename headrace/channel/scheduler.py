@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from headrace.channel.states import Ending
 
 if TYPE_CHECKING:
+    from headrace.channel.callbacks import RunningCallback
     from headrace.channel.partition import OwnedPartition
     from headrace.clock import Clock
 
@@ -91,16 +92,16 @@ class Scheduler:
             if partition.holder is holder:
                 self._end_hold(partition)
 
-    def seize(self, partition: OwnedPartition, since: float) -> bool:
-        """Take a partition from a worker whose callback has hung ``since`` then, and abandon it.
+    def seize(self, partition: OwnedPartition, hung: RunningCallback) -> bool:
+        """Take a partition from the worker whose callback ``hung``, and abandon it.
 
         Returns:
             False if the callback has come back meanwhile: nothing was done.
         """
         with self._changed:
-            if partition.holder is None or partition.callback_since != since:
+            if partition.holder is None or partition.callback is not hung:
                 return False
-            partition.callback_since = None
+            partition.callback = None
             partition.end(Ending.ABANDONED)
             self._end_hold(partition)
             return True

@@ -61,7 +61,7 @@ class Seeking:
         owned.attempts = 0
         owned.not_before = 0.0
         owned.last_error = None
-        sequence = owned.stage(None)
+        sequence = owned.staging.stage(None)
         self._parts.committer.stage(owned, asked.offset, sequence)
         self._parts.committer.flush()
         self._parts.fetcher.seek(owned)

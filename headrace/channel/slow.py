@@ -55,8 +55,10 @@ class SlowReports:
 
 
 def _slow_callback(owned: OwnedPartition, timeout: float, now: float) -> float | None:
-    since = owned.callback_since
-    return since if since is not None and now - since > timeout * SHARE else None
+    callback = owned.callback
+    if callback is None or now - callback.since <= timeout * SHARE:
+        return None
+    return callback.since
 
 
 def _slow_batch(owned: OwnedPartition, timeout: float, now: float) -> float | None:

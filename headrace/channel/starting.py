@@ -74,7 +74,7 @@ class Starting:
         owned.advanced = start
         owned.attempts = 0
         owned.not_before = inf
-        parts.committer.stage(owned, start, owned.stage(None))
+        parts.committer.stage(owned, start, owned.staging.stage(None))
         parts.committer.flush()
 
     def _take_note_of_topic(self, owned: OwnedPartition) -> None:
@@ -147,7 +147,7 @@ class Starting:
                     owned.claim = claim
                     owned.not_before = 0.0
                 case Committed() as news:
-                    owned.confirm(news)
+                    owned.staging.confirm(news)
                     self._begin(owned)
                     return
                 case Trouble(error):

@@ -174,7 +174,7 @@ class Turns:
 
     def _committed(self, owned: OwnedPartition, news: Committed) -> None:
         processor = self._callbacks.processor
-        for batch in owned.confirm(news):
+        for batch in owned.staging.confirm(news):
             self._callbacks.ask(owned, partial(processor.on_batch_processed, batch))
         self._parts.skips.committed(owned)
         # somebody may wait for the commit of a partition that was moved
@@ -192,4 +192,4 @@ class Turns:
             return
         owned.gap_end = None
         if owned.advanced == owned.buffer.position and (owned.committed or 0) < end:
-            self._parts.committer.stage(owned, end, owned.stage(None))
+            self._parts.committer.stage(owned, end, owned.staging.stage(None))

@@ -69,9 +69,11 @@ class Watchdog(Patrol):
             before, partitions = now - self._limit, list(self._partitions())
             self._slow.look(partitions, self._batch_timeout(), now)
             for owned in partitions:
-                since, thread = owned.callback_since, owned.callback_thread
-                if since is not None and since < before and self._scheduler.seize(owned, since):
-                    self._abandoned_worker(owned, stack_of(thread))
+                callback = owned.callback
+                if callback is None or callback.since >= before:
+                    continue
+                if self._scheduler.seize(owned, callback):
+                    self._abandoned_worker(owned, stack_of(callback.thread))
 
     def _abandoned_worker(self, owned: OwnedPartition, calls: list[str]) -> None:
         """Put a new thread in the place of the one that hangs; too many are a failure."""

@@ -6,6 +6,7 @@ from threading import get_ident
 from typing import TYPE_CHECKING
 
 from headrace.channel.activity import activity_of
+from headrace.channel.callbacks import RunningCallback
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,7 +19,7 @@ def test_a_callback_that_began_just_now_runs_for_no_time(
 ) -> None:
     """What begins between the look at the clock and that at the partition is not in the future."""
     owned = own()
-    owned.callback_since, owned.callback_thread = 100.5, get_ident()
+    owned.callback = RunningCallback(100.5, get_ident())
     assert activity_of("main", owned, 100.0).callback_seconds == 0.0
     assert activity_of("main", owned, 102.0).callback_seconds == 1.5
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from threading import get_ident
 from typing import TYPE_CHECKING
 
+from headrace.channel.callbacks import RunningCallback
 from headrace.channel.lifecycle import ChannelState
 from headrace.channel.scheduler import Scheduler
 from headrace.channel.states import PartitionState
@@ -141,8 +143,8 @@ def test_a_callback_that_came_back_is_not_seized(
     owned = own()
     scheduler.touch(owned)
     assert scheduler.take(0) is owned
-    owned.callback_since = 5.0
-    assert not scheduler.seize(owned, 4.0)
-    owned.callback_since = None
-    assert not scheduler.seize(owned, 5.0)
+    running_now = owned.callback = RunningCallback(5.0, get_ident())
+    assert not scheduler.seize(owned, RunningCallback(4.0, get_ident()))
+    owned.callback = None
+    assert not scheduler.seize(owned, running_now)
     assert scheduler.take(0) is None

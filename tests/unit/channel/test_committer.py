@@ -52,7 +52,7 @@ class Bench:
 
     def commit(self, owned: OwnedPartition, offset: int) -> None:
         """Stage an offset and have it committed."""
-        self.committer.stage(owned, offset, owned.stage(None))
+        self.committer.stage(owned, offset, owned.staging.stage(None))
         self.committer.turn(flushed=True)
 
     def overwrite(self, stored: StoredOffset) -> None:

@@ -126,7 +126,7 @@ def test_a_pause_waits_for_answers_and_commits(
     gates.pauses.add(Pause(PauseReason.OPERATOR, "test", 0.0))
     assert owned.due() == 5000.0
     owned.outstanding.clear()
-    sequence = owned.stage(None)
+    sequence = owned.staging.stage(None)
     assert owned.due() is None
     owned.tell(Committed(item.batch.next_offset, sequence))
     assert owned.due() == 0.0

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from threading import get_ident
 from typing import TYPE_CHECKING
 
+from headrace.channel.callbacks import RunningCallback
 from headrace.channel.pauses import Pause, PauseReason
 from headrace.channel.scheduler import Scheduler
 from headrace.channel.states import Ending, PartitionState
@@ -107,8 +109,8 @@ def test_a_seized_partition_goes_to_another_worker(
     scheduler.touch(owned)
     scheduler.take(0)
     hung = owned.holder
-    owned.callback_since = 5.0
-    assert scheduler.seize(owned, 5.0)
+    owned.callback = RunningCallback(5.0, get_ident())
+    assert scheduler.seize(owned, owned.callback)
     assert owned.ending is Ending.ABANDONED
     assert scheduler.take(0) is owned
     scheduler.give_back(owned, hung)

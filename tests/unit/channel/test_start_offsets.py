@@ -67,7 +67,7 @@ def test_one_request_serves_all_that_start(
 def test_what_has_begun_is_not_asked_for(bench: Bench, own: Callable[..., OwnedPartition]) -> None:
     """A partition whose start is found, or that waits for its former claim, is left out."""
     begun, waiting, owned = own(0), own(1), own(2)
-    begun.stage(None)
+    begun.staging.stage(None)
     waiting.predecessor = own(1)
     bench.held = [begun, waiting, owned]
     bench.read(owned)
