@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from headrace.stacks import thread_stacks
+from headrace.stacks import log_stacks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -42,9 +42,6 @@ class Diagnostics:
 
     def dump(self) -> None:
         """Log one event for each thread, and one for each partition held."""
-        stacks = thread_stacks()
-        log.info("stack_dump", threads=len(stacks))
-        for name, calls in sorted(stacks.items()):
-            log.info("thread_stack", thread=name, calls=calls)
+        log_stacks("SIGUSR1")
         for activity in self._activities():
             log.info("partition_activity", **activity.facts())

@@ -288,15 +288,6 @@ class Partitions(Document):
     """The partitions, by topic and number."""
 
 
-class Stacks(Document):
-    """What every thread is doing."""
-
-    at: datetime
-    """When that was."""
-    threads: dict[str, list[str]]
-    """By thread the calls it is in, the outermost first."""
-
-
 class Health(Document):
     """Whether all is well."""
 

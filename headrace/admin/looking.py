@@ -8,7 +8,7 @@ import socket
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from headrace.admin import configuration, groups, lately
+from headrace.admin import activities, configuration, groups, lately
 from headrace.admin import documents as d
 from headrace.admin.health import not_ready
 from headrace.admin.moments import moment
@@ -155,9 +155,17 @@ class Lookout:
             return None
         return configuration.summary(self._deployment.config_status())
 
-    def stacks(self) -> d.Stacks:
-        """Return what the threads are doing."""
-        return d.Stacks(at=self._now(), threads=thread_stacks())
+    def stacks(self) -> activities.Stacks:
+        """Return what the threads and the partitions are doing."""
+        return activities.Stacks(
+            at=self._now(),
+            threads=thread_stacks(),
+            partitions=[
+                activities.PartitionActivity.model_validate(each.facts())
+                for channel in self._sorted()
+                for each in channel.activities()
+            ],
+        )
 
     # --- parts ----------------------------------------------------------------------------------
 

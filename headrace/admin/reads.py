@@ -114,7 +114,7 @@ class Reads:
         add(f"{v1}/history", self.history, "The last hour in numbers", 422)
         add(f"{v1}/events", self.events, "What happened lately", 422)
         add(f"{v1}/config", look.config, "The configuration, secrets masked")
-        add(f"{v1}/stacks", look.stacks, "What every thread is doing")
+        add(f"{v1}/stacks", look.stacks, "What every thread and partition is doing")
         unhealthy = {503: {"model": d.Health, "description": "It is not; reasons says why"}}
         add("/health/live", self.live, "Whether it makes progress", responses=unhealthy)
         add("/health/ready", self.ready, "Whether it does its work", responses=unhealthy)

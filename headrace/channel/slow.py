@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import TYPE_CHECKING
 
 import structlog
 
 from headrace.channel.activity import activity_of
+from headrace.stacks import log_stacks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -19,14 +21,22 @@ log = structlog.get_logger(__name__)
 #: somebody to look while it hangs, late enough for what only takes its time.
 SHARE = 0.5
 
+#: Seconds between two dumps of all threads: what hangs may have a hundred partitions hang with it.
+DUMP_INTERVAL = 300.0
+
 
 class SlowReports:
-    """Logs each hang once. Used by one thread, again and again."""
+    """Logs each hang once. Used by one thread, again and again.
+
+    All threads are logged with the first, but no more often than each ``DUMP_INTERVAL``: what the
+    stuck one waits for is done, or not done, by another.
+    """
 
     def __init__(self, channel: str) -> None:
         self._channel = channel
         #: What was told already, by partition: since when the callback runs, the batch's deadline.
         self._told: dict[int, tuple[float | None, float | None]] = {}
+        self._next_dump = -inf
 
     def look(self, partitions: Iterable[OwnedPartition], timeout: float, now: float) -> None:
         """Report what has taken more than its share of ``timeout`` seconds; ``now`` is monotonic.
@@ -47,11 +57,18 @@ class SlowReports:
 
     def _report_callback(self, owned: OwnedPartition, now: float) -> None:
         log.warning("worker_stuck", **activity_of(self._channel, owned, now).facts())
+        self._dump("worker_stuck", now)
 
     def _report_batch(self, owned: OwnedPartition, now: float, since: float) -> None:
         """Report a batch that the processor answers later, on a thread that we do not know."""
         doing = activity_of(self._channel, owned, now).facts()
         log.warning("batch_stuck", seconds=round(now - since, 1), **doing)
+        self._dump("batch_stuck", now)
+
+    def _dump(self, because: str, now: float) -> None:
+        if now >= self._next_dump:
+            self._next_dump = now + DUMP_INTERVAL
+            log_stacks(because)
 
 
 def _slow_callback(owned: OwnedPartition, timeout: float, now: float) -> float | None:

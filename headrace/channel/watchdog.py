@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from headrace.channel.activity import activity_of
 from headrace.channel.slow import SlowReports
 from headrace.channel.threads import Patrol
 from headrace.errors import FatalError
-from headrace.stacks import stack_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from headrace.channel.activity import Activity
     from headrace.channel.partition import OwnedPartition
     from headrace.channel.scheduler import Scheduler
     from headrace.channel.workers import Workers
@@ -72,22 +73,16 @@ class Watchdog(Patrol):
                 callback = owned.callback
                 if callback is None or callback.since >= before:
                     continue
+                doing = activity_of(self._channel, owned, now)
                 if self._scheduler.seize(owned, callback):
-                    self._abandoned_worker(owned, stack_of(callback.thread))
+                    self._abandoned_worker(owned, doing)
 
-    def _abandoned_worker(self, owned: OwnedPartition, calls: list[str]) -> None:
+    def _abandoned_worker(self, owned: OwnedPartition, doing: Activity) -> None:
         """Put a new thread in the place of the one that hangs; too many are a failure."""
         self._workers.replace()
         self._abandoned_total.inc()
         self._abandoned.append(str(owned.partition))
-        log.error(
-            "worker_abandoned",
-            channel=self._channel,
-            topic=owned.partition.topic,
-            partition=owned.partition.partition,
-            seconds=round(self._limit, 1),
-            calls=calls,
-        )
+        log.error("worker_abandoned", seconds=round(self._limit, 1), **doing.facts())
         if len(self._abandoned) > MAX_ABANDONED:
             self._fail(
                 FatalError(

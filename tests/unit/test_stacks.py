@@ -51,6 +51,19 @@ def test_a_thread_is_shown_where_it_is() -> None:
     assert stack_of(None) == []
 
 
+def test_threads_of_one_name_are_told_apart() -> None:
+    """None of them stands for the other."""
+    done = Event()
+    threads = [Thread(target=done.wait, args=[10], name="twin") for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    twins = [name for name in thread_stacks() if name.partition(" ")[0] == "twin"]
+    assert len(twins) == 2
+    done.set()
+    for thread in threads:
+        thread.join()
+
+
 def test_a_dump_has_an_event_for_each_thread_and_partition() -> None:
     """Whoever reads the log finds both by their names."""
     with capture_logs() as logs:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headrace.admin.ports import Phase
+from headrace.channel.activity import Activity
 from headrace.config import Change, ChangeKind
 from headrace.config.effects import Effect
 from headrace.controller.reports import Pending
 from headrace.records import TopicPartition
 from headrace.spark.runtime import SparkReading
-from tests.unit.channel.in_memory import eventually
+from tests.unit.channel.in_memory import P0, P1, eventually
 
 if TYPE_CHECKING:
     from tests.unit.admin.scene import Scene
@@ -127,6 +128,17 @@ def test_stacks_name_the_threads(scene: Scene) -> None:
     threads = scene.get("/api/v1/stacks").json()["threads"]
     assert "MainThread" in threads
     assert any(name.startswith("member-worker") for name in threads)
+
+
+def test_stacks_say_what_each_partition_is_doing(scene: Scene) -> None:
+    """By the names that the log has for it, and also where an error is no text that UTF-8 has."""
+    channel = scene.controller.channels["member"]
+    for owned in channel._parts.holdings.all():
+        owned.last_error = "bad \ud83d"
+    partitions = scene.get("/api/v1/stacks").json()["partitions"]
+    assert {(each["topic"], each["partition"]) for each in partitions} == {P0, P1}
+    assert all(set(each) == set(Activity.__dataclass_fields__) for each in partitions)
+    assert {each["last_error"] for each in partitions} == {"bad ?"}
 
 
 def test_half_a_character_in_an_error_leaves_the_status_readable(scene: Scene) -> None:

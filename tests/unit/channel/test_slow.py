@@ -45,6 +45,13 @@ def test_a_hanging_callback_is_told_once_with_its_calls() -> None:
     assert stuck["state"] == "running"
     assert stuck["callback_seconds"] > 0.3
     assert any(call.endswith(" hang_here") for call in stuck["calls"])
+    (abandoned,) = _of(logs, "worker_abandoned")
+    assert abandoned.keys() == {*stuck.keys(), "seconds"}
+    assert any(call.endswith(" hang_here") for call in abandoned["calls"])
+    (dump,) = _of(logs, "stack_dump")
+    assert dump["because"] == "worker_stuck"
+    names = {entry["thread"] for entry in _of(logs, "thread_stack")}
+    assert {"MainThread", "member-watchdog"} < names
 
 
 def test_each_batch_that_nobody_answers_is_told_once() -> None:
@@ -62,6 +69,8 @@ def test_each_batch_that_nobody_answers_is_told_once() -> None:
     assert 2 <= len(told) <= len(recorder.futures)
     assert all(entry["outstanding_batches"] >= 1 for entry in told)
     assert all(entry["seconds"] <= 0.3 for entry in told)
+    # all threads once, however much hangs
+    assert len(_of(logs, "stack_dump")) == 1
 
 
 def test_what_ends_in_time_is_not_told() -> None:
