@@ -11,7 +11,7 @@ from headrace.config import SparkProcessorConfig
 from headrace.doctor.acls import commands, needed_acls
 from headrace.doctor.code import check_code
 from headrace.doctor.files import check_secrets, check_state_dir
-from headrace.doctor.finding import Level, error
+from headrace.doctor.finding import Level, error, ok
 from headrace.doctor.java import check_jars, check_java
 from headrace.doctor.kafka import check_kafka
 from headrace.doctor.machine import check_disk, check_memory, check_open_files
@@ -39,25 +39,30 @@ class Patient:
     environment: Mapping[str, str]
 
     @property
+    def running(self) -> Config:
+        """The configuration without the channels that are disabled: what will run."""
+        enabled = {name: each for name, each in self.config.channels.items() if each.enabled}
+        return self.config.model_copy(update={"channels": enabled})
+
+    @property
     def uses_spark(self) -> bool:
-        """Whether any channel has Spark run its batches."""
-        return any(
-            channel.enabled and isinstance(channel.processor, SparkProcessorConfig)
-            for channel in self.config.channels.values()
-        )
+        """Whether any channel that runs has Spark run its batches."""
+        channels = self.running.channels.values()
+        return any(isinstance(channel.processor, SparkProcessorConfig) for channel in channels)
 
     @property
     def acls(self) -> list[str]:
         """The commands that give the least permissions in Kafka."""
-        return commands(self.config, needed_acls(self.config))
+        return commands(self.config, needed_acls(self.running))
 
 
 def examine(patient: Patient) -> Iterator[Finding]:
     """Yield findings as they are made, the quick checks first. Blocks; every wait is bounded."""
-    config, spark = patient.config, patient.uses_spark
+    config, spark = patient.running, patient.uses_spark
+    yield from _disabled(patient.config)
     checks: list[tuple[str, Callable[[], Iterator[Finding]]]] = [
         ("files", lambda: check_state_dir(config)),
-        ("secrets", lambda: check_secrets(config, patient.file, patient.read)),
+        ("secrets", lambda: check_secrets(patient.config, patient.file, patient.read)),
         ("disk", lambda: check_disk(config, patient.environment, spark=spark)),
         ("memory", lambda: check_memory(config, spark=spark)),
         ("open files", lambda: check_open_files(config)),
@@ -73,6 +78,13 @@ def examine(patient: Patient) -> Iterator[Finding]:
         ]
     for name, check in checks:
         yield from _guarded(name, check)
+
+
+def _disabled(config: Config) -> Iterator[Finding]:
+    """Say of which channels nothing is known afterwards."""
+    names = [name for name, channel in config.channels.items() if not channel.enabled]
+    if names:
+        yield ok("channels", f"not looked at, because they are disabled: {', '.join(names)}")
 
 
 def _guarded(name: str, check: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 from headrace.channel.committer import REFRESH_INTERVAL
 from headrace.channel.offset_stores import transactional_prefix
 from headrace.clock import SYSTEM_CLOCK, Deadline
+from headrace.config import DeltaSinkConfig, KafkaOffsetsConfig
 from headrace.doctor.finding import error, ok, warning
 from headrace.errors import HeadraceError, KafkaUnavailableError
 from headrace.kafka import KafkaOffsetStore, KafkaTopicCatalog
@@ -49,7 +50,7 @@ def check_kafka(config: Config) -> Iterator[Finding]:
     properties = client_properties(config.kafka)
     with ExitStack() as stack:
         try:
-            group = next(iter(config.channels.values())).group
+            group = next((channel.group for channel in config.channels.values()), "headrace")
             # the first client, because it says which of the properties is refused
             stack.enter_context(closing(KafkaOffsetStore(properties, group)))
             catalog = stack.enter_context(closing(KafkaTopicCatalog(properties, group)))
@@ -60,14 +61,23 @@ def check_kafka(config: Config) -> Iterator[Finding]:
             return
         brokers = ", ".join(cluster.brokers.values())
         yield ok("kafka", f"cluster {cluster.cluster_id}: {brokers}")
-        yield from check_retention(survey, min(cluster.brokers))
+        yield from check_retention(config.channels, survey, min(cluster.brokers))
         clients = _Clients(catalog, survey, properties, config.instance_id)
         for name, channel in config.channels.items():
             yield from _channel(name, channel, clients)
 
 
-def check_retention(survey: KafkaSurvey, broker: int) -> Iterator[Finding]:
-    """Compare how long brokers keep a group's offsets with how often idle ones are stored again."""
+def check_retention(
+    channels: Mapping[str, ChannelConfig], survey: KafkaSurvey, broker: int
+) -> Iterator[Finding]:
+    """Compare how long brokers keep a group's offsets with how often idle ones are stored again.
+
+    Too short is an error for channels that have no others, and for those whose sink has, a
+    warning: they lose their way only where the sink has none yet, and their lag cannot be seen.
+    """
+    concerned = {name: c for name, c in channels.items() if _keeps_in_kafka(c)}
+    if not concerned:
+        return
     check = "kafka offset retention"
     try:
         settings = survey.settings(broker, Deadline.after(TIMEOUT))
@@ -77,11 +87,18 @@ def check_retention(survey: KafkaSurvey, broker: int) -> Iterator[Finding]:
         yield warning(check, f"not known: {problem}", advice)
         return
     seen = f"{seconds / 60:g} min; offsets of idle partitions are stored every hour"
-    if seconds <= REFRESH_INTERVAL:
-        advice = "raise offsets.retention.minutes above 60, or keep offsets in ZooKeeper"
-        yield error(check, f"{seen}: they would be forgotten", advice)
-    else:
+    lost = [name for name, c in concerned.items() if not isinstance(c.sink, DeltaSinkConfig)]
+    advice = "raise offsets.retention.minutes above 60, or keep offsets in ZooKeeper"
+    if seconds > REFRESH_INTERVAL:
         yield ok(check, seen)
+    elif lost:
+        yield error(check, f"{seen}: those of {', '.join(lost)} would be forgotten", advice)
+    else:
+        yield warning(check, f"{seen}: they would be forgotten, and the tables alone know", advice)
+
+
+def _keeps_in_kafka(channel: ChannelConfig) -> bool:
+    return isinstance(channel.offsets, KafkaOffsetsConfig)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,10 +182,15 @@ def _group(
     except HeadraceError as problem:
         yield error(check, str(problem), "see below for the permissions that the group needs")
         return
-    if others:
+    seen = f"{channel.group} has subscribed consumers: {', '.join(others)}"
+    if others and _keeps_in_kafka(channel):
         advice = "stop them, or give the channel another group: while they are there, the brokers "
         advice += "take nobody else's offsets"
-        yield error(check, f"{channel.group} has subscribed consumers: {', '.join(others)}", advice)
+        yield error(check, seen, advice)
+    elif others:
+        yield warning(
+            check, seen, "stop them if they do the channel's work: neither sees the other"
+        )
     else:
         yield ok(
             check, f"{channel.group}: offsets of {len(stored)} of {len(partitions)} partitions"

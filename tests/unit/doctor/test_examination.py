@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     import pytest
 
+    from headrace.config import Config
+
 _FINDINGS = [
     ok("kafka", "two brokers"),
     warning("clock", "off by [3 s]", "synchronize it"),
@@ -81,6 +83,27 @@ def test_spark_is_asked_only_where_a_channel_needs_it(tmp_path: Path) -> None:
     simple = {"processor": {"type": "simple"}, "sink": "functions:keep"}
     assert Patient(config(tmp_path), tmp_path, (), {}).uses_spark
     assert not Patient(config(tmp_path, simple), tmp_path, (), {}).uses_spark
+
+
+def test_disabled_channels_are_not_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing of them is asked for, nor permitted; they are named, so that nobody is deceived."""
+    seen: list[tuple[str, ...]] = []
+
+    def note(config: Config) -> Iterator[Finding]:
+        seen.append(tuple(config.channels))
+        yield from ()
+
+    for name in ("check_zookeeper", "check_kafka", "check_code", "check_open_files"):
+        monkeypatch.setattr(examination, name, note)
+    patient = Patient(config(tmp_path, {"enabled": False}), tmp_path, (), {})
+    found = list(examine(patient))
+    assert seen == [()] * 4
+    assert "because they are disabled: flights" in found[0].seen
+    assert exit_code(found) == 0
+    assert not patient.uses_spark
+    assert not patient.acls
 
 
 def test_a_session_that_does_not_start_is_an_error(tmp_path: Path) -> None:

@@ -102,12 +102,24 @@ class _Survey:
     ],
 )
 def test_offsets_have_to_be_kept_for_longer_than_they_idle(
-    settings: Mapping[str, str] | None, level: Level
+    tmp_path: Path, settings: Mapping[str, str] | None, level: Level
 ) -> None:
     """An hour is what an idle partition's offset has to survive; not knowing is a warning."""
     survey: Any = _Survey(settings)
-    (found,) = check_retention(survey, 1)
+    (found,) = check_retention(config(tmp_path).channels, survey, 1)
     assert found.level is level
+
+
+def test_only_offsets_that_are_kept_in_kafka_can_be_forgotten_there(tmp_path: Path) -> None:
+    """With ZooKeeper's the brokers' retention is nothing to look at; a table has its own."""
+    survey: Any = _Survey({"offsets.retention.minutes": "30"})
+    nodes = config(tmp_path, {"offsets": "zookeeper"}).channels
+    assert not list(check_retention(nodes, survey, 1))
+    delta = {"type": "delta", "path": str(tmp_path / "table")}
+    table = config(tmp_path, {"sink": delta}).channels
+    assert only(check_retention(table, survey, 1)).level is Level.WARNING
+    both = {**nodes, "plain": config(tmp_path).channels["flights"]}
+    assert "those of plain would be forgotten" in only(check_retention(both, survey, 1)).seen
 
 
 def test_topics_have_to_exist_and_to_have_ids(tmp_path: Path) -> None:
