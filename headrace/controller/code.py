@@ -30,18 +30,52 @@ if TYPE_CHECKING:
 _OWN = "headrace"
 
 
+@dataclass(frozen=True, slots=True)
+class _Package:
+    """What is imported afresh together.
+
+    ``portion`` is the folder that counts of a namespace package with several: what others have in
+    theirs may be anything, and need not bear to be imported twice.
+    """
+
+    name: str
+    portion: Path | None
+
+    def modules(self) -> dict[str, ModuleType]:
+        """Return what is imported of it."""
+        below = f"{self.name}."
+        return {
+            name: module
+            for name, module in tuple(sys.modules.items())
+            if name == self.name or (name.startswith(below) and not self.name.startswith(_OWN))
+            if self.portion is None or _is_in(module, self.portion)
+        }
+
+    def files(self, modules: Mapping[str, ModuleType]) -> set[Path]:
+        """Return its sources: of what was imported, and of what could be."""
+        origins = (getattr(module, "__file__", None) for module in modules.values())
+        found = {Path(origin) for origin in origins if origin is not None}
+        folders = (
+            [self.portion] if self.portion else getattr(modules.get(self.name), "__path__", ())
+        )
+        for folder in folders:
+            found |= set(Path(folder).rglob("*.py"))
+        return found
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Code:
     """The modules of one package, and the digests of its files when they were imported."""
 
-    package: str
+    package: _Package
     modules: Mapping[str, ModuleType]
     files: Mapping[Path, str]
 
     @property
     def is_stale(self) -> bool:
         """Whether a file is not what was imported. Blocks for as long as reading takes."""
-        return self.files != {path: digest(path) for path in _files(self.package, self.modules)}
+        files = self.package.files(self.modules)
+        return self.files != {path: digest(path) for path in files}
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +101,7 @@ class CodeBook:
     """Which code each channel runs, of those that want theirs followed. For one thread."""
 
     def __init__(self) -> None:
-        self._imported: dict[str, Code] = {}
+        self._imported: dict[_Package, Code] = {}
         self._of_channels: dict[str, Code] = {}
 
     def note(self, name: str, channel: ChannelConfig) -> None:
@@ -79,9 +113,9 @@ class CodeBook:
 
     def _code(self, path: str) -> Code:
         package = _package(path)
-        known, modules = self._imported.get(package), _modules(package)
+        known, modules = self._imported.get(package), package.modules()
         if known is None or known.modules != modules:
-            files = {file: digest(file) for file in _files(package, modules)}
+            files = {file: digest(file) for file in package.files(modules)}
             known = self._imported[package] = Code(package, modules, files)
         return known
 
@@ -110,8 +144,7 @@ class CodeBook:
         present = None if code is None else self._imported.get(code.package)
         if present is None or not present.is_stale:
             return Former(name, code, None)
-        for module in _modules(present.package):
-            del sys.modules[module]
+        _forget(present.package)
         for file in present.files:
             # a source that was changed within a second, and is as long, looks like the compiled one
             with suppress(OSError, NotImplementedError, ValueError):
@@ -127,30 +160,40 @@ class CodeBook:
         code = former.imported
         if code is None:
             return
-        for module in _modules(code.package):
-            del sys.modules[module]
+        _forget(code.package)
         sys.modules.update(code.modules)
+        for name, module in code.modules.items():
+            parent, _, own = name.rpartition(".")
+            if parent in sys.modules and parent not in code.modules:
+                setattr(sys.modules[parent], own, module)
         self._imported[code.package] = code
 
 
-def _package(path: str) -> str:
+def _package(path: str) -> _Package:
+    """Return what a channel's import path belongs to, which is imported."""
     module = path.partition(":")[0]
     first = module.partition(".")[0]
-    return module if first == _OWN else first
+    if first == _OWN:
+        return _Package(module, None)
+    top, found = sys.modules.get(first), sys.modules.get(module)
+    folders = [Path(folder) for folder in getattr(top, "__path__", ())]
+    if found is None or len(folders) < 2 or getattr(top, "__file__", None) is not None:  # noqa: PLR2004 - several
+        return _Package(first, None)
+    return _Package(first, next((folder for folder in folders if _is_in(found, folder)), None))
 
 
-def _modules(package: str) -> dict[str, ModuleType]:
-    return {
-        name: module
-        for name, module in tuple(sys.modules.items())
-        if name == package or (name.startswith(f"{package}.") and not package.startswith(_OWN))
-    }
+def _is_in(module: ModuleType, folder: Path) -> bool:
+    origin = getattr(module, "__file__", None)
+    return origin is not None and Path(origin).is_relative_to(folder)
 
 
-def _files(package: str, modules: Mapping[str, ModuleType]) -> set[Path]:
-    """Return the sources of a package: of what was imported, and of what could be."""
-    origins = (getattr(module, "__file__", None) for module in modules.values())
-    found = {Path(origin) for origin in origins if origin is not None}
-    for folder in getattr(modules.get(package), "__path__", ()):
-        found |= set(Path(folder).rglob("*.py"))
-    return found
+def _forget(package: _Package) -> None:
+    """Have the package imported afresh; code that has its modules goes on with them."""
+    modules = package.modules()
+    for name in modules:
+        del sys.modules[name]
+    for name in modules:
+        # a namespace that stays would give a module away as its own, and nobody would import it
+        parent, _, own = name.rpartition(".")
+        if parent in sys.modules and hasattr(sys.modules[parent], own):
+            delattr(sys.modules[parent], own)

@@ -117,6 +117,59 @@ def test_two_channels_of_a_package_share_one_import(folder: Folder) -> None:
     assert book.change("b") is None
 
 
+def test_relative_imports_in_a_subpackage_are_followed(folder: Folder) -> None:
+    """A module further down is imported afresh with all of its package, also what is above it."""
+    deep = folder.folder / "deep" / "deeper"
+    deep.mkdir(parents=True)
+    (deep.parent / "__init__.py").touch()
+    (deep / "__init__.py").touch()
+    text = "from ... import helpers\nfrom .near import near\n\n"
+    (deep / "jobs.py").write_text(text + "def work(_):\n    return helpers.helper(), near()")
+    (deep / "near.py").write_text("def near():\n    return 'near'")
+    book, path = CodeBook(), f"{PACKAGE}.deep.deeper.jobs:work"
+    assert build(book, path=path) == ("one", "near")
+    folder.helper("two")
+    (deep / "near.py").write_text("def near():\n    return 'far!'")
+    assert book.change("main") is not None
+    book.forget("main")
+    assert build(book, path=path) == ("two", "far!")
+
+
+def test_a_folder_without_init_is_followed_like_a_package(folder: Folder) -> None:
+    """Many forget it: modules beside the one that is named count, by whichever import."""
+    (folder.folder / "__init__.py").unlink()
+    folder.jobs("from . import helpers\n\ndef work(_):\n    return helpers.helper()")
+    book = CodeBook()
+    assert build(book) == "one"
+    folder.helper("two")
+    assert book.change("main") is not None
+    book.forget("main")
+    assert build(book) == "two"
+
+
+def test_what_others_have_in_a_namespace_stays(
+    folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a package in several folders only the one with the channel's code is imported afresh."""
+    (folder.folder / "__init__.py").unlink()
+    folder.jobs("from . import helpers, others\n\ndef work(_):\n    return helpers.helper()")
+    elsewhere = tmp_path / "elsewhere" / PACKAGE
+    elsewhere.mkdir(parents=True)
+    (elsewhere / "others.py").touch()
+    monkeypatch.syspath_prepend(str(tmp_path / "elsewhere"))
+    book = CodeBook()
+    assert build(book) == "one"
+    others, helpers = (sys.modules[f"{PACKAGE}.{name}"] for name in ("others", "helpers"))
+    assert {path.parent for path in book.files()} == {folder.folder}
+    folder.helper("two")
+    former = book.forget("main")
+    assert build(book) == "two"
+    assert sys.modules[f"{PACKAGE}.others"] is others
+    assert sys.modules[PACKAGE].helpers is not helpers
+    book.restore(former)
+    assert sys.modules[PACKAGE].helpers is sys.modules[f"{PACKAGE}.helpers"] is helpers
+
+
 def test_a_module_that_is_added_counts(folder: Folder) -> None:
     """What is missing may come after what needs it."""
     book = CodeBook()
