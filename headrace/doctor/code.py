@@ -22,6 +22,8 @@ def check_code(settings: config.Config) -> Iterator[Finding]:
     sys.path[:0] = [folder for folder in folders if folder not in sys.path]
     for name, channel in settings.channels.items():
         path, arguments = _called(channel)
+        if path is None:
+            continue
         try:
             load_callable(path, *arguments)
         except ImportPathError as problem:
@@ -30,8 +32,8 @@ def check_code(settings: config.Config) -> Iterator[Finding]:
             yield ok(f"code of channel {name}", path)
 
 
-def _called(channel: config.ChannelConfig) -> tuple[str, tuple[str, ...]]:
-    """Return the import path, and what is called with, if that is known."""
+def _called(channel: config.ChannelConfig) -> tuple[str | None, tuple[str, ...]]:
+    """Return the import path, if it has code, and what is called with, if that is known."""
     match channel.processor:
         case config.SparkProcessorConfig(reducer=path):
             return path, ("df", "batch")

@@ -17,10 +17,12 @@ from headrace.processors.spark import JOB_SHARE, SparkProcessor, decode, merge_l
 from headrace.spark.engine import SparkEngine
 from headrace.spark.factory import build_sink
 from headrace.spark.reducer import load_reducer
+from headrace.spark.sql import SqlReducer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from headrace.spark.reducer import Reducer
     from headrace.spark.runtime import SparkRuntime
 
 
@@ -51,11 +53,19 @@ def _spark(
     member: str,
 ) -> BatchProcessor:
     assert channel.sink is not None, "the configuration demands a sink"
-    reducer = load_reducer(chosen.reducer)
-    engine = SparkEngine(runtime, reducer, build_sink(channel.sink, member), decode(chosen))
+    engine = SparkEngine(
+        runtime, _reducer(chosen), build_sink(channel.sink, member), decode(chosen)
+    )
     return SparkProcessor(
         engine, limits=merge_limits(chosen), job_timeout=channel.batch_timeout * JOB_SHARE
     )
+
+
+def _reducer(chosen: config.SparkProcessorConfig) -> Reducer:
+    if chosen.sql is not None:
+        return SqlReducer(chosen.sql)
+    assert chosen.reducer is not None, "the configuration demands one of them"
+    return load_reducer(chosen.reducer)
 
 
 def _simple(channel: config.ChannelConfig, chosen: config.SimpleProcessorConfig) -> BatchProcessor:

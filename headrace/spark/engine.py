@@ -15,10 +15,12 @@ from headrace.errors import HeadraceError
 from headrace.spark import arrow
 from headrace.spark.decode import Decode, Decoder, undecodable_in
 from headrace.spark.failures import ReducerError, text_of
+from headrace.spark.handover import HandOver
 from headrace.spark.lane import Lane
 from headrace.spark.micro_batch import MicroBatch
 from headrace.spark.reducer import load_reducer, send_by_value
 from headrace.spark.sinks.contract import OffsetKeeper
+from headrace.spark.sql import SqlReducer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -75,16 +77,23 @@ class SparkEngine:
             self._function = load_reducer(self._reducer)
         else:
             self._function = self._reducer
-        send_by_value(self._function)
+        if not isinstance(self._function, SqlReducer):
+            send_by_value(self._function)
         try:
             self._sink.open()
             self._runtime.start()
             self._decoder = Decoder(self._decode)
+            self._check_query(self._decoder)
         except BaseException:
             self._sink.close()
             raise
         self._lane = Lane(f"spark-{channel}", self._runtime, turn)
         self._lane.start()
+
+    def _check_query(self, decoder: Decoder) -> None:
+        if isinstance(self._function, SqlReducer):
+            nothing = HandOver(self._runtime.new_session()).nothing()
+            self._function.check(decoder.apply(nothing))
 
     def decode_as(self, decode: Decode) -> None:
         """Decode the next micro-batch in another way. Any thread; the schema is as before."""

@@ -35,6 +35,10 @@ class HandOver:
         self._read_socket = context._jvm.ArrowIteratorServer  # noqa: SLF001
         self._to_frame = utils.toDataFrame
 
+    def nothing(self) -> DataFrame:
+        """Return a DataFrame with the columns of every table and no rows."""
+        return self.session.createDataFrame([], from_arrow_schema(SCHEMA))
+
     def data_frame(self, table: pa.Table) -> DataFrame:
         """Return the table as a DataFrame. Blocks while the JVM reads it, some ms for 10 MB."""
         batches = self._send(

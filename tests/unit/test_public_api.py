@@ -65,7 +65,7 @@ def test_the_example_configuration_s_code_exists(monkeypatch: pytest.MonkeyPatch
     paths = []
     for channel in load(EXAMPLES / "headrace.yaml").channels.values():
         match channel.processor:
-            case SparkProcessorConfig(reducer=path) | CustomProcessorConfig(factory=path):
+            case SparkProcessorConfig(reducer=str(path)) | CustomProcessorConfig(factory=path):
                 paths.append(path)
         match channel.sink:
             case FunctionSinkConfig(function=path):

@@ -27,8 +27,11 @@ class SparkProcessorConfig(Section):
     type: Cold[Literal["spark"]] = "spark"
     """This processor."""
 
-    reducer: Cold[ImportPath]
-    """The function reduce(df, batch), which returns a DataFrame or None."""
+    reducer: Cold[ImportPath | None] = None
+    """The function reduce(df, batch), which returns a DataFrame or None. Either this or sql."""
+
+    sql: Cold[FreeText | None] = None
+    """A query over the view batch, which has a micro-batch's records. Either this or reducer."""
 
     decode: Cold[Literal["none", "json"]] = "none"
     """How the reducer sees values: as bytes, or as typed columns decoded from JSON."""
@@ -46,7 +49,8 @@ class SparkProcessorConfig(Section):
     """Whether the channel starts anew with changed code when files of its package change."""
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield fields of decoding that lack one another."""
+        """Yield ways to reduce that are given twice or not at all, and decoding that is half."""
+        yield from self._reducing()
         if self.decode == "json" and self.ddl is None:
             yield Contradiction(("schema",), "is missing; decode: json needs the columns to decode")
         if self.decode == "none" and self.ddl is not None:
@@ -55,6 +59,19 @@ class SparkProcessorConfig(Section):
             yield Contradiction(
                 ("undecodable",), "is skip, which has no effect with decode: none; leave it out"
             )
+
+    def _reducing(self) -> Iterator[Contradiction]:
+        if self.reducer is None and self.sql is None:
+            yield Contradiction(
+                ("reducer",),
+                "is missing; give an import path such as package.module:name, or a query as sql",
+            )
+        if self.sql is None:
+            return
+        if self.reducer is not None:
+            yield Contradiction(("sql",), "is given beside reducer; give one of them")
+        if self.reload:
+            yield Contradiction(("reload",), "is true, which has no effect with sql; leave it out")
 
 
 class SimpleProcessorConfig(Section):

@@ -141,26 +141,41 @@ WORKERS = "a whole number from 1 to 256"
         ),
         (
             "processor: {type: spark}",
-            ("processor.reducer: is missing; give an import path such as package.module:name"),
+            (
+                "processor.reducer: is missing; give an import path such as package.module:name, "
+                "or a query as sql"
+            ),
+        ),
+        (
+            "processor: {type: spark, reducer: 'a:b', sql: select 1}",
+            "processor.sql: is given beside reducer; give one of them",
+        ),
+        (
+            "processor: {type: spark, sql: select 1, reload: true}",
+            "processor.reload: is true, which has no effect with sql; leave it out",
+        ),
+        (
+            "processor: {type: spark, sql: ' '}",
+            "processor.sql: ' ' is not text or null",
         ),
         (
             "processor: {type: spark, reducer: 'a.b'}",
-            ("processor.reducer: 'a.b' is not an import path such as package.module:name"),
+            "processor.reducer: 'a.b' is not an import path such as package.module:name or null",
         ),
         (
             "processor: {type: spark, reducer: 'a:b', retries: 3}",
             (
                 "processor.retries: is not a "
-                "known key; known here: type, reducer, decode, schema, undecodable, max_records, "
-                "reload"
+                "known key; known here: type, reducer, sql, decode, schema, undecodable, "
+                "max_records, reload"
             ),
         ),
         (
             "processor: {type: spark, reducer: 'a:b', ddl: a INT}",
             (
                 "processor.ddl: is not a "
-                "known key; known here: type, reducer, decode, schema, undecodable, max_records, "
-                "reload"
+                "known key; known here: type, reducer, sql, decode, schema, undecodable, "
+                "max_records, reload"
             ),
         ),
         (
