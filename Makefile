@@ -11,6 +11,7 @@ PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 BENCHMARKS ?= passthrough spark
 UPGRADE ?=
 ONLY_SLOW ?=
+SESSION_TIMEOUT ?=
 
 help: ## show these targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -23,9 +24,9 @@ test: ## run the tests: without servers, against real servers, and with faults
 	$(SET_UP) test
 	@$(PYTEST) -m "not slow"
 
-test-all: ## run the tests that take long as well (ONLY_SLOW=1: only those)
+test-all: ## run the tests that take long as well (ONLY_SLOW=1: only those; SESSION_TIMEOUT: seconds)
 	$(SET_UP) test-all
-	@$(PYTEST) $(if $(ONLY_SLOW),-m slow)
+	@$(PYTEST) $(if $(ONLY_SLOW),-m slow) $(if $(SESSION_TIMEOUT),--session-timeout $(SESSION_TIMEOUT))
 
 check: ## check style, types and layers
 	$(SET_UP) check
