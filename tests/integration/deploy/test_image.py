@@ -20,7 +20,7 @@ from tests.integration.deploy.images import ROOT, Images, require_builder
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(2400)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
 IMAGE = "localhost/headrace"
 
@@ -39,10 +39,11 @@ def by_key(df, batch):
 @pytest.fixture(scope="module")
 def images() -> Iterator[Images]:
     """A store with the image in it."""
-    require_builder()
     # podman takes no folder whose name is longer than 50 characters
-    images = Images(Path(tempfile.mkdtemp(prefix="image-")))
+    directory = Path(tempfile.mkdtemp(prefix="image-"))
+    images = Images(directory)
     try:
+        require_builder(directory)
         images.base("localhost/base")
         images.build(IMAGE, BASE="localhost/base")
         yield images
