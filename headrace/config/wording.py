@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 from headrace.config.expand import Expanded
@@ -21,6 +22,9 @@ MASK = "***"
 #: Longer values are cut: the place says where to find them.
 _MAX_QUOTED = 60
 
+#: A reference that holds nothing but a name, neither a default nor text beside it.
+_NAME_ALONE = re.compile(r"\$\{(?:file:)?[^}:]*\}")
+
 #: Python refuses to write numbers of thousands of digits, which YAML reads in base 16.
 _MAX_BITS = 128
 
@@ -37,10 +41,11 @@ def subject(value: Any, *, secret: bool = False) -> str:
     """Return what a sentence about a value begins with.
 
     Text from references is named as it was written, because what it expands to may be a secret
-    that was put in a wrong place.
+    that was put in a wrong place. In a secret's place a default, and text around, may be one too.
     """
     if isinstance(value, Expanded):
-        return f"{value.source} expands to something that"
+        told = not secret or _NAME_ALONE.fullmatch(value.source)
+        return f"{_cut(value.source) if told else MASK} expands to something that"
     tells = isinstance(value, (str, int, float)) and not isinstance(value, bool)
     return MASK if secret and tells else quoted(value)
 
@@ -56,10 +61,14 @@ def quoted(value: Any) -> str:
     if isinstance(value, (int, float)):
         return str(value)
     if isinstance(value, str):
-        rest = "..." if len(value) > _MAX_QUOTED else ""
-        return f"'{printable(value[:_MAX_QUOTED])}{rest}'"
+        return f"'{_cut(value)}'"
     name = "list" if isinstance(value, (list, tuple)) else "mapping"
     return f"an empty {name}" if value in ([], (), {}) else f"a {name}"
+
+
+def _cut(text: str) -> str:
+    rest = "..." if len(text) > _MAX_QUOTED else ""
+    return f"{printable(text[:_MAX_QUOTED])}{rest}"
 
 
 def printable(text: str) -> str:

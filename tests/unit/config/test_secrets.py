@@ -127,6 +127,18 @@ def test_secrets_reach_those_who_need_them(tmp_path: Path) -> None:
             ),
         ),
         (
+            "kafka: '${PASSWORD}'",
+            "kafka (line 1): ${PASSWORD} expands to something that is not a mapping",
+        ),
+        (
+            "kafka: '${PASSWORD:-hunter2}'",
+            "kafka (line 1): *** expands to something that is not a mapping",
+        ),
+        (
+            "kafka: |\n  sasl: {username: '${PASSWORD}', password: hunter2}\n",
+            "kafka (line 1): *** expands to something that is not a mapping",
+        ),
+        (
             "zookeeper: {hosts: 'a,${PASSWORD}'}",
             (
                 "zookeeper.hosts[1] (line 1): a,${PASSWORD} expands to something that is not "
