@@ -116,9 +116,8 @@ def test_cells_may_show_lag_or_owner(stage: Stage, visits: Visits) -> None:
     stage.process = large()
     page = visits.open(stage.url)
     page.click("#color-by button:has-text('owner')")
-    legend = page.inner_text(".legend").split("\n")
-    assert "mill-1 (this process)" in legend
     # owners come with the list of members, which the page does not wait for
+    until(page, lambda: "mill-1 (this process)" in page.inner_text(".legend").split("\n"))
     until(page, lambda: page.locator(".cells [data-shade=owner-1]").count() == 333)
     page.click(".legend button:has-text('mill-2')")
     until(page, lambda: page.inner_text("#shown") == "333 of 1,000 partitions")
@@ -263,12 +262,17 @@ def test_a_hidden_page_asks_for_nothing(stage: Stage, visits: Visits) -> None:
     }"""
     page.evaluate(hide, "hidden")
     # what is under way when the page is hidden may end
-    page.wait_for_timeout(2500)
+    until(page, lambda: _asks_for_nothing(page, stage))
     before = len(stage.asked)
-    page.wait_for_timeout(4500)
-    assert len(stage.asked) == before
     page.evaluate(hide, "visible")
     until(page, lambda: len(stage.asked) > before)
+
+
+def _asks_for_nothing(page: Page, stage: Stage) -> bool:
+    """Watch for three times as long as a page that is seen leaves between two questions."""
+    before = len(stage.asked)
+    page.wait_for_timeout(6000)
+    return len(stage.asked) == before
 
 
 def test_text_from_outside_never_becomes_markup(stage: Stage, visits: Visits) -> None:

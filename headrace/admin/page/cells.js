@@ -128,14 +128,17 @@ function legendButton(first, onPick) {
 function topicCells(topic) {
   const cells = make("div", { class: "cells", role: "img" });
   const element = make("div", { class: "topic" }, make("span", { class: "topic-name" }, topic), cells);
+  let group = null;
   element.fill = (partitions, groupOf) => {
+    // cells outlive this call, and the owners that it knows
+    group = groupOf;
     change(cells, {
       "data-numbered": String(partitions.length <= NUMBERED),
-      "aria-label": `${topic}: ${counted(partitions, groupOf).map((group) => `${whole(group.count)} ${group.text}`).join(", ")}`,
+      "aria-label": `${topic}: ${counted(partitions, groupOf).map(({ count, text }) => `${whole(count)} ${text}`).join(", ")}`,
     });
     each(cells, partitions, (partition) => partition.key, (partition) => {
       const cell = make("i", { class: "cell", "data-name": partition.name }, String(partition.number));
-      return updating(cell, (current) => change(cell, { ...groupOf(current).attributes, title: describe(current) }));
+      return updating(cell, (current) => change(cell, { ...group(current).attributes, title: describe(current) }));
     });
   };
   return element;

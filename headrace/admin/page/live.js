@@ -40,7 +40,7 @@ export class Live {
     this._busy = false;
     this._asking = new Set();
     this._newest = { history: null, event: 0 };
-    document.addEventListener("visibilitychange", () => document.hidden || this.now());
+    document.addEventListener("visibilitychange", () => (document.hidden ? clearTimeout(this._timer) : this.now()));
     window.addEventListener("online", () => this.now());
     window.addEventListener("pageshow", () => this.now());
   }
