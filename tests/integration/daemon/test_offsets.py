@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
     from tests.integration.daemon.rig import Site
 
+#: Seconds for a run that starts a Spark of its own and ends, on a busy machine.
+RUN = 180.0
 
 _LOGGED = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \[")
 
@@ -89,7 +91,7 @@ def operator(site: Site) -> Operator:
 def read_up(site: Site, document: dict[str, Any]) -> None:
     """Have a daemon read what is there."""
     daemon = site.daemon(document).start("--until", "latest")
-    assert daemon.wait() == 0, daemon.text()
+    assert daemon.running.wait(RUN) == 0, daemon.text()
 
 
 def test_the_console_script_has_the_commands(operator: Operator) -> None:
@@ -300,7 +302,7 @@ def test_offsets_in_a_delta_table_move_as_well(operator: Operator) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(480)
 def test_a_spark_channel_follows_the_table_s_offset_after_a_reset(site: Site) -> None:
     """Two bounded runs with a reset between them: records behind the new offset come again."""
     (site.directory / "reducers.py").write_text(
