@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import ssl
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +12,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from headrace.admin.access import Rules
 from headrace.admin.app import create_app
+from headrace.admin.certificate import Certificate
 from headrace.admin.loglevels import LogLevels
 from headrace.admin.rates import INTERVAL, Rates
 from headrace.admin.tokens import Folder
@@ -20,12 +20,13 @@ from headrace.clock import SYSTEM_CLOCK, Clock, Deadline
 from headrace.errors import StartError
 
 if TYPE_CHECKING:
+    import ssl
     from asyncio import Transport
 
     from fastapi import FastAPI
 
     from headrace.admin.ports import Controller, Deployment, Process
-    from headrace.config import AdminConfig, AdminTls
+    from headrace.config import AdminConfig
 
 log = structlog.get_logger(__name__)
 
@@ -37,6 +38,9 @@ MOST_REQUESTS = 64
 
 #: Seconds until a connection that says nothing is closed.
 KEEP_ALIVE = 30
+
+#: Tenths of a second between two looks at the certificate, which may have been renewed.
+LOOK_TICKS = 50
 
 #: Seconds in which the server has to listen.
 START_TIMEOUT = 10.0
@@ -73,11 +77,11 @@ class AdminServer:
             log_levels=self._log_levels,
             clock=clock,
         )
-        context = None if config.tls is None else _tls(config.tls)
+        certificate = None if config.tls is None else Certificate(config.tls)
         listening = _listen(config)
         self.port: int = listening.getsockname()[1]
         self.url = _url(config, self.port)
-        self._server = uvicorn.Server(_settings(app, context))
+        self._server = _Server(app, certificate)
         self._stopping = Event()
         self._threads = [
             Thread(target=self._serve, args=[listening], name="admin", daemon=True),
@@ -162,6 +166,20 @@ def _subject(certificate: dict[str, Any]) -> str:
     return str(names.get("commonName") or (others[0] if others else "without a name"))
 
 
+class _Server(uvicorn.Server):
+    """Looks at its certificate now and then, on the thread that makes connections."""
+
+    def __init__(self, app: FastAPI, certificate: Certificate | None) -> None:
+        super().__init__(_settings(app, None if certificate is None else certificate.context))
+        self._certificate = certificate
+
+    async def on_tick(self, counter: int) -> bool:
+        """Go on, ten times a second, until the end."""
+        if self._certificate is not None and counter % LOOK_TICKS == 0:
+            self._certificate.look()
+        return await super().on_tick(counter)
+
+
 def _settings(app: FastAPI, context: ssl.SSLContext | None) -> uvicorn.Config:
     """Return the server's settings; logs go where all of ours go, and accesses nowhere."""
     settings = uvicorn.Config(
@@ -194,27 +212,6 @@ def _listen(config: AdminConfig) -> socket.socket:
         f"the admin API cannot be served on {config.host}:{ports[-1]}: {failure.strerror}; choose "
         "another admin.port, 0 for a free one, or admin.enabled: false"
     ) from failure
-
-
-def _tls(config: AdminTls) -> ssl.SSLContext:
-    password = config.key_password
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    try:
-        context.load_cert_chain(
-            config.certificate_file,
-            config.key_file,
-            # an empty one, because None has OpenSSL ask on the terminal
-            "" if password is None else password.get_secret_value(),
-        )
-        if config.client_ca_file is not None:
-            context.load_verify_locations(config.client_ca_file)
-            context.verify_mode = ssl.CERT_OPTIONAL
-    except (OSError, ssl.SSLError) as error:
-        raise StartError(
-            f"admin.tls cannot be used: {error}; check its files and key_password"
-        ) from error
-    return context
 
 
 def _url(config: AdminConfig, port: int) -> str:

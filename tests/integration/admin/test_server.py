@@ -19,6 +19,7 @@ from headrace.clock import Deadline
 from headrace.config import load
 from headrace.errors import StartError
 from headrace.local.ports import LOOPBACK, free_port
+from tests.unit.channel.in_memory import eventually
 from tests.unit.config.support import CHANNELS
 
 if TYPE_CHECKING:
@@ -150,6 +151,38 @@ def test_a_certificate_counts_as_the_token_and_its_name_stands_in_the_log(
     assert bare.stops == ["certificate ann from 127.0.0.1"]
     (change,) = [line for line in lines if line["event"] == "admin_change"]
     assert change["proof"] == "certificate ann"
+
+
+def test_a_renewed_certificate_is_shown_without_a_restart(
+    serve: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half of a renewal changes nothing: the former goes on until certificate and key fit."""
+    monkeypatch.setattr(module, "LOOK_TICKS", 1)
+    former, other = Authority(tmp_path), tmp_path / "other"
+    other.mkdir()
+    renewed = Authority(other)
+    whole = (other / "server.pem").read_text()
+    files = "certificate_file: server.pem, key_file: key.pem"
+    (tmp_path / "key.pem").write_text((tmp_path / "server.pem").read_text())
+    served = serve(f"{{port: 0, tls: {{{files}}}}}")
+
+    def answers(authority: Authority) -> bool:
+        with httpx.Client(verify=authority.client(None), trust_env=False) as client:
+            try:
+                return client.get(f"{served.server.url}/health/live").is_success
+            except httpx.TransportError:
+                return False
+
+    assert answers(former)
+    with capture_logs() as lines:
+        (tmp_path / "server.pem").write_text(whole)
+        eventually(lambda: "admin_certificate_refused" in [line["event"] for line in lines])
+        assert answers(former)
+        assert not answers(renewed)
+        (tmp_path / "key.pem").write_text(whole)
+        eventually(lambda: "admin_certificate_renewed" in [line["event"] for line in lines])
+    assert answers(renewed)
+    assert not answers(former)
 
 
 def test_a_certificate_of_another_authority_is_not_let_in(serve: Any, tmp_path: Path) -> None:
