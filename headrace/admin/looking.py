@@ -18,7 +18,7 @@ from headrace.config import guarantee
 from headrace.config.show import document
 from headrace.coordinators.group_nodes import read_nodes
 from headrace.logs import recent_events
-from headrace.metrics import group_conditions
+from headrace.metrics import Summary
 from headrace.stacks import thread_stacks
 from headrace.version import VERSION
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from headrace.clock import Clock
     from headrace.coordinators.layout import MemberDocument
     from headrace.logs import RecentEvent
-    from headrace.metrics import PartitionReading
+    from headrace.metrics import ChannelSummary, PartitionReading
 
 
 class Lookout:
@@ -77,6 +77,9 @@ class Lookout:
 
     def channel(self, channel: InboundKafkaChannel) -> d.ChannelStatus:
         """Return one channel."""
+        return self._channel(channel, Summary(self._controller.metrics).channel(channel.name))
+
+    def _channel(self, channel: InboundKafkaChannel, done: ChannelSummary) -> d.ChannelStatus:
         activities, pauses = channel.activities(), channel.pauses
         config, promise = channel.config, guarantee(channel.config)
         return d.ChannelStatus(
@@ -92,16 +95,16 @@ class Lookout:
             paused=any(pause.partition is None for pause in pauses),
             pauses=[pause_status(pause) for pause in pauses],
             skips=[skip_status(skip) for skip in channel.skips],
-            totals=self._totals(channel.name, activities),
+            totals=self._totals(channel.name, activities, done),
             stages=[
                 d.StageStatus(stage=s.name, per_s=s.per_s, mean_s=s.mean_s, busy=s.busy)
-                for s in self._rates.stages(channel.name)
+                for s in self._rates.stages(channel.name, done)
             ],
             threads=[
                 d.ThreadsStatus(role=role, parts=parts)
-                for role, parts in self._rates.threads(channel.name).items()
+                for role, parts in self._rates.threads(channel.name, done).items()
             ],
-            conditions=group_conditions(self._controller.metrics, channel.name),
+            conditions=done.conditions,
             partitions=self._partitions(channel, activities),
         )
 
@@ -176,7 +179,8 @@ class Lookout:
         return [channel for _, channel in sorted(dict(self._controller.channels).items())]
 
     def _channels(self) -> list[d.ChannelStatus]:
-        return [self.channel(channel) for channel in self._sorted()]
+        summary = Summary(self._controller.metrics)
+        return [self._channel(each, summary.channel(each.name)) for each in self._sorted()]
 
     def _process_status(self) -> d.ProcessStatus:
         return d.ProcessStatus(
@@ -213,16 +217,14 @@ class Lookout:
             cores=reading.cores,
         )
 
-    def _totals(self, name: str, activities: list[Activity]) -> d.Totals:
-        metrics = self._controller.metrics
-        records = metrics.total(metrics.records, channel=name)
+    def _totals(self, name: str, activities: list[Activity], done: ChannelSummary) -> d.Totals:
         return d.Totals(
-            records=int(records),
-            records_per_s=self._rates.of_channel(name, records),
-            skipped_records=int(metrics.total(metrics.skipped, channel=name)),
-            errors=int(metrics.total(metrics.errors, channel=name)),
-            commit_failures=int(metrics.total(metrics.commit_failures, channel=name)),
-            rebalances=int(metrics.total(metrics.rebalances, channel=name)),
+            records=int(done.records),
+            records_per_s=self._rates.of_channel(name, done.records),
+            skipped_records=int(done.skipped),
+            errors=int(done.errors),
+            commit_failures=int(done.commit_failures),
+            rebalances=int(done.rebalances),
             lag=sum(lag_of(each) or 0 for each in activities),
             held_bytes=sum(each.held_bytes for each in activities),
             partitions=dict(Counter(PartitionState(each.state) for each in activities)),

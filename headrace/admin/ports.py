@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
+from headrace.zookeeper.protocol import SessionView
 from headrace.zookeeper.reading import NodeReader
 
 if TYPE_CHECKING:
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from headrace.controller.reports import ConfigStatus, ReloadReport
     from headrace.metrics import Metrics
     from headrace.spark.runtime import SparkReading
-    from headrace.zookeeper.protocol import SessionState
 
 
 class Phase(Enum):
@@ -31,23 +31,8 @@ class Phase(Enum):
     """It finishes what is out, commits, and gives everything back."""
 
 
-class SessionReading(NodeReader, Protocol):
-    """What is read of the ZooKeeper session."""
-
-    @property
-    def state(self) -> SessionState:
-        """The state as last heard of."""
-        ...
-
-    @property
-    def session_id(self) -> int | None:
-        """The present session, None while there is no connection."""
-        ...
-
-    @property
-    def session_timeout(self) -> float:
-        """Seconds agreed on with the servers at the last connect."""
-        ...
+class SessionReading(SessionView, NodeReader, Protocol):
+    """What is read of the ZooKeeper session, and of the nodes through it."""
 
 
 class Controller(Protocol):

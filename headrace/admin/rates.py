@@ -8,13 +8,13 @@ from itertools import pairwise
 from threading import Lock
 from typing import TYPE_CHECKING
 
-from headrace.metrics import stage_totals, thread_totals
+from headrace.metrics import Summary
 
 if TYPE_CHECKING:
     from headrace.admin.ports import Controller
     from headrace.channel.activity import Activity
     from headrace.clock import Clock
-    from headrace.metrics import StageTotal
+    from headrace.metrics import ChannelSummary, StageTotal
     from headrace.thread_time import Activity as Doing
     from headrace.thread_time import Role
 
@@ -92,7 +92,7 @@ class Rates:
     def sample(self) -> None:
         """Take note of where every channel stands. Does not block."""
         now, time = self._clock.monotonic(), self._clock.time()
-        metrics = self._controller.metrics
+        summary = Summary(self._controller.metrics)
         channels = dict(self._controller.channels)
         positions: dict[_Held, int] = {}
         samples: dict[str, Sample] = {}
@@ -100,14 +100,15 @@ class Rates:
         for name, channel in channels.items():
             activities = channel.activities()
             positions |= {_held(each): each.position for each in activities}
-            totals[name] = self._totals_of(name)
+            done = summary.channel(name)
+            totals[name] = Totals(now, done.stages, done.threads)
             samples[name] = Sample(
                 now,
                 time,
-                metrics.total(metrics.records, channel=name),
+                done.records,
                 sum(lag_of(a) or 0 for a in activities),
-                metrics.total(metrics.batches, channel=name),
-                tuple((stage, each.seconds) for stage, each in totals[name].stages.items()),
+                done.batches,
+                tuple((stage, each.seconds) for stage, each in done.stages.items()),
             )
         with self._lock:
             self._positions.append((now, positions))
@@ -116,12 +117,6 @@ class Rates:
             for name, sample in samples.items():
                 self._channels.setdefault(name, deque(maxlen=KEPT)).append(sample)
                 self._totals.setdefault(name, deque(maxlen=WINDOW + 1)).append(totals[name])
-
-    def _totals_of(self, name: str) -> Totals:
-        metrics = self._controller.metrics
-        return Totals(
-            self._clock.monotonic(), stage_totals(metrics, name), thread_totals(metrics, name)
-        )
 
     def of_channel(self, name: str, records: float) -> float:
         """Return records a second over the last minute, up to now, where there are ``records``."""
@@ -141,20 +136,21 @@ class Rates:
                     return _rate(activity.position - positions[held], now - at)
         return 0.0
 
-    def stages(self, name: str) -> list[StageRate]:
-        """Return how the stages of a channel did over the last minute, up to now."""
-        before, now = self._minute(name)
+    def stages(self, name: str, done: ChannelSummary) -> list[StageRate]:
+        """Return how the stages of a channel did over the last minute, up to what is ``done``."""
+        before, now = self._minute(name, done)
         return [
             _stage(stage, total, before.stages.get(stage), now.at - before.at)
             for stage, total in now.stages.items()
         ]
 
-    def threads(self, name: str) -> dict[Role, dict[Doing, float]]:
+    def threads(self, name: str, done: ChannelSummary) -> dict[Role, dict[Doing, float]]:
         """Return what part of the last minute the threads of each role spent on what.
 
-        The parts of a role make 1, or a little less or more where a thread has begun or ended.
+        The minute ends with what is ``done``. The parts of a role make 1, or a little less or more
+        where a thread has begun or ended.
         """
-        before, now = self._minute(name)
+        before, now = self._minute(name, done)
         spent: dict[Role, dict[Doing, float]] = {}
         for (role, doing), seconds in now.threads.items():
             spent.setdefault(role, {})[doing] = max(
@@ -162,9 +158,9 @@ class Rates:
             )
         return {role: _parts(each) for role, each in spent.items()}
 
-    def _minute(self, name: str) -> tuple[Totals, Totals]:
+    def _minute(self, name: str, done: ChannelSummary) -> tuple[Totals, Totals]:
         """Return what was a minute ago, or at the first sample, and what is."""
-        now = self._totals_of(name)
+        now = Totals(self._clock.monotonic(), done.stages, done.threads)
         with self._lock:
             kept = self._totals.get(name)
             return (kept[0] if kept else now), now

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Response
@@ -14,7 +15,7 @@ from headrace.admin.problems import described, unknown
 from headrace.metrics import CONTENT_TYPE, metrics_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Mapping
 
     from fastapi.params import Depends
 
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from headrace.channel.channel import InboundKafkaChannel
     from headrace.clock import Clock
 
+    _Responses = dict[int | str, dict[str, Any]]
+
 AfterTime = Annotated[
     AwareDatetime | None, Query(description="Leaves out what was until then; null: nothing.")
 ]
@@ -30,6 +33,25 @@ AfterNumber = Annotated[
     int, Query(ge=0, description="Leaves out what has this number or a lower one.")
 ]
 ChannelName = Annotated[str, Path(description="The channel's name in the configuration.")]
+
+_UNHEALTHY: _Responses = {503: {"model": d.Health, "description": "It is not; reasons says why"}}
+_TEXT: _Responses = {200: {"content": {"text/plain": {"schema": {"type": "string"}}}}}
+
+
+@dataclass(frozen=True, slots=True)
+class _Endpoint:
+    """What is got at a path: who answers, and what the document says of it.
+
+    ``statuses`` are refusals that are described everywhere in the same way; ``more`` is for
+    FastAPI.
+    """
+
+    path: str
+    answer: Callable[..., Any]
+    summary: str
+    statuses: tuple[int, ...] = ()
+    responses: _Responses = field(default_factory=dict)
+    more: Mapping[str, Any] = field(default_factory=dict)
 
 
 def find_channel(controller: Controller, name: str) -> InboundKafkaChannel:
@@ -86,47 +108,34 @@ class Reads:
     def router(self, bearer: Depends, is_guarded: Callable[[str], bool]) -> APIRouter:
         """Return the endpoints; ``bearer`` goes to those that are guarded, by path."""
         router = APIRouter()
-
-        def add(path: str, endpoint: Any, summary: str, *statuses: int, **more: Any) -> None:
+        for each in self._endpoints():
             router.add_api_route(
-                path,
-                endpoint,
+                each.path,
+                each.answer,
                 methods=["GET"],
-                summary=summary,
-                responses=described(*statuses) | more.pop("responses", {}),
-                dependencies=[bearer] if is_guarded(path) else None,
-                **more,
+                summary=each.summary,
+                responses=described(*each.statuses) | each.responses,
+                dependencies=[bearer] if is_guarded(each.path) else None,
+                **each.more,
             )
-
-        look = self._lookout
-        v1 = "/api/v1"
-        add(f"{v1}/status", look.status, "Everything about the process")
-        add(f"{v1}/channels", look.channels, "The channels")
-        add(f"{v1}/channels/{{name}}", self.channel, "One channel", 404, 422)
-        add(
-            f"{v1}/channels/{{name}}/partitions",
-            self.partitions,
-            "The partitions of one channel",
-            404,
-            422,
-        )
-        add(f"{v1}/members", look.members, "The members of each group", 503)
-        add(f"{v1}/history", self.history, "The last hour in numbers", 422)
-        add(f"{v1}/events", self.events, "What happened lately", 422)
-        add(f"{v1}/config", look.config, "The configuration, secrets masked")
-        add(f"{v1}/stacks", look.stacks, "What every thread and partition is doing")
-        unhealthy = {503: {"model": d.Health, "description": "It is not; reasons says why"}}
-        add("/health/live", self.live, "Whether it makes progress", responses=unhealthy)
-        add("/health/ready", self.ready, "Whether it does its work", responses=unhealthy)
-        text = {200: {"content": {"text/plain": {"schema": {"type": "string"}}}}}
-        add(
-            "/metrics",
-            self.metrics,
-            "The metrics for Prometheus",
-            responses=text,
-            response_class=Response,
-        )
         return router
+
+    def _endpoints(self) -> Iterator[_Endpoint]:
+        look, channel = self._lookout, "/api/v1/channels/{name}"
+        yield _Endpoint("/api/v1/status", look.status, "Everything about the process")
+        yield _Endpoint("/api/v1/channels", look.channels, "The channels")
+        yield _Endpoint(channel, self.channel, "One channel", (404, 422))
+        title = "The partitions of one channel"
+        yield _Endpoint(f"{channel}/partitions", self.partitions, title, (404, 422))
+        yield _Endpoint("/api/v1/members", look.members, "The members of each group", (503,))
+        yield _Endpoint("/api/v1/history", self.history, "The last hour in numbers", (422,))
+        yield _Endpoint("/api/v1/events", self.events, "What happened lately", (422,))
+        yield _Endpoint("/api/v1/config", look.config, "The configuration, secrets masked")
+        yield _Endpoint("/api/v1/stacks", look.stacks, "What every thread and partition is doing")
+        yield _Endpoint("/health/live", self.live, "Whether it makes progress", (), _UNHEALTHY)
+        yield _Endpoint("/health/ready", self.ready, "Whether it does its work", (), _UNHEALTHY)
+        title = "The metrics for Prometheus"
+        yield _Endpoint("/metrics", self.metrics, title, (), _TEXT, {"response_class": Response})
 
 
 def _health(reasons: list[str], response: Response) -> d.Health:

@@ -12,20 +12,19 @@ from headrace.metrics.server import (
     omit_creation_times,
     read_metrics,
 )
-from headrace.metrics.summaries import StageTotal, group_conditions, stage_totals, thread_totals
+from headrace.metrics.summaries import ChannelSummary, StageTotal, Summary
 
 __all__ = [
     "CONTENT_TYPE",
+    "ChannelSummary",
     "MetricSpec",
     "Metrics",
     "MetricsServer",
     "PartitionReading",
     "Sample",
     "StageTotal",
-    "group_conditions",
+    "Summary",
     "metrics_text",
     "omit_creation_times",
     "read_metrics",
-    "stage_totals",
-    "thread_totals",
 ]

@@ -256,16 +256,6 @@ class Metrics:
         """Return the time accounts of the threads that run now."""
         return tuple(self._threads.times.values())
 
-    @staticmethod
-    def total(counter: Counter, **labels: str) -> float:
-        """Return the sum of a counter over everything that has these labels."""
-        return sum(
-            sample.value
-            for family in counter.collect()
-            for sample in family.samples
-            if sample.name.endswith("_total") and labels.items() <= sample.labels.items()
-        )
-
     @contextmanager
     def stage(self, channel: str, stage: str) -> Iterator[None]:
         """Measure the block as one observation of ``stage``."""

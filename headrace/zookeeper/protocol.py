@@ -28,18 +28,8 @@ class SessionState(Enum):
     """Closed by us or refused for good by the servers: nothing comes after it."""
 
 
-class Session(Protocol):
-    """One ZooKeeper session and its successors in the same process.
-
-    Every operation blocks for at most the operation time-out, on any thread but the client's own.
-    It raises the errors of ``headrace.zookeeper.errors``: those that say what the servers
-    answered; ``OutcomeUnknownError`` when they did not; ``SessionClosedError`` when nothing will
-    ever be answered again. Paths are absolute, below the chroot.
-
-    Callbacks, of listeners and of watches, run on the client's thread: they only enqueue. A watch
-    is called once, after the next change or when the connection ends; asking again with an equal
-    callback does not add a second call.
-    """
+class SessionView(Protocol):
+    """What a session says of itself. Any thread; nothing blocks."""
 
     @property
     def state(self) -> SessionState:
@@ -55,6 +45,20 @@ class Session(Protocol):
     def session_timeout(self) -> float:
         """Seconds agreed on with the servers at the last connect."""
         ...
+
+
+class Session(SessionView, Protocol):
+    """One ZooKeeper session and its successors in the same process.
+
+    Every operation blocks for at most the operation time-out, on any thread but the client's own.
+    It raises the errors of ``headrace.zookeeper.errors``: those that say what the servers
+    answered; ``OutcomeUnknownError`` when they did not; ``SessionClosedError`` when nothing will
+    ever be answered again. Paths are absolute, below the chroot.
+
+    Callbacks, of listeners and of watches, run on the client's thread: they only enqueue. A watch
+    is called once, after the next change or when the connection ends; asking again with an equal
+    callback does not add a second call.
+    """
 
     def listen(self, callback: Callable[[SessionState], None]) -> None:
         """Have ``callback`` told of every change of state from now on."""

@@ -27,8 +27,11 @@ SECRETS = (TOKEN, "hush")
 #: Refusals that come before a request reaches what the document describes.
 AT_THE_DOOR = {"400", "401", "403", "404", "405", "408", "411", "413", "415", "421", "422"}
 
+#: What JSON has of them.
+FLOATS = st.floats(allow_nan=False, allow_infinity=False)
+
 ANYTHING = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(CHARACTERS, max_size=8),
+    st.none() | st.booleans() | st.integers() | FLOATS | st.text(CHARACTERS, max_size=8),
     lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner),
     max_leaves=4,
 )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from headrace.admin.rates import INTERVAL, KEPT, Rates
 from headrace.logs.recent import keep
+from headrace.metrics import Summary
 from headrace.testing import FakeClock
 from headrace.thread_time import Activity, Role
 
@@ -35,7 +36,8 @@ def test_a_point_has_what_was_done_since_the_one_before(scene: Scene) -> None:
     (point,) = rates.history()["member"]
     assert (point.records_per_s, point.batches_per_s) == (10.0, 2.0)
     assert point.busy["reduce"] == 0.5
-    stages = {stage.name: stage for stage in rates.stages("member")}
+    done = Summary(metrics).channel("member")
+    stages = {stage.name: stage for stage in rates.stages("member", done)}
     assert (stages["reduce"].per_s, stages["reduce"].mean_s) == (0.2, 2.5)
 
 
@@ -69,7 +71,8 @@ def test_a_time_without_a_zone_is_refused(scene: Scene) -> None:
 def test_threads_time_is_told_in_parts(scene: Scene) -> None:
     """Each role's parts make a whole."""
     rates = _sampled(scene, FakeClock(), 1)
-    parts = rates.threads("member")
+    done = Summary(scene.controller.metrics).channel("member")
+    parts = rates.threads("member", done)
     assert parts.keys() == {Role.FETCHER, Role.WORKER, Role.COMMITTER}
     assert Activity.IDLE in parts[Role.WORKER]
     assert 0.99 < sum(parts[Role.WORKER].values()) < 1.01
