@@ -132,6 +132,7 @@ def test_what_was_lost_bars_the_way_until_its_node_is_seen_to_be_gone(group: Gro
     """A claim that is over may have left its owner node, and whoever waits must know that."""
     a = group.join("a")
     group.run()
+    a.channel.gives_back = False
     a.member.leave_out({partition(3)})
     a.session.suspend()
     group.run(8)
