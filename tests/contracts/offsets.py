@@ -13,7 +13,8 @@ from headrace.coordinators.layout import GroupPaths
 from headrace.kafka.ports import Refusal, StoredOffset
 from tests.brokers import stored_offset
 from tests.contracts.kafka_world import WAIT
-from tests.contracts.registry import GROUP, INFO, lease
+from tests.contracts.members import GROUP, INFO
+from tests.contracts.registry import lease
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -14,8 +14,8 @@ from headrace.records import TopicPartition
 from headrace.zookeeper.session import ZooKeeperSession
 from headrace.zookeeper.settings import ZooKeeperSettings
 from tests.brokers import Broker
+from tests.contracts.members import GROUP
 from tests.contracts.offsets import MANY, OffsetStoreContract, World, Zombies
-from tests.contracts.registry import GROUP
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,7 +9,8 @@ from headrace.clock import Deadline
 from headrace.coordinators.zookeeper_registry import ZooKeeperRegistry
 from headrace.zookeeper.session import ZooKeeperSession
 from headrace.zookeeper.settings import ZooKeeperSettings
-from tests.contracts.registry import GROUP, RegistryContract, World
+from tests.contracts.members import GROUP, World
+from tests.contracts.registry import RegistryContract
 from tests.sessions import expire
 
 if TYPE_CHECKING:

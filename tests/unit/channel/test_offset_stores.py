@@ -7,8 +7,8 @@ import pytest
 from headrace.coordinators.offset_nodes import ZooKeeperOffsetStore
 from headrace.records import TopicPartition
 from headrace.testing import InMemoryBroker, InMemoryRegistry, InMemoryZooKeeper
+from tests.contracts.members import GROUP
 from tests.contracts.offsets import MANY, OffsetStoreContract, World, Zombies
-from tests.contracts.registry import GROUP
 
 if TYPE_CHECKING:
     from headrace.coordinators.registry import Registry

@@ -10,17 +10,8 @@ from headrace.coordinators.claims import Release
 from headrace.coordinators.layout import EpochDocument
 from headrace.coordinators.registry import MembershipLostError, RegistryUnavailableError
 from headrace.testing import InMemoryRegistry, InMemoryZooKeeper
-from tests.contracts.registry import (
-    GROUP,
-    INFO,
-    P0,
-    PATHS,
-    RegistryContract,
-    World,
-    claimed,
-    lease,
-    released,
-)
+from tests.contracts.members import GROUP, INFO, P0, PATHS, World
+from tests.contracts.registry import RegistryContract, claimed, lease, released
 
 
 class InMemoryWorld:
