@@ -90,7 +90,8 @@ class BufferConfig(Section):
     """What a channel may hold in memory."""
 
     max_bytes: Hot[Annotated[int, Size(1)]] = 128 * MIB
-    """Records fetched and not yet answered, the objects around them counted."""
+    """Records fetched and not yet answered, the objects around them counted. In the quarter of it
+    that the Kafka client fetches ahead, keys and values alone are."""
 
 
 class PauseConfig(Section):
