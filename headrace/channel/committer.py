@@ -160,13 +160,18 @@ class Committer:
         time = self._metrics.thread_time(self._channel, Role.COMMITTER)
         try:
             while not self._stopping.is_set():
-                interval = self._interval() or 1.0
-                flushed = self._wake.wait(min(interval, CHECK_INTERVAL))
+                flushed = self._wake.wait(self.until_next_turn())
                 with time.during(Activity.COMMIT):
                     self.turn(flushed=flushed)
         finally:
             self._metrics.forget_thread(time)
             self._store.close()
+
+    def until_next_turn(self) -> float:
+        """Return the seconds to the next look at what is stored or the next commit, if sooner."""
+        interval = self._interval() or 1.0
+        commit_in = self._commit_at - self._clock.monotonic()
+        return min(interval, CHECK_INTERVAL, commit_in if commit_in > 0 else interval)
 
     def turn(self, *, flushed: bool) -> None:
         """Do what is due: look at what is stored, and commit what is staged. Blocks.

@@ -38,10 +38,11 @@ class Bench:
         self.metrics = Metrics()
         self.lost: list[tuple[OwnedPartition, Refusal]] = []
         self.topics = KnownTopics(Subscription(("events",)))
+        self.interval = 1.0
         self.committer = Committer(
             self.store,
             self.topics,
-            interval=lambda: 1.0,
+            interval=lambda: self.interval,
             touch=lambda _: None,
             lose=lambda owned, refusal: self.lost.append((owned, refusal)),
             metrics=self.metrics,
@@ -90,6 +91,17 @@ def bench(broker: InMemoryBroker, clock: FakeClock) -> Bench:
 def owned(own: Callable[..., OwnedPartition]) -> OwnedPartition:
     """P0 under epoch 1, with a lease that lasts."""
     return own(session_timeout=SESSION)
+
+
+def test_a_turn_comes_when_a_commit_is_due(bench: Bench) -> None:
+    """An interval that is no multiple of the looks at what is stored is kept all the same."""
+    bench.interval = CHECK_INTERVAL + 3.0
+    bench.committer.turn(flushed=True)
+    assert bench.committer.until_next_turn() == CHECK_INTERVAL
+    bench.clock.advance(CHECK_INTERVAL)
+    assert bench.committer.until_next_turn() == pytest.approx(3.0)
+    bench.clock.advance(4.0)
+    assert bench.committer.until_next_turn() == CHECK_INTERVAL
 
 
 @pytest.mark.parametrize(
