@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from math import sin
@@ -102,12 +103,27 @@ def _partition(made: Made, topic: str, number: int, index: int) -> d.PartitionSt
     )
 
 
+#: Of each stage how often in a second, and for how many seconds on average.
+_STAGES = (
+    ("on_next_batch", 41, 0.0008),
+    ("arrow", 6.2, 0.0041),
+    ("reduce", 6.2, 0.0713),
+    ("sink_commit", 6.2, 0.0244),
+    ("commit", 1.0, 0.0031),
+)
+
+#: What part of the time the threads of each role spend on what.
+_THREADS = {
+    Role.FETCHER: {Activity.FETCH: 0.11, Activity.IDLE: 0.89},
+    Role.WORKER: {Activity.PROCESS: 0.04, Activity.WAIT: 0.01, Activity.IDLE: 0.95},
+    Role.LANE: {Activity.SPARK: 0.44, Activity.COMMIT: 0.15, Activity.IDLE: 0.41},
+    Role.COMMITTER: {Activity.COMMIT: 0.01, Activity.IDLE: 0.99},
+}
+
+
 def channel_of(made: Made) -> d.ChannelStatus:
     """Return the channel as the status has it."""
     partitions = [_partition(made, *each, index) for index, each in enumerate(_own(made))]
-    states = dict.fromkeys((p.state for p in partitions), 0)
-    for each in partitions:
-        states[each.state] += 1
     rests = any(p.topic is None for p in made.pauses) or made.state is ChannelState.FAILED
     return d.ChannelStatus(
         name=made.name,
@@ -127,44 +143,34 @@ def channel_of(made: Made) -> d.ChannelStatus:
         paused=any(p.topic is None for p in made.pauses),
         pauses=list(made.pauses),
         skips=[],
-        totals=d.Totals(
-            records=812_334_120,
-            records_per_s=0 if rests else made.records_per_s,
-            skipped_records=2,
-            errors=sum(each.attempts for each in partitions) + 3,
-            commit_failures=0,
-            rebalances=4,
-            lag=sum(each.lag or 0 for each in partitions),
-            held_bytes=sum(each.held_bytes for each in partitions),
-            partitions=states,
-        ),
-        stages=[
-            d.StageStatus(
-                stage=stage,
-                per_s=0 if rests else per,
-                mean_s=None if rests else mean,
-                busy=0 if rests else round(per * mean, 4),
-            )
-            for stage, per, mean in (
-                ("on_next_batch", 41, 0.0008),
-                ("arrow", 6.2, 0.0041),
-                ("reduce", 6.2, 0.0713),
-                ("sink_commit", 6.2, 0.0244),
-                ("commit", 1.0, 0.0031),
-            )
-        ],
-        threads=[
-            d.ThreadsStatus(role=role, parts=parts)
-            for role, parts in (
-                (Role.FETCHER, {Activity.FETCH: 0.11, Activity.IDLE: 0.89}),
-                (Role.WORKER, {Activity.PROCESS: 0.04, Activity.WAIT: 0.01, Activity.IDLE: 0.95}),
-                (Role.LANE, {Activity.SPARK: 0.44, Activity.COMMIT: 0.15, Activity.IDLE: 0.41}),
-                (Role.COMMITTER, {Activity.COMMIT: 0.01, Activity.IDLE: 0.99}),
-            )
-        ],
+        totals=_totals(partitions, 0 if rests else made.records_per_s),
+        stages=[_at_rest(each[0]) if rests else _stage(*each) for each in _STAGES],
+        threads=[d.ThreadsStatus(role=role, parts=parts) for role, parts in _THREADS.items()],
         conditions={"unowned": made.unowned} if made.unowned else {},
         partitions=partitions,
     )
+
+
+def _totals(partitions: list[d.PartitionStatus], records_per_s: float) -> d.Totals:
+    return d.Totals(
+        records=812_334_120,
+        records_per_s=records_per_s,
+        skipped_records=2,
+        errors=sum(each.attempts for each in partitions) + 3,
+        commit_failures=0,
+        rebalances=4,
+        lag=sum(each.lag or 0 for each in partitions),
+        held_bytes=sum(each.held_bytes for each in partitions),
+        partitions=dict(Counter(each.state for each in partitions)),
+    )
+
+
+def _stage(stage: str, per_s: float, mean_s: float) -> d.StageStatus:
+    return d.StageStatus(stage=stage, per_s=per_s, mean_s=mean_s, busy=round(per_s * mean_s, 4))
+
+
+def _at_rest(stage: str) -> d.StageStatus:
+    return d.StageStatus(stage=stage, per_s=0, mean_s=None, busy=0)
 
 
 def point_of(made: Made, number: int) -> lately.HistoryPoint:

@@ -230,39 +230,15 @@ def failing() -> Process:
         state=ChannelState.FAILED,
         failure="the sink views is gone: /data/clicks cannot be written (No space left on device)",
     )
+    failed = {"channel": "clicks", "error": clicks.failure}
+    unowned = {"channel": "flights", "partitions": "flights-0, flights-1"}
+    where = {"channel": "flights", "topic": "flights", "partition": 12, "epoch": 3}
+    tried = {**where, "error": error, "attempts": 14}
     events = [
         *_USUAL,
-        (
-            62,
-            "channel_failed",
-            "error",
-            Subject.LIFE,
-            1,
-            {"channel": "clicks", "error": clicks.failure},
-        ),
-        (
-            41,
-            "partitions_unowned",
-            "warning",
-            Subject.GROUP,
-            1,
-            {"channel": "flights", "partitions": "flights-0, flights-1"},
-        ),
-        (
-            4,
-            "processor_error",
-            "warning",
-            Subject.WORK,
-            14,
-            {
-                "channel": "flights",
-                "topic": "flights",
-                "partition": 12,
-                "epoch": 3,
-                "error": error,
-                "attempts": 14,
-            },
-        ),
+        (62, "channel_failed", "error", Subject.LIFE, 1, failed),
+        (41, "partitions_unowned", "warning", Subject.GROUP, 1, unowned),
+        (4, "processor_error", "warning", Subject.WORK, 14, tried),
     ]
     problem = "channels.clicks.batch.max_record: unknown key; did you mean max_records?"
     config = _summary(ReloadOutcome.REJECTED, problems=[problem])

@@ -36,18 +36,7 @@ def test_a_claim_of_which_no_answer_came_is_cleared_and_made_anew(
     cable = Cable(int(zookeeper_hosts.rpartition(":")[2]))
     group = make_group(zookeeper_hosts, session_timeout=6)
     theirs = replace(group, zookeeper_hosts=cable.address)
-    prepare, parted = ClaimNodes._claiming, list[Cable]()
-
-    def part(
-        nodes: ClaimNodes, claims: Collection[Claim], fresh: Collection[TopicPartition]
-    ) -> list[list[Operation]]:
-        operations = prepare(nodes, claims, fresh)
-        if not parted and group.partition(1) in {claim.partition for claim in claims}:
-            parted.append(cable)
-            fault(cable)
-        return operations
-
-    monkeypatch.setattr(ClaimNodes, "_claiming", part)
+    _before_claiming(monkeypatch, group.partition(1), lambda: fault(cable))
     notes = Notes()
     try:
         with theirs.running(notes):
@@ -65,6 +54,23 @@ def test_a_claim_of_which_no_answer_came_is_cleared_and_made_anew(
         theirs.close()
     assert notes.epochs == {group.partition(0): [1], group.partition(1): [2]}
     assert set(notes.values.values()) == {1}
+
+
+def _before_claiming(
+    monkeypatch: pytest.MonkeyPatch, partition: TopicPartition, function: Callable[[], None]
+) -> None:
+    """Have a function called once, before the claim of a partition is sent."""
+    prepare, waiting = ClaimNodes._claiming, [function]
+
+    def claiming(
+        nodes: ClaimNodes, claims: Collection[Claim], fresh: Collection[TopicPartition]
+    ) -> list[list[Operation]]:
+        operations = prepare(nodes, claims, fresh)
+        if waiting and partition in {claim.partition for claim in claims}:
+            waiting.pop()()
+        return operations
+
+    monkeypatch.setattr(ClaimNodes, "_claiming", claiming)
 
 
 def _takes(group: Group) -> bool:

@@ -128,11 +128,8 @@ def test_a_frozen_group_coordinator_delays_commits_and_no_delivery(
             frozen.resume()
         eventually(lambda: group.stored() == [StoredOffset(10, 1)])
         where = {"topic": group.topic}
-        eventually(
-            lambda: (
-                metric(controller, "commit_failures_total", **where) == len(log.of("commit_failed"))
-            )
-        )
+        failed = "commit_failures_total"
+        eventually(lambda: metric(controller, failed, **where) == len(log.of("commit_failed")))
         told = metric(controller, "processor_errors_total", error="CommitFailedError", **where)
         assert told == len(notes.errors)
     group.close()

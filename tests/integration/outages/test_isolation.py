@@ -82,10 +82,7 @@ def test_an_isolated_member_stops_before_the_other_begins(
             group.produce(10, *numbers, start=10)
             with group.running(other, "other"):
                 eventually(lambda: group.stored(*numbers) == [StoredOffset(20, 2)] * 2)
-                for number in numbers:
-                    where = {"topic": group.topic, "partition": number}
-                    log.expect("claim_lost", channel="main", reason="lease_over", epoch=1, **where)
-                    log.expect("partition_claimed", epoch=2, clean_end=False, **where)
+                _taken_over(log, group, numbers)
                 alone.wait(lambda: _all_told(alone, "lost"))
                 assert alone.values.total() == 20
                 assert not alone.assigned
@@ -101,6 +98,13 @@ def test_an_isolated_member_stops_before_the_other_begins(
     assert alone.epochs[back] == [1, 3]
     assert list(other.epochs.values()) == [[2], [2]]
     _delivered_once(alone, other, 60)
+
+
+def _taken_over(log: Log, group: Group, numbers: tuple[int, ...]) -> None:
+    for number in numbers:
+        where = {"topic": group.topic, "partition": number}
+        log.expect("claim_lost", channel="main", reason="lease_over", epoch=1, **where)
+        log.expect("partition_claimed", epoch=2, clean_end=False, **where)
 
 
 def test_an_answer_that_comes_after_the_lease_moves_no_offset(

@@ -82,9 +82,7 @@ def test_a_process_that_stood_still_does_nothing_under_its_old_claims(
     ):
         assert process.stdin is not None
         history = History(store, group, numbers)
-        told: list[tuple[str, int, int, int]] = []
-        while [what for what, *_ in told].count("batch") < 2:
-            told.append(next(events))
+        told = _until_two_batches(events)
         process.send_signal(signal.SIGSTOP)
         process.stdin.write("answer\n")
         process.stdin.flush()
@@ -104,15 +102,26 @@ def test_a_process_that_stood_still_does_nothing_under_its_old_claims(
     if offsets != "kafka" or not repaired:
         assert not history.went_back()
     _did_no_harm(told, numbers)
-    still = log_in(group.directory / "still.log")
+    _lost_and_joined_anew(log_in(group.directory / "still.log"), log, group, numbers)
+    assert all(notes.records[group.partition(n)][:20] == list(range(20)) for n in numbers)
+    assert set(notes.values.values()) == {1}
+
+
+def _until_two_batches(
+    events: Iterator[tuple[str, int, int, int]],
+) -> list[tuple[str, int, int, int]]:
+    told: list[tuple[str, int, int, int]] = []
+    while [what for what, *_ in told].count("batch") < 2:
+        told.append(next(events))
+    return told
+
+
+def _lost_and_joined_anew(still: Log, log: Log, group: Group, numbers: tuple[int, ...]) -> None:
     for number in numbers:
         where = {"topic": group.topic, "partition": number}
         log.expect("partition_claimed", epoch=2, clean_end=False, **where)
         still.expect("claim_lost", channel="main", epoch=1, **where)
     assert len(still.of("member_joined")) == 2
-    for number in numbers:
-        assert notes.records[group.partition(number)][:20] == list(range(20))
-    assert set(notes.values.values()) == {1}
 
 
 def _did_no_harm(told: list[tuple[str, int, int, int]], numbers: tuple[int, ...]) -> None:
