@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
@@ -26,6 +26,13 @@ WAIT = 30.0
 
 #: Room for a record of 1 MB and what is around it, the client's own default being just below.
 _PRODUCER = {"message.max.bytes": 2_000_000, "linger.ms": 0}
+
+#: What a broker answers while the group's coordinator is being chosen, or is another one now.
+_COORDINATOR_MOVES = {
+    KafkaError.NOT_COORDINATOR,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,10 +115,21 @@ class Broker:
         _done(self._admin.delete_records([where]).values())
 
     def commit(self, group: str, partition: Partition, offset: int, metadata: str = "") -> None:
-        """Commit for a group as some other program would."""
-        with Consumer({**self._properties, "group.id": group}) as consumer:
-            where = TopicPartition(partition.topic, partition.partition, offset, metadata=metadata)
-            consumer.commit(offsets=[where], asynchronous=False)
+        """Commit for a group as some other program would.
+
+        A coordinator that is just being chosen is asked again.
+        """
+        where = TopicPartition(partition.topic, partition.partition, offset, metadata=metadata)
+        deadline = Deadline.after(WAIT)
+        while True:
+            try:
+                with Consumer({**self._properties, "group.id": group}) as consumer:
+                    consumer.commit(offsets=[where], asynchronous=False)
+            except KafkaException as error:
+                if deadline.expired or error.args[0].code() not in _COORDINATOR_MOVES:
+                    raise
+            else:
+                return
 
     def committed(self, group: str, *partitions: Partition) -> list[Stored | None]:
         """Return a group's offsets."""
