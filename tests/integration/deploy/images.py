@@ -31,7 +31,7 @@ BOOTSTRAP_TIMEOUT = 600.0
 TRIVIAL_TIMEOUT = 120.0
 
 #: Bytes of disk for the base, the image and the layers of both.
-NEEDED_SPACE = 8e9
+NEEDED_SPACE = 10e9
 
 #: A container may not have more than we have, where we are in one ourselves; and a health check
 #: that runs by itself takes a systemd.
