@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.unit.admin.conftest import bare, scene, stage
+from tests.unit.admin.conftest import bare, scene, stage, usual_levels
 
-__all__ = ["bare", "scene", "stage"]
+__all__ = ["bare", "scene", "stage", "usual_levels"]

@@ -173,7 +173,7 @@ class Daemon:
         *lines, _ = self.text().split("\n")
         return [json.loads(line) for line in lines]
 
-    def wait_event(self, name: str) -> dict[str, Any]:
+    def wait_event(self, name: str, seconds: float = WAIT) -> dict[str, Any]:
         """Wait for an event."""
 
         def look() -> dict[str, Any] | None:
@@ -181,7 +181,7 @@ class Daemon:
             assert found or self.running.poll() is None, self.text()
             return found[0] if found else None
 
-        event = wait_for(look, Deadline.after(WAIT))
+        event = wait_for(look, Deadline.after(seconds))
         assert event is not None, self.text()
         return event
 

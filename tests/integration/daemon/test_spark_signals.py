@@ -148,7 +148,7 @@ def test_a_stop_does_not_wait_for_a_session_in_another_ones_place(site: Site) ->
     file = site.directory / "config.yaml"
     file.write_text(json.dumps(document), encoding="utf-8")
     daemon = site.daemon(document).start(config=file)
-    daemon.wait_event("controller_started")
+    daemon.wait_event("controller_started", START)
     document["spark"]["warm_up"] = 1000
     file.write_text(json.dumps(document), encoding="utf-8")
     daemon.signal(signal.SIGHUP)
