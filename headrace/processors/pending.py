@@ -150,10 +150,14 @@ class OpenBatches:
             with self._changed:
                 del self._jobs[name]
 
-    def jobs_of(self, pending: PendingBatch) -> list[str]:
-        """Return the running jobs that the batch is part of."""
+    def jobs_of(self, answer: Future[BatchResponse]) -> list[str]:
+        """Return the running jobs that the batch with this answer is part of."""
         with self._changed:
-            return [name for name, batches in self._jobs.items() if pending in batches]
+            return [
+                name
+                for name, batches in self._jobs.items()
+                if any(pending.future is answer for pending in batches)
+            ]
 
     def fail(self, pending: PendingBatch, error: BaseException) -> None:
         """Fail one batch, and withdraw what follows it in its partition."""

@@ -103,7 +103,8 @@ class SparkProcessor(BatchProcessor):
         """Prepare the batch and queue it. Returns at once; the lane completes the future."""
         with self.context.metrics.stage(self.context.channel, "arrow"):
             pending = PendingBatch(batch, self._engine.prepare(batch))
-        pending.future.add_done_callback(lambda _: self._on_done(pending))
+        # it is given the future only: with the batch it would keep itself, and the records, alive
+        pending.future.add_done_callback(self._on_done)
         self._open.put(pending)
         return pending.future
 
@@ -158,7 +159,7 @@ class SparkProcessor(BatchProcessor):
         if self._runner is not None:
             self._runner.forget()
 
-    def _on_done(self, pending: PendingBatch) -> None:
+    def _on_done(self, answer: Future[BatchResponse]) -> None:
         """Cancel the job that a withdrawn batch is part of: its result could not be committed."""
-        for name in self._open.jobs_of(pending):
+        for name in self._open.jobs_of(answer):
             self._engine.cancel(name)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import gc
+import weakref
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,6 +12,7 @@ from headrace.records import TopicPartition
 from headrace.spark.sinks.contract import CommitConflictError, PartitionCommit
 
 if TYPE_CHECKING:
+    from headrace.records import Batch
     from headrace.spark.micro_batch import MicroBatch
 
 from tests.unit.processors.spark_bench import ADVANCE, Bench, error_of
@@ -25,6 +28,31 @@ def test_batches_of_several_partitions_become_one_commit(bench: Bench) -> None:
     assert bench.engine.stored_ranges == [[(0, 0, 20), (1, 0, 10), (2, 40, 50)]]
     assert [job.records for job in bench.engine.jobs] == [40]
     assert bench.engine.discarded == []
+
+
+def test_an_answered_batch_is_freed_at_once(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was prepared of a batch does not wait for the cyclic collector, which looks seldom."""
+
+    class Table:
+        """Stands for the columns of a batch."""
+
+    tables: list[weakref.ref[Table]] = []
+
+    def prepare(_batch: Batch) -> Table:
+        table = Table()
+        tables.append(weakref.ref(table))
+        return table
+
+    monkeypatch.setattr(bench.engine, "prepare", prepare)
+    gc.disable()
+    try:
+        bench.send(0)
+        bench.send(1)
+        bench.turn()
+        bench.turn()  # lets go of what the last turn had in hand
+        assert [table() for table in tables] == [None, None]
+    finally:
+        gc.enable()
 
 
 def test_the_sinks_identity_goes_with_each_offset(bench: Bench) -> None:
