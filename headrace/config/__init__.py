@@ -35,12 +35,14 @@ from headrace.config.model.processor import (
 )
 from headrace.config.model.root import Config, LoggingConfig, MetricsConfig, ReloadConfig
 from headrace.config.model.sink import (
+    KEEPS_OFFSETS,
     ConsoleSinkConfig,
     DeltaSinkConfig,
     FunctionSinkConfig,
     JsonLinesSinkConfig,
     NoopSinkConfig,
     SinkConfig,
+    SqlSinkConfig,
 )
 from headrace.config.model.spark import SparkConfig
 from headrace.config.model.tls import KafkaTls, ZooKeeperTls
@@ -49,6 +51,7 @@ from headrace.config.model.zookeeper import ZooKeeperConfig, ZooKeeperDigest, Zo
 from headrace.config.show import show
 
 __all__ = [
+    "KEEPS_OFFSETS",
     "AdminConfig",
     "AdminTls",
     "BatchConfig",
@@ -85,6 +88,7 @@ __all__ = [
     "SinkConfig",
     "SparkConfig",
     "SparkProcessorConfig",
+    "SqlSinkConfig",
     "StaticCoordinatorConfig",
     "TracingConfig",
     "ZooKeeperConfig",

@@ -11,7 +11,7 @@ from headrace.config.model.processor import (
     SimpleProcessorConfig,
     SparkProcessorConfig,
 )
-from headrace.config.model.sink import DeltaSinkConfig
+from headrace.config.model.sink import DeltaSinkConfig, SqlSinkConfig
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -70,6 +70,11 @@ def _base(channel: ChannelConfig) -> tuple[Delivery, str]:
         return (
             Delivery.EXACTLY_ONCE,
             "the Delta table takes rows and offsets in one transaction and refuses repetitions",
+        )
+    if isinstance(sink, SqlSinkConfig):
+        return (
+            Delivery.EXACTLY_ONCE,
+            "the database takes rows and offsets in one transaction and refuses repetitions",
         )
     name = "" if sink is None else f"{sink.type} "
     return (

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.config.accepted import accepted, choices
 from headrace.config.expand import Expanded
+from headrace.config.kinds.secrets import has_password
 from headrace.config.places import Place, fields, locate
 from headrace.config.wording import either, quoted, subject
 
@@ -53,9 +54,15 @@ def _problems(detail: ErrorDetails, root: type[Section]) -> Iterator[Problem]:
         case "union_tag_invalid":
             yield (*place.steps, "type"), _bad_type(place, value)
         case "refused":
-            yield place.steps, f"{subject(value, secret=place.secret)} {detail['msg']}"
+            yield place.steps, f"{_subject(place, value)} {detail['msg']}"
         case _:
-            yield place.steps, f"{subject(value, secret=place.secret)} {_is_not(place, value)}"
+            yield place.steps, f"{_subject(place, value)} {_is_not(place, value)}"
+
+
+def _subject(place: Place, value: Any) -> str:
+    """Return the value for a sentence; a URL with a password is masked wherever it stands."""
+    secret = place.secret or (isinstance(value, str) and has_password(value))
+    return subject(value, secret=secret)
 
 
 def _is_not(place: Place, value: Any) -> str:

@@ -18,6 +18,7 @@ LIBRARIES = (
     "py4j",
     "pyspark",
     "spark",
+    "sqlalchemy",
     "urllib3",
     "uvicorn",
     "watchfiles",

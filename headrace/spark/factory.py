@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from headrace import config
+from headrace.errors import StartError
 from headrace.spark.settings import SparkSettings
 from headrace.spark.sinks.console import ConsoleSink
 from headrace.spark.sinks.delta import DeltaSink
@@ -27,11 +28,14 @@ def build_sink(section: config.SinkConfig, member: str) -> Sink[Any]:
     """Build what a Spark channel's ``sink`` describes, for a member of this name.
 
     Raises:
-        ConfigError: the path cannot be used.
+        ConfigError: the path or the url cannot be used.
+        StartError: the sink takes an extra that is not installed.
     """
     match section:
         case config.DeltaSinkConfig(path=path, partition_by=columns):
             return DeltaSink(path, partition_by=columns, member=member)
+        case config.SqlSinkConfig():
+            return _sql_sink(section, member)
         case config.JsonLinesSinkConfig(path=path):
             return JsonLinesSink(path)
         case config.ConsoleSinkConfig(rows=rows):
@@ -40,6 +44,25 @@ def build_sink(section: config.SinkConfig, member: str) -> Sink[Any]:
             return NoopSink()
         case config.FunctionSinkConfig():
             raise AssertionError("the configuration refuses a function for a Spark processor")
+
+
+def _sql_sink(section: config.SqlSinkConfig, member: str) -> Sink[Any]:
+    try:
+        from headrace.spark.sinks.sql import SqlSink, WriteMode  # noqa: PLC0415 - an extra
+    except ImportError as error:
+        raise StartError(
+            f"the sink of table {section.table} takes SQLAlchemy, which is not installed "
+            f"({error}); pip install 'headrace[sql]'"
+        ) from error
+    return SqlSink(
+        section.url.get_secret_value(),
+        section.table,
+        password=None if section.password is None else section.password.get_secret_value(),
+        mode=WriteMode(section.mode),
+        key=section.key,
+        offsets_table=section.offsets_table,
+        member=member,
+    )
 
 
 def _text(value: object) -> str:

@@ -55,6 +55,11 @@ def looks_secret(key: str) -> bool:
     return _SECRET_KEY.search(key) is not None
 
 
+def has_password(text: str) -> bool:
+    """Whether a URL with a password is in the text."""
+    return _URL_WITH_PASSWORD.search(text) is not None
+
+
 def is_secret(value: Any) -> TypeGuard[SecretStr | Secret[Any]]:
     """Whether the value is wrapped as a secret."""
     return isinstance(value, (SecretStr, Secret))
@@ -73,7 +78,7 @@ def conceal(value: Any, key: str = "") -> Any:
     from_file = isinstance(value, Expanded) and value.from_file
     hidden = from_file or looks_secret(key)
     if isinstance(value, str):
-        hidden = hidden or _URL_WITH_PASSWORD.search(value) is not None
+        hidden = hidden or has_password(value)
         return SecretStr(str(value)) if hidden else str(value)
     if hidden and isinstance(value, (int, float)) and not isinstance(value, bool):
         return Secret(value)

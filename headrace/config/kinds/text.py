@@ -62,6 +62,7 @@ Group = Annotated[
         r"(?!\.{1,2}$)(?![\s])[^/\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff]{1,249}(?<!\s)",
     ),
 ]
+SqlTable = Annotated[str, Text("a table name, or schema.table", r"[^\s.]+(?:\.[^\s.]+)?")]
 ImportPath = Annotated[
     str, Text("an import path such as package.module:name", rf"{_DOTTED}:{_DOTTED}")
 ]

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
+from headrace.config.contradiction import Contradiction
+from headrace.config.kinds.databases import DatabaseUrl, scheme_of
 from headrace.config.kinds.paths import LocalPath, PathOrUrl
 from headrace.config.kinds.scalars import Count
-from headrace.config.kinds.text import Distinct, FreeText, ImportPath
+from headrace.config.kinds.secrets import SecretValue
+from headrace.config.kinds.text import Distinct, FreeText, ImportPath, SqlTable
 from headrace.config.model.base import Cold, Section
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+#: The databases whose rows can be replaced by key.
+_UPSERTING = ("postgresql", "sqlite")
 
 
 class DeltaSinkConfig(Section):
@@ -23,6 +32,51 @@ class DeltaSinkConfig(Section):
 
     partition_by: Cold[Annotated[tuple[FreeText, ...], Distinct]] = ()
     """The columns that a new table is partitioned by."""
+
+
+class SqlSinkConfig(Section):
+    """A table of a database, which takes rows and offsets in one transaction: headrace[sql]."""
+
+    type: Cold[Literal["sql"]] = "sql"
+    """This sink."""
+
+    url: Cold[DatabaseUrl]
+    """The database, as SQLAlchemy has it; shown masked, because it may hold a password."""
+
+    password: Cold[SecretValue | None] = None
+    """The password, in place of one in the url, where it would have to be percent-encoded."""
+
+    table: Cold[SqlTable]
+    """The table that rows go to, which is there already."""
+
+    mode: Cold[Literal["append", "upsert"]] = "append"
+    """Whether rows are added, or take the place of those with the same key."""
+
+    key: Cold[Annotated[tuple[FreeText, ...], Distinct]] = ()
+    """The columns of a primary key or unique constraint, for mode: upsert."""
+
+    offsets_table: Cold[SqlTable] = "headrace_offsets"
+    """The table that offsets go to, made where it is missing."""
+
+    def contradictions(self) -> Iterator[Contradiction]:
+        """Yield a mode and a key that do not fit, and a mode that the database does not have."""
+        scheme = scheme_of(self.url)
+        if self.mode == "append" and self.key:
+            yield Contradiction(("key",), "has no effect with mode: append; leave it out")
+        if self.mode == "upsert" and not self.key:
+            yield Contradiction(
+                ("key",), "is missing; mode: upsert takes the columns that make a row unique"
+            )
+        if self.mode == "upsert" and scheme not in _UPSERTING:
+            yield Contradiction(
+                ("mode",),
+                f"is upsert, which takes {' or '.join(_UPSERTING)}, and the url begins with "
+                f"{scheme}; use mode: append",
+            )
+        if self.offsets_table == self.table:
+            yield Contradiction(
+                ("offsets_table",), "is the table that rows go to; name another one"
+            )
 
 
 class JsonLinesSinkConfig(Section):
@@ -63,13 +117,21 @@ class FunctionSinkConfig(Section):
 
 
 SinkConfig = Annotated[
-    DeltaSinkConfig | JsonLinesSinkConfig | ConsoleSinkConfig | NoopSinkConfig | FunctionSinkConfig,
+    DeltaSinkConfig
+    | SqlSinkConfig
+    | JsonLinesSinkConfig
+    | ConsoleSinkConfig
+    | NoopSinkConfig
+    | FunctionSinkConfig,
     Field(discriminator="type"),
 ]
 
 #: The types of sinks that fit each type of processor; a custom processor has its own.
 FITTING: dict[str, tuple[str, ...]] = {
-    "spark": ("delta", "jsonl", "console", "noop"),
+    "spark": ("delta", "sql", "jsonl", "console", "noop"),
     "simple": ("function",),
     "custom": (),
 }
+
+#: The sinks that keep offsets, by which a start goes.
+KEEPS_OFFSETS = (DeltaSinkConfig, SqlSinkConfig)

@@ -13,6 +13,7 @@ from headrace.spark.sinks.contract import Guarantee, Sink
 from headrace.spark.sinks.delta import DeltaSink
 from headrace.spark.sinks.jsonl import JsonLinesSink
 from headrace.spark.sinks.noop import NoopSink
+from headrace.spark.sinks.sql import SqlSink, WriteMode
 from tests.contracts.sinks import (
     ROWS,
     ExactlyOnceContract,
@@ -23,6 +24,7 @@ from tests.contracts.sinks import (
     micro_batch,
     share,
 )
+from tests.unit.spark.sinks.sql_tables import Base
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -55,6 +57,42 @@ class TestDelta(ExactlyOnceContract):
     def place(self, tmp_path: Path) -> Place:
         """Return a folder whose name needs care in a URI."""
         return DeltaPlace(tmp_path / "a table, 100% ü")
+
+
+class SqlPlace:
+    """A SQLite file with a table."""
+
+    def __init__(self, path: Path, **options: Any) -> None:
+        self.base = Base(path)
+        self.options = options
+        self.base.run('CREATE TABLE "a table, 100% ü" (id BIGINT PRIMARY KEY, name TEXT)')
+
+    def sink(self) -> Sink[Any]:
+        """Return a sink on the table."""
+        return SqlSink(self.base.url, "a table, 100% ü", **self.options)
+
+    def rows(self) -> list[Row]:
+        """Read the table as any other reader does."""
+        found = self.base.run('SELECT id, name FROM "a table, 100% ü"')
+        return [{"id": number, "name": name} for number, name in found]
+
+
+class TestSqlAppend(ExactlyOnceContract):
+    """The contract on a table whose rows are added to."""
+
+    @pytest.fixture
+    def place(self, tmp_path: Path) -> Place:
+        """Return a table whose name needs quotes."""
+        return SqlPlace(tmp_path / "base.db")
+
+
+class TestSqlUpsert(ExactlyOnceContract):
+    """The contract on a table whose rows are replaced by key."""
+
+    @pytest.fixture
+    def place(self, tmp_path: Path) -> Place:
+        """Return a table whose name needs quotes."""
+        return SqlPlace(tmp_path / "base.db", mode=WriteMode.UPSERT, key=["id"])
 
 
 class JsonLinesPlace:

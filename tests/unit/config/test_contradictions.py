@@ -182,7 +182,7 @@ def test_spark_properties_do_not_repeat_fields(tmp_path: Path, name: str, senten
 _SPARK = {"type": "spark", "reducer": "a:b"}
 _SIMPLE = {"type": "simple"}
 _CUSTOM = {"type": "custom", "factory": "a:b"}
-_FITS_SPARK = "does not fit the spark processor; it takes delta, jsonl, console or noop"
+_FITS_SPARK = "does not fit the spark processor; it takes delta, sql, jsonl, console or noop"
 _FITS_SIMPLE = "does not fit the simple processor; it takes function"
 _FITS_NONE = "does not fit the custom processor; it takes none, so leave it out"
 
@@ -192,7 +192,7 @@ _FITS_NONE = "does not fit the custom processor; it takes none, so leave it out"
     [
         (
             {"sink": None},
-            ("sink is missing; the spark processor takes delta, jsonl, console or noop"),
+            ("sink is missing; the spark processor takes delta, sql, jsonl, console or noop"),
         ),
         ({"sink": "a:b"}, f"sink is of type function, which {_FITS_SPARK}"),
         (

@@ -12,6 +12,9 @@ JSON = SPARK | {"decode": "json", "schema": "a INT"}
 DELTA = {"type": "delta", "path": "t"}
 DELTA_REASON = "the Delta table takes rows and offsets in one transaction and refuses repetitions"
 
+SQL = {"type": "sql", "url": "postgresql://u:p@h/d", "table": "t"}
+SQL_REASON = "the database takes rows and offsets in one transaction and refuses repetitions"
+
 
 @pytest.mark.parametrize(
     ("fields", "expected"),
@@ -28,6 +31,7 @@ DELTA_REASON = "the Delta table takes rows and offsets in one transaction and re
                 "a batch that failed 3 times is left out"
             ),
         ),
+        ({"processor": SPARK, "sink": SQL}, f"exactly-once: {SQL_REASON}"),
         *(
             (
                 {"processor": SPARK, "sink": sink},

@@ -193,12 +193,15 @@ WORKERS = "a whole number from 1 to 256"
         ("max_in_flight: 17", "max_in_flight: 17 is not a whole number from 1 to 16"),
         (
             "sink: 5",
-            ("sink: 5 is not a mapping with type: delta, jsonl, console, noop or function or null"),
+            (
+                "sink: *** is not a mapping with type: delta, sql, jsonl, console, noop or "
+                "function or null"
+            ),
         ),
         (
             "sink: consol",
             (
-                "sink.type: 'consol' is not delta, jsonl, console, noop or function; "
+                "sink.type: 'consol' is not delta, sql, jsonl, console, noop or function; "
                 "did you mean console?"
             ),
         ),
@@ -209,7 +212,7 @@ WORKERS = "a whole number from 1 to 256"
         ),
         (
             "sink: {path: x}",
-            ("sink.type: is missing; give delta, jsonl, console, noop or function"),
+            ("sink.type: is missing; give delta, sql, jsonl, console, noop or function"),
         ),
         (
             "sink: {type: delta, path: x, partition_by: [a, a]}",

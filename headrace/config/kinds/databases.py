@@ -1,0 +1,52 @@
+"""URLs of databases, as SQLAlchemy has them. They may hold a password, so they never print."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Annotated
+
+from pydantic import AfterValidator, SecretStr, ValidationInfo
+
+from headrace.config.kinds.secrets import SecretText
+from headrace.config.origin import origin_of
+
+_SCHEME = re.compile(r"(?P<dialect>[a-z][a-z0-9_]*)(\+[a-z0-9_]+)?://")
+_SQLITE_FILE = re.compile(r"sqlite(\+[a-z0-9_]+)?:///")
+
+
+@dataclass(frozen=True, slots=True)
+class _UrlText(SecretText):
+    """Text that is to be a URL."""
+
+    @property
+    def accepted(self) -> str:
+        """What is accepted."""
+        return "a URL such as postgresql+psycopg://user@host/database"
+
+
+_KIND = _UrlText()
+
+
+def _checked(url: SecretStr, info: ValidationInfo) -> SecretStr:
+    """Return the URL; a relative file of SQLite starts from the configuration's folder."""
+    text = url.get_secret_value()
+    if _SCHEME.match(text) is None:
+        raise _KIND.not_accepted()
+    match = _SQLITE_FILE.match(text)
+    file = text[match.end() :] if match else ""
+    if match is None or file.startswith(("/", "file:", ":", "?")) or not file:
+        return url
+    folder = PurePosixPath(origin_of(info).folder)
+    return SecretStr(f"{match[0]}{folder / file}")
+
+
+def scheme_of(url: SecretStr) -> str:
+    """Return the name of the dialect, which is no secret."""
+    match = _SCHEME.match(url.get_secret_value())
+    assert match is not None, "the URL was checked"
+    return match["dialect"]
+
+
+DatabaseUrl = Annotated[SecretStr, _KIND, AfterValidator(_checked)]

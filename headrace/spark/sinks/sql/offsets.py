@@ -1,0 +1,157 @@
+"""The offsets table: one row for each partition and target, moved only from where it should be."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING
+
+import sqlalchemy as sa
+from sqlalchemy.exc import SQLAlchemyError
+
+from headrace.errors import SinkConflictError, StartError
+from headrace.spark.sinks.contract import CommitConflictError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any, TypeAlias
+
+    from sqlalchemy.engine import Connection
+
+    from headrace.spark.sinks.contract import OffsetMove, PartitionCommit
+    from headrace.spark.sinks.sql.database import Database, TableName
+
+    Offset: TypeAlias = PartitionCommit | OffsetMove
+
+#: What a row means. A row of a later format is neither read nor moved.
+FORMAT_VERSION = 1
+
+
+class LaterOffsetsError(StartError):
+    """A later version of Headrace keeps its offsets in the table in a way we do not know."""
+
+
+class OffsetsTable:
+    """The rows of one target table in the offsets table.
+
+    A row's key is a digest of target and identity, because databases differ in how long a key may
+    be and in whether it tells upper from lower case; the two are in the row as well, for readers.
+    The methods that take a connection act in its transaction.
+    """
+
+    def __init__(self, database: Database, name: TableName, target: TableName) -> None:
+        self._database = database
+        self._target = target
+        self._is_there = False
+        self._table = sa.Table(
+            name.name,
+            sa.MetaData(),
+            sa.Column("id", sa.CHAR(64), primary_key=True),
+            sa.Column("target", sa.Text, nullable=False),
+            sa.Column("identity", sa.Text, nullable=False),
+            sa.Column("next_offset", sa.BigInteger, nullable=False),
+            sa.Column("format", sa.SmallInteger, nullable=False),
+            sa.Column("member", sa.Text),
+            sa.Column("micro_batch", sa.Text),
+            sa.Column("stored_at", sa.DateTime(timezone=True)),
+            sa.Column("note", sa.Text),
+            sa.Column("noted_at", sa.DateTime(timezone=True)),
+            schema=name.schema,
+        )
+
+    def create(self) -> None:
+        """Create the table where it is missing. Blocks.
+
+        Raises:
+            SQLAlchemyError: it is missing and cannot be created.
+        """
+        if self.exists():
+            return
+        try:
+            with self._database.transaction() as connection:
+                self._table.create(connection)
+        except SQLAlchemyError:
+            if not self.exists():  # else another member was first
+                raise
+
+    def exists(self) -> bool:
+        """Whether the table is there; remembered once it is. Blocks."""
+        if not self._is_there:
+            with self._database.transaction() as connection:
+                table = self._table
+                self._is_there = sa.inspect(connection).has_table(table.name, schema=table.schema)
+        return self._is_there
+
+    def read(self, connection: Connection, identities: Sequence[str]) -> dict[str, int]:
+        """Return the stored offsets of those that have one.
+
+        Raises:
+            LaterOffsetsError: a row has a later format.
+        """
+        return {
+            identity: found
+            for identity in identities
+            if (found := self._find(connection, self._id(connection, identity))) is not None
+        }
+
+    def move(
+        self, connection: Connection, offsets: Sequence[Offset], said: Mapping[str, Any]
+    ) -> None:
+        """Move the offsets that are where they should be; always in the same order.
+
+        ``said`` goes into the rows besides. In one order, because two writers that take the rows'
+        locks in different ones would wait for each other.
+
+        Raises:
+            CommitConflictError: some are elsewhere; the caller rolls back.
+            LaterOffsetsError: a row has a later format.
+        """
+        conflicts = []
+        for offset in sorted(offsets, key=lambda each: each.identity):
+            found = self._move(connection, offset, said)
+            if found is not None:
+                conflicts.append(SinkConflictError(offset.partition, offset.start, found))
+        if conflicts:
+            raise CommitConflictError(conflicts)
+
+    def _move(self, connection: Connection, offset: Offset, said: Mapping[str, Any]) -> int | None:
+        """Move one offset. Return the stored one where it is not the start."""
+        row_id, columns = self._id(connection, offset.identity), self._table.c
+        values = {"next_offset": offset.next_offset, **said}
+        moved = connection.execute(
+            self._table.update()
+            .where(columns.id == row_id)
+            .where(columns.next_offset == offset.start)
+            .where(columns.format == FORMAT_VERSION)
+            .values(values)
+        )
+        if moved.rowcount:
+            return None
+        found = self._find(connection, row_id)
+        if found is None:
+            target = self._qualified(connection)
+            values |= {"target": target, "identity": offset.identity, "format": FORMAT_VERSION}
+            connection.execute(self._table.insert().values(id=row_id, **values))
+        return found
+
+    def _find(self, connection: Connection, row_id: str) -> int | None:
+        columns = self._table.c
+        wanted = sa.select(columns.next_offset, columns.format).where(columns.id == row_id)
+        row = connection.execute(wanted).one_or_none()
+        if row is None:
+            return None
+        if row.format > FORMAT_VERSION:
+            raise LaterOffsetsError(
+                f"{self._table.fullname} in {self._database.name}: the offsets have format version "
+                f"{row.format}, this Headrace knows up to {FORMAT_VERSION}; upgrade this member, "
+                "or give it an offsets_table of its own"
+            )
+        return int(row.next_offset)
+
+    def _id(self, connection: Connection, identity: str) -> str:
+        key = f"{self._qualified(connection)}\n{identity}"
+        return hashlib.sha256(key.encode()).hexdigest()
+
+    def _qualified(self, connection: Connection) -> str:
+        """Return the target with its schema, so that it has one name however it was given."""
+        schema = self._target.schema or connection.dialect.default_schema_name or ""
+        return f"{schema}.{self._target.name}"

@@ -1,0 +1,196 @@
+"""The SQL sink: rows and offsets in one transaction, the offsets moved on a condition."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import sqlalchemy as sa
+import structlog
+from sqlalchemy.exc import SQLAlchemyError
+
+from headrace.errors import SinkConflictError, StartError
+from headrace.spark.sinks.contract import CommitConflictError, Guarantee
+from headrace.spark.sinks.sql.database import TIMEOUT, Database, TableName, brief, gave_way
+from headrace.spark.sinks.sql.offsets import OffsetsTable
+from headrace.spark.sinks.sql.target import Target, WriteMode
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any
+
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+    from headrace.spark.micro_batch import MicroBatch
+    from headrace.spark.sinks.contract import OffsetMove, PartitionCommit
+    from headrace.spark.sinks.sql.offsets import Offset
+
+log = structlog.get_logger(__name__)
+
+#: How often a transaction is made that gives way to others.
+_ATTEMPTS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class StagedRows:
+    """A result in this process's memory; ``rows`` is None where the reducer returned none."""
+
+    name: str
+    rows: pa.Table | None = None
+
+
+class SqlSink:
+    """Writes to one table of a database, exactly once.
+
+    Each partition's next offset is a row of ``offsets_table``, updated in the transaction that
+    writes the rows, on the condition that it is where the micro-batch begins. The database lets
+    one of two such updates through at a time, so a former owner's changes nothing. ``table`` and
+    ``offsets_table`` are ``name`` or ``schema.name``; ``password`` takes the place of one in the
+    ``url``; ``member`` is written beside each offset, ``timeout`` bounds a statement, in seconds.
+
+    Raises:
+        ConfigError: the url cannot be used, or the database cannot do what ``mode`` asks for.
+    """
+
+    guarantee = Guarantee.EXACTLY_ONCE
+
+    def __init__(
+        self,
+        url: str,
+        table: str,
+        *,
+        password: str | None = None,
+        mode: WriteMode = WriteMode.APPEND,
+        key: Sequence[str] = (),
+        offsets_table: str = "headrace_offsets",
+        member: str | None = None,
+        timeout: float = TIMEOUT,
+    ) -> None:
+        self._database = Database(url, password, timeout)
+        name = TableName.of(table)
+        self._target = Target(self._database, name, mode, key)
+        self._offsets = OffsetsTable(self._database, TableName.of(offsets_table), name)
+        self._member = member
+
+    def open(self) -> None:
+        """Connect, look at the table, and create the offsets table where it is missing.
+
+        Raises:
+            StartError: the database cannot be reached, or the tables not be used.
+        """
+        try:
+            self._target.load()
+            self._offsets.create()
+        except SQLAlchemyError as error:
+            raise StartError(
+                f"{self._target.place} cannot be used: {brief(error)}; mend the database, the "
+                "rights of the user or the url"
+            ) from error
+
+    def stored_offset(self, identity: str) -> int | None:
+        """Return the offset in the offsets table, None without table or row.
+
+        Raises:
+            LaterOffsetsError: a later version of Headrace wrote it.
+        """
+        return self._stored([identity]).get(identity)
+
+    def _stored(self, identities: Sequence[str]) -> dict[str, int]:
+        if not self._offsets.exists():
+            return {}
+        with self._database.transaction() as connection:
+            return self._offsets.read(connection, identities)
+
+    def stage(self, micro_batch: MicroBatch, result: DataFrame | None) -> StagedRows:
+        """Collect the result as an Arrow table. Spark's ``maxResultSize`` bounds its size.
+
+        Raises:
+            SchemaMismatchError: the result's columns are not the table's.
+            RepeatedKeyError: with mode upsert, a key has several rows.
+        """
+        if result is None or not result.columns:
+            return StagedRows(micro_batch.id)
+        self._target.check(result.columns)
+        return StagedRows(micro_batch.id, self._target.prepare(result.toArrow()))
+
+    def commit(self, staged: StagedRows, offsets: Sequence[PartitionCommit]) -> None:
+        """Write the rows and move the offsets in one transaction.
+
+        Raises:
+            CommitConflictError: another writer moved some of the offsets.
+            LaterOffsetsError: a later version of Headrace wrote some of them.
+            SQLAlchemyError: the database refused, or nothing was stored as far as can be told.
+        """
+        said = {
+            "member": self._member,
+            "micro_batch": staged.name,
+            "stored_at": sa.func.current_timestamp(),
+        }
+        self._commit(staged, offsets, said)
+
+    def move_offsets(self, moves: Sequence[OffsetMove], note: str) -> None:
+        """Move the offsets in one transaction; their rows keep the latest note.
+
+        Raises:
+            CommitConflictError: another writer moved some of the offsets.
+            SQLAlchemyError: the database refused, or nothing was stored as far as can be told.
+        """
+        self._offsets.create()
+        said = {"member": self._member, "note": note, "noted_at": sa.func.current_timestamp()}
+        self._commit(StagedRows("offsets"), moves, said)
+
+    def _commit(
+        self, staged: StagedRows, offsets: Sequence[Offset], said: Mapping[str, Any]
+    ) -> None:
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                self._transact(staged, offsets, said)
+            except SQLAlchemyError as error:
+                if self._is_stored(offsets, error):
+                    return
+                if not gave_way(error) or attempt == _ATTEMPTS:
+                    raise
+                log.info("sql_commit_repeated", table=self._target.place, error=brief(error))
+            else:
+                return
+
+    def _transact(
+        self, staged: StagedRows, offsets: Sequence[Offset], said: Mapping[str, Any]
+    ) -> None:
+        """Move the offsets first: who has lost a partition does not even begin to write."""
+        with self._database.transaction() as connection:
+            self._offsets.move(connection, offsets, said)
+            if staged.rows is not None:
+                self._target.write(connection, staged.rows)
+
+    def _is_stored(self, offsets: Sequence[Offset], error: SQLAlchemyError) -> bool:
+        """Tell a failed transaction's outcome from the offsets, on another connection.
+
+        Raises:
+            CommitConflictError: some are neither where it begins nor where it ends.
+            SQLAlchemyError: the database cannot be asked; ``error`` again.
+        """
+        try:
+            found = self._stored([offset.identity for offset in offsets])
+        except SQLAlchemyError:
+            log.exception("sql_outcome_unknown", table=self._target.place)
+            raise error from None
+        if all(found.get(offset.identity) == offset.next_offset for offset in offsets):
+            log.warning("sql_commit_found_stored", table=self._target.place, error=brief(error))
+            return True
+        conflicts = [
+            SinkConflictError(offset.partition, offset.start, found[offset.identity])
+            for offset in offsets
+            if found.get(offset.identity, offset.start) != offset.start
+        ]
+        if conflicts:
+            raise CommitConflictError(conflicts) from error
+        return False
+
+    def discard(self, staged: StagedRows) -> None:
+        """Hold nothing: the rows are in memory."""
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._database.close()

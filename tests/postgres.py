@@ -1,0 +1,150 @@
+"""A PostgreSQL server on loopback from Debian's packages, for the tests that want one."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psycopg
+import pytest
+
+from headrace.clock import Deadline
+from headrace.local.ports import LOOPBACK, free_port
+from headrace.local.waiting import wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+#: Debian's folder of all versions; their programs are not in the path.
+_PROGRAMS = "usr/lib/postgresql/*/bin/postgres"
+
+_USER = "postgres"
+_START = 60.0
+_SETTINGS = {"fsync": "off", "max_connections": "30", "shared_buffers": "16MB"}
+
+
+@dataclass
+class PostgresServer:
+    """A running server without passwords, to be filled with databases."""
+
+    port: int
+    _numbers: Iterator[int] = field(default_factory=count)
+
+    def url(self, database: str = "postgres") -> str:
+        """Return a database's address for SQLAlchemy."""
+        return f"postgresql+psycopg://{_USER}@{LOOPBACK}:{self.port}/{database}"
+
+    def run(self, statement: str) -> None:
+        """Run one statement of an operator, outside of any transaction."""
+        address = f"host={LOOPBACK} port={self.port} user={_USER} dbname=postgres"
+        with psycopg.connect(address, autocommit=True) as connection:
+            connection.execute(statement.encode())
+
+    def new_database(self) -> str:
+        """Create an empty database; return its address."""
+        name = f"test_{next(self._numbers)}"
+        self.run(f"CREATE DATABASE {name}")
+        return self.url(name)
+
+
+def _programs() -> Path:
+    """Return the folder of the newest version's programs, or skip the test."""
+    found = sorted(Path("/").glob(_PROGRAMS), key=lambda path: float(path.parts[-3]))
+    if not found:
+        pytest.skip("no PostgreSQL server here: apt-get install postgresql")
+    return found[-1].parent
+
+
+def _as_user(folder: Path) -> list[str]:
+    """Return what a command has to begin with: the server refuses to run as root."""
+    if os.geteuid() != 0:
+        return []
+    try:
+        user = pwd.getpwnam(_USER)
+    except KeyError:
+        pytest.skip("no user postgres here: apt-get install postgresql")
+    os.chown(folder, user.pw_uid, user.pw_gid)
+    groups = [f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups"]
+    return ["setpriv", *groups, "--pdeathsig=KILL", "--"]
+
+
+@contextmanager
+def postgres_server() -> Iterator[PostgresServer]:
+    """Run a server in a folder of its own until the end; it ends with this process in any case.
+
+    The test is skipped where the packages are missing.
+    """
+    programs = _programs()
+    folder = Path(tempfile.mkdtemp(prefix="headrace-postgres-"))
+    try:
+        prefix, data = _as_user(folder), folder / "data"
+        made = [
+            *prefix,
+            str(programs / "initdb"),
+            "-D",
+            str(data),
+            "-U",
+            _USER,
+            "-A",
+            "trust",
+            "-N",
+        ]
+        made += ["--encoding=UTF8", "--locale=C"]
+        subprocess.run(made, check=True, cwd=folder, capture_output=True, timeout=_START)
+        server = PostgresServer(free_port())
+        with _running([*prefix, *_command(programs, folder, server.port)], folder):
+            _wait_for(server, folder)
+            yield server
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _command(programs: Path, folder: Path, port: int) -> list[str]:
+    options = {"listen_addresses": LOOPBACK, "port": port, "unix_socket_directories": folder}
+    settings = [f"--{name}={value}" for name, value in (options | _SETTINGS).items()]
+    return [str(programs / "postgres"), "-D", str(folder / "data"), *settings]
+
+
+@contextmanager
+def _running(command: list[str], folder: Path) -> Iterator[None]:
+    """Run the command under the supervisor, which ends it when the pipe to it closes."""
+    supervisor = [sys.executable, "-m", "headrace.local.supervisor", str(os.getpid()), *command]
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(
+            supervisor, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log
+        )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    server = int(process.stdout.readline())
+    try:
+        yield
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(server, signal.SIGINT)  # its fast shutdown, which leaves nothing behind
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(30)
+        process.stdin.close()
+        process.wait(30)
+        process.stdout.close()
+
+
+def _wait_for(server: PostgresServer, folder: Path) -> None:
+    def answers() -> bool:
+        try:
+            server.run("SELECT 1")
+        except psycopg.OperationalError:
+            return False
+        return True
+
+    if not wait_for(answers, Deadline.after(_START)):
+        pytest.fail((folder / "log").read_text(encoding="utf-8", errors="replace"))

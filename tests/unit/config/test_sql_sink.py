@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from headrace.config import SqlSinkConfig
+from headrace.config.show import document, show
+from tests.unit.config.support import CHANNELS, channel, loaded, refused
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+URL = "postgresql+psycopg://u:hunter2@h/d?sslmode=require"
+SINK = {"type": "sql", "url": URL, "table": "t"}
+SPARK = {"type": "spark", "reducer": "a:b"}
+
+
+def _sink(**fields: Any) -> SqlSinkConfig:
+    sink = channel(processor=SPARK, sink=SINK | fields).sink
+    assert isinstance(sink, SqlSinkConfig)
+    return sink
+
+
+def test_nothing_shows_a_password() -> None:
+    """Neither the url nor the password is in what is printed of a configuration."""
+    sink = _sink(password="hunter3")
+    shown = [show(sink), str(document(sink)), repr(sink)]
+    assert not [text for text in shown if "hunter" in text or "u:" in text]
+    assert sink.url.get_secret_value() == URL
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("sqlite:///b.db", "sqlite:///{folder}/b.db"),
+        ("sqlite+pysqlite:///x/b.db?timeout=5", "sqlite+pysqlite:///{folder}/x/b.db?timeout=5"),
+        ("sqlite:////a/b.db", "sqlite:////a/b.db"),
+        ("sqlite:///file:b?uri=true", "sqlite:///file:b?uri=true"),
+        ("sqlite://", "sqlite://"),
+        ("mysql://h/d", "mysql://h/d"),
+    ],
+)
+def test_a_file_of_sqlite_starts_from_the_folder_of_the_configuration(
+    tmp_path: Path, url: str, expected: str
+) -> None:
+    """A relative file is meant as every other path; other URLs stay as they are."""
+    text = CHANNELS.replace("noop", f"{{type: sql, url: '{url}', table: s.t}}")
+    (one,) = loaded(tmp_path, text).channels.values()
+    assert isinstance(one.sink, SqlSinkConfig)
+    assert one.sink.url.get_secret_value() == expected.format(folder=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ("url: hunter2", "url: *** is not a URL such as postgresql+psycopg://user@host/database"),
+        ("urll: 'b://u:hunter2@h'", "urll: is not a known key; did you mean url?"),
+        ("url: ''", "url: *** is empty"),
+        ("url: 'a://h', table: a.b.c", "table: 'a.b.c' is not a table name, or schema.table"),
+        ("url: 'a://h', key: [k]", "key: has no effect with mode: append; leave it out"),
+        (
+            "url: 'sqlite:////a', mode: upsert",
+            "key: is missing; mode: upsert takes the columns that make a row unique",
+        ),
+        (
+            "url: 'mysql://u:hunter2@h/d', mode: upsert, key: [k]",
+            (
+                "mode: is upsert, which takes postgresql or sqlite, and the url begins with mysql; "
+                "use mode: append"
+            ),
+        ),
+        (
+            "url: 'a://h', offsets_table: t",
+            "offsets_table: is the table that rows go to; name another one",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_said_without_the_url(
+    tmp_path: Path, fields: str, problem: str
+) -> None:
+    """The mistake is named, and what would do."""
+    table = "" if "table: a" in fields else ", table: t"
+    text = CHANNELS.replace("noop", f"{{type: sql, {fields}{table}}}")
+    *_, found = refused(tmp_path, text)
+    assert found.startswith("channels.flights.sink.")
+    assert found.partition(" (line ")[0].rpartition(".")[2] == problem.partition(":")[0]
+    assert found.partition("): ")[2] == problem.partition(": ")[2]
+
+
+def test_a_url_in_place_of_the_sink_is_not_quoted(tmp_path: Path) -> None:
+    """A password that was put in a wrong place is masked there too."""
+    (found,) = refused(tmp_path, CHANNELS.replace("noop", f"'{URL}'"))
+    assert found == (
+        "channels.flights.sink.function (line 7): *** is not an import path such as "
+        "package.module:name"
+    )
