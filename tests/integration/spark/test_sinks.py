@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import json
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -27,6 +28,7 @@ from tests.contracts.sinks import (
 from tests.unit.spark.sinks.sql_tables import Base
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from headrace.spark.runtime import SparkRuntime
@@ -65,11 +67,18 @@ class SqlPlace:
     def __init__(self, path: Path, **options: Any) -> None:
         self.base = Base(path)
         self.options = options
+        self.made: list[SqlSink] = []
         self.base.run('CREATE TABLE "a table, 100% ü" (id BIGINT PRIMARY KEY, name TEXT)')
 
     def sink(self) -> Sink[Any]:
         """Return a sink on the table."""
-        return SqlSink(self.base.url, "a table, 100% ü", **self.options)
+        self.made.append(SqlSink(self.base.url, "a table, 100% ü", **self.options))
+        return self.made[-1]
+
+    def close(self) -> None:
+        """Close what was not closed on it."""
+        for sink in self.made:
+            sink.close()
 
     def rows(self) -> list[Row]:
         """Read the table as any other reader does."""
@@ -81,18 +90,21 @@ class TestSqlAppend(ExactlyOnceContract):
     """The contract on a table whose rows are added to."""
 
     @pytest.fixture
-    def place(self, tmp_path: Path) -> Place:
+    def place(self, tmp_path: Path) -> Iterator[Place]:
         """Return a table whose name needs quotes."""
-        return SqlPlace(tmp_path / "base.db")
+        with closing(SqlPlace(tmp_path / "base.db")) as place:
+            yield place
 
 
 class TestSqlUpsert(ExactlyOnceContract):
     """The contract on a table whose rows are replaced by key."""
 
     @pytest.fixture
-    def place(self, tmp_path: Path) -> Place:
+    def place(self, tmp_path: Path) -> Iterator[Place]:
         """Return a table whose name needs quotes."""
-        return SqlPlace(tmp_path / "base.db", mode=WriteMode.UPSERT, key=["id"])
+        options = {"mode": WriteMode.UPSERT, "key": ["id"]}
+        with closing(SqlPlace(tmp_path / "base.db", **options)) as place:
+            yield place
 
 
 class JsonLinesPlace:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import traceback
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from datetime import date, datetime, timezone
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
@@ -50,6 +51,7 @@ class PostgresPlace:
 
     def __init__(self, url: str, mode: WriteMode) -> None:
         self.url = url
+        self.made: list[SqlSink] = []
         self.options: dict[str, Any] = {"mode": mode}
         if mode is WriteMode.UPSERT:
             self.options["key"] = ["id"]
@@ -57,7 +59,13 @@ class PostgresPlace:
 
     def sink(self) -> Sink[Any]:
         """Return a sink on the table."""
-        return SqlSink(self.url, "Rows", **self.options)
+        self.made.append(SqlSink(self.url, "Rows", **self.options))
+        return self.made[-1]
+
+    def close(self) -> None:
+        """Close what was not closed on it."""
+        for sink in self.made:
+            sink.close()
 
     def rows(self) -> list[Row]:
         """Read the table as any other reader does."""
@@ -79,18 +87,20 @@ class TestAppend(ExactlyOnceContract):
     """The contract on PostgreSQL, with rows that are added."""
 
     @pytest.fixture
-    def place(self, url: str) -> Place:
+    def place(self, url: str) -> Iterator[Place]:
         """Return a table of a database of its own."""
-        return PostgresPlace(url, WriteMode.APPEND)
+        with closing(PostgresPlace(url, WriteMode.APPEND)) as place:
+            yield place
 
 
 class TestUpsert(ExactlyOnceContract):
     """The contract on PostgreSQL, with rows that are replaced."""
 
     @pytest.fixture
-    def place(self, url: str) -> Place:
+    def place(self, url: str) -> Iterator[Place]:
         """Return a table of a database of its own."""
-        return PostgresPlace(url, WriteMode.UPSERT)
+        with closing(PostgresPlace(url, WriteMode.UPSERT)) as place:
+            yield place
 
 
 @pytest.fixture
