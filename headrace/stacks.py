@@ -5,8 +5,12 @@ from __future__ import annotations
 import sys
 import threading
 import traceback
+from typing import TYPE_CHECKING
 
 import structlog
+
+if TYPE_CHECKING:
+    from types import FrameType
 
 log = structlog.get_logger(__name__)
 
@@ -19,9 +23,9 @@ def thread_stacks() -> dict[str, list[str]]:
     """
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     stacks: dict[str, list[str]] = {}
-    for ident, frame in sys._current_frames().items():  # noqa: SLF001 - documented in the library reference
+    for ident, calls in _all_calls().items():
         name = names.get(ident, f"thread-{ident}")
-        stacks[f"{name} {ident}" if name in stacks else name] = _calls(frame)
+        stacks[f"{name} {ident}" if name in stacks else name] = calls
     return stacks
 
 
@@ -35,10 +39,23 @@ def log_stacks(because: str) -> None:
 
 def stack_of(ident: int | None) -> list[str]:
     """Return the calls that one thread is in; none where it has ended."""
-    frames = sys._current_frames()  # noqa: SLF001 - as above
-    return _calls(frames[ident]) if ident in frames else []
+    return [] if ident is None else _all_calls(ident).get(ident, [])
 
 
-def _calls(frame: object) -> list[str]:
-    stack = traceback.extract_stack(frame)  # type: ignore[arg-type]  # a frame; the library has no name for it
+def _all_calls(only: int | None = None) -> dict[int, list[str]]:
+    """Return the calls by the threads' numbers, of one thread or of all.
+
+    The frame of this very call is among the frames. A reference to them that it kept would keep
+    all frames alive, with what each thread has in hand, until the cyclic collector comes.
+    """
+    frames = sys._current_frames()  # noqa: SLF001 - documented in the library reference
+    try:
+        chosen = frames if only is None else frames.keys() & {only}
+        return {ident: _calls(frames[ident]) for ident in chosen}
+    finally:
+        frames.clear()
+
+
+def _calls(frame: FrameType) -> list[str]:
+    stack = traceback.extract_stack(frame)
     return [f"{call.filename}:{call.lineno} {call.name}" for call in stack]

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from threading import Event, Thread
+import gc
+import weakref
+from threading import Event, Thread, get_ident
+from typing import TYPE_CHECKING
 
+import pytest
 from structlog.testing import capture_logs
 
 from headrace.channel.activity import Activity
 from headrace.diagnostics import Diagnostics
 from headrace.stacks import stack_of, thread_stacks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 ACTIVITY = Activity(
     channel="main",
@@ -74,3 +81,22 @@ def test_a_dump_has_an_event_for_each_thread_and_partition() -> None:
     assert "MainThread" in {entry.get("thread") for entry in logs}
     assert logs[-1]["event"] == "partition_activity"
     assert (logs[-1]["partition"], logs[-1]["calls"]) == (3, ("a.py:1 wait",))
+
+
+@pytest.mark.parametrize("look", [thread_stacks, lambda: stack_of(get_ident())])
+def test_what_threads_have_in_hand_is_not_kept(look: Callable[[], object]) -> None:
+    """A look at the stacks keeps no frame, nor what its variables hold, for the collector."""
+
+    class Records:
+        """Stands for what a thread works on."""
+
+    def work() -> weakref.ref[Records]:
+        records = Records()
+        look()
+        return weakref.ref(records)
+
+    gc.disable()
+    try:
+        assert work()() is None
+    finally:
+        gc.enable()
