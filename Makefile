@@ -8,10 +8,13 @@ BIN := .venv/bin
 # Most tests wait for servers: two processes at a time, and the tests of one file in one of them,
 # because they share servers.
 PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist loadfile
+# What failed in the last run, and nothing else on the machine meanwhile.
+FAILED := $(BIN)/python -m pytest --last-failed --last-failed-no-failures none
 BENCHMARKS ?= passthrough spark
 UPGRADE ?=
 ONLY_SLOW ?=
 SESSION_TIMEOUT ?=
+AGAIN ?=
 
 help: ## show these targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -24,9 +27,10 @@ test: ## run the tests: without servers, against real servers, and with faults
 	$(SET_UP) test
 	@$(PYTEST) -m "not slow"
 
-test-all: ## run the tests that take long as well (ONLY_SLOW=1: only those; SESSION_TIMEOUT: seconds)
+test-all: ## run the tests that take long as well (ONLY_SLOW, SESSION_TIMEOUT, AGAIN: CONTRIBUTING.md)
 	$(SET_UP) test-all
-	@$(PYTEST) $(if $(ONLY_SLOW),-m slow) $(if $(SESSION_TIMEOUT),--session-timeout $(SESSION_TIMEOUT))
+	@$(PYTEST) $(if $(ONLY_SLOW),-m slow) $(if $(SESSION_TIMEOUT),--session-timeout $(SESSION_TIMEOUT)) \
+	$(if $(AGAIN),|| { [ $$? = 1 ] && echo "== once more what failed" && $(FAILED) $(if $(ONLY_SLOW),-m slow); })
 
 check: ## check style, types and layers
 	$(SET_UP) check
