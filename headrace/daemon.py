@@ -228,8 +228,12 @@ def _live(
         process.become(Phase.RUNNING)
         service.ready(_summary(controller))
         failure = _wait(controller, process, signals, service)
-    except _StoppedEarly:
-        log.info("stopped_during_start", signal=signals.asked)
+    except (StartError, _StoppedEarly) as ending:
+        # where the signal came while a library was in hand, that may have failed in its stead
+        if signals.asked is None:
+            raise
+        failed = None if isinstance(ending, _StoppedEarly) else str(ending)
+        log.info("stopped_during_start", signal=signals.asked, failed=failed)
     process.become(Phase.STOPPING)
     return _stop(controller, reloader, failure, service)
 

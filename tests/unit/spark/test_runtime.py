@@ -46,6 +46,8 @@ class _Opening:
 def opening(monkeypatch: pytest.MonkeyPatch) -> Iterator[_Opening]:
     """A runtime with a session, and what stands for the JVM's start."""
     monkeypatch.setattr("headrace.spark.runtime.forget_session", lambda: None)
+    # other tests of the process may have a real one
+    monkeypatch.setattr("headrace.spark.runtime.SparkContext._active_spark_context", None)
     runtime = SparkRuntime(SparkSettings(start_timeout=PATIENCE))
     opening = _Opening(runtime)
     monkeypatch.setattr(runtime, "_open", opening)

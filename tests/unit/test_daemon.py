@@ -1,0 +1,55 @@
+"""The process's way from its start to an exit code, without anything behind it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from unittest.mock import MagicMock
+
+import pytest
+from structlog.testing import capture_logs
+
+from headrace import daemon
+from headrace.channel.lifecycle import StopReport
+from headrace.daemon import ExitCode, Signals
+from headrace.errors import KafkaUnavailableError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+@pytest.fixture
+def live(monkeypatch: pytest.MonkeyPatch) -> Callable[[str | None], ExitCode]:
+    """Have the start fail while a signal was heard, or none; return the exit code."""
+    monkeypatch.setattr("headrace.daemon.signal.signal", lambda *_: None)
+    signals = Signals()
+
+    def run(heard: str | None) -> ExitCode:
+        def start(*_: Any, **__: Any) -> None:
+            signals.asked = heard
+            raise KafkaUnavailableError("Kafka does not answer")
+
+        controller = MagicMock()
+        controller.start = start
+        controller.config.shutdown_timeout = 1.0
+        controller.stop.return_value = StopReport(())
+        return daemon._live(controller, MagicMock(), MagicMock(), signals, MagicMock())
+
+    return run
+
+
+def test_a_start_that_fails_by_a_signal_was_stopped(
+    live: Callable[[str | None], ExitCode],
+) -> None:
+    """A library that the signal interrupts may fail; the process was asked to stop, and did."""
+    with capture_logs() as logs:
+        assert live("SIGTERM") is ExitCode.STOPPED
+    told = next(each for each in logs if each["event"] == "stopped_during_start")
+    assert (told["signal"], told["failed"]) == ("SIGTERM", "Kafka does not answer")
+
+
+def test_a_start_that_fails_without_a_signal_has_failed(
+    live: Callable[[str | None], ExitCode],
+) -> None:
+    """Nobody asked for a stop: the error goes on to the exit code."""
+    with pytest.raises(KafkaUnavailableError):
+        live(None)
