@@ -34,6 +34,11 @@ log = structlog.get_logger(__name__)
 #: rebases on most of them by itself, up to 15 times a call.
 _COMMIT_ATTEMPTS = 5
 
+#: Commits that a handle takes in before the table is opened anew. A kept handle grows with each one
+#: more than one that is opened: in a soak with three commits a second the process grew by some 8 kB
+#: for each, where opening a table of 12,000 files takes 4 MB, and 0.05 to 0.08 s.
+COMMITS_KEPT = 1_000
+
 #: What a commit says about itself in the table's history.
 MICRO_BATCH_KEY = "headrace_micro_batch"
 MEMBER_KEY = "headrace_member"
@@ -71,6 +76,7 @@ class DeltaSink:
         self._staging = Staging(self._folder, durable=durable)
         self._lock = threading.Lock()
         self._table: DeltaTable | None = None
+        self._opened_at = 0
 
     def open(self) -> None:
         """Make the folder, remove what dead processes left staged, look at the table.
@@ -161,19 +167,27 @@ class DeltaSink:
         """Return the kept handle, opening it if there is a table."""
         if self._table is None:
             try:
-                self._table = DeltaTable(self._folder)
+                return self._opened()
             except TableNotFoundError:
                 return None
         return self._table
 
+    def _opened(self) -> DeltaTable:
+        table = self._table = DeltaTable(self._folder)
+        self._opened_at = table.version()
+        return table
+
     def _refreshed(self, table: DeltaTable) -> DeltaTable:
-        """Bring a handle up to the newest version; open a new one where its log is gone."""
+        """Bring a handle up to the newest version; open a new one where its log is gone.
+
+        Or where it took in so many commits that it has grown.
+        """
         try:
             table.update_incremental()
         except DeltaError:
             log.warning("delta_handle_reopened", table=str(self._folder), exc_info=True)
-            table = self._table = DeltaTable(self._folder)
-        return table
+            return self._opened()
+        return self._opened() if table.version() - self._opened_at >= COMMITS_KEPT else table
 
     def _create(self, staged: StagedFiles) -> DeltaTable | None:
         """Create the table empty, so that data only ever comes through the checked commit."""
@@ -247,12 +261,12 @@ class DeltaSink:
         """Tell a failed commit call's outcome from the table itself, through a new handle."""
         self._table = None
         try:
-            self._table = DeltaTable(self._folder)
+            table = self._opened()
         except Exception:
             staged.keep()
             log.exception("delta_outcome_unknown", table=str(self._folder))
             raise error from None
-        stored = all(_offset(self._table, o.identity) == o.next_offset for o in offsets)
+        stored = all(_offset(table, o.identity) == o.next_offset for o in offsets)
         if stored:
             staged.keep()
             log.warning("delta_commit_found_stored", table=str(self._folder), error=str(error))
