@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 
 _HOUR = 3600.0
 
+#: The number behind a socket or a pipe.
+_NUMBER = re.compile(r":\[\d+\]$")
+
 
 @dataclass(frozen=True, slots=True)
 class Sample:
@@ -30,6 +34,8 @@ class Sample:
     descriptors: int
     #: how many threads have a name, as Linux knows it; empty elsewhere
     names: Mapping[str, int] = field(default_factory=dict)
+    #: how many descriptors are of a kind, or to a file of that name; empty elsewhere
+    kinds: Mapping[str, int] = field(default_factory=dict)
 
 
 def percent_an_hour(samples: Sequence[Sample]) -> float:
@@ -47,14 +53,16 @@ def usual(samples: Sequence[Sample]) -> tuple[int, int]:
     return round(threads), round(median(sample.descriptors for sample in samples))
 
 
-def more_threads(before: Sequence[Sample], after: Sequence[Sample]) -> dict[str, int]:
-    """Return by how many each thread name grew, by medians; a fall is negative."""
-    names = {name for sample in (*before, *after) for name in sample.names}
+def more_of(
+    before: Sequence[Mapping[str, int]], after: Sequence[Mapping[str, int]]
+) -> dict[str, int]:
+    """Return by how many each name grew, by medians; a fall is negative."""
+    names = {name for counts in (*before, *after) for name in counts}
 
-    def count(samples: Sequence[Sample], name: str) -> int:
-        return round(median(sample.names.get(name, 0) for sample in samples))
+    def usual_count(looks: Sequence[Mapping[str, int]], name: str) -> int:
+        return round(median(counts.get(name, 0) for counts in looks))
 
-    grown = {name: count(after, name) - count(before, name) for name in sorted(names)}
+    grown = {name: usual_count(after, name) - usual_count(before, name) for name in sorted(names)}
     return {name: by for name, by in grown.items() if by}
 
 
@@ -98,6 +106,7 @@ def _look(process: psutil.Process) -> Sample:
             process.num_threads(),
             process.num_fds(),
             _thread_names(process.pid),
+            _descriptor_kinds(process.pid),
         )
 
 
@@ -107,3 +116,12 @@ def _thread_names(pid: int) -> dict[str, int]:
         with suppress(OSError):  # the thread ended meanwhile
             names[task.read_text(encoding="utf-8").strip()] += 1
     return names
+
+
+def _descriptor_kinds(pid: int) -> dict[str, int]:
+    """Count descriptors by what they lead to, less its number: ``socket``, or a file's name."""
+    kinds: Counter[str] = Counter()
+    for descriptor in Path(f"/proc/{pid}/fd").glob("*"):
+        with suppress(OSError):  # it was closed meanwhile
+            kinds[_NUMBER.sub("", descriptor.readlink().name)] += 1
+    return kinds

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.chaos.world import MEMBER
-from benchmarks.growth import Sampler, more_threads, percent_an_hour, usual
+from benchmarks.growth import Sampler, more_of, percent_an_hour, usual
 from benchmarks.lifecycle.operations import Operations
 from benchmarks.lifecycle.schedule import Kind, draw
 from benchmarks.lifecycle.world import LOAD, OTHER, SOMETIMES, STEADY, Load, World
@@ -198,8 +198,9 @@ def _course(samples: list[Sample], first: list[Sample], last: list[Sample]) -> d
     return {
         "rss_mib": [round(each.rss / _MIB, 1) for each in samples[::steps]],
         "threads": [before[0], after[0]],
-        "more_threads": more_threads(first, last),
+        "more_threads": more_of([each.names for each in first], [each.names for each in last]),
         "fds": [before[1], after[1]],
+        "more_fds": more_of([each.kinds for each in first], [each.kinds for each in last]),
     }
 
 
