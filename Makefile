@@ -8,8 +8,9 @@ BIN := .venv/bin
 # Most tests wait for servers: two processes at a time, and the tests of one file in one of them,
 # because they share servers.
 PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist loadfile
-# What failed in the last run, and nothing else on the machine meanwhile.
-FAILED := $(BIN)/python -m pytest --last-failed --last-failed-no-failures none
+# With AGAIN=1: what failed in a run that came to its end, once more and by itself.
+once_more = $(if $(AGAIN),|| { [ $$? = 1 ] && echo "== once more what failed" && \
+	$(BIN)/python -m pytest --last-failed --last-failed-no-failures none $(1); })
 BENCHMARKS ?= passthrough spark
 UPGRADE ?=
 ONLY_SLOW ?=
@@ -25,12 +26,12 @@ demo: ## run the main job on real data: Kafka, Spark, Delta, with a daemon kille
 
 test: ## run the tests: without servers, against real servers, and with faults
 	$(SET_UP) test
-	@$(PYTEST) -m "not slow"
+	@$(PYTEST) -m "not slow" $(call once_more,-m "not slow")
 
 test-all: ## run the tests that take long as well (ONLY_SLOW, SESSION_TIMEOUT, AGAIN: CONTRIBUTING.md)
 	$(SET_UP) test-all
 	@$(PYTEST) $(if $(ONLY_SLOW),-m slow) $(if $(SESSION_TIMEOUT),--session-timeout $(SESSION_TIMEOUT)) \
-	$(if $(AGAIN),|| { [ $$? = 1 ] && echo "== once more what failed" && $(FAILED) $(if $(ONLY_SLOW),-m slow); })
+	$(call once_more,$(if $(ONLY_SLOW),-m slow))
 
 check: ## check style, types and layers
 	$(SET_UP) check
