@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Annotated
 
@@ -16,17 +15,7 @@ _SCHEME = re.compile(r"(?P<dialect>[a-z][a-z0-9_]*)(\+[a-z0-9_]+)?://")
 _SQLITE_FILE = re.compile(r"sqlite(\+[a-z0-9_]+)?:///")
 
 
-@dataclass(frozen=True, slots=True)
-class _UrlText(SecretText):
-    """Text that is to be a URL."""
-
-    @property
-    def accepted(self) -> str:
-        """What is accepted."""
-        return "a URL such as postgresql+psycopg://user@host/database"
-
-
-_KIND = _UrlText()
+_KIND = SecretText("a URL such as postgresql+psycopg://user@host/database")
 
 
 def _checked(url: SecretStr, info: ValidationInfo) -> SecretStr:

@@ -25,12 +25,14 @@ _URL_WITH_PASSWORD = re.compile(r"://[^/@\s]*:[^/@\s]+@")
 
 @dataclass(frozen=True, slots=True)
 class SecretText(Kind):
-    """Text that is not empty, held so that it does not print."""
+    """Text that is not empty, held so that it does not print. ``wording`` says what is accepted."""
+
+    wording: str = "text"
 
     @property
     def accepted(self) -> str:
         """What is accepted."""
-        return "text"
+        return self.wording
 
     def read(self, value: Any) -> SecretStr:
         """Return the text, wrapped."""
