@@ -1,12 +1,14 @@
-"""A Delta sink on a table of its own."""
+"""Sinks on tables of their own: a Delta sink, and SQL sinks in a SQLite file."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from headrace.spark.sinks.delta import DeltaSink
+from headrace.spark.sinks.sql import SqlSink
+from tests.unit.spark.sinks.sql_tables import CREATE, Base
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -42,3 +44,25 @@ def sink(opened: Callable[[], DeltaSink]) -> DeltaSink:
     sink = opened()
     sink.commit(stage(sink, "first", [1]), [share(0, 0, 10)])
     return sink
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Base:
+    """A file with an empty table."""
+    base = Base(tmp_path / "base.db")
+    base.run(CREATE)
+    return base
+
+
+@pytest.fixture
+def sinks(base: Base) -> Iterator[Callable[..., SqlSink]]:
+    """Make sinks on the table; close them at the end."""
+    made = []
+
+    def make(table: str = "t", **options: Any) -> SqlSink:
+        made.append(SqlSink(base.url, table, **options))
+        return made[-1]
+
+    yield make
+    for sink in made:
+        sink.close()

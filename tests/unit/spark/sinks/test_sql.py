@@ -9,36 +9,14 @@ from structlog.testing import capture_logs
 
 from headrace.records import TopicPartition
 from headrace.spark.sinks.contract import CommitConflictError, OffsetKeeper, OffsetMove
-from headrace.spark.sinks.sql import SqlSink
 from headrace.spark.sinks.sql.offsets import LaterOffsetsError
 from headrace.spark.sinks.sql.sink import StagedRows
-from tests.unit.spark.sinks.sql_tables import CREATE, Base, share, staged, wrap_commit
+from tests.unit.spark.sinks.sql_tables import Base, share, staged, wrap_commit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
+    from collections.abc import Callable
 
-
-@pytest.fixture
-def base(tmp_path: Path) -> Base:
-    """A file with an empty table."""
-    base = Base(tmp_path / "base.db")
-    base.run(CREATE)
-    return base
-
-
-@pytest.fixture
-def sinks(base: Base) -> Iterator[Callable[..., SqlSink]]:
-    """Make sinks on the table; close them at the end."""
-    made = []
-
-    def make(table: str = "t", **options: Any) -> SqlSink:
-        made.append(SqlSink(base.url, table, **options))
-        return made[-1]
-
-    yield make
-    for sink in made:
-        sink.close()
+    from headrace.spark.sinks.sql import SqlSink
 
 
 @pytest.fixture

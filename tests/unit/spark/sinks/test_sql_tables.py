@@ -10,36 +10,25 @@ from headrace.errors import ConfigError, StartError
 from headrace.spark.sinks.schema import SchemaMismatchError
 from headrace.spark.sinks.sql import SqlSink, WriteMode, target
 from headrace.spark.sinks.sql.target import CHUNK, RepeatedKeyError
-from tests.unit.spark.sinks.sql_tables import CREATE, Base, share, staged, staged_table
+from tests.unit.spark.sinks.sql_tables import Base, share, staged, staged_table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
 UPSERT = {"mode": WriteMode.UPSERT, "key": ["id"]}
 
 
 @pytest.fixture
-def base(tmp_path: Path) -> Base:
-    """A file with an empty table."""
-    base = Base(tmp_path / "base.db")
-    base.run(CREATE)
-    return base
-
-
-@pytest.fixture
-def opened(base: Base) -> Iterator[Callable[..., SqlSink]]:
-    """Open sinks on tables; close them at the end."""
-    made = []
+def opened(sinks: Callable[..., SqlSink]) -> Callable[..., SqlSink]:
+    """Open sinks on tables."""
 
     def open_one(table: str = "t", **options: Any) -> SqlSink:
-        made.append(SqlSink(base.url, table, **options))
-        made[-1].open()
-        return made[-1]
+        sink = sinks(table, **options)
+        sink.open()
+        return sink
 
-    yield open_one
-    for sink in made:
-        sink.close()
+    return open_one
 
 
 def test_an_upsert_replaces_the_row_with_the_same_key(
