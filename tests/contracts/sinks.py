@@ -1,4 +1,4 @@
-"""What every sink does, wherever its results go. Needs a Spark session."""
+"""What every sink does, wherever its results go, with a DataFrame as with a table of Arrow."""
 
 from __future__ import annotations
 
@@ -12,10 +12,15 @@ from headrace.spark.micro_batch import MicroBatch
 from headrace.spark.sinks.contract import CommitConflictError, Guarantee, PartitionCommit
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from collections.abc import Callable
+    from typing import TypeAlias
 
     from headrace.spark.runtime import SparkRuntime
     from headrace.spark.sinks.contract import Sink
+    from headrace.spark.sinks.result import Result
+
+    #: Makes a result of rows with the columns ``id`` and ``name``.
+    Frames: TypeAlias = Callable[[list["Row"]], Result]
 
 Row = dict[str, Any]
 ROWS: list[Row] = [{"id": 1, "name": "a"}, {"id": 2, "name": None}]
@@ -75,8 +80,8 @@ class SinkContract:
 
     @pytest.fixture
     def frames(self, spark_runtime: SparkRuntime) -> Frames:
-        """Return what makes DataFrames of rows."""
-        return Frames(spark_runtime)
+        """Return what makes results of rows; :class:`TablesOfArrow` needs no Spark for it."""
+        return data_frames(spark_runtime)
 
     def test_the_guarantee_is_said(self, sink: Sink[Any]) -> None:
         """The sink says what it promises."""
@@ -197,12 +202,20 @@ class ExactlyOnceContract(SinkContract):
         assert [row["id"] for row in sorted_rows(place)] == list(range(6))
 
 
-class Frames:
-    """Makes DataFrames of rows with the columns ``id`` and ``name``."""
+class TablesOfArrow:
+    """Put before a contract, has it give the sink tables instead of DataFrames."""
 
-    def __init__(self, runtime: SparkRuntime) -> None:
-        self._session = runtime.session
+    @pytest.fixture
+    def frames(self) -> Frames:
+        """Return what makes tables of rows."""
+        return table
 
-    def __call__(self, rows: list[Row]) -> DataFrame:
-        """Return the rows as a DataFrame."""
-        return self._session.createDataFrame(pa.Table.from_pylist(rows, schema=SCHEMA))
+
+def table(rows: list[Row]) -> pa.Table:
+    """Return the rows as a table."""
+    return pa.Table.from_pylist(rows, schema=SCHEMA)
+
+
+def data_frames(runtime: SparkRuntime) -> Frames:
+    """Return what makes DataFrames of rows."""
+    return lambda rows: runtime.session.createDataFrame(table(rows))

@@ -10,14 +10,14 @@ from rich.markup import escape
 from rich.table import Table
 
 from headrace.spark.sinks.contract import Guarantee
+from headrace.spark.sinks.result import rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pyspark.sql import DataFrame
-
     from headrace.spark.micro_batch import MicroBatch
     from headrace.spark.sinks.contract import PartitionCommit
+    from headrace.spark.sinks.result import Result
 
 #: Characters of one value that are printed.
 _WIDTH = 40
@@ -42,9 +42,9 @@ class ConsoleSink:
         """Return None: the group's commit holds the offsets."""
         return None
 
-    def stage(self, micro_batch: MicroBatch, result: DataFrame | None) -> Group:
+    def stage(self, micro_batch: MicroBatch, result: Result | None) -> Group:
         """Collect the result and lay it out."""
-        rows = pa.table({}) if result is None else result.toArrow()
+        rows = pa.table({}) if result is None else rows_of(result)
         shown = min(self._rows, rows.num_rows)
         title = f"{micro_batch.channel}: {micro_batch.records} records, {rows.num_rows} rows"
         if shown < rows.num_rows:

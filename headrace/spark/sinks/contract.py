@@ -11,10 +11,9 @@ from headrace.errors import HeadraceError, SinkConflictError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pyspark.sql import DataFrame
-
     from headrace.records import TopicPartition
     from headrace.spark.micro_batch import MicroBatch
+    from headrace.spark.sinks.result import Result
 
 
 class Guarantee(Enum):
@@ -120,8 +119,11 @@ class Sink(Protocol[S]):
         """Return the next offset stored for a partition, None if the sink has none. May block."""
         ...
 
-    def stage(self, micro_batch: MicroBatch, result: DataFrame | None) -> S:
-        """Run the job and keep what it made where no reader sees it. Blocks for the job."""
+    def stage(self, micro_batch: MicroBatch, result: Result | None) -> S:
+        """Run the job and keep what it made where no reader sees it. Blocks for the job.
+
+        A channel of type spark gives a DataFrame, whose job runs here; one of type arrow a table.
+        """
         ...
 
     def commit(self, staged: S, offsets: Sequence[PartitionCommit]) -> None:

@@ -1,4 +1,4 @@
-"""The Delta sink: Spark writes files aside, one transaction shows them and moves the offsets."""
+"""The Delta sink: files are written aside, one transaction shows them and moves the offsets."""
 
 from __future__ import annotations
 
@@ -21,10 +21,9 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import TypeAlias
 
-    from pyspark.sql import DataFrame
-
     from headrace.spark.micro_batch import MicroBatch
     from headrace.spark.sinks.contract import OffsetMove, PartitionCommit
+    from headrace.spark.sinks.result import Result
 
     Offset: TypeAlias = PartitionCommit | OffsetMove
 
@@ -112,8 +111,8 @@ class DeltaSink:
             check_format(self._folder, table)
             return _offset(table, identity)
 
-    def stage(self, micro_batch: MicroBatch, result: DataFrame | None) -> StagedFiles:
-        """Have Spark write the result as Parquet files that no reader of the table sees."""
+    def stage(self, micro_batch: MicroBatch, result: Result | None) -> StagedFiles:
+        """Have the result written as Parquet files that no reader of the table sees."""
         if result is None:
             return StagedFiles(micro_batch.id)
         return self._staging.write(micro_batch.id, result, self._partition_by)

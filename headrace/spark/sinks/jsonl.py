@@ -8,10 +8,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812 - the name every PySpark user knows
 
 from headrace.errors import StartError
 from headrace.spark.sinks.contract import Guarantee
+from headrace.spark.sinks.json_rows import json_lines
+from headrace.spark.sinks.result import columns_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
 
     from headrace.spark.micro_batch import MicroBatch
     from headrace.spark.sinks.contract import PartitionCommit
+    from headrace.spark.sinks.result import Result
 
 #: Bytes read at a time when looking back for the last whole line.
 _BLOCK = 64 << 10
@@ -55,12 +59,11 @@ class JsonLinesSink:
         """Return None: the group's commit holds the offsets."""
         return None
 
-    def stage(self, micro_batch: MicroBatch, result: DataFrame | None) -> bytes:  # noqa: ARG002
+    def stage(self, micro_batch: MicroBatch, result: Result | None) -> bytes:  # noqa: ARG002
         """Collect the rows, as Spark spells them in JSON, with null fields present."""
-        if result is None or not result.columns:
+        if result is None or not columns_of(result):
             return b""
-        line = F.to_json(F.struct("*"), {"ignoreNullFields": "false"}).alias("line")
-        lines = result.select(line).toArrow().column("line").to_pylist()
+        lines = json_lines(result) if isinstance(result, pa.Table) else _spelt_by_spark(result)
         return "".join(f"{text}\n" for text in lines).encode()
 
     def commit(self, staged: bytes, offsets: Sequence[PartitionCommit]) -> None:  # noqa: ARG002
@@ -95,6 +98,12 @@ class JsonLinesSink:
             yield descriptor
         finally:
             os.close(descriptor)
+
+
+def _spelt_by_spark(result: DataFrame) -> list[str]:
+    line = F.to_json(F.struct("*"), {"ignoreNullFields": "false"}).alias("line")
+    lines: list[str] = result.select(line).toArrow().column("line").to_pylist()
+    return lines
 
 
 def _write_all(descriptor: int, content: bytes) -> None:

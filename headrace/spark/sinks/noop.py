@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
 from headrace.spark.sinks.contract import Guarantee
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pyspark.sql import DataFrame
-
     from headrace.spark.micro_batch import MicroBatch
     from headrace.spark.sinks.contract import PartitionCommit
+    from headrace.spark.sinks.result import Result
 
 
 class NoopSink:
@@ -27,9 +28,9 @@ class NoopSink:
         """Return None: the group's commit holds the offsets."""
         return None
 
-    def stage(self, micro_batch: MicroBatch, result: DataFrame | None) -> None:  # noqa: ARG002
-        """Run the job into Spark's own no-op format."""
-        if result is not None:
+    def stage(self, micro_batch: MicroBatch, result: Result | None) -> None:  # noqa: ARG002
+        """Run the job into Spark's own no-op format; a table was computed already."""
+        if result is not None and not isinstance(result, pa.Table):
             result.write.format("noop").mode("overwrite").save()
 
     def commit(self, staged: None, offsets: Sequence[PartitionCommit]) -> None:

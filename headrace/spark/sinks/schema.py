@@ -13,23 +13,22 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from deltalake import DeltaTable
-    from pyspark.sql.types import StructType
 
 
 class SchemaMismatchError(HeadraceError):
     """The result's columns are not those of the table it should go to."""
 
 
-def delta_schema(schema: StructType) -> Schema:
+def delta_schema(schema: str) -> Schema:
     """Return the schema of a new table: every column nullable, whatever this result happens to be.
 
     A count is never null, a maximum may be: with Spark's own flags the first result would decide
-    what later ones may hold.
+    what later ones may hold. ``schema`` is the result's in JSON, as Delta and Spark spell it.
     """
-    return Schema.from_json(json.dumps(_nullable(json.loads(schema.json()))))
+    return Schema.from_json(json.dumps(_nullable(json.loads(schema))))
 
 
-def check_schema(folder: Path, table: DeltaTable, schema: StructType | None) -> None:
+def check_schema(folder: Path, table: DeltaTable, schema: str | None) -> None:
     """Compare names and types; order does not matter, because Parquet is read by name.
 
     Raises:
@@ -38,7 +37,7 @@ def check_schema(folder: Path, table: DeltaTable, schema: StructType | None) -> 
     """
     if schema is None:
         return
-    ours = _columns(json.loads(schema.json()))
+    ours = _columns(json.loads(schema))
     theirs = _columns(json.loads(table.schema().to_json()))
     problems = [f"column {name!r} is not in the table" for name in ours.keys() - theirs.keys()]
     problems += [f"column {name!r} is missing" for name in theirs.keys() - ours.keys()]

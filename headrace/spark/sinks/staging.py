@@ -1,4 +1,4 @@
-"""Files on their way into a table: written aside by Spark, moved into place, or removed."""
+"""Files on their way into a table: written aside, moved into place, or removed."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import structlog
 from deltalake.transaction import AddAction
 
 from headrace.errors import ConfigError, StartError
 from headrace.processes import is_alive
+from headrace.spark.sinks.arrow_files import NULL_VALUE, plain, schema_json, write_files
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pyspark.sql import DataFrame
-    from pyspark.sql.types import StructType
+    from headrace.spark.sinks.result import Result
 
 log = structlog.get_logger(__name__)
 
@@ -42,7 +43,6 @@ _LEFT_BEHIND = 24 * 3600.0
 _JOB_FOLDERS = "_temporary/0/_temporary"
 
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
-_NULL = "__HIVE_DEFAULT_PARTITION__"
 
 
 def local_folder(path: str | Path) -> Path:
@@ -62,12 +62,12 @@ def local_folder(path: str | Path) -> Path:
 class StagedFiles:
     """One micro-batch's result on its way: where its files are and whether they may be removed.
 
-    ``schema`` is None where the reducer returned no DataFrame.
+    ``schema`` is in JSON as Delta and Spark spell it, None where the reducer returned no result.
     """
 
     name: str
     folder: Path | None = None
-    schema: StructType | None = None
+    schema: str | None = None
     placed: list[AddAction] = field(default_factory=list)
     is_placed: bool = False
     may_be_visible: bool = False
@@ -110,15 +110,25 @@ class Staging:
         with suppress(OSError):
             self._own.parent.rmdir()
 
-    def write(self, name: str, result: DataFrame, partition_by: Sequence[str]) -> StagedFiles:
-        """Run the job that writes the result, one file a task. Blocks until it ended."""
-        staged = StagedFiles(name, self._own / name, result.schema)
+    def write(self, name: str, result: Result, partition_by: Sequence[str]) -> StagedFiles:
+        """Write the result. Blocks; a DataFrame's job writes one file a task.
+
+        Raises:
+            UnstorableColumnError: a table's column has a type that Delta does not have.
+        """
+        folder = self._own / name
         try:
-            (self._own / name / _JOB_FOLDERS).mkdir(parents=True)
-            writer = result.write.mode("append").partitionBy(*partition_by)
-            writer.parquet(f"file:{staged.folder}")
+            if isinstance(result, pa.Table):
+                rows = plain(result)
+                staged = StagedFiles(name, folder, schema_json(rows))
+                write_files(folder, rows, partition_by)
+            else:
+                staged = StagedFiles(name, folder, result.schema.json())
+                (folder / _JOB_FOLDERS).mkdir(parents=True)
+                writer = result.write.mode("append").partitionBy(*partition_by)
+                writer.parquet(f"file:{folder}")
         except BaseException:
-            self.remove(staged)
+            shutil.rmtree(folder, ignore_errors=True)
             raise
         return staged
 
@@ -178,7 +188,9 @@ def _add_action(path: Path, source: Path, root: Path, rows: int) -> AddAction:
 def _partition_values(folder: Path) -> dict[str, str | None]:
     """Read the values from the folders Spark's partitioned writer makes, as ``day=2013-01-01``."""
     pairs = (part.partition("=") for part in folder.parts)
-    return {unquote(name): None if value == _NULL else unquote(value) for name, _, value in pairs}
+    return {
+        unquote(name): None if value == NULL_VALUE else unquote(value) for name, _, value in pairs
+    }
 
 
 def _is_left_behind(folder: Path) -> bool:

@@ -11,6 +11,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from headrace.errors import SinkConflictError, StartError
 from headrace.spark.sinks.contract import CommitConflictError, Guarantee
+from headrace.spark.sinks.result import columns_of, rows_of
 from headrace.spark.sinks.sql.database import TIMEOUT, Database, TableName, brief, gave_way
 from headrace.spark.sinks.sql.offsets import OffsetsTable
 from headrace.spark.sinks.sql.target import Target, WriteMode
@@ -20,10 +21,10 @@ if TYPE_CHECKING:
     from typing import Any
 
     import pyarrow as pa
-    from pyspark.sql import DataFrame
 
     from headrace.spark.micro_batch import MicroBatch
     from headrace.spark.sinks.contract import OffsetMove, PartitionCommit
+    from headrace.spark.sinks.result import Result
     from headrace.spark.sinks.sql.offsets import Offset
 
 log = structlog.get_logger(__name__)
@@ -102,17 +103,18 @@ class SqlSink:
         with self._database.transaction() as connection:
             return self._offsets.read(connection, identities)
 
-    def stage(self, micro_batch: MicroBatch, result: DataFrame | None) -> StagedRows:
+    def stage(self, micro_batch: MicroBatch, result: Result | None) -> StagedRows:
         """Collect the result as an Arrow table. Spark's ``maxResultSize`` bounds its size.
 
         Raises:
             SchemaMismatchError: the result's columns are not the table's.
             RepeatedKeyError: with mode upsert, a key has several rows.
         """
-        if result is None or not result.columns:
+        columns = [] if result is None else columns_of(result)
+        if result is None or not columns:
             return StagedRows(micro_batch.id)
-        self._target.check(result.columns)
-        return StagedRows(micro_batch.id, self._target.prepare(result.toArrow()))
+        self._target.check(columns)
+        return StagedRows(micro_batch.id, self._target.prepare(rows_of(result)))
 
     def commit(self, staged: StagedRows, offsets: Sequence[PartitionCommit]) -> None:
         """Write the rows and move the offsets in one transaction.

@@ -31,7 +31,7 @@ def stage(sink: DeltaSink, name: str, ids: list[int], schema: StructType = ID) -
     for number, values in enumerate((ids, [])):
         table = pa.table({"id": pa.array(values, pa.int64())})
         pq.write_table(table, folder / f"part-{number}.snappy.parquet")
-    return StagedFiles(name, folder, schema)
+    return StagedFiles(name, folder, schema.json())
 
 
 def share(number: int, start: int, next_offset: int) -> PartitionCommit:
