@@ -20,7 +20,7 @@ from headrace.kafka.producer import TopicProducer, create_topic
 from headrace.local import LocalStack, detached
 from headrace.local.jars import kafka_jars
 from headrace.local.jvm import require_java
-from headrace.spark.sinks.delta_reader import DeltaLog
+from headrace.spark.sinks.delta.reader import DeltaLog
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from headrace.demo.verification import Verdict
-    from headrace.spark.sinks.delta_reader import TableCommit
+    from headrace.spark.sinks.delta.reader import TableCommit
 
 _MEMBERS = ("daemon-1", "daemon-2")
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from headrace.spark.sinks.delta_reader import TableCommit
+    from headrace.spark.sinks.delta.reader import TableCommit
 
 _FILE = "run.json"
 

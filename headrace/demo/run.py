@@ -16,7 +16,7 @@ from headrace.demo.pace import Pace
 from headrace.demo.progress import MemberView, Progress, View
 from headrace.demo.record import Kill, RunRecord, rows_in
 from headrace.demo.story import GATES, PATIENCE, Facts, Phase, next_phase
-from headrace.spark.sinks.delta_reader import DeltaLog, TableCommit
+from headrace.spark.sinks.delta.reader import DeltaLog, TableCommit
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from headrace.demo.record import RunRecord
-    from headrace.spark.sinks.delta_reader import TableCommit
+    from headrace.spark.sinks.delta.reader import TableCommit
 
 #: The kill happens while the table has between these shares of the rows.
 KILL_FROM, KILL_TO = 0.4, 0.7

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from headrace.demo.reducer import COLUMNS
-from headrace.spark.sinks.delta_reader import read_rows
+from headrace.spark.sinks.delta.reader import read_rows
 
 if TYPE_CHECKING:
     from pathlib import Path

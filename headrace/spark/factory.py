@@ -8,7 +8,7 @@ from headrace import config
 from headrace.errors import StartError
 from headrace.spark.settings import SparkSettings
 from headrace.spark.sinks.console import ConsoleSink
-from headrace.spark.sinks.delta import DeltaSink
+from headrace.spark.sinks.delta import DeltaSink, Upkeep
 from headrace.spark.sinks.jsonl import JsonLinesSink
 from headrace.spark.sinks.noop import NoopSink
 
@@ -32,8 +32,13 @@ def build_sink(section: config.SinkConfig, member: str) -> Sink[Any]:
         StartError: the sink takes an extra that is not installed.
     """
     match section:
-        case config.DeltaSinkConfig(path=path, partition_by=columns):
-            return DeltaSink(path, partition_by=columns, member=member)
+        case config.DeltaSinkConfig():
+            return DeltaSink(
+                section.path,
+                partition_by=section.partition_by,
+                member=member,
+                upkeep=Upkeep(section.compact_every, section.log_retention, section.file_retention),
+            )
         case config.SqlSinkConfig():
             return _sql_sink(section, member)
         case config.JsonLinesSinkConfig(path=path):

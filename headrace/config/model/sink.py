@@ -9,9 +9,10 @@ from pydantic import Field
 from headrace.config.contradiction import Contradiction
 from headrace.config.kinds.databases import DatabaseUrl, scheme_of
 from headrace.config.kinds.paths import LocalPath, PathOrUrl
-from headrace.config.kinds.scalars import Count
+from headrace.config.kinds.scalars import Count, WholeNumber
 from headrace.config.kinds.secrets import SecretValue
 from headrace.config.kinds.text import Distinct, FreeText, ImportPath, SqlTable
+from headrace.config.kinds.units import Duration
 from headrace.config.model.base import Cold, Section
 
 if TYPE_CHECKING:
@@ -32,6 +33,15 @@ class DeltaSinkConfig(Section):
 
     partition_by: Cold[Annotated[tuple[FreeText, ...], Distinct]] = ()
     """The columns that a new table is partitioned by."""
+
+    compact_every: Cold[Annotated[int, WholeNumber(0, 1_000_000)]] = 500
+    """Commits after which small files are made into larger ones; 0 leaves that to others."""
+
+    log_retention: Cold[Annotated[float, Duration(minimum=10)] | None] = None
+    """How long entries of the table's log are kept behind a checkpoint; a new table gets 1h."""
+
+    file_retention: Cold[Annotated[float, Duration(minimum=60)] | None] = None
+    """How long files are kept that compaction replaced; a new table gets 1d."""
 
 
 class SqlSinkConfig(Section):

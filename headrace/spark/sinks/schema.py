@@ -15,6 +15,25 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
 
+#: Features of a table that ask nothing of a commit that only adds files and moves offsets.
+#: Constraints, generated and identity columns and column mapping are found where they are used.
+_HARMLESS = frozenset(
+    {
+        "appendOnly",
+        "changeDataFeed",
+        "checkConstraints",
+        "columnMapping",
+        "deletionVectors",
+        "domainMetadata",
+        "generatedColumns",
+        "identityColumns",
+        "invariants",
+        "timestampNtz",
+        "vacuumProtocolCheck",
+    }
+)
+
+
 class SchemaMismatchError(HeadraceError):
     """The result's columns are not those of the table it should go to."""
 
@@ -59,6 +78,7 @@ def _rules(table: DeltaTable) -> list[str]:
     rules = [name for name in settings if name.startswith("delta.constraints.")]
     if settings.get("delta.columnMapping.mode", "none") != "none":
         rules.append("delta.columnMapping.mode")
+    rules += [f"feature {name}" for name in {*(table.protocol().writer_features or ())} - _HARMLESS]
     fields = table.schema().fields
     rules += [f"column {field.name!r} NOT NULL" for field in fields if not field.nullable]
     rules += [

@@ -87,7 +87,7 @@ class Staging:
         self._table = table
         self._durable = durable
         owner = f"{socket.gethostname()}.{os.getpid()}.{uuid.uuid4().hex[:8]}"
-        self._own = table / STAGING / owner
+        self.own = table / STAGING / owner
 
     def open(self) -> None:
         """Make the folder and remove those of dead processes.
@@ -96,19 +96,19 @@ class Staging:
             StartError: the folder cannot be made.
         """
         try:
-            self._own.mkdir(parents=True, exist_ok=True)
+            self.own.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise StartError(f"{self._own} cannot be made: {error}") from error
-        for other in self._own.parent.iterdir():
-            if other != self._own and _is_left_behind(other):
+            raise StartError(f"{self.own} cannot be made: {error}") from error
+        for other in self.own.parent.iterdir():
+            if other != self.own and _is_left_behind(other):
                 log.info("staging_removed", folder=str(other))
                 shutil.rmtree(other, ignore_errors=True)
 
     def close(self) -> None:
         """Remove the folder, and the one above it when no other process has one there."""
-        shutil.rmtree(self._own, ignore_errors=True)
+        shutil.rmtree(self.own, ignore_errors=True)
         with suppress(OSError):
-            self._own.parent.rmdir()
+            self.own.parent.rmdir()
 
     def write(self, name: str, result: Result, partition_by: Sequence[str]) -> StagedFiles:
         """Write the result. Blocks; a DataFrame's job writes one file a task.
@@ -116,7 +116,7 @@ class Staging:
         Raises:
             UnstorableColumnError: a table's column has a type that Delta does not have.
         """
-        folder = self._own / name
+        folder = self.own / name
         try:
             if isinstance(result, pa.Table):
                 rows = plain(result)

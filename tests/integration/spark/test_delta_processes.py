@@ -34,7 +34,7 @@ for turn in range(rounds):
     numbers = choice.sample(range(3), choice.randint(1, 2))
     starts = {number: sink.stored_offset(f"id/{number}") or 0 for number in numbers}
     name = f"{seed}-{turn}"
-    own = sink._staging._own / name
+    own = sink._staging.own / name
     own.mkdir(parents=True)
     rows = pa.table({"partition": list(starts), "offset": list(starts.values())})
     pq.write_table(rows, own / "part-0.snappy.parquet")

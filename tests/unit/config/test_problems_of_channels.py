@@ -208,7 +208,10 @@ WORKERS = "a whole number from 1 to 256"
         ("sink: delta", "sink.path: is missing; give a path, or a URL such as s3://bucket/table"),
         (
             "sink: {type: delta, delta: x, path: y}",
-            ("sink.delta: is not a known key; known here: type, path, partition_by"),
+            (
+                "sink.delta: is not a known key; known here: type, path, partition_by, "
+                "compact_every, log_retention, file_retention"
+            ),
         ),
         (
             "sink: {path: x}",

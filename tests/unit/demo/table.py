@@ -9,7 +9,7 @@ import pyarrow as pa
 from deltalake import write_deltalake
 
 from headrace.demo.reducer import COLUMNS
-from headrace.spark.sinks.delta_reader import TableCommit
+from headrace.spark.sinks.delta.reader import TableCommit
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from headrace.demo.verification import verify
-from headrace.spark.sinks.delta_reader import TableUnreadableError
+from headrace.spark.sinks.delta.reader import TableUnreadableError
 from tests.unit.demo.table import flights, write
 
 if TYPE_CHECKING:

@@ -11,6 +11,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from headrace.records import TopicPartition
 from headrace.spark.sinks.contract import PartitionCommit
+from headrace.spark.sinks.delta.log import LogFiles
 from headrace.spark.sinks.staging import StagedFiles
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ ID = StructType([StructField("id", LongType(), nullable=False)])
 
 def stage(sink: DeltaSink, name: str, ids: list[int], schema: StructType = ID) -> StagedFiles:
     """Write rows aside as Spark would, with one empty file among them as Spark leaves some."""
-    folder = sink._staging._own / name
+    folder = sink._staging.own / name
     folder.mkdir(parents=True)
     for number, values in enumerate((ids, [])):
         table = pa.table({"id": pa.array(values, pa.int64())})
@@ -53,17 +54,17 @@ def data_files(folder: Path) -> int:
 def wrap_commit(
     monkeypatch: pytest.MonkeyPatch, *steps: Callable[[Callable[[], None]], None]
 ) -> None:
-    """Have the next commit calls run through ``steps``, each of which gets the real call."""
-    real = DeltaTable.create_write_transaction
+    """Have the next entries of the log be made in ``steps``, each of which gets the real call.
+
+    One that does not call it is as if another writer had made the entry.
+    """
+    real = LogFiles.add
     left = list(steps)
 
-    def commit(self: DeltaTable, *args: Any, **kwargs: Any) -> None:
-        def call() -> None:
-            real(self, *args, **kwargs)
+    def add(self: LogFiles, *args: Any, **kwargs: Any) -> bool:
+        made: list[bool] = []
+        step = left.pop(0) if left else lambda call: call()
+        step(lambda: made.append(real(self, *args, **kwargs)))
+        return made == [True]
 
-        if left:
-            left.pop(0)(call)
-        else:
-            call()
-
-    monkeypatch.setattr(DeltaTable, "create_write_transaction", commit)
+    monkeypatch.setattr(LogFiles, "add", add)

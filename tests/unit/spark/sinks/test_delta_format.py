@@ -11,8 +11,8 @@ from deltalake import CommitProperties, DeltaTable, Transaction
 from headrace.records import TopicPartition
 from headrace.spark.sinks.contract import OffsetMove
 from headrace.spark.sinks.delta import DeltaSink
-from headrace.spark.sinks.delta_format import FORMAT_KEY, FORMAT_VERSION, LaterFormatError
-from headrace.spark.sinks.delta_reader import DeltaLog
+from headrace.spark.sinks.delta.format import FORMAT_KEY, FORMAT_VERSION, LaterFormatError
+from headrace.spark.sinks.delta.reader import DeltaLog
 from tests.unit.spark.sinks.delta_tables import share, stage, visible
 
 if TYPE_CHECKING:

@@ -6,8 +6,9 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, Transaction, write_deltalake
 
-from headrace.spark.sinks.delta import MEMBER_KEY, DeltaSink
-from headrace.spark.sinks.delta_reader import DeltaLog, TableUnreadableError, read_rows
+from headrace.spark.sinks.delta import DeltaSink
+from headrace.spark.sinks.delta.reader import DeltaLog, TableUnreadableError, read_rows
+from headrace.spark.sinks.delta.sink import MEMBER_KEY
 from tests.unit.spark.sinks.delta_tables import share, stage
 
 if TYPE_CHECKING:

@@ -15,7 +15,6 @@ from deltalake import DeltaTable, write_deltalake
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from headrace.errors import ConfigError, StartError
-from headrace.spark.sinks.contract import CommitConflictError
 from headrace.spark.sinks.delta import DeltaSink
 from headrace.spark.sinks.schema import SchemaMismatchError
 from headrace.spark.sinks.staging import STAGING, StagedFiles
@@ -69,23 +68,6 @@ def test_a_kept_handle_outlives_a_log_clean_up(
     assert sink.stored_offset("id/1") == 30
     sink.commit(stage(sink, "more", [50]), [share(0, 10, 20)])
     assert visible(folder) == [0, 1, 10, 20, 50]
-
-
-def test_a_handle_is_opened_anew_after_many_commits(
-    sink: DeltaSink, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What a handle keeps of each commit is let go of, and offsets are checked all the same."""
-    monkeypatch.setattr("headrace.spark.sinks.delta.COMMITS_KEPT", 3)
-    handles: list[DeltaTable | None] = []
-    for start in range(10, 80, 10):
-        sink.commit(stage(sink, f"at-{start}", [start]), [share(0, start, start + 10)])
-        if not any(sink._table is handle for handle in handles):
-            handles.append(sink._table)
-
-    assert len(handles) == 3
-    with pytest.raises(CommitConflictError):
-        sink.commit(stage(sink, "again", [1]), [share(0, 10, 20)])
-    assert visible(folder) == [1, *range(10, 80, 10)]
 
 
 def test_row_counts_are_in_the_log(sink: DeltaSink, folder: Path) -> None:
@@ -187,7 +169,7 @@ def test_what_dead_processes_left_staged_is_removed(folder: Path) -> None:
     sink.open()
 
     left = {path.name for path in staging.iterdir()}
-    assert left == {names["alive"], names["elsewhere"], sink._staging._own.name}
+    assert left == {names["alive"], names["elsewhere"], sink._staging.own.name}
     sink.close()
     shutil.rmtree(staging)
 

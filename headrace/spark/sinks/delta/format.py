@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from deltalake import Transaction
-
 from headrace.errors import StartError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from deltalake import DeltaTable
+    from headrace.spark.sinks.delta.table import KeptTable
 
 #: Under which application id the format stands among the table's transactions. No partition's
 #: identity looks like it: those have four parts.
@@ -32,7 +30,7 @@ class LaterFormatError(StartError):
         self.found = found
 
 
-def check_format(folder: Path, table: DeltaTable) -> None:
+def check_format(folder: Path, table: KeptTable) -> None:
     """Refuse a table whose offsets could be misread.
 
     Raises:
@@ -43,11 +41,8 @@ def check_format(folder: Path, table: DeltaTable) -> None:
         raise LaterFormatError(folder, found)
 
 
-def format_note(table: DeltaTable) -> list[Transaction]:
-    """Return what a commit has to note, nothing where it is noted already.
-
-    It is written once for each table: two commits that note it at the same time conflict.
-    """
+def format_note(table: KeptTable) -> dict[str, int]:
+    """Return what a commit has to note, by application id; nothing where it is noted already."""
     if table.transaction_version(FORMAT_KEY) is not None:
-        return []
-    return [Transaction(FORMAT_KEY, FORMAT_VERSION)]
+        return {}
+    return {FORMAT_KEY: FORMAT_VERSION}

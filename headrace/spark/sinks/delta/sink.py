@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import threading
 import uuid
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import structlog
-from deltalake import CommitProperties, DeltaTable, Transaction
-from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError, TableNotFoundError
 
-from headrace.errors import SinkConflictError, StartError
+from headrace.clock import SYSTEM_CLOCK
+from headrace.errors import HeadraceError, SinkConflictError, StartError
 from headrace.spark.sinks.contract import CommitConflictError, Guarantee
-from headrace.spark.sinks.delta_format import check_format, format_note
+from headrace.spark.sinks.delta.format import check_format, format_note
+from headrace.spark.sinks.delta.log import LogFiles, added, moved, written
+from headrace.spark.sinks.delta.table import KeptTable, OvertakenError
+from headrace.spark.sinks.delta.upkeep import Housekeeper, Upkeep
 from headrace.spark.sinks.schema import check_schema, delta_schema
 from headrace.spark.sinks.staging import StagedFiles, Staging, local_folder, sync
 
@@ -29,14 +34,12 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-#: How often a commit is tried when writers that touch none of our partitions come first. delta-rs
-#: rebases on most of them by itself, up to 15 times a call.
-_COMMIT_ATTEMPTS = 5
+#: How often a commit is tried when other writers come first. Each time one of them has got on, so
+#: that it takes a crowd to use them up.
+_COMMIT_ATTEMPTS = 100
 
-#: Commits that a handle takes in before the table is opened anew. A kept handle grows with each one
-#: more than one that is opened: in a soak with three commits a second the process grew by some 8 kB
-#: for each, where opening a table of 12,000 files takes 4 MB, and 0.05 to 0.08 s.
-COMMITS_KEPT = 1_000
+#: How a table is kept unless something else is said.
+DEFAULT_UPKEEP = Upkeep()
 
 #: What a commit says about itself in the table's history.
 MICRO_BATCH_KEY = "headrace_micro_batch"
@@ -44,15 +47,27 @@ MEMBER_KEY = "headrace_member"
 OFFSETS_KEY = "headrace_offsets"
 
 
+class OthersFirstError(HeadraceError):
+    """Each time a commit was tried another writer had made one."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(
+            f"{folder}: other writers were first {_COMMIT_ATTEMPTS} times; let fewer members write "
+            "to this table, or larger micro-batches"
+        )
+
+
 class DeltaSink:
     """Appends to one Delta table in a local folder, exactly once.
 
     Each partition's next offset is a ``Transaction`` in the table's log, under the partition's
-    identity, and moves in the same commit as the data. The offsets are checked on the very handle
-    that commits: delta-rs refuses a commit whose handle missed another writer's move of the same
-    identity, but takes a lower offset from a handle that saw it. docs/sinks.md has every crash
-    point. ``partition_by`` names columns of the result; ``durable`` forces files to disk before
-    the offsets count as stored; ``member`` is written beside each commit, to tell who made it.
+    identity, and moves in the same commit as the data. A commit is the log's next entry, made only
+    if nobody else made it, after the offsets were checked against all entries before.
+    docs/sinks.md has every crash point.
+
+    ``partition_by`` names columns of the result; ``durable`` forces files to disk before the
+    offsets count as stored; ``member`` is written beside each commit, to tell who made it.
+    ``upkeep`` says how the table is kept small from ``open`` to ``close``, on a thread of its own.
 
     Raises:
         ConfigError: ``path`` is not a local folder.
@@ -67,6 +82,7 @@ class DeltaSink:
         partition_by: Sequence[str] = (),
         durable: bool = True,
         member: str | None = None,
+        upkeep: Upkeep = DEFAULT_UPKEEP,
     ) -> None:
         self._folder = local_folder(path)
         self._partition_by = tuple(partition_by)
@@ -74,8 +90,9 @@ class DeltaSink:
         self._metadata = {} if member is None else {MEMBER_KEY: member}
         self._staging = Staging(self._folder, durable=durable)
         self._lock = threading.Lock()
-        self._table: DeltaTable | None = None
-        self._opened_at = 0
+        self._table: KeptTable | None = None
+        self._upkeep = upkeep
+        self._housekeeper = Housekeeper(self._folder, self._staging.own, upkeep, self._metadata)
 
     def open(self) -> None:
         """Make the folder, remove what dead processes left staged, look at the table.
@@ -86,16 +103,11 @@ class DeltaSink:
         """
         self._staging.open()
         with self._lock:
-            table = self._handle()
-        if table is None:
-            return
-        check_format(self._folder, table)
-        if tuple(table.metadata().partition_columns) != self._partition_by:
-            raise StartError(
-                f"{self._folder}: the table is partitioned by "
-                f"{table.metadata().partition_columns}, the sink is set to "
-                f"{list(self._partition_by)}; set partition_by to the table's columns"
-            )
+            table = self._kept()
+        if table is not None:
+            check_format(self._folder, table)
+            self._check_layout(table.opened)
+        self._housekeeper.start()
 
     def stored_offset(self, identity: str) -> int | None:
         """Return the offset in the newest version of the table, None without table or entry.
@@ -104,12 +116,12 @@ class DeltaSink:
             LaterFormatError: a later version of Headrace writes to the table.
         """
         with self._lock:
-            table = self._handle()
+            table = self._kept()
             if table is None:
                 return None
-            table = self._refreshed(table)
+            table.refresh()
             check_format(self._folder, table)
-            return _offset(table, identity)
+            return table.transaction_version(identity)
 
     def stage(self, micro_batch: MicroBatch, result: Result | None) -> StagedFiles:
         """Have the result written as Parquet files that no reader of the table sees."""
@@ -130,10 +142,8 @@ class DeltaSink:
             DeltaError: the table could not be written; nothing was stored as far as can be told.
         """
         with self._lock:
-            table = self._handle() or self._create(staged)
-            if table is None:
+            if (self._kept() or self._create(staged)) is None:
                 return
-            check_schema(self._folder, table, staged.schema)
             self._commit(staged, offsets, {MICRO_BATCH_KEY: staged.name})
         self._staging.remove(staged)
 
@@ -150,45 +160,36 @@ class DeltaSink:
     def _commit(
         self, staged: StagedFiles, offsets: Sequence[Offset], metadata: Mapping[str, str]
     ) -> None:
-        attempts = 1
-        while not self._try(self._checked(offsets), staged, offsets, metadata, attempts):
-            attempts += 1
+        for _ in range(_COMMIT_ATTEMPTS):
+            if self._try(self._checked(staged, offsets), staged, offsets, metadata):
+                return
+        raise OthersFirstError(self._folder)
 
     def discard(self, staged: StagedFiles) -> None:
         """Remove the files, staged or already in place, unless they may be part of the table."""
         self._staging.remove(staged, placed=True)
 
     def close(self) -> None:
-        """Remove this process's staging folder."""
+        """End the upkeep and remove this process's staging folder. Blocks for 5 s at most."""
+        self._housekeeper.stop()
         self._staging.close()
 
-    def _handle(self) -> DeltaTable | None:
-        """Return the kept handle, opening it if there is a table."""
+    def _check_layout(self, table: DeltaTable) -> None:
+        columns = table.metadata().partition_columns
+        if tuple(columns) != self._partition_by:
+            raise StartError(
+                f"{self._folder}: the table is partitioned by {columns}, the sink is set to "
+                f"{list(self._partition_by)}; set partition_by to the table's columns"
+            )
+
+    def _kept(self) -> KeptTable | None:
+        """Return the table as it was last seen, None if there is none."""
         if self._table is None:
-            try:
-                return self._opened()
-            except TableNotFoundError:
-                return None
+            with suppress(TableNotFoundError):
+                self._table = KeptTable(self._folder)
         return self._table
 
-    def _opened(self) -> DeltaTable:
-        table = self._table = DeltaTable(self._folder)
-        self._opened_at = table.version()
-        return table
-
-    def _refreshed(self, table: DeltaTable) -> DeltaTable:
-        """Bring a handle up to the newest version; open a new one where its log is gone.
-
-        Or where it took in so many commits that it has grown.
-        """
-        try:
-            table.update_incremental()
-        except DeltaError:
-            log.warning("delta_handle_reopened", table=str(self._folder), exc_info=True)
-            return self._opened()
-        return self._opened() if table.version() - self._opened_at >= COMMITS_KEPT else table
-
-    def _create(self, staged: StagedFiles) -> DeltaTable | None:
+    def _create(self, staged: StagedFiles) -> KeptTable | None:
         """Create the table empty, so that data only ever comes through the checked commit."""
         if staged.schema is None:
             return None
@@ -198,103 +199,79 @@ class DeltaSink:
                 schema=delta_schema(staged.schema),
                 mode="ignore",
                 partition_by=list(self._partition_by) or None,
+                configuration=self._upkeep.properties(new=True),
             )
         except DeltaError:
             if not DeltaTable.is_deltatable(str(self._folder)):
                 raise
             log.info("delta_table_created_elsewhere", table=str(self._folder))
         if self._durable:
-            sync(self._folder)
-            self._sync_log(range(1))
-        return self._handle()
+            entries = LogFiles(self._folder)
+            for path in (self._folder, entries.entry(0), entries.folder):
+                sync(path)
+        return self._kept()
 
-    def _checked(self, offsets: Sequence[Offset]) -> DeltaTable:
-        """Return the handle once it says that every offset is where the micro-batch begins."""
-        table = self._handle()
+    def _checked(self, staged: StagedFiles, offsets: Sequence[Offset]) -> KeptTable:
+        """Return the table once it says that every offset is where the micro-batch begins."""
+        table = self._kept()
         assert table is not None, "a table that was there is gone"
         if _conflicts(table, offsets):
-            table = self._refreshed(table)
+            table.refresh()
         check_format(self._folder, table)
         conflicts = _conflicts(table, offsets)
         if conflicts:
             raise CommitConflictError(conflicts)
+        check_schema(self._folder, table.opened, staged.schema)
         return table
 
     def _try(
         self,
-        table: DeltaTable,
+        table: KeptTable,
         staged: StagedFiles,
         offsets: Sequence[Offset],
         metadata: Mapping[str, str],
-        attempts: int,
     ) -> bool:
-        """Commit once. Return False where another check on a new handle may help."""
-        before = table.version()
+        """Commit once. Return False where another writer was first, whose commit is known now."""
+        before, now = table.version, SYSTEM_CLOCK.time()
+        moves = {**{o.identity: o.next_offset for o in offsets}, **format_note(table)}
         try:
-            table.create_write_transaction(
-                [*self._staging.place(staged)],
-                mode="append",
-                schema=table.schema(),
-                partition_by=list(self._partition_by) or None,
-                commit_properties=CommitProperties(
-                    custom_metadata={**metadata, **self._metadata},
-                    app_transactions=[
-                        *(Transaction(o.identity, o.next_offset) for o in offsets),
-                        *format_note(table),
-                    ],
-                ),
-            )
-        except BaseException as error:  # a panic in delta-rs is no Exception
-            if self._is_stored(staged, offsets, error):
-                return True
-            if not isinstance(error, CommitFailedError) or attempts == _COMMIT_ATTEMPTS:
+            actions = [
+                written({**metadata, **self._metadata}, now),
+                *(moved(identity, version, now) for identity, version in moves.items()),
+                *(added(file) for file in self._staging.place(staged)),
+            ]
+            if not table.put(actions, moves, self._staging.own, durable=self._durable):
+                table.refresh()
+                return False
+        except OvertakenError:
+            staged.keep()
+            raise
+        except BaseException as error:
+            if not self._is_stored(staged, offsets, error):
                 raise
-            log.info("delta_commit_conflict", table=str(self._folder), error=str(error))
-            return False
-        self._after_commit(table, before)
+        self._housekeeper.went_on(before, table.version)
         return True
 
     def _is_stored(
         self, staged: StagedFiles, offsets: Sequence[Offset], error: BaseException
     ) -> bool:
-        """Tell a failed commit call's outcome from the table itself, through a new handle."""
+        """Tell a failed commit's outcome from the table itself, opened anew."""
         self._table = None
         try:
-            table = self._opened()
+            table = self._table = KeptTable(self._folder)
         except Exception:
             staged.keep()
             log.exception("delta_outcome_unknown", table=str(self._folder))
             raise error from None
-        stored = all(_offset(table, o.identity) == o.next_offset for o in offsets)
+        stored = all(table.transaction_version(o.identity) == o.next_offset for o in offsets)
         if stored:
             staged.keep()
             log.warning("delta_commit_found_stored", table=str(self._folder), error=str(error))
         return stored
 
-    def _after_commit(self, table: DeltaTable, before: int) -> None:
-        """Bring the handle up to the commit it made, or its own next one would conflict."""
-        try:
-            table = self._refreshed(table)
-            if self._durable:
-                self._sync_log(range(before + 1, table.version() + 1))
-        except Exception:
-            self._table = None
-            log.exception("delta_refresh_failed", table=str(self._folder))
 
-    def _sync_log(self, versions: range) -> None:
-        folder = self._folder / "_delta_log"
-        for version in versions:
-            sync(folder / f"{version:020}.json")
-        sync(folder)
-
-
-def _offset(table: DeltaTable, identity: str) -> int | None:
-    version: int | None = table.transaction_version(identity)
-    return version
-
-
-def _conflicts(table: DeltaTable, offsets: Sequence[Offset]) -> list[SinkConflictError]:
-    stored = [(offset, _offset(table, offset.identity)) for offset in offsets]
+def _conflicts(table: KeptTable, offsets: Sequence[Offset]) -> list[SinkConflictError]:
+    stored = [(offset, table.transaction_version(offset.identity)) for offset in offsets]
     return [
         SinkConflictError(offset.partition, offset.start, found)
         for offset, found in stored

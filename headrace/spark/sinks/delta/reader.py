@@ -10,8 +10,8 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from headrace.errors import HeadraceError
-from headrace.spark.sinks.delta import MEMBER_KEY
-from headrace.spark.sinks.delta_format import FORMAT_KEY
+from headrace.spark.sinks.delta.format import FORMAT_KEY
+from headrace.spark.sinks.delta.sink import MEMBER_KEY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -94,7 +94,7 @@ def _commit(version: int, actions: Sequence[Mapping[str, Any]]) -> TableCommit:
     info: Mapping[str, Any] = next(
         (each["commitInfo"] for each in actions if "commitInfo" in each), {}
     )
-    added = [each["add"] for each in actions if "add" in each]
+    added = [each["add"] for each in actions if "add" in each and each["add"]["dataChange"]]
     moved = [each["txn"] for each in actions if "txn" in each]
     return TableCommit(
         version=version,

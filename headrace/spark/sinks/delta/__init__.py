@@ -1,0 +1,8 @@
+"""The Delta sink, with what it writes into a table's log and how it keeps the table small."""
+
+from __future__ import annotations
+
+from headrace.spark.sinks.delta.sink import DeltaSink
+from headrace.spark.sinks.delta.upkeep import Upkeep
+
+__all__ = ["DeltaSink", "Upkeep"]

@@ -1,0 +1,157 @@
+"""The thread that keeps a Delta table small: checkpoints, clean-up of its log, compaction."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import Enum
+from queue import SimpleQueue
+from threading import Thread
+from typing import TYPE_CHECKING
+
+import structlog
+from deltalake import DeltaTable
+from deltalake.exceptions import TableNotFoundError
+
+from headrace.clock import SYSTEM_CLOCK, Deadline
+from headrace.spark.sinks.delta.compaction import NotCompactedError, compact
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+log = structlog.get_logger(__name__)
+
+#: Commits between two checkpoints. What a reader has to read behind the newest one is at most this.
+CHECKPOINT_EVERY = 100
+
+#: What a new table gets where the configuration says nothing, in seconds.
+NEW_LOG_RETENTION = 3600.0
+NEW_FILE_RETENTION = 24 * 3600.0
+
+_LOG_PROPERTY = "delta.logRetentionDuration"
+_FILE_PROPERTY = "delta.deletedFileRetentionDuration"
+
+#: Seconds that a stop waits for a chore under way; each of its steps is whole or not at all.
+_STOP_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Upkeep:
+    """How a table is kept.
+
+    ``compact_every`` counts commits, 0 for never. ``log_retention`` is for how many seconds entries
+    of the log stay that a checkpoint made superfluous, ``file_retention`` for how many files stay
+    that no version of the table from then on has. None leaves to a table what it says itself.
+    """
+
+    compact_every: int = 500
+    log_retention: float | None = None
+    file_retention: float | None = None
+
+    def properties(self, *, new: bool) -> dict[str, str]:
+        """Return the table properties that say so; a ``new`` table gets all of them."""
+        seconds = {
+            _LOG_PROPERTY: self.log_retention or (NEW_LOG_RETENTION if new else None),
+            _FILE_PROPERTY: self.file_retention or (NEW_FILE_RETENTION if new else None),
+        }
+        return {
+            name: f"interval {max(1, round(each))} seconds"
+            for name, each in seconds.items()
+            if each is not None
+        }
+
+
+class Chore(Enum):
+    """What there is to do."""
+
+    PROPERTIES = "properties"
+    """Give the table the properties that the configuration has."""
+
+    CHECKPOINT = "checkpoint"
+    """Write a checkpoint, and remove entries of the log that are old enough."""
+
+    COMPACTION = "compaction"
+    """Make few files of many, and remove files that are old enough."""
+
+    STOP = "stop"
+    """End the thread."""
+
+
+class Housekeeper:
+    """Does the chores of one table, one after the other, on a thread of its own.
+
+    Whoever commits past a multiple of an interval has it done, so that of several members mostly
+    one does it. Two at once are no harm: a checkpoint says the same whoever writes it, and of two
+    compactions of the same files one gives up.
+    """
+
+    def __init__(
+        self, folder: Path, scratch: Path, upkeep: Upkeep, metadata: Mapping[str, str]
+    ) -> None:
+        self._folder = folder
+        self._scratch = scratch
+        self._upkeep = upkeep
+        self._metadata = dict(metadata)
+        self._chores: SimpleQueue[Chore] = SimpleQueue()
+        self._thread = Thread(target=self._run, name=f"upkeep-{folder.name}", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._chores.put(Chore.PROPERTIES)
+        self._thread.start()
+
+    def went_on(self, before: int, after: int) -> None:
+        """Take note of a commit of ours, after version ``before``. Any thread; does not block."""
+        for chore, every in (
+            (Chore.CHECKPOINT, CHECKPOINT_EVERY),
+            (Chore.COMPACTION, self._upkeep.compact_every),
+        ):
+            if every and before // every != after // every:
+                self._chores.put(chore)
+
+    def stop(self) -> None:
+        """End the thread, after the chore under way or 5 s, whichever is sooner."""
+        self._chores.put(Chore.STOP)
+        if self._thread.ident is not None:
+            Deadline.after(_STOP_S).joined(self._thread)
+
+    def _run(self) -> None:
+        while (chore := self._chores.get()) is not Chore.STOP:
+            try:
+                with suppress(TableNotFoundError):
+                    self._do(chore)
+            except NotCompactedError as error:
+                log.warning("delta_not_compacted", table=str(self._folder), error=str(error))
+            except Exception:
+                log.exception("delta_upkeep_failed", table=str(self._folder), chore=chore.value)
+
+    def _do(self, chore: Chore) -> None:
+        began = SYSTEM_CLOCK.monotonic()
+        facts: dict[str, int] = {}
+        if chore is Chore.PROPERTIES:
+            self._set_properties()
+        elif chore is Chore.CHECKPOINT:
+            table = DeltaTable(self._folder)
+            table.create_checkpoint()
+            table.cleanup_metadata()
+        else:
+            gone = compact(self._folder, self._scratch, self._metadata, SYSTEM_CLOCK.time())
+            removed = DeltaTable(self._folder).vacuum(dry_run=False, full=True)
+            facts = {"compacted": gone, "removed": len(removed)}
+        log.debug(
+            "delta_upkeep_done",
+            table=str(self._folder),
+            chore=chore.value,
+            seconds=round(SYSTEM_CLOCK.monotonic() - began, 3),
+            **facts,
+        )
+
+    def _set_properties(self) -> None:
+        """Change what differs. Members that are told different things take turns at this."""
+        table = DeltaTable(self._folder)
+        found = table.metadata().configuration
+        wanted = self._upkeep.properties(new=False)
+        if any(found.get(name) != value for name, value in wanted.items()):
+            table.alter.set_table_properties(wanted)
+            log.info("delta_properties_set", table=str(self._folder), properties=wanted)

@@ -1,0 +1,221 @@
+"""A Delta table that stays small while it is written to."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from pyspark.sql.types import BooleanType, LongType, StringType, StructField, StructType
+
+from headrace.clock import Deadline
+from headrace.local.waiting import wait_for
+from headrace.spark.sinks.delta import DeltaSink, Upkeep
+from headrace.spark.sinks.delta.compaction import NotCompactedError, compact
+from headrace.spark.sinks.delta.log import LogFiles
+from tests.unit.spark.sinks.delta_tables import data_files, share, stage, visible, wrap_commit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+NOW = 1_700_000_000.0
+
+
+def grow(sink: DeltaSink, first: int, commits: int) -> None:
+    """Commit one row after the other, from partition 0's offset ``first`` on."""
+    for start in range(first, first + commits):
+        sink.commit(stage(sink, f"at-{start}", [start]), [share(0, start, start + 1)])
+
+
+@pytest.fixture
+def small(folder: Path, tmp_path: Path) -> Callable[[], int]:
+    """Compact the table now; return how many files went."""
+    return lambda: compact(folder, tmp_path / "scratch", {"headrace_member": "one"}, NOW)
+
+
+def test_compaction_makes_one_file_of_many(
+    sink: DeltaSink, folder: Path, small: Callable[[], int]
+) -> None:
+    """The rows are the same, the offset stands, and the sink goes on; history tells who did it."""
+    grow(sink, 10, 20)
+
+    assert small() == 21
+
+    assert len(DeltaTable(folder).file_uris()) == 1
+    assert visible(folder) == [1, *range(10, 30)]
+    newest = DeltaTable(folder).history(1)[0]
+    assert (newest["operation"], newest["headrace_member"]) == ("OPTIMIZE", "one")
+    grow(sink, 30, 2)
+    assert visible(folder) == [1, *range(10, 32)]
+    assert DeltaTable(folder).transaction_version("id/0") == 32
+
+
+def test_nothing_is_compacted_twice(
+    sink: DeltaSink, folder: Path, small: Callable[[], int]
+) -> None:
+    """A large file waits until the small ones together are as large."""
+    grow(sink, 10, 20)
+    small()
+    version = DeltaTable(folder).version()
+
+    assert small() == 0
+
+    assert DeltaTable(folder).version() == version
+
+
+def test_of_two_compactions_of_the_same_files_one_gives_up(
+    sink: DeltaSink, folder: Path, small: Callable[[], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows are not there twice, and the files that were made in vain are gone."""
+    grow(sink, 10, 5)
+
+    def other_first(call: Callable[[], None]) -> None:
+        small()
+        call()
+
+    wrap_commit(monkeypatch, other_first)
+    with pytest.raises(NotCompactedError, match="changed what was compacted"):
+        small()
+
+    assert visible(folder) == [1, *range(10, 15)]
+    assert data_files(folder) == 7
+
+
+def test_commits_during_a_compaction_are_kept(
+    sink: DeltaSink, folder: Path, small: Callable[[], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A compaction that comes second to rows and offsets is made behind them."""
+    grow(sink, 10, 5)
+
+    def sink_first(call: Callable[[], None]) -> None:
+        grow(sink, 15, 3)
+        call()
+
+    wrap_commit(monkeypatch, sink_first)
+    assert small() == 6
+
+    assert visible(folder) == [1, *range(10, 18)]
+    assert len(DeltaTable(folder).file_uris()) == 4
+    assert sink.stored_offset("id/0") == 18
+
+
+def test_a_compaction_that_fails_leaves_nothing(
+    sink: DeltaSink, folder: Path, small: Callable[[], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither a file nor an entry of the log."""
+    grow(sink, 10, 5)
+    before = {path.name for path in folder.rglob("*.*")}
+
+    def full(_: Callable[[], None]) -> None:
+        raise OSError("disk full")
+
+    wrap_commit(monkeypatch, full)
+    with pytest.raises(OSError, match="disk full"):
+        small()
+
+    assert {path.name for path in folder.rglob("*.*")} == before
+
+
+def test_partitions_are_compacted_apart(folder: Path, small: Callable[[], int]) -> None:
+    """Files of one partition stay of it, null and odd values included."""
+    sink = DeltaSink(folder, partition_by=["day", "flag"])
+    sink.open()
+    days = {"a b": "a b", "ü=%": "%C3%BC=%25", None: "__HIVE_DEFAULT_PARTITION__"}
+    fields = [StructField("id", LongType()), StructField("day", StringType())]
+    schema = StructType([*fields, StructField("flag", BooleanType())])
+    for number in range(3):
+        staged = stage(sink, f"at-{number}", [], schema)
+        for name in days.values():
+            part = sink._staging.own / staged.name / f"day={name}" / "flag=true"
+            part.mkdir(parents=True)
+            pq.write_table(pa.table({"id": [number]}), part / "part-0.snappy.parquet")
+        sink.commit(staged, [share(0, number, number + 1)])
+    sink.close()
+
+    assert small() == 9
+
+    found = DeltaTable(folder).to_pyarrow_table().to_pylist()
+    rows = [(str(row["day"]), row["flag"], row["id"]) for row in found]
+    assert sorted(rows) == sorted((str(day), True, n) for day in days for n in range(3))
+    assert len(DeltaTable(folder).file_uris()) == 3
+
+
+def test_columns_that_came_later_are_null(folder: Path, small: Callable[[], int]) -> None:
+    """Files from before a column was added have nulls in it afterwards."""
+    write_deltalake(folder, pa.table({"id": [1]}))
+    write_deltalake(folder, pa.table({"id": [2], "x": ["b"]}), mode="append", schema_mode="merge")
+
+    assert small() == 2
+
+    found = DeltaTable(folder).to_pyarrow_table().sort_by("id").to_pylist()
+    assert found == [{"id": 1, "x": None}, {"id": 2, "x": "b"}]
+
+
+def test_a_table_with_other_features_is_left_alone(folder: Path, small: Callable[[], int]) -> None:
+    """What is not known here is not rewritten, and the message says what to do."""
+    write_deltalake(folder, pa.table({"id": [1]}))
+    DeltaTable(folder).alter.add_constraint({"small": "id < 10"})
+
+    with pytest.raises(NotCompactedError, match="set compact_every to 0"):
+        small()
+
+
+def test_a_sink_keeps_its_table_small(folder: Path) -> None:
+    """By itself: with many commits there are checkpoints, a short log and few files."""
+    sink = DeltaSink(folder, durable=False, upkeep=Upkeep(compact_every=50, log_retention=0.001))
+    sink.open()
+    try:
+        grow(sink, 0, 120)
+        wait_for(lambda: LogFiles(folder).checkpoint() >= 100, Deadline.after(30))
+        wait_for(lambda: len(DeltaTable(folder).file_uris()) < 60, Deadline.after(30))
+        grow(sink, 120, 100)
+        wait_for(lambda: LogFiles(folder).checkpoint() >= 200, Deadline.after(30))
+    finally:
+        sink.close()
+
+    assert visible(folder) == list(range(220))
+    assert DeltaSink(folder).stored_offset("id/0") == 220
+
+
+def test_what_the_configuration_says_becomes_the_table_s(sink: DeltaSink, folder: Path) -> None:
+    """A new table has the defaults; one that is there changes only where something is said."""
+    sink.close()
+    properties = "delta.logRetentionDuration", "delta.deletedFileRetentionDuration"
+
+    def found() -> list[str | None]:
+        configuration = DeltaTable(folder).metadata().configuration
+        return [configuration.get(name) for name in properties]
+
+    assert found() == ["interval 3600 seconds", "interval 86400 seconds"]
+    other = DeltaSink(folder, upkeep=Upkeep(file_retention=7200))
+    other.open()
+    wait_for(lambda: found()[1] == "interval 7200 seconds", Deadline.after(30))
+    other.commit(stage(other, "more", [2]), [share(0, 10, 20)])
+    other.close()
+    assert found()[0] == "interval 3600 seconds"
+
+
+def test_a_writer_that_slept_past_the_log_is_not_believed(
+    sink: DeltaSink, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An entry before the newest checkpoint is no commit: it is not acknowledged."""
+    owner = DeltaSink(folder)
+
+    def overtaken(call: Callable[[], None]) -> None:
+        grow(owner, 10, 3)
+        DeltaTable(folder).create_checkpoint()
+        for number in range(DeltaTable(folder).version() + 1):
+            LogFiles(folder).entry(number).unlink()
+        call()
+
+    wrap_commit(monkeypatch, overtaken)
+    staged = stage(sink, "slept", [99])
+    with pytest.raises(Exception, match="a checkpoint overtook version 2"):
+        sink.commit(staged, [share(0, 10, 20)])
+    sink.discard(staged)
+
+    assert visible(folder) == [1, 10, 11, 12]
+    assert sink.stored_offset("id/0") == 13
