@@ -218,10 +218,10 @@ class DeltaSink:
         if _conflicts(table, offsets):
             table.refresh()
         check_format(self._folder, table)
+        check_schema(self._folder, table.opened, staged.schema)
         conflicts = _conflicts(table, offsets)
         if conflicts:
             raise CommitConflictError(conflicts)
-        check_schema(self._folder, table.opened, staged.schema)
         return table
 
     def _try(
