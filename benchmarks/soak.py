@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections import Counter
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ from headrace.clock import SYSTEM_CLOCK, Deadline
 from headrace.local.waiting import wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from types import FrameType
 
     from benchmarks.growth import Sample
@@ -79,6 +80,14 @@ def run(minutes: float = 60.0, seed: int = 1, plan: Plan | None = None) -> Repor
     return Report("soak", {"holds": not missed, "missed": missed, **figures})
 
 
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """When the channels were held, in monotonic seconds, and the names of Python's threads then."""
+
+    began: float
+    threads: Mapping[str, int]
+
+
 class Soak:
     """One run. For the main thread."""
 
@@ -96,13 +105,14 @@ class Soak:
         operations = Operations(self._world, [daemon], self._plan.gap)
         began = SYSTEM_CLOCK.monotonic()
         sampler.start()
-        rests, interrupted = self._operate(operations, began)
+        rests, interrupted = self._operate(daemon, operations, began)
         seconds = SYSTEM_CLOCK.monotonic() - began
         sampler.stop()
         read = {LOAD: (STEADY, SOMETIMES), OTHER: (STEADY,), _SPARK: (STEADY,)}
         outcome = self._world.outcome(read, [daemon])
         return {
-            **_growth(sampler, rests, self._plan),
+            **_growth(sampler, [rest.began for rest in rests], self._plan),
+            "more_python_threads": more_of([rests[0].threads], [rests[-1].threads]),
             "operations_failed": len(operations.failures),
             **outcome.figures(),
             "minutes": round(seconds / _MINUTE, 1),
@@ -136,36 +146,55 @@ class Soak:
             environment={MEMBER: "one"},
         )
 
-    def _operate(self, operations: Operations, began: float) -> tuple[list[float], bool]:
+    def _operate(
+        self, daemon: Daemon, operations: Operations, began: float
+    ) -> tuple[list[Rest], bool]:
         """Do one thing after the other until the time is over.
 
-        Returns when each rest began, and whether somebody ended the run early.
+        Returns the rests, and whether somebody ended the run early.
         """
         warm_up = min(self._plan.warm_up, self._plan.minutes / 2) * _MINUTE
         ends = [began + warm_up, began + self._plan.minutes * _MINUTE]
-        rests: list[float] = []
+        rests: list[Rest] = []
         try:
             with _interrupts():
                 for operation in draw(self._plan.seed, _MANY, daemons=1, kinds=_KINDS):
                     operations.carry_out([operation])
                     if SYSTEM_CLOCK.monotonic() >= ends[len(rests)]:
-                        rests.append(self._rest(operations))
+                        rests.append(self._rest(daemon, operations))
                     if len(rests) == len(ends):
                         return rests, False
         except KeyboardInterrupt:
             say("interrupted; looking at what there is")
-        return [*rests, self._rest(operations)], True
+        return [*rests, self._rest(daemon, operations)], True
 
-    def _rest(self, operations: Operations) -> float:
-        """Bring the daemon to where it began and hold it; return since when. Blocks."""
+    def _rest(self, daemon: Daemon, operations: Operations) -> Rest:
+        """Bring the daemon to where it began, have it work there, and hold it. Blocks."""
         operations.end()
+        before = _positions(daemon)
+        wait_for(lambda: _all_further(before, _positions(daemon)), Deadline.after(_MINUTE))
         with operations.all_held():
             now = SYSTEM_CLOCK.monotonic()
             wait_for(
                 lambda: SYSTEM_CLOCK.monotonic() > now + self._plan.rest,
                 Deadline(now + 2 * self._plan.rest),
             )
-        return now
+            return Rest(now, Counter(daemon.threads()))
+
+
+def _positions(daemon: Daemon) -> dict[tuple[str, str, int], int]:
+    return {
+        (channel, each["topic"], each["partition"]): each["position"]
+        for channel in daemon.document["channels"]
+        for each in daemon.partitions(channel)
+    }
+
+
+def _all_further(
+    before: dict[tuple[str, str, int], int], after: dict[tuple[str, str, int], int]
+) -> bool:
+    """Whether every partition moved, so that whatever is opened with the first batch is open."""
+    return bool(after) and all(before.get(held, -1) < position for held, position in after.items())
 
 
 def _growth(sampler: Sampler, rests: list[float], plan: Plan) -> dict[str, Any]:

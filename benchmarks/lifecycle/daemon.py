@@ -150,6 +150,10 @@ class Daemon:
         held: list[dict[str, Any]] = found[channel]["partitions"] if channel in found else []
         return held
 
+    def threads(self) -> list[str]:
+        """Return the names of all its Python threads."""
+        return [each["name"] for each in self.get("stacks")["threads"]]
+
     # --- the file -------------------------------------------------------------------------------
 
     def write(self) -> float:
