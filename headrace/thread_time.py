@@ -47,7 +47,7 @@ class Role(Enum):
     """Hands batches to the processor."""
 
     LANE = "lane"
-    """Submits Spark jobs."""
+    """Submits Spark jobs, or runs reducers itself."""
 
     COMMITTER = "committer"
     """Stores offsets."""

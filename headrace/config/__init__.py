@@ -28,6 +28,7 @@ from headrace.config.model.offsets import (
     ZooKeeperOffsetsConfig,
 )
 from headrace.config.model.processor import (
+    ArrowProcessorConfig,
     CustomProcessorConfig,
     ProcessorConfig,
     SimpleProcessorConfig,
@@ -54,6 +55,7 @@ __all__ = [
     "KEEPS_OFFSETS",
     "AdminConfig",
     "AdminTls",
+    "ArrowProcessorConfig",
     "BatchConfig",
     "BufferConfig",
     "Change",

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headrace.config import (
+    ArrowProcessorConfig,
     Change,
     ChangeKind,
     CustomProcessorConfig,
@@ -90,7 +91,11 @@ class Former:
 def import_path(channel: ChannelConfig) -> str | None:
     """Return where a channel's code is, None for a channel without code of its own."""
     match channel.processor:
-        case SparkProcessorConfig(reducer=path) | CustomProcessorConfig(factory=path):
+        case (
+            SparkProcessorConfig(reducer=path)
+            | ArrowProcessorConfig(reducer=path)
+            | CustomProcessorConfig(factory=path)
+        ):
             return path
         case _:
             sink = channel.sink

@@ -37,6 +37,8 @@ def _called(channel: config.ChannelConfig) -> tuple[str | None, tuple[str, ...]]
     match channel.processor:
         case config.SparkProcessorConfig(reducer=path):
             return path, ("df", "batch")
+        case config.ArrowProcessorConfig(reducer=path):
+            return path, ("table", "batch")
         case config.CustomProcessorConfig(factory=path):
             return path, ()
         case config.SimpleProcessorConfig(deliver=what):

@@ -36,7 +36,7 @@ def keeping_of(channel: config.ChannelConfig, python_path: Iterable[Path]) -> Ke
         StartError: the processor cannot be imported or built.
     """
     match channel.processor:
-        case config.SparkProcessorConfig():
+        case config.SparkProcessorConfig() | config.ArrowProcessorConfig():
             from headrace.spark.factory import build_sink  # noqa: PLC0415 - pyspark takes a second
 
             assert channel.sink is not None, "the configuration demands a sink"

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 from headrace import config
 from headrace.errors import ImportPathError
 from headrace.importing import load_callable
+from headrace.inline.engine import InlineEngine
+from headrace.inline.reducer import load_arrow_reducer
 from headrace.processors.contract import BatchProcessor
 from headrace.processors.simple import (
     CommitFirstProcessor,
@@ -40,6 +42,8 @@ def build_processor(
     match channel.processor:
         case config.SparkProcessorConfig() as chosen:
             return _spark(channel, chosen, spark(), member)
+        case config.ArrowProcessorConfig() as chosen:
+            return _arrow(channel, chosen, member)
         case config.SimpleProcessorConfig() as chosen:
             return _simple(channel, chosen)
         case config.CustomProcessorConfig() as chosen:
@@ -56,6 +60,17 @@ def _spark(
     engine = SparkEngine(
         runtime, _reducer(chosen), build_sink(channel.sink, member), decode(chosen)
     )
+    return SparkProcessor(
+        engine, limits=merge_limits(chosen), job_timeout=channel.batch_timeout * JOB_SHARE
+    )
+
+
+def _arrow(
+    channel: config.ChannelConfig, chosen: config.ArrowProcessorConfig, member: str
+) -> BatchProcessor:
+    assert channel.sink is not None, "the configuration demands a sink"
+    reducer = load_arrow_reducer(chosen.reducer)
+    engine = InlineEngine(reducer, build_sink(channel.sink, member))
     return SparkProcessor(
         engine, limits=merge_limits(chosen), job_timeout=channel.batch_timeout * JOB_SHARE
     )

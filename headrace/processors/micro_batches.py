@@ -1,4 +1,4 @@
-"""The lane's side of the Spark processor: a micro-batch is committed whole or not at all."""
+"""The lane's side of those processors: a micro-batch is committed whole or not at all."""
 
 from __future__ import annotations
 
@@ -38,7 +38,17 @@ _MAX_DEATHS = 2
 
 
 class Engine(Protocol):
-    """What runs the jobs (``headrace.spark.engine.SparkEngine``; a double in unit tests)."""
+    """What runs the jobs: Spark, or a reducer in this process; a double in unit tests."""
+
+    @property
+    def activity(self) -> Activity:
+        """What the lane's thread does during :meth:`stage`."""
+        ...
+
+    @property
+    def span(self) -> str:
+        """What the time of :meth:`stage` is called in a trace."""
+        ...
 
     def open(self, channel: str, turn: Callable[[], None]) -> None:
         """Get ready and call ``turn`` again and again on the lane's thread from then on."""
@@ -192,7 +202,7 @@ class MicroBatchRunner:
         for pending in batches:
             pending.advance()
         log.debug(
-            "spark_micro_batch",
+            "micro_batch_stored",
             channel=micro_batch.channel,
             id=micro_batch.id,
             partitions=len(micro_batch.ranges),
@@ -207,8 +217,8 @@ class MicroBatchRunner:
         tables = [pending.prepared for pending in batches]
         with (
             metrics.stage(channel, "reduce"),
-            self._time.during(Activity.SPARK),
-            within(span.child("spark_job")),
+            self._time.during(self._engine.activity),
+            within(span.child(self._engine.span)),
         ):
             staged = self._engine.stage(micro_batch, tables, self._job_timeout())
         try:

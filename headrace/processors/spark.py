@@ -1,4 +1,4 @@
-"""The Spark processor: batches of several partitions become one job and one commit."""
+"""The processor of micro-batches: those of several partitions become one job and one commit."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from headrace.config import SparkProcessorConfig
+from headrace.config import ArrowProcessorConfig, SparkProcessorConfig
 from headrace.processors.contract import BatchProcessor, ChannelContext
 from headrace.processors.micro_batches import Engine, MicroBatchRunner, commits_of
 from headrace.processors.pending import MergeLimits, OpenBatches, PendingBatch
@@ -35,13 +35,15 @@ def decode(chosen: SparkProcessorConfig) -> Decode:
     return Decode(Decoding(chosen.decode), chosen.ddl, OnUndecodable(chosen.undecodable))
 
 
-def merge_limits(chosen: SparkProcessorConfig) -> MergeLimits:
+def merge_limits(chosen: SparkProcessorConfig | ArrowProcessorConfig) -> MergeLimits:
     """Return what the configuration says of merging."""
     return MergeLimits(max_records=chosen.max_records)
 
 
 class SparkProcessor(BatchProcessor):
-    """Answers batches with ``advance`` once a Spark job's result and their offsets are stored.
+    """Answers batches with ``advance`` once a job's result and their offsets are stored.
+
+    ``engine`` runs the jobs: Spark, or a reducer in this process, which is a job as well here.
 
     ``on_next_batch`` prepares the batch on the worker's thread and returns a future. The lane's
     thread takes what waits, up to ``limits``, as one micro-batch: one job, one commit, whole or
@@ -76,7 +78,7 @@ class SparkProcessor(BatchProcessor):
         return self._context
 
     def open(self, context: ChannelContext) -> None:
-        """Load the reducer, start Spark and open the sink. Blocks until jobs can run."""
+        """Have the engine get ready. Blocks until jobs can run."""
         self._context = context
         self._runner = MicroBatchRunner(
             self._engine, self._open, context, lambda: self._job_timeout
@@ -85,11 +87,13 @@ class SparkProcessor(BatchProcessor):
 
     def on_reconfigured(self, channel: ChannelConfig) -> None:
         """Have the next micro-batch merged, decoded and bounded in time as configured now."""
-        if not isinstance(channel.processor, SparkProcessorConfig):
+        chosen = channel.processor
+        if not isinstance(chosen, SparkProcessorConfig | ArrowProcessorConfig):
             return
         self._job_timeout = channel.batch_timeout * JOB_SHARE
-        self._open.limit(merge_limits(channel.processor))
-        self._engine.decode_as(decode(channel.processor))
+        self._open.limit(merge_limits(chosen))
+        if isinstance(chosen, SparkProcessorConfig):
+            self._engine.decode_as(decode(chosen))
 
     def stored_offset(self, assignment: Assignment) -> int | None:
         """Return what the sink has stored for the partition."""

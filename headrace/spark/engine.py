@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,16 +10,15 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
-from headrace.errors import HeadraceError
 from headrace.spark import arrow
 from headrace.spark.decode import Decode, Decoder, undecodable_in
 from headrace.spark.failures import ReducerError, text_of
 from headrace.spark.handover import HandOver
 from headrace.spark.lane import Lane
-from headrace.spark.micro_batch import MicroBatch
 from headrace.spark.reducer import load_reducer, send_by_value
-from headrace.spark.sinks.contract import OffsetKeeper
+from headrace.spark.sinks.moving import move_offset, move_without_data
 from headrace.spark.sql import SqlReducer
+from headrace.thread_time import Activity
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -29,6 +27,7 @@ if TYPE_CHECKING:
 
     from headrace.clock import Deadline
     from headrace.records import Batch, TopicPartition
+    from headrace.spark.micro_batch import MicroBatch
     from headrace.spark.reducer import Reducer
     from headrace.spark.runtime import SparkRuntime
     from headrace.spark.sinks.contract import OffsetMove, PartitionCommit, Sink
@@ -51,6 +50,9 @@ class SparkEngine:
     ``reducer`` is an import path or the function itself. The runtime is shared and outlives the
     engine; sink and lane are the engine's own.
     """
+
+    activity = Activity.SPARK
+    span = "spark_job"
 
     def __init__(
         self,
@@ -161,8 +163,7 @@ class SparkEngine:
 
     def move(self, offsets: Sequence[PartitionCommit]) -> None:
         """Move the sink's offsets without data, as a micro-batch without a result does."""
-        micro_batch = MicroBatch(uuid.uuid4().hex[:16], "", ())
-        self._sink.commit(self._sink.stage(micro_batch, None), offsets)
+        move_without_data(self._sink, offsets)
 
     def move_to(self, move: OffsetMove, note: str) -> None:
         """Move one of the sink's offsets forward or back. Any thread; blocks.
@@ -170,10 +171,7 @@ class SparkEngine:
         Raises:
             HeadraceError: the sink keeps offsets and cannot move them.
         """
-        if not isinstance(self._sink, OffsetKeeper):
-            name = type(self._sink).__name__
-            raise HeadraceError(f"{name} keeps offsets and has no move_offsets; give it one")
-        self._sink.move_offsets([move], note)
+        move_offset(self._sink, move, note)
 
     def cancel(self, micro_batch_id: str) -> None:
         """Cancel the micro-batch's jobs, if they run. On a thread of its own: does not block."""

@@ -25,7 +25,7 @@ def spark_settings(section: config.SparkConfig) -> SparkSettings:
 
 
 def build_sink(section: config.SinkConfig, member: str) -> Sink[Any]:
-    """Build what a Spark channel's ``sink`` describes, for a member of this name.
+    """Build what ``sink`` of a channel of type spark or arrow describes, for a member of this name.
 
     Raises:
         ConfigError: the path or the url cannot be used.
@@ -48,7 +48,7 @@ def build_sink(section: config.SinkConfig, member: str) -> Sink[Any]:
         case config.NoopSinkConfig():
             return NoopSink()
         case config.FunctionSinkConfig():
-            raise AssertionError("the configuration refuses a function for a Spark processor")
+            raise AssertionError("the configuration refuses a function for these processors")
 
 
 def _sql_sink(section: config.SqlSinkConfig, member: str) -> Sink[Any]:

@@ -4,30 +4,23 @@ from __future__ import annotations
 
 import threading
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import structlog
 from py4j.protocol import Py4JError
 
 from headrace.errors import StartError
-from headrace.logs import bound_fields
 from headrace.spark.failures import JobCancelledError, JobTimeoutError, JvmDiedError
 from headrace.spark.handover import HandOver
-from headrace.stacks import stack_of
+from headrace.spark.stuck import StuckReport
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator
 
     from headrace.clock import Deadline
     from headrace.spark.runtime import SparkRuntime
 
 log = structlog.get_logger(__name__)
-
-#: The part of a job's time after which it counts as stuck, as for a worker.
-STUCK_SHARE = 0.5
-
-#: The fields that a report has of its own.
-_OWN = frozenset({"lane", "group", "seconds", "calls"})
 
 
 class Lane:
@@ -51,7 +44,7 @@ class Lane:
         self._overran = False
         self._generation = -1
         self._hand_over: HandOver | None = None
-        self._report: threading.Timer | None = None
+        self._report = StuckReport(name)
 
     def start(self) -> None:
         """Start the thread."""
@@ -83,7 +76,7 @@ class Lane:
             except Exception:
                 log.exception("lane_turn_failed", lane=self.name)
             finally:
-                self._call_off_report()
+                self._report.end()
 
     @contextmanager
     def job(self, group: str, seconds: float | None) -> Iterator[HandOver]:
@@ -103,12 +96,8 @@ class Lane:
         self._begin(group)
         timer = None
         if seconds is not None:
-            timer = self._timer(seconds, "deadline", self._overrun, group)
-            self._call_off_report()
-            bound = bound_fields()
-            self._report = self._timer(
-                seconds * STUCK_SHARE, "report", self._stuck, group, seconds * STUCK_SHARE, bound
-            )
+            timer = self._timer(seconds, self._overrun, group)
+        self._report.begin(group, seconds)
         try:
             yield self._prepare(group)
         except Exception as error:
@@ -120,31 +109,11 @@ class Lane:
             with self._guard:
                 self._running = None
 
-    def _timer(
-        self, seconds: float, what: str, call: Callable[..., None], *arguments: Any
-    ) -> threading.Timer:
-        timer = threading.Timer(seconds, call, arguments)
-        timer.name, timer.daemon = f"{self.name}-{what}", True
+    def _timer(self, seconds: float, call: Callable[[str], None], group: str) -> threading.Timer:
+        timer = threading.Timer(seconds, call, [group])
+        timer.name, timer.daemon = f"{self.name}-deadline", True
         timer.start()
         return timer
-
-    def _call_off_report(self) -> None:
-        if self._report is not None:
-            self._report.cancel()
-            self._report = None
-
-    def _stuck(self, group: str, seconds: float, bound: Mapping[str, Any]) -> None:
-        """Say where the lane's thread is; ``bound`` is what the lane's own lines would say."""
-        calls = stack_of(self._thread.ident)
-        about = {name: value for name, value in bound.items() if name not in _OWN}
-        log.warning(
-            "lane_stuck",
-            lane=self.name,
-            group=group,
-            seconds=round(seconds, 1),
-            calls=calls,
-            **about,
-        )
 
     def _begin(self, group: str) -> None:
         with self._guard:

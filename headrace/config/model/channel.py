@@ -26,6 +26,7 @@ from headrace.config.model.coordinator import (
 )
 from headrace.config.model.offsets import KafkaOffsetsConfig, OffsetsConfig
 from headrace.config.model.processor import (
+    ArrowProcessorConfig,
     ProcessorConfig,
     SimpleProcessorConfig,
     SparkProcessorConfig,
@@ -65,8 +66,9 @@ def _offsets_form(value: Any) -> Any:
 
 
 def _default_in_flight(info: ValidationInfo) -> int:
-    """Spark prepares one micro-batch while another runs; others take turns."""
-    return 2 if isinstance(info.data.get("processor"), SparkProcessorConfig) else 1
+    """One micro-batch is prepared while another runs; other processors take turns."""
+    merges = isinstance(info.data.get("processor"), SparkProcessorConfig | ArrowProcessorConfig)
+    return 2 if merges else 1
 
 
 def _default_attempts(info: ValidationInfo) -> int | None:
@@ -175,7 +177,7 @@ class ChannelConfig(Section):
         default_factory=unset, validate_default=True
     )
     """The most batches of one partition that are delivered and not answered; by default 2 for
-    the spark processor and 1 for the others."""
+    the spark and arrow processors and 1 for the others."""
 
     sink: Cold[Annotated[SinkConfig, BeforeValidator(_sink_form, str | SinkConfig)] | None] = None
     """Where results go; a custom processor has none. Bare text is a function

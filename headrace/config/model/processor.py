@@ -74,6 +74,22 @@ class SparkProcessorConfig(Section):
             yield Contradiction(("reload",), "is true, which has no effect with sql; leave it out")
 
 
+class ArrowProcessorConfig(Section):
+    """Batches are merged into micro-batches, which a reducer in this process turns into rows."""
+
+    type: Cold[Literal["arrow"]] = "arrow"
+    """This processor. It takes no Spark, and no JVM is started for it."""
+
+    reducer: Cold[ImportPath]
+    """The function reduce(table, batch), which returns a pyarrow.Table or None."""
+
+    max_records: Hot[Count] = 100_000
+    """The most records that one micro-batch is merged of."""
+
+    reload: Hot[Flag] = False
+    """Whether the channel starts anew with changed code when files of its package change."""
+
+
 class SimpleProcessorConfig(Section):
     """Batches or single records go to a function."""
 
@@ -137,6 +153,6 @@ class CustomProcessorConfig(Section):
 
 
 ProcessorConfig = Annotated[
-    SparkProcessorConfig | SimpleProcessorConfig | CustomProcessorConfig,
+    SparkProcessorConfig | ArrowProcessorConfig | SimpleProcessorConfig | CustomProcessorConfig,
     Field(discriminator="type"),
 ]

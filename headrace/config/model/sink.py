@@ -139,6 +139,7 @@ SinkConfig = Annotated[
 #: The types of sinks that fit each type of processor; a custom processor has its own.
 FITTING: dict[str, tuple[str, ...]] = {
     "spark": ("delta", "sql", "jsonl", "console", "noop"),
+    "arrow": ("delta", "sql", "jsonl", "console", "noop"),
     "simple": ("function",),
     "custom": (),
 }

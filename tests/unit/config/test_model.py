@@ -66,6 +66,7 @@ def test_the_least_file_has_all_defaults(tmp_path: Path) -> None:
         ({"type": "spark", "reducer": "a:b"}, "noop", {}, 2),
         ({"type": "spark", "reducer": "a:b"}, "noop", {"max_in_flight": None}, 2),
         ({"type": "spark", "reducer": "a:b"}, "noop", {"max_in_flight": 5}, 5),
+        ({"type": "arrow", "reducer": "a:b"}, "noop", {}, 2),
         ({"type": "simple"}, "a:b", {}, 1),
         ({"type": "custom", "factory": "a:b"}, None, {"max_in_flight": None}, 1),
     ],

@@ -127,17 +127,20 @@ WORKERS = "a whole number from 1 to 256"
         ("batch: {max_records: many}", f"batch.max_records: 'many' is not {COUNT}"),
         ("batch: {max_bytes: 16mb}", f"batch.max_bytes: '16mb' is not {SIZE}, of at least 1B"),
         ("batch: {linger: -1s}", f"batch.linger: '-1s' is not {DURATION}"),
-        ("processor: 5", "processor: *** is not a mapping with type: spark, simple or custom"),
+        (
+            "processor: 5",
+            "processor: *** is not a mapping with type: spark, arrow, simple or custom",
+        ),
         (
             "processor: spark",
-            "processor: *** is not a mapping with type: spark, simple or custom",
+            "processor: *** is not a mapping with type: spark, arrow, simple or custom",
         ),
         ("processor: null", "processor: null is not a mapping; fill it in, or leave the key out"),
-        ("processor: {}", "processor.type: is missing; give spark, simple or custom"),
-        ("processor: {type: [a]}", "processor.type: a list is not spark, simple or custom"),
+        ("processor: {}", "processor.type: is missing; give spark, arrow, simple or custom"),
+        ("processor: {type: [a]}", "processor.type: a list is not spark, arrow, simple or custom"),
         (
             "processor: {type: sparc}",
-            ("processor.type: 'sparc' is not spark, simple or custom; did you mean spark?"),
+            ("processor.type: 'sparc' is not spark, arrow, simple or custom; did you mean spark?"),
         ),
         (
             "processor: {type: spark}",

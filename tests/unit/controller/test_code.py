@@ -187,3 +187,21 @@ def test_code_is_followed_only_where_that_is_wanted(folder: Folder) -> None:
     assert book.files() == {}
     book.note("own", channel(path="headrace.importing:load_callable"))
     assert {path.name for path in book.files()} == {"importing.py"}
+
+
+@pytest.mark.parametrize(
+    ("processor", "sink", "path"),
+    [
+        ({"type": "spark", "reducer": "a:b"}, "noop", "a:b"),
+        ({"type": "spark", "sql": "select 1"}, "noop", None),
+        ({"type": "arrow", "reducer": "a:b"}, "noop", "a:b"),
+        ({"type": "custom", "factory": "a:b"}, None, "a:b"),
+        ({"type": "simple"}, "a:b", "a:b"),
+    ],
+)
+def test_each_processor_says_where_its_code_is(
+    processor: dict[str, Any], sink: str | None, path: str | None
+) -> None:
+    """What is followed is the reducer, the factory or the function."""
+    values = {"topics": ["t"], "group": "g", "processor": processor, "sink": sink}
+    assert import_path(ChannelConfig.model_validate(values)) == path

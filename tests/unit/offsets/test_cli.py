@@ -141,6 +141,8 @@ def test_what_keeps_offsets_is_found_by_the_configuration(tmp_path: Path) -> Non
     assert isinstance(table.keeper, DeltaSink)
     assert not (tmp_path / "table").exists()
     assert keeping_of(channel(processor=spark, sink="noop"), []) == Keeping()
+    inline = {"type": "arrow", "reducer": "some.module:reduce"}
+    assert keeping_of(channel(processor=inline, sink="noop"), []) == Keeping()
     simple = channel(processor={"type": "simple"}, sink="some.module:function")
     assert keeping_of(simple, []) == Keeping()
 

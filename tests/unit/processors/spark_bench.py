@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from headrace.metrics import Metrics
 from headrace.processors.contract import ChannelContext
@@ -11,6 +11,7 @@ from headrace.processors.responses import BatchResponse
 from headrace.processors.spark import SparkProcessor
 from headrace.records import TopicPartition
 from headrace.testing.records import FakeAssignment, make_batch
+from headrace.thread_time import Activity
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -33,6 +34,9 @@ class Engine:
     The scripts have what the next calls of ``stage`` and ``commit`` do: call with the job, or raise
     an error; when they are empty the calls succeed.
     """
+
+    activity: ClassVar = Activity.SPARK
+    span: ClassVar = "spark_job"
 
     stage_script: list[Exception | Callable[[MicroBatch], None] | None] = field(
         default_factory=list

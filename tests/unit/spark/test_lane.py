@@ -76,4 +76,4 @@ def test_a_lane_that_ends_in_time_says_nothing() -> None:
         assert [done.get(timeout=_PATIENCE) for _ in range(3)] == ["job-0", "job-1", "job-2"]
         assert lane.stop(Deadline.after(_PATIENCE))
     assert _reports(logs) == []
-    assert lane._report is None
+    assert lane._report._timer is None

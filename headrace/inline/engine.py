@@ -1,0 +1,120 @@
+"""One channel's way without Spark: records to a table, the reducer, the sink."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from headrace.inline.lane import InlineLane
+from headrace.inline.reducer import checked, load_arrow_reducer
+from headrace.spark import arrow
+from headrace.spark.sinks.moving import move_offset, move_without_data
+from headrace.thread_time import Activity
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from headrace.clock import Deadline
+    from headrace.inline.reducer import ArrowReducer
+    from headrace.records import Batch, TopicPartition
+    from headrace.spark.decode import Decode
+    from headrace.spark.micro_batch import MicroBatch
+    from headrace.spark.sinks.contract import OffsetMove, PartitionCommit, Sink
+
+
+class InlineEngine:
+    """Runs one channel's micro-batches on a thread of its own.
+
+    ``reducer`` is an import path or the function itself. Lane and sink are the engine's own.
+    """
+
+    activity = Activity.PROCESS
+    span = "reducer"
+
+    def __init__(self, reducer: ArrowReducer | str, sink: Sink[Any]) -> None:
+        self._reducer = reducer
+        self._sink = sink
+        self._lane: InlineLane | None = None
+
+    def open(self, channel: str, turn: Callable[[], None]) -> None:
+        """Load the reducer, open the sink, then have the lane run ``turn``. Blocks.
+
+        Raises:
+            StartError: the reducer or the sink cannot be used.
+        """
+        if isinstance(self._reducer, str):
+            self._function = load_arrow_reducer(self._reducer)
+        else:
+            self._function = self._reducer
+        try:
+            self._sink.open()
+        except BaseException:
+            self._sink.close()
+            raise
+        self._lane = InlineLane(f"inline-{channel}", turn)
+        self._lane.start()
+
+    def stored_offset(self, identity: str) -> int | None:
+        """Return the sink's offset for a partition. May block."""
+        return self._sink.stored_offset(identity)
+
+    def prepare(self, batch: Batch) -> pa.Table:
+        """Turn a batch into columns. Any thread."""
+        return arrow.table_of(batch)
+
+    def stage(
+        self, micro_batch: MicroBatch, tables: Sequence[pa.Table], seconds: float | None
+    ) -> Any:
+        """Run the reducer, and stage what it returns. On the lane's thread.
+
+        Nothing can interrupt the reducer; after half of ``seconds`` the log says where it is.
+
+        Raises:
+            JobCancelledError: the lane stops.
+            TypeError: the reducer returned something else than a table or None.
+            Exception: what the reducer raised.
+        """
+        assert self._lane is not None, "open comes first"
+        with self._lane.job(micro_batch.id, seconds):
+            result = checked(self._function(pa.concat_tables(tables), micro_batch))
+            return self._sink.stage(micro_batch, result)
+
+    def decode_as(self, decode: Decode) -> None:
+        """Do nothing: the reducer decodes."""
+
+    def skipped(self, staged: Any) -> Mapping[TopicPartition, Sequence[int]]:  # noqa: ARG002
+        """Return nothing: the reducer sees every record."""
+        return {}
+
+    def commit(self, staged: Any, offsets: Sequence[PartitionCommit]) -> None:
+        """Make the result and the offsets visible, both or neither; see :meth:`Sink.commit`."""
+        self._sink.commit(staged, offsets)
+
+    def discard(self, staged: Any) -> None:
+        """Remove a result that will not be committed."""
+        self._sink.discard(staged)
+
+    def move(self, offsets: Sequence[PartitionCommit]) -> None:
+        """Move the sink's offsets without data, as a micro-batch without a result does."""
+        move_without_data(self._sink, offsets)
+
+    def move_to(self, move: OffsetMove, note: str) -> None:
+        """Move one of the sink's offsets forward or back. Any thread; blocks.
+
+        Raises:
+            HeadraceError: the sink keeps offsets and cannot move them.
+        """
+        move_offset(self._sink, move, note)
+
+    def cancel(self, micro_batch_id: str) -> None:
+        """Do nothing: what a reducer is at cannot be interrupted, and will not be committed."""
+
+    def revive(self) -> None:
+        """Do nothing: there is no JVM that could have died."""
+
+    def close(self, deadline: Deadline) -> bool:
+        """End the lane and the sink; say whether the lane ended in time."""
+        ended = self._lane is None or self._lane.stop(deadline)
+        self._sink.close()
+        return ended

@@ -1,0 +1,48 @@
+"""The user's function on tables of Arrow."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol, cast
+
+import pyarrow as pa
+
+from headrace.importing import load_callable
+
+if TYPE_CHECKING:
+    from headrace.spark.micro_batch import MicroBatch
+
+
+class ArrowReducer(Protocol):
+    """What users write: the records of one micro-batch in, the rows for the sink out.
+
+    Runs on a lane's thread, one micro-batch of a channel at a time. It may be run again on the
+    same records after a failure, so what it does beside its result should bear repetition. The
+    result goes to the sink; None stores the offsets only.
+    """
+
+    def __call__(self, table: pa.Table, batch: MicroBatch, /) -> pa.Table | None:
+        """Return what the sink is to store."""
+        ...
+
+
+def load_arrow_reducer(path: str) -> ArrowReducer:
+    """Import ``package.module:function``.
+
+    Raises:
+        ImportPathError: the path names nothing that can be called with (table, batch).
+    """
+    return cast("ArrowReducer", load_callable(path, "table", "batch"))
+
+
+def checked(result: object) -> pa.Table | None:
+    """Return what a reducer returned.
+
+    Raises:
+        TypeError: it is neither a table nor None.
+    """
+    if result is None or isinstance(result, pa.Table):
+        return result
+    raise TypeError(
+        f"the reducer returned a {type(result).__name__}; it must return a pyarrow.Table, or None "
+        "to store the offsets only"
+    )

@@ -1,0 +1,149 @@
+from __future__ import annotations
+
+from threading import Event
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from headrace.clock import Deadline
+from headrace.config import ChannelConfig
+from headrace.errors import HeadraceError, StartError
+from headrace.inline.engine import InlineEngine
+from headrace.local.waiting import wait_for
+from headrace.metrics import Metrics
+from headrace.processors import BatchResponse, ChannelContext
+from headrace.processors.spark import SparkProcessor
+from headrace.spark.sinks.delta import DeltaSink
+from headrace.spark.sinks.jsonl import JsonLinesSink
+from headrace.spark.sinks.noop import NoopSink
+from headrace.testing import FakeAssignment, make_batch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    import pyarrow as pa
+
+    from headrace.inline import ArrowReducer
+    from headrace.spark import MicroBatch
+    from headrace.spark.sinks.contract import Sink
+
+#: Seconds after which a test gives up.
+PATIENCE = 10.0
+ADVANCE = BatchResponse.advance()
+
+
+def offsets(table: pa.Table, batch: MicroBatch) -> pa.Table:
+    """Return the records' offsets."""
+    del batch
+    return table.select(["offset"])
+
+
+@pytest.fixture
+def opened() -> Iterator[Callable[..., SparkProcessor]]:
+    """Open processors; close them at the end."""
+    made: list[SparkProcessor] = []
+
+    def open_one(
+        sink: Sink[Any], reducer: ArrowReducer | str = offsets, seconds: float | None = None
+    ) -> SparkProcessor:
+        processor = SparkProcessor(InlineEngine(reducer, sink), job_timeout=seconds)
+        processor.open(ChannelContext("main", "group", Metrics()))
+        made.append(processor)
+        return processor
+
+    yield open_one
+    for processor in made:
+        processor.close(Deadline.after(PATIENCE))
+
+
+def test_a_batch_that_is_passed_over_moves_the_sinks_offset(
+    opened: Callable[..., SparkProcessor], tmp_path: Path
+) -> None:
+    """What the policy skips is behind the table's offset as well, and no rows come of it."""
+    sink, assignment = DeltaSink(tmp_path / "table"), FakeAssignment()
+    processor = opened(sink)
+    first = processor.on_next_batch(make_batch([b"a"], assignment=assignment))
+    assert first.result(PATIENCE) == ADVANCE
+
+    processor.pass_over(make_batch([b"b", b"c"], assignment=assignment, start=1))
+    assert processor.stored_offset(assignment) == 3
+    processor.move_offset(assignment, 1, "back to where it was")
+    assert processor.stored_offset(assignment) == 1
+
+
+def test_a_sink_whose_offsets_cannot_be_moved_says_so(
+    opened: Callable[..., SparkProcessor],
+) -> None:
+    """A seek is refused where the sink keeps offsets and has no way to move them."""
+
+    class Keeping(NoopSink):
+        """Keeps an offset, and no more than that."""
+
+        def stored_offset(self, identity: str) -> int | None:
+            """Return one."""
+            return len(identity)
+
+    processor = opened(Keeping())
+    with pytest.raises(HeadraceError, match="Keeping keeps offsets and has no move_offsets"):
+        processor.move_offset(FakeAssignment(), 1, "for a test")
+
+
+def test_a_sink_that_cannot_be_opened_ends_the_start(tmp_path: Path) -> None:
+    """No thread is started then."""
+    path = tmp_path / "a folder"
+    path.mkdir()
+    processor = SparkProcessor(InlineEngine(offsets, JsonLinesSink(path)))
+    with pytest.raises(StartError, match="cannot be written"):
+        processor.open(ChannelContext("main", "group", Metrics()))
+    processor.close(Deadline.after(PATIENCE))
+
+
+def test_a_reducer_that_hangs_is_told_of_and_left_behind(
+    opened: Callable[..., SparkProcessor],
+) -> None:
+    """The log says where it is, and a stop does not wait for it beyond its deadline."""
+    release = Event()
+
+    def hang(table: pa.Table, batch: MicroBatch) -> None:
+        del table, batch
+        assert release.wait(PATIENCE)
+
+    processor = opened(NoopSink(), hang, seconds=0.02)
+    with capture_logs() as logs:
+        answer = processor.on_next_batch(make_batch([b"a"]))
+        assert wait_for(lambda: _events(logs, "lane_stuck"), Deadline.after(PATIENCE))
+        processor.close(Deadline.after(0.01))
+    release.set()
+
+    (stuck,) = _events(logs, "lane_stuck")
+    assert stuck["lane"] == "inline-main"
+    assert any(call.endswith(" hang") for call in stuck["calls"])
+    assert _events(logs, "lane_left_behind")
+    assert answer.exception(PATIENCE) is not None
+
+
+def _events(logs: list[Any], name: str) -> list[Any]:
+    return [entry for entry in logs if entry["event"] == name]
+
+
+def test_hot_values_are_taken_over(opened: Callable[..., SparkProcessor]) -> None:
+    """A smaller limit cuts the micro-batches that follow."""
+    sizes: list[int] = []
+
+    def count(table: pa.Table, batch: MicroBatch) -> None:
+        sizes.append(table.num_rows)
+        assert batch.records == table.num_rows
+
+    processor = opened(NoopSink(), count)
+    chosen = {"type": "arrow", "reducer": "a:b", "max_records": 2}
+    values = {"topics": ["t"], "group": "g", "processor": chosen, "sink": "noop"}
+    processor.on_reconfigured(ChannelConfig.model_validate(values))
+    assignment = FakeAssignment()
+    answers = [
+        processor.on_next_batch(make_batch([b"a", b"b"], assignment=assignment, start=start))
+        for start in (0, 2, 4)
+    ]
+    assert [answer.result(PATIENCE) for answer in answers] == [ADVANCE] * 3
+    assert sizes == [2, 2, 2]
