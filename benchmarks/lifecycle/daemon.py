@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sys
 from dataclasses import dataclass
@@ -51,6 +52,10 @@ class Settings:
     channels: Mapping[str, Mapping[str, Any]]
     sections: Mapping[str, Any]
     environment: Mapping[str, str]
+
+
+#: The number that tells threads of one name, or without one, apart.
+_THREAD_NUMBER = re.compile(r"[ -][0-9]{6,}$")
 
 
 class Daemon:
@@ -151,8 +156,8 @@ class Daemon:
         return held
 
     def threads(self) -> list[str]:
-        """Return the names of all its Python threads."""
-        return [each["name"] for each in self.get("stacks")["threads"]]
+        """Return the names of all its Python threads, without the numbers of nameless ones."""
+        return [_THREAD_NUMBER.sub("", name) for name in self.get("stacks")["threads"]]
 
     # --- the file -------------------------------------------------------------------------------
 
