@@ -12,11 +12,13 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 from headrace.records import offset_of
+from headrace.references import OffsetRun
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from headrace.records import Record
+    from headrace.references import Run
 
 #: Bytes a fetched record takes besides its key, value and headers: the message 144, the heads of
 #: two bytes objects 66, the topic's name, which each record has for itself, 49 and its length, a
@@ -36,7 +38,7 @@ class Chunk:
     ``size`` is in bytes and counts what the objects themselves take.
     """
 
-    records: list[Record]
+    records: Run
     first_offset: int
     next_offset: int
     size: int
@@ -65,13 +67,15 @@ class Cut:
     """The records of a batch. ``start`` is the position they continue from; ``size`` in bytes."""
 
     start: int
-    records: list[Record]
+    records: Run
     next_offset: int
     size: int
 
 
-def chunk_of(records: list[Record]) -> Chunk:
+def chunk_of(records: Run) -> Chunk:
     """Weigh consecutive records of one partition; values exactly, keys and headers by sample."""
+    if isinstance(records, OffsetRun):
+        return Chunk(records, records.start, records.next_offset, records.size)
     count = len(records)
     size = sum(map(len, records)) + count * RECORD_OVERHEAD
     sample = records[:: max(1, count // _SAMPLE)]
@@ -94,6 +98,8 @@ def fitting(records: Sequence[Record], size: int, max_records: int, max_bytes: i
     count = min(len(records), max_records)
     if size <= max_bytes:
         return count
+    if isinstance(records, OffsetRun):
+        return min(count, max_bytes // records.each)
     extra = (size - sum(map(len, records))) // len(records)
     sums = list(accumulate(len(record) + extra for record in records[:count]))
     return bisect_right(sums, max_bytes)
@@ -117,6 +123,15 @@ def divide(cut: Cut, count: int) -> tuple[Cut, Cut]:
         Cut(cut.start, front, border, share),
         Cut(border, rest, cut.next_offset, cut.size - share),
     )
+
+
+def _joined(front: Run, rest: Run) -> Run:
+    """Return both as one; ``front`` is not to be used any more."""
+    if isinstance(front, OffsetRun):
+        assert isinstance(rest, OffsetRun), "a source has records or references, not both"
+        return front.followed_by(rest)
+    front.extend(rest)
+    return front
 
 
 class Kept(Enum):
@@ -189,7 +204,7 @@ class PartitionBuffer:
             self._expected = self.position
             return True
 
-    def before_bound(self, records: list[Record]) -> list[Record]:
+    def before_bound(self, records: Run) -> Run:
         """Return those of consecutive records that are wanted: the list itself where all are."""
         if offset_of(records[-1]) < self.bound:
             return records
@@ -233,8 +248,8 @@ class PartitionBuffer:
         rest = None
         if room < len(chunk.records):
             chunk, rest = chunk.divided(room)
-        last.records.extend(chunk.records)
-        joined = Chunk(last.records, last.first_offset, chunk.next_offset, last.size + chunk.size)
+        records = _joined(last.records, chunk.records)
+        joined = Chunk(records, last.first_offset, chunk.next_offset, last.size + chunk.size)
         self._chunks[-1] = (arrived, joined)
         return rest
 
@@ -266,7 +281,7 @@ class PartitionBuffer:
     def cut(self, limits: Limits) -> Cut | None:
         """Take the next batch: at least one record, however large, None if there is none."""
         with self._lock:
-            records: list[Record] = []
+            records: Run = []
             start, size = self.position, 0
             while self._chunks and len(records) < limits.max_records and size < limits.max_bytes:
                 chunk = self._chunks[0][1]
@@ -280,10 +295,7 @@ class PartitionBuffer:
                     break
                 taken = self._take(max(1, count))
                 size += taken.size
-                if records:
-                    records.extend(taken.records)
-                else:
-                    records = taken.records
+                records = _joined(records, taken.records) if records else taken.records
             if not records:
                 return None
             if not self._chunks:

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from headrace.clock import Clock, Deadline
     from headrace.kafka.ports import RecordSource
     from headrace.metrics import Metrics
-    from headrace.records import Record, TopicPartition
+    from headrace.records import TopicPartition
+    from headrace.references import Run
     from headrace.thread_time import ThreadTime
 
 log = structlog.get_logger(__name__)
@@ -227,7 +228,7 @@ class Fetcher:
         for error in fetched.errors:
             self._log.warning("fetch_error", error=error)
 
-    def _keep(self, slot: _Slot, records: list[Record], now: float) -> None:
+    def _keep(self, slot: _Slot, records: Run, now: float) -> None:
         owned = slot.owned
         wanted = owned.buffer.before_bound(records)
         if wanted:

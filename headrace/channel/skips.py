@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from headrace.channel.buffer import Cut
     from headrace.channel.partition import OwnedPartition
     from headrace.metrics import Metrics
-    from headrace.records import Record, TopicPartition
+    from headrace.records import TopicPartition
+    from headrace.references import Run
 
 log = structlog.get_logger(__name__)
 
@@ -70,7 +71,7 @@ class Skips:
             found = [each.skip for wanted in self._wanted.values() for each in wanted.values()]
         return sorted(found, key=lambda skip: (skip.partition, skip.offset))
 
-    def without(self, owned: OwnedPartition, cut: Cut) -> list[Record]:
+    def without(self, owned: OwnedPartition, cut: Cut) -> Run:
         """Return the records to hand out: those of ``cut`` itself where none is left out."""
         if _log(owned) not in self._wanted:
             return cut.records

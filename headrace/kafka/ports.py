@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from headrace.clock import Deadline
-    from headrace.records import Record, TopicPartition
+    from headrace.records import TopicPartition
+    from headrace.references import Run
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +29,7 @@ class Fetched:
     asks what the broker has, and seeks again even if nothing is wrong.
     """
 
-    chunks: list[tuple[TopicPartition, list[Record]]] = field(default_factory=list)
+    chunks: list[tuple[TopicPartition, Run]] = field(default_factory=list)
     ends: list[tuple[TopicPartition, int]] = field(default_factory=list)
     out_of_range: list[TopicPartition] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from headrace.records import Record
+    from headrace.references import Run
 
 #: Records taken from the client in one call: enough to make the call's cost disappear.
 MAX_RECORDS = 1000
@@ -113,7 +114,7 @@ class KafkaRecordSource:
                 fetched.errors.append(f"{topic}-{number}: {error.str()}")
         return fetched
 
-    def _chunks(self, messages: list[Message]) -> list[tuple[TopicPartition, list[Record]]]:
+    def _chunks(self, messages: list[Message]) -> list[tuple[TopicPartition, Run]]:
         """Split by partition; order within a partition stays."""
         if not messages:
             return []

@@ -10,10 +10,10 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
-from headrace.spark import arrow
 from headrace.spark.decode import Decode, Decoder, undecodable_in
 from headrace.spark.failures import ReducerError, text_of
 from headrace.spark.handover import HandOver
+from headrace.spark.inputs import ByValue
 from headrace.spark.lane import Lane
 from headrace.spark.reducer import load_reducer, send_by_value
 from headrace.spark.sinks.moving import move_offset, move_without_data
@@ -23,10 +23,9 @@ from headrace.thread_time import Activity
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    import pyarrow as pa
-
     from headrace.clock import Deadline
     from headrace.records import Batch, TopicPartition
+    from headrace.spark.inputs import Input
     from headrace.spark.micro_batch import MicroBatch
     from headrace.spark.reducer import Reducer
     from headrace.spark.runtime import SparkRuntime
@@ -60,11 +59,13 @@ class SparkEngine:
         reducer: Reducer | str,
         sink: Sink[Any],
         decode: Decode | None = None,
+        source: Input | None = None,
     ) -> None:
         self._runtime = runtime
         self._reducer = reducer
         self._sink = sink
         self._decode = decode or Decode()
+        self._input = source or ByValue()
         self._decoder: Decoder | None = None
         self._lane: Lane | None = None
 
@@ -107,12 +108,12 @@ class SparkEngine:
         """Return the sink's offset for a partition. May block."""
         return self._sink.stored_offset(identity)
 
-    def prepare(self, batch: Batch) -> pa.Table:
-        """Turn a batch into columns. Any thread; needs no Spark."""
-        return arrow.table_of(batch)
+    def prepare(self, batch: Batch) -> Any:
+        """Do what can be done for a batch without Spark. Any thread."""
+        return self._input.prepare(batch)
 
     def stage(
-        self, micro_batch: MicroBatch, tables: Sequence[pa.Table], seconds: float | None
+        self, micro_batch: MicroBatch, prepared: Sequence[Any], seconds: float | None
     ) -> Staged:
         """Run the micro-batch's jobs up to, not including, the commit. On the lane's thread.
 
@@ -125,7 +126,7 @@ class SparkEngine:
         assert self._lane is not None
         with self._lane.job(micro_batch.id, seconds) as hand_over:
             # no name for the merged copy: it would be kept for as long as the reducer runs
-            frame = hand_over.data_frame(arrow.merge(tables, self._runtime.cores))
+            frame = self._input.frame(hand_over, prepared, self._runtime.cores)
             try:
                 return self._reduce(micro_batch, frame)
             except (Py4JError, PySparkException) as error:
