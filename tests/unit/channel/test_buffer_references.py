@@ -1,0 +1,66 @@
+"""The buffer of one partition whose records are by reference."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.channel.buffer import Limits, PartitionBuffer, chunk_of
+from headrace.references import OffsetRun, UnreadError
+
+
+@given(
+    start=st.integers(0, 10**12),
+    lengths=st.lists(st.integers(1, 500_000), min_size=1, max_size=10),
+    each=st.integers(1, 2_000),
+    most=st.integers(1, 200_000),
+    size=st.integers(1, 1 << 26),
+)
+def test_cuts_cover_every_offset_once_in_order(
+    start: int, lengths: list[int], each: int, most: int, size: int
+) -> None:
+    """Whatever the runs and limits, cuts are runs that follow each other and keep the limits."""
+    limits = Limits(most, size, 0.0)
+    buffer = PartitionBuffer()
+    buffer.restart(start)
+    end = start
+    for length in lengths:
+        run = OffsetRun(end, end + length, each)
+        buffer.append(buffer.generation, chunk_of(run), 0.0, limits)
+        end += length
+    position = start
+    for _ in range(200):
+        cut = buffer.cut(limits)
+        if cut is None:
+            break
+        assert isinstance(cut.records, OffsetRun)
+        assert (cut.start, cut.records.start, cut.records.next_offset) == (
+            position,
+            position,
+            cut.next_offset,
+        )
+        assert 1 <= len(cut.records) <= max(1, min(most, size // each))
+        position = cut.next_offset
+    else:
+        return  # many small cuts: what they cover so far was checked
+    assert position == end
+    assert (buffer.records, buffer.size) == (0, 0)
+
+
+def test_a_record_by_reference_has_an_offset_and_nothing_else() -> None:
+    """Whoever asks for more is told why it is not there and what to do."""
+    record = OffsetRun(5, 8, 100)[1]
+    assert (record.offset(), len(record), record.timestamp()) == (6, 100, (0, 0))
+    with pytest.raises(UnreadError, match=r"the value of the record at 6 .* source: by_value"):
+        record.value()
+
+
+def test_runs_are_cut_and_joined() -> None:
+    """A part of a run is a run, and so are two that follow each other."""
+    run = OffsetRun(10, 20, 8)
+    assert (run[:4].next_offset, run[4:].start, len(run[4:])) == (14, 14, 6)
+    whole = run[:4].followed_by(run[4:])
+    assert (whole.start, whole.next_offset, whole.size) == (10, 20, 80)
+    with pytest.raises(ValueError, match="no gaps"):
+        run[::2]
