@@ -55,6 +55,10 @@ RUN --mount=type=bind,from=wheel,source=/,target=/from \
     /from/src/tools/bin/python -m pip --python /opt/headrace/bin/python install --no-cache-dir \
         --no-deps --no-index /from/wheels/*.whl
 
+# Spark's Kafka connector, checked by the sums in the package
+RUN HEADRACE_CACHE=/tmp/cache /opt/headrace/bin/headrace connector fetch /opt/headrace/connector \
+ && rm -r /tmp/cache
+
 ENV PATH=/opt/headrace/bin:$PATH \
     PYTHONUNBUFFERED=1 \
     STATE_DIRECTORY=/var/lib/headrace

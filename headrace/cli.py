@@ -18,6 +18,7 @@ from headrace.doctor.cli import doctor
 from headrace.groups.cli import group
 from headrace.health import health
 from headrace.local.cli import app as local
+from headrace.local.connector import app as connector
 from headrace.offsets.cli import app as offsets
 from headrace.version import VERSION
 
@@ -40,6 +41,7 @@ app.command()(health)
 register(app)
 app.add_typer(local, name="local")
 app.add_typer(offsets, name="offsets")
+app.add_typer(connector, name="connector")
 
 
 @app.command()

@@ -120,7 +120,7 @@ def _core(frame: Frame, until: Until | None) -> _Core:
         bounds=bounds,
         holdings=holdings,
         coordinator=coordinator,
-        fetcher=_fetcher(frame, scheduler),
+        fetcher=_fetcher(frame, scheduler, holdings),
         committer=_committer(frame, topics, scheduler, coordinator),
     )
 
@@ -154,17 +154,27 @@ def _topic_watcher(core: _Core, wishes: Wishes) -> TopicWatcher:
     )
 
 
-def _fetcher(frame: Frame, scheduler: Scheduler) -> Fetcher:
-    prefetch = frame.ports.prefetch
+def _budget(frame: Frame, holdings: Holdings) -> Callable[[], int]:
+    prefetch, copies = frame.ports.prefetch, frame.processor.copies
 
-    def budget() -> int:
+    def memory() -> int:
         """Return what the client leaves, whose own queue keeps the size it was made with."""
         most = frame.settings.config.buffer.max_bytes
         return max(most - prefetch, most // 2)
 
+    def planned() -> int:
+        """Return what lets every partition have full batches in flight, and one more planned."""
+        now = frame.settings.now
+        batches = now.max_in_flight * copies + 1
+        return max(1, len(holdings.all())) * batches * now.limits.max_bytes
+
+    return planned if frame.settings.config.by_reference else memory
+
+
+def _fetcher(frame: Frame, scheduler: Scheduler, holdings: Holdings) -> Fetcher:
     return Fetcher(
         frame.ports.source,
-        budget=budget,
+        budget=_budget(frame, holdings),
         touch=scheduler.touch,
         metrics=frame.metrics,
         channel=frame.name,

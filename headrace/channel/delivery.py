@@ -11,6 +11,7 @@ import structlog
 from headrace.channel.answers import Effect, Standing, effect_of
 from headrace.channel.callbacks import WorkerAbandoned
 from headrace.channel.partition import Outstanding
+from headrace.channel.unread import is_gone, plan_anew
 from headrace.errors import (
     BatchCancelledError,
     BatchTimeoutError,
@@ -140,7 +141,9 @@ class Delivery:
     def fail(self, owned: OwnedPartition, item: Outstanding, error: BaseException) -> None:
         """Withdraw the later batches, ask ``on_exception``, and do as it or the policy says."""
         retained = [item.cut, *owned.withdraw()]
-        if isinstance(error, _NOT_FAILURES):
+        no_failure = isinstance(error, _NOT_FAILURES)
+        gone = not no_failure and is_gone(self._parts, owned, item.cut)
+        if no_failure or gone:
             self._over(item.batch, "withdrawn")
             effect = self._again(item, self._parts.backoff.seconds(1))
         else:
@@ -148,6 +151,8 @@ class Delivery:
             owned.attempts += 1
             effect = self._decide(owned, item, error)
         self._go_on(owned, effect, item, retained)
+        if gone:
+            plan_anew(self._parts, owned)
         if self._parts.skips.came_behind(owned, item.cut):
             # the news of it was heard while the batch was out; it comes again as another one
             owned.attempts, owned.not_before = 0, self._clock.monotonic()

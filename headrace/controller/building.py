@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from headrace.channel.offset_stores import open_offset_store, transactional_prefix
 from headrace.channel.pause_file import PauseFile
 from headrace.channel.ports import ChannelPorts
 from headrace.coordinators.factory import build_coordinator
 from headrace.coordinators.zookeeper_registry import ZooKeeperRegistry
-from headrace.kafka import KafkaRecordSource, KafkaTopicCatalog
+from headrace.kafka import KafkaRangeSource, KafkaRecordSource, KafkaTopicCatalog
 from headrace.kafka.clients import client_properties
 from headrace.kafka.properties import PREFETCH_SHARE
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from headrace.clock import Clock
     from headrace.config import ChannelConfig, KafkaConfig
     from headrace.coordinators.coordinator import Coordinator
     from headrace.coordinators.listener import Listener
+    from headrace.kafka.ports import RecordSource
     from headrace.spans import Tracer
     from headrace.zookeeper.session import ZooKeeperSession
 
@@ -39,7 +41,7 @@ class Surroundings:
     def ports(self, name: str, channel: ChannelConfig) -> ChannelPorts:
         """Build the adapters of a channel; nobody is asked."""
         kafka = client_properties(self.kafka)
-        prefetch = int(channel.buffer.max_bytes * PREFETCH_SHARE)
+        prefetch = 0 if channel.by_reference else int(channel.buffer.max_bytes * PREFETCH_SHARE)
         registry = ZooKeeperRegistry(
             self.session,
             channel.group,
@@ -52,7 +54,7 @@ class Surroundings:
             return build_coordinator(channel, registry, listener, self.clock)
 
         return ChannelPorts(
-            source=KafkaRecordSource(kafka, channel.group, prefetch),
+            source=self._source(channel, kafka, prefetch),
             store=open_offset_store(channel, kafka, self.session, self.clock),
             catalog=KafkaTopicCatalog(kafka, channel.group),
             coordinator=coordinator,
@@ -60,3 +62,10 @@ class Surroundings:
             pauses=PauseFile(self.directory / f"pauses-{name}.json"),
             tracer=self.tracer,
         )
+
+    def _source(
+        self, channel: ChannelConfig, kafka: Mapping[str, Any], prefetch: int
+    ) -> RecordSource:
+        if channel.by_reference:
+            return KafkaRangeSource(kafka, channel.group, self.clock)
+        return KafkaRecordSource(kafka, channel.group, prefetch)

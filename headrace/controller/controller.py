@@ -147,7 +147,9 @@ class KafkaController:
         given = self._processors.get(name)
         if given is not None:
             return given
-        built = build_processor(channel, self._spark_runtime, self.config.instance_id)
+        built = build_processor(
+            channel, self._spark_runtime, self.config.instance_id, self.config.kafka
+        )
         self.code.note(name, channel)
         return built
 

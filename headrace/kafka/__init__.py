@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from headrace.kafka.catalog import KafkaTopicCatalog
 from headrace.kafka.offsets import KafkaOffsetStore
+from headrace.kafka.ranges import KafkaRangeSource
 from headrace.kafka.source import KafkaRecordSource
 from headrace.kafka.transactional import TransactionalOffsetStore
 
 __all__ = [
     "KafkaOffsetStore",
+    "KafkaRangeSource",
     "KafkaRecordSource",
     "KafkaTopicCatalog",
     "TransactionalOffsetStore",

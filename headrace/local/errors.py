@@ -14,7 +14,7 @@ class JavaMissingError(LocalStackError):
 
 
 class JarsError(LocalStackError):
-    """Kafka's jars could not be fetched, or are not the ones this version of Headrace pins."""
+    """Jars could not be fetched, or are not the ones that this version of Headrace pins."""
 
 
 class ServerStartError(LocalStackError):

@@ -47,17 +47,20 @@ def fetch(
     coordinate: Coordinate,
     folder: Path,
     *,
+    needs: bool = True,
     report: Callable[[str], None],
     deadline: Deadline,
 ) -> None:
-    """Put the artifact and all it depends on into ``folder/jars``. Blocks until the deadline.
+    """Put the artifact and, if ``needs``, all it depends on into ``folder/jars``.
+
+    Blocks until the deadline.
 
     Raises:
         JarsError: Ivy failed or was not done in time.
     """
     command = java_command(
         _MAIN,
-        ivy_arguments(coordinate, folder, os.environ),
+        ivy_arguments(coordinate, folder, os.environ, needs=needs),
         class_path=pick_jars(["ivy-"]),
         heap="256m",
         flags=["-XX:TieredStopAtLevel=1"],
@@ -78,7 +81,7 @@ def fetch(
 
 
 def ivy_arguments(
-    coordinate: Coordinate, folder: Path, environment: Mapping[str, str]
+    coordinate: Coordinate, folder: Path, environment: Mapping[str, str], *, needs: bool = True
 ) -> list[str]:
     """Return Ivy's arguments for one artifact, with the settings file if one is named."""
     settings = environment.get(SETTINGS_VARIABLE)
@@ -86,6 +89,7 @@ def ivy_arguments(
         *(["-settings", settings] if settings else []),
         *("-cache", str(folder / "ivy")),
         *("-dependency", coordinate.organisation, coordinate.module, coordinate.revision),
+        *([] if needs else ["-notransitive"]),
         *("-confs", "default"),
         *("-retrieve", str(folder / "jars" / _PATTERN)),
     ]

@@ -1,4 +1,4 @@
-"""Kafka's jars: fetched once per user, checked against the pinned sums at every start."""
+"""Jars of the broker and of Spark's Kafka connector: fetched once per user, always checked."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import shutil
 import sys
 import tempfile
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,15 +21,55 @@ from headrace.local.waiting import wait_for
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-KAFKA = Coordinate("org.apache.kafka", "kafka_2.13", "4.3.0")
+_SPARK = "org.apache.spark"
+
+
+@dataclass(frozen=True, slots=True)
+class JarSet:
+    """Jars that belong together, with their sums in ``<name>.sha256`` beside this module.
+
+    ``needs``: whether what the artifacts depend on is fetched as well. ``size`` is in MB.
+    """
+
+    name: str
+    title: str
+    artifacts: tuple[Coordinate, ...]
+    needs: bool
+    size: int
+
+    @property
+    def sums_file(self) -> Path:
+        """The pinned sums, as ``sha256sum`` writes them."""
+        return Path(__file__).with_name(f"{self.name}.sha256")
+
+
+KAFKA = JarSet(
+    "kafka-4.3.0",
+    "Kafka jars",
+    (Coordinate("org.apache.kafka", "kafka_2.13", "4.3.0"),),
+    needs=True,
+    size=44,
+)
+
+#: What Spark 4.0 does not bring itself of what its Kafka source is made of.
+CONNECTOR = JarSet(
+    "spark-kafka-4.0.0",
+    "Kafka connector",
+    (
+        Coordinate(_SPARK, "spark-sql-kafka-0-10_2.13", "4.0.0"),
+        Coordinate(_SPARK, "spark-token-provider-kafka-0-10_2.13", "4.0.0"),
+        Coordinate("org.apache.kafka", "kafka-clients", "3.9.0"),
+        Coordinate("org.apache.commons", "commons-pool2", "2.12.0"),
+    ),
+    needs=False,
+    size=10,
+)
 
 #: Names the folder for the cache; the default is ``headrace`` in the XDG cache folder.
 CACHE_VARIABLE = "HEADRACE_CACHE"
 
 #: Fetching takes half a minute on a good line; after ten something is wrong.
 _FETCH_TIMEOUT_S = 600
-
-_SUMS_FILE = Path(__file__).with_name(f"kafka-{KAFKA.revision}.sha256")
 
 
 def show_on_stderr(step: str) -> None:
@@ -43,17 +84,26 @@ def show_on_stderr(step: str) -> None:
 def kafka_jars(
     report: Callable[[str], None] = show_on_stderr, deadline: Deadline | None = None
 ) -> list[Path]:
-    """Return the jars of the Kafka broker, fetched first where they are missing or damaged.
+    """Return the jars of the Kafka broker; see :func:`cached`."""
+    return cached(KAFKA, report, deadline)
+
+
+def cached(
+    wanted: JarSet,
+    report: Callable[[str], None] = show_on_stderr,
+    deadline: Deadline | None = None,
+) -> list[Path]:
+    """Return jars in the user's cache, fetched first where they are missing or damaged.
 
     Blocks while they are fetched, by this process or by another one of the same user.
 
     Raises:
         JarsError: they could not be fetched, or differ from the pinned sums.
     """
-    sums = pinned_sums()
-    folder = cache_folder(os.environ) / f"kafka-{KAFKA.revision}"
+    sums = pinned_sums(wanted)
+    folder = cache_folder(os.environ) / wanted.name
     if damaged(folder, sums):
-        _install(folder, sums, report, deadline or Deadline.after(_FETCH_TIMEOUT_S))
+        _install(wanted, folder, report, deadline or Deadline.after(_FETCH_TIMEOUT_S))
     return [folder / name for name in sorted(sums)]
 
 
@@ -66,9 +116,9 @@ def cache_folder(environment: Mapping[str, str]) -> Path:
     return Path.home() / ".cache" / "headrace"
 
 
-def pinned_sums() -> dict[str, str]:
+def pinned_sums(wanted: JarSet) -> dict[str, str]:
     """Return jar name to SHA-256 sum, from the list in this package (``sha256sum`` format)."""
-    lines = _SUMS_FILE.read_text(encoding="utf-8").splitlines()
+    lines = wanted.sums_file.read_text(encoding="utf-8").splitlines()
     return {name: digest for digest, name in (line.split() for line in lines)}
 
 
@@ -85,48 +135,54 @@ def _digest(path: Path) -> str | None:
 
 
 def _install(
-    folder: Path, sums: Mapping[str, str], report: Callable[[str], None], deadline: Deadline
+    wanted: JarSet, folder: Path, report: Callable[[str], None], deadline: Deadline
 ) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with _locked(folder.with_suffix(".lock"), report, deadline):
-        if not damaged(folder, sums):
+    with _locked(wanted, folder.with_suffix(".lock"), report, deadline):
+        if not damaged(folder, pinned_sums(wanted)):
             return
         for abandoned in folder.parent.glob(f".{folder.name}-*"):
             shutil.rmtree(abandoned, ignore_errors=True)
         with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as new:
-            _fetch_checked(Path(new), sums, report, deadline)
+            _fetch_checked(wanted, Path(new), report, deadline)
             if folder.exists():
                 folder.rename(Path(new, "damaged"))
             Path(new, "jars").rename(folder)
 
 
 def _fetch_checked(
-    folder: Path, sums: Mapping[str, str], report: Callable[[str], None], deadline: Deadline
+    wanted: JarSet, folder: Path, report: Callable[[str], None], deadline: Deadline
 ) -> None:
-    total = len(sums)
-    report(f"Kafka jars: fetching {KAFKA}, {total} jars, 44 MB, once per user")
-    fetch(
-        KAFKA,
-        folder,
-        report=lambda step: report(f"Kafka jars: {step} of {total}"),
-        deadline=deadline,
-    )
+    sums = pinned_sums(wanted)
+    total, first = len(sums), wanted.artifacts[0]
+    report(f"{wanted.title}: fetching {first}, {total} jars, {wanted.size} MB, once per user")
+    for artifact in wanted.artifacts:
+        fetch(
+            artifact,
+            folder,
+            needs=wanted.needs,
+            report=lambda step: report(f"{wanted.title}: {step} of {total}"),
+            deadline=deadline,
+        )
     if wrong := damaged(folder / "jars", sums):
         raise JarsError(
-            f"the jars fetched for {KAFKA} are not the pinned ones and were thrown away: "
-            f"{', '.join(wrong)}; a mirror may have changed them; the sums are in {_SUMS_FILE}"
+            f"the jars fetched for {first} are not the pinned ones and were thrown away: "
+            f"{', '.join(wrong)}; a mirror may have changed them; the sums are in "
+            f"{wanted.sums_file}"
         )
-    report(f"Kafka jars: {total} jars fetched and checked\n")
+    report(f"{wanted.title}: {total} jars fetched and checked\n")
 
 
 @contextmanager
-def _locked(path: Path, report: Callable[[str], None], deadline: Deadline) -> Iterator[None]:
+def _locked(
+    wanted: JarSet, path: Path, report: Callable[[str], None], deadline: Deadline
+) -> Iterator[None]:
     """Hold the file's lock; the operating system frees it with the process that holds it."""
     with path.open("w") as file:
         if not _try_lock(file.fileno()):
-            report("Kafka jars: waiting for another process that is fetching them")
+            report(f"{wanted.title}: waiting for another process that is fetching them")
             if not wait_for(lambda: _try_lock(file.fileno()), deadline):
-                raise JarsError(f"another process still fetches Kafka's jars; it holds {path}")
+                raise JarsError(f"another process still fetches {wanted.name}; it holds {path}")
         yield
 
 

@@ -9,6 +9,7 @@ from headrace.errors import ImportPathError
 from headrace.importing import load_callable
 from headrace.inline.engine import InlineEngine
 from headrace.inline.reducer import load_arrow_reducer
+from headrace.kafka.java_client import java_client_properties
 from headrace.processors.contract import BatchProcessor
 from headrace.processors.simple import (
     CommitFirstProcessor,
@@ -18,30 +19,36 @@ from headrace.processors.simple import (
 from headrace.processors.spark import JOB_SHARE, SparkProcessor, decode, merge_limits
 from headrace.spark.engine import SparkEngine
 from headrace.spark.factory import build_sink
+from headrace.spark.inputs import ByReference, ByValue
 from headrace.spark.reducer import load_reducer
 from headrace.spark.sql import SqlReducer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from headrace.spark.inputs import Input
     from headrace.spark.reducer import Reducer
     from headrace.spark.runtime import SparkRuntime
 
 
 def build_processor(
-    channel: config.ChannelConfig, spark: Callable[[], SparkRuntime], member: str
+    channel: config.ChannelConfig,
+    spark: Callable[[], SparkRuntime],
+    member: str,
+    kafka: config.KafkaConfig | None = None,
 ) -> BatchProcessor:
     """Build what ``channel.processor`` describes, for a member of this name.
 
-    ``spark`` is called only where it is needed.
+    ``spark`` is called only where it is needed. ``kafka`` is where Spark reads by reference.
 
     Raises:
         StartError: code that it names cannot be imported or has a wrong shape.
-        ConfigError: the sink's path cannot be used.
+        ConfigError: the sink's path cannot be used, or Spark cannot be told how to reach Kafka.
     """
     match channel.processor:
         case config.SparkProcessorConfig() as chosen:
-            return _spark(channel, chosen, spark(), member)
+            source = _input(channel, kafka or config.KafkaConfig())
+            return _spark(channel, chosen, spark(), member, source)
         case config.ArrowProcessorConfig() as chosen:
             return _arrow(channel, chosen, member)
         case config.SimpleProcessorConfig() as chosen:
@@ -55,14 +62,20 @@ def _spark(
     chosen: config.SparkProcessorConfig,
     runtime: SparkRuntime,
     member: str,
+    source: Input,
 ) -> BatchProcessor:
     assert channel.sink is not None, "the configuration demands a sink"
-    engine = SparkEngine(
-        runtime, _reducer(chosen), build_sink(channel.sink, member), decode(chosen)
-    )
+    sink = build_sink(channel.sink, member)
+    engine = SparkEngine(runtime, _reducer(chosen), sink, decode(chosen), source)
     return SparkProcessor(
-        engine, limits=merge_limits(chosen), job_timeout=channel.batch_timeout * JOB_SHARE
+        engine, limits=merge_limits(channel), job_timeout=channel.batch_timeout * JOB_SHARE
     )
+
+
+def _input(channel: config.ChannelConfig, kafka: config.KafkaConfig) -> Input:
+    if channel.by_reference:
+        return ByReference(java_client_properties(kafka), channel.group)
+    return ByValue()
 
 
 def _arrow(
@@ -72,7 +85,7 @@ def _arrow(
     reducer = load_arrow_reducer(chosen.reducer)
     engine = InlineEngine(reducer, build_sink(channel.sink, member))
     return SparkProcessor(
-        engine, limits=merge_limits(chosen), job_timeout=channel.batch_timeout * JOB_SHARE
+        engine, limits=merge_limits(channel), job_timeout=channel.batch_timeout * JOB_SHARE
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 import structlog
@@ -30,14 +31,25 @@ log = structlog.get_logger(__name__)
 JOB_SHARE = 1 / 3
 
 
+#: What this processor is configured by.
+_MERGING = (SparkProcessorConfig, ArrowProcessorConfig)
+
+
 def decode(chosen: SparkProcessorConfig) -> Decode:
     """Return what the configuration says of decoding."""
     return Decode(Decoding(chosen.decode), chosen.ddl, OnUndecodable(chosen.undecodable))
 
 
-def merge_limits(chosen: SparkProcessorConfig | ArrowProcessorConfig) -> MergeLimits:
-    """Return what the configuration says of merging."""
-    return MergeLimits(max_records=chosen.max_records)
+def merge_limits(channel: ChannelConfig) -> MergeLimits:
+    """Return what the configuration says of merging.
+
+    What Spark reads itself is not in our memory, and has no limit in bytes but that of batches.
+    """
+    chosen = channel.processor
+    assert isinstance(chosen, _MERGING), "another processor merges nothing"
+    if channel.by_reference:
+        return MergeLimits(chosen.max_records, sys.maxsize)
+    return MergeLimits(chosen.max_records)
 
 
 class SparkProcessor(BatchProcessor):
@@ -88,10 +100,10 @@ class SparkProcessor(BatchProcessor):
     def on_reconfigured(self, channel: ChannelConfig) -> None:
         """Have the next micro-batch merged, decoded and bounded in time as configured now."""
         chosen = channel.processor
-        if not isinstance(chosen, SparkProcessorConfig | ArrowProcessorConfig):
+        if not isinstance(chosen, _MERGING):
             return
         self._job_timeout = channel.batch_timeout * JOB_SHARE
-        self._open.limit(merge_limits(chosen))
+        self._open.limit(merge_limits(channel))
         if isinstance(chosen, SparkProcessorConfig):
             self._engine.decode_as(decode(chosen))
 

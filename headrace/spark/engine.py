@@ -86,17 +86,18 @@ class SparkEngine:
             self._sink.open()
             self._runtime.start()
             self._decoder = Decoder(self._decode)
-            self._check_query(self._decoder)
+            hand_over = HandOver(self._runtime.new_session())
+            self._input.check(hand_over)
+            self._check_query(self._decoder, hand_over)
         except BaseException:
             self._sink.close()
             raise
         self._lane = Lane(f"spark-{channel}", self._runtime, turn)
         self._lane.start()
 
-    def _check_query(self, decoder: Decoder) -> None:
+    def _check_query(self, decoder: Decoder, hand_over: HandOver) -> None:
         if isinstance(self._function, SqlReducer):
-            nothing = HandOver(self._runtime.new_session()).nothing()
-            self._function.check(decoder.apply(nothing))
+            self._function.check(decoder.apply(hand_over.nothing()))
 
     def decode_as(self, decode: Decode) -> None:
         """Decode the next micro-batch in another way. Any thread; the schema is as before."""

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace import config
 from headrace.errors import StartError
+from headrace.spark.connector import connector_properties
 from headrace.spark.settings import SparkSettings
 from headrace.spark.sinks.console import ConsoleSink
 from headrace.spark.sinks.delta import DeltaSink, Upkeep
@@ -17,8 +18,13 @@ if TYPE_CHECKING:
 
 
 def spark_settings(section: config.SparkConfig) -> SparkSettings:
-    """Return the settings of the session that all channels share."""
+    """Return the settings of the session that all channels share.
+
+    Raises:
+        ConfigError: ``connector`` names a folder without the connector in it.
+    """
     properties = {name: _text(value) for name, value in section.session_properties().items()}
+    properties |= connector_properties(section.connector, properties)
     properties["spark.app.name"] = section.app_name
     properties["spark.driver.memory"] = f"{section.driver_memory >> 20}m"
     return SparkSettings(section.master, properties, section.warm_up)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, Protocol
+from itertools import groupby, pairwise
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
+from pyspark.errors import PySparkException
+
+from headrace.errors import StartError
+from headrace.records import TopicPartition, offset_of
 from headrace.references import OffsetRun
 from headrace.spark import arrow
-from headrace.spark.micro_batch import ranges_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -15,15 +19,30 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
-    from headrace.records import Batch, TopicPartition
+    from headrace.records import Batch
     from headrace.spark.handover import HandOver
 
 #: Seconds that an executor waits for records that are known to be there; Spark's own is 120.
 _POLL_TIMEOUT = 30
 
+#: A record without a time has -1 ms in Spark's source, and null by value.
+_TIMESTAMP = "if(timestamp < timestamp_millis(0), null, timestamp) as timestamp"
+_COLUMNS = [_TIMESTAMP if name == "timestamp" else name for name in arrow.SCHEMA.names]
+
+#: The first offset, and the one behind the last, of offsets without a gap.
+Stretch: TypeAlias = "tuple[int, int]"
+
 
 class Input(Protocol):
     """One way of records into Spark."""
+
+    def check(self, hand_over: HandOver) -> None:
+        """Find out whether this session can be given records so. Blocks.
+
+        Raises:
+            StartError: it cannot.
+        """
+        ...
 
     def prepare(self, batch: Batch) -> Any:
         """Do what can be done for a batch without Spark. Any thread."""
@@ -39,6 +58,9 @@ class Input(Protocol):
 
 class ByValue:
     """The channel fetched the records; they are handed over as Arrow columns."""
+
+    def check(self, hand_over: HandOver) -> None:
+        """Do nothing: every session can."""
 
     def prepare(self, batch: Batch) -> pa.Table:
         """Turn the records into columns."""
@@ -59,13 +81,23 @@ class ByReference:
 
     def __init__(self, properties: Mapping[str, str], group: str) -> None:
         self._options = {
+            "kafka.isolation.level": "read_committed",
             **{f"kafka.{name}": value for name, value in properties.items()},
             "kafka.group.id": f"{group}-spark",
-            "kafka.isolation.level": properties.get("isolation.level", "read_committed"),
             "includeHeaders": "true",
             "failOnDataLoss": "true",
             "kafkaConsumer.pollTimeoutMs": str(_POLL_TIMEOUT * 1000),
         }
+
+    def check(self, hand_over: HandOver) -> None:
+        """Have Spark look for its Kafka connector; no broker is asked."""
+        try:
+            self._read(hand_over, {TopicPartition("nothing", 0): [(0, 0)]}, 1)
+        except PySparkException as error:
+            reason = str(error).strip().partition("\n")[0]
+            raise StartError(
+                f"Spark cannot read from Kafka: {reason}; correct spark.connector"
+            ) from error
 
     def prepare(self, batch: Batch) -> Batch:
         """Leave the batch as it is."""
@@ -73,20 +105,55 @@ class ByReference:
 
     def frame(self, hand_over: HandOver, prepared: Sequence[Batch], cores: int) -> DataFrame:
         """Have Spark read the ranges when its job runs."""
-        ranges = ranges_of(prepared)
+        stretches = stretches_of(prepared)
+        frame = self._read(hand_over, stretches, cores).selectExpr(*_COLUMNS)
+        wanted = _wanted(stretches)
+        return frame if wanted is None else frame.where(wanted)
+
+    def _read(
+        self,
+        hand_over: HandOver,
+        stretches: Mapping[TopicPartition, Sequence[Stretch]],
+        cores: int,
+    ) -> DataFrame:
         parts: dict[str, list[int]] = {}
-        for each in ranges:
-            parts.setdefault(each.topic, []).append(each.partition)
+        for topic, partition in stretches:
+            parts.setdefault(topic, []).append(partition)
         reader = hand_over.session.read.format("kafka").options(
             **self._options,
             assign=json.dumps(parts),
-            startingOffsets=_offsets({r.topic_partition: r.start for r in ranges}),
-            endingOffsets=_offsets({r.topic_partition: r.next_offset for r in ranges}),
+            startingOffsets=_offsets({at: found[0][0] for at, found in stretches.items()}),
+            endingOffsets=_offsets({at: found[-1][1] for at, found in stretches.items()}),
             minPartitions=str(cores),
         )
-        frame = reader.load().select(*arrow.SCHEMA.names)
-        left_out = _left_out(prepared)
-        return frame if left_out is None else frame.where(left_out)
+        return reader.load()
+
+
+def stretches_of(batches: Sequence[Batch]) -> dict[TopicPartition, list[Stretch]]:
+    """Return which offsets to read, in order: neither what was lost before them nor what an
+    operator left out among them.
+    """
+    found: dict[TopicPartition, list[Stretch]] = {}
+    for batch in batches:
+        stretches = found.setdefault(batch.partition, [])
+        for start, end in _stretches(batch):
+            if stretches and stretches[-1][1] == start:
+                start, _ = stretches.pop()  # noqa: PLW2901 - the two are one
+            stretches.append((start, end))
+    return found
+
+
+def _stretches(batch: Batch) -> list[Stretch]:
+    records = batch.records
+    if isinstance(records, OffsetRun):
+        return [(records.start, records.next_offset)]
+    found = []
+    offsets = map(offset_of, records)
+    # what lies without a gap has the same difference to its place
+    for _, group in groupby(enumerate(offsets), lambda at: at[1] - at[0]):
+        run = [offset for _, offset in group]
+        found.append((run[0], run[-1] + 1))
+    return found
 
 
 def _offsets(positions: Mapping[TopicPartition, int]) -> str:
@@ -96,16 +163,14 @@ def _offsets(positions: Mapping[TopicPartition, int]) -> str:
     return json.dumps(found)
 
 
-def _left_out(batches: Sequence[Batch]) -> str | None:
-    """Return the condition that keeps skipped records out, None where none is skipped."""
+def _wanted(stretches: Mapping[TopicPartition, Sequence[Stretch]]) -> str | None:
+    """Return the condition that keeps out what lies between stretches, None where nothing does."""
     conditions = []
-    for batch in batches:
-        if isinstance(batch.records, OffsetRun):
-            continue
-        kept = {record.offset() for record in batch.records}
-        gone = [str(o) for o in range(batch.start, batch.next_offset) if o not in kept]
-        topic, partition = batch.partition
-        conditions.append(
-            f"not (topic = '{topic}' and partition = {partition} and offset in ({', '.join(gone)}))"
-        )
+    for (topic, partition), found in stretches.items():
+        gaps = [(one[1], other[0]) for one, other in pairwise(found)]
+        conditions += [
+            f"not (topic = '{topic}' and partition = {partition} "
+            f"and offset >= {start} and offset < {end})"
+            for start, end in gaps
+        ]
     return " and ".join(conditions) or None

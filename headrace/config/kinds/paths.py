@@ -14,14 +14,15 @@ from headrace.config.origin import origin_of
 
 
 def _resolve(text: str, info: ValidationInfo) -> Path:
-    return Path(_absolute(text, info))
+    return Path(absolute(text, info))
 
 
 def _resolve_unless_url(text: str, info: ValidationInfo) -> str:
-    return text if "://" in text else _absolute(text, info)
+    return text if "://" in text else absolute(text, info)
 
 
-def _absolute(text: str, info: ValidationInfo) -> str:
+def absolute(text: str, info: ValidationInfo) -> str:
+    """Return the path that ``text`` means in the file."""
     try:
         path = Path(text).expanduser()
     except RuntimeError:

@@ -170,6 +170,10 @@ class ChannelConfig(Section):
     batch: Hot[BatchConfig] = BatchConfig()
     """When a batch is cut."""
 
+    source: Cold[Literal["by_value", "by_reference"]] = "by_value"
+    """How records reach the processor: fetched here and handed over; or, by the spark processor
+    only, as ranges of offsets that Spark's executors read from Kafka themselves."""
+
     processor: Cold[ProcessorConfig]
     """What happens to a batch."""
 
@@ -212,6 +216,11 @@ class ChannelConfig(Section):
         return Subscription(self.topics)
 
     @property
+    def by_reference(self) -> bool:
+        """Whether Spark reads the records from Kafka."""
+        return self.source == "by_reference"
+
+    @property
     def seconds_between_commits(self) -> float:
         """The periodic auto-advance is one by a timer, which then is the timer of commits."""
         chosen = self.processor
@@ -223,12 +232,31 @@ class ChannelConfig(Section):
         """Yield parts of the channel that do not fit one another."""
         yield from self._sink_contradictions()
         yield from self._static_contradictions()
+        yield from self._buffer_contradictions()
+
+    def _buffer_contradictions(self) -> Iterator[Contradiction]:
+        if self.by_reference:
+            yield from self._reference_contradictions()
+            return
         needed = 2 * self.batch.max_bytes
         if self.buffer.max_bytes < needed:
             yield Contradiction(
                 ("buffer", "max_bytes"),
                 f"is {format_size(self.buffer.max_bytes)}, less than twice batch.max_bytes "
                 f"({format_size(self.batch.max_bytes)}); give at least {format_size(needed)}",
+            )
+
+    def _reference_contradictions(self) -> Iterator[Contradiction]:
+        if self.processor.type != "spark":
+            yield Contradiction(
+                ("source",),
+                f"is by_reference, and the {self.processor.type} processor needs the records "
+                "themselves; leave it out, or take the spark processor",
+            )
+        if self.buffer != BufferConfig():
+            yield Contradiction(
+                ("buffer",),
+                "has no effect with source: by_reference, which fetches nothing; leave it out",
             )
 
     def _sink_contradictions(self) -> Iterator[Contradiction]:

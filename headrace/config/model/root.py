@@ -17,6 +17,7 @@ from headrace.config.model.admin import AdminConfig
 from headrace.config.model.base import Cold, Hot, Section, derived, unset
 from headrace.config.model.channel import ChannelConfig
 from headrace.config.model.kafka import KafkaConfig
+from headrace.config.model.kafka_java import unknown_to_java
 from headrace.config.model.spark import SparkConfig
 from headrace.config.model.tracing import TracingConfig
 from headrace.config.model.zookeeper import ZooKeeperConfig
@@ -117,6 +118,22 @@ class Config(Section):
     """The channels by their names."""
 
     def contradictions(self) -> Iterator[Contradiction]:
+        """Yield what channels want twice, or want of Kafka and Spark and do not get."""
+        yield from self._twice()
+        reading = [name for name, channel in self.channels.items() if channel.by_reference]
+        if reading and self.spark.connector is None:
+            yield Contradiction(
+                ("channels", reading[0], "source"),
+                "is by_reference, for which Spark needs its Kafka connector; give spark.connector",
+            )
+        if reading:
+            yield from (
+                Contradiction(("kafka", "properties", name), sentence)
+                for name in self.kafka.properties
+                if (sentence := unknown_to_java(name)) is not None
+            )
+
+    def _twice(self) -> Iterator[Contradiction]:
         """Yield ports that are wanted twice, and channels that would be one member of one group."""
         if self.admin.enabled and self.metrics.port and self.metrics.port == self.admin.port:
             yield Contradiction(

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from headrace.config.kinds.connectors import Connector
 from headrace.config.kinds.properties import Properties, PropertyValue
 from headrace.config.kinds.scalars import WholeNumber
 from headrace.config.kinds.secrets import reveal_all
@@ -41,6 +42,11 @@ class SparkConfig(Section):
 
     driver_memory: Cold[Annotated[int, Size(_MIN_DRIVER_MEMORY)]] = GIB
     """The heap of the driver's Java process; with a local master all work runs in it."""
+
+    connector: Cold[Connector | None] = None
+    """Spark's Kafka connector, for channels with source: by_reference. maven: the one that fits
+    the installed pyspark, from Maven Central; or a Maven coordinate; or a folder that
+    headrace connector fetch has filled. null: none."""
 
     properties: Cold[Annotated[Mapping[str, PropertyValue], Properties(_refusal)]] = Field(
         default={}

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import gc
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from headrace.clock import Deadline
+from headrace.local.jars import CONNECTOR, cached
 from headrace.spark.runtime import SparkRuntime
 from headrace.spark.settings import SparkSettings
 from tests.integration.spark.channels import Channel
@@ -20,6 +22,13 @@ if TYPE_CHECKING:
 
 #: Two tasks, so that chunks and shuffles are real; hardly any warm-up, so that tests start soon.
 SETTINGS = SparkSettings("local[2]", warm_up=1)
+
+
+def with_connector(settings: SparkSettings) -> SparkSettings:
+    """Return the settings of a session that can read from Kafka itself."""
+    jars = ",".join(map(str, cached(CONNECTOR)))
+    return replace(settings, properties={**settings.properties, "spark.jars": jars})
+
 
 _HERE = Path(__file__).parent
 
@@ -41,7 +50,7 @@ def _collected() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def spark_runtime() -> Iterator[SparkRuntime]:
     """A started runtime."""
-    runtime = SparkRuntime(SETTINGS)
+    runtime = SparkRuntime(with_connector(SETTINGS))
     runtime.start()
     yield runtime
     runtime.stop(Deadline.after(30))

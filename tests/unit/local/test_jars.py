@@ -30,13 +30,14 @@ class FakeMaven:
         coordinate: Coordinate,
         folder: Path,
         *,
+        needs: bool,
         report: Callable[[str], None],
         deadline: Deadline,
     ) -> None:
         """Fetch at once."""
-        del coordinate, deadline
+        del coordinate, needs, deadline
         self.fetched += 1
-        (folder / "jars").mkdir()
+        (folder / "jars").mkdir(exist_ok=True)
         for name, content in self.contents.items():
             (folder / "jars" / name).write_bytes(content)
             report(f"fetched {name}")
@@ -46,7 +47,7 @@ class FakeMaven:
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty cache, and sums that pin two small jars."""
     sums = {name: hashlib.sha256(content).hexdigest() for name, content in _CONTENTS.items()}
-    monkeypatch.setattr(jars, "pinned_sums", lambda: sums)
+    monkeypatch.setattr(jars, "pinned_sums", lambda _: sums)
     monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache"
 
@@ -106,7 +107,7 @@ def test_two_processes_do_not_fetch_at_once(cache: Path, maven: FakeMaven) -> No
     cache.mkdir()
     told: list[str] = []
     with (
-        jars._locked(cache / "kafka-4.3.lock", _ignore, Deadline.after(5)),
+        jars._locked(jars.KAFKA, cache / "kafka-4.3.lock", _ignore, Deadline.after(5)),
         pytest.raises(JarsError, match=r"kafka-4\.3\.lock"),
     ):
         jars.kafka_jars(told.append, Deadline.after(0))
@@ -139,7 +140,18 @@ def test_the_cache_is_the_users(environment: dict[str, str], folder: Path) -> No
 
 def test_every_jar_of_the_broker_is_pinned() -> None:
     """The package carries a SHA-256 sum for each jar, Kafka's own among them."""
-    sums = jars.pinned_sums()
+    sums = jars.pinned_sums(jars.KAFKA)
     assert "org.apache.kafka_kafka_2.13-4.3.0.jar" in sums
     assert len(sums) == 45
+    assert {len(digest) for digest in sums.values()} == {64}
+
+
+def test_every_jar_of_the_connector_is_pinned() -> None:
+    """There is a sum for each of the connector's artifacts, and for nothing else."""
+    sums = jars.pinned_sums(jars.CONNECTOR)
+    names = {
+        f"{each.organisation}_{each.module}-{each.revision}.jar"
+        for each in jars.CONNECTOR.artifacts
+    }
+    assert sums.keys() == names
     assert {len(digest) for digest in sums.values()} == {64}

@@ -1,0 +1,107 @@
+"""What librdkafka is told, said to a Java client: for those that Spark reads with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from headrace.config.model.kafka_java import JAVA_NAMES
+from headrace.errors import ConfigError
+from headrace.kafka.clients import client_properties
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from headrace.config import KafkaConfig
+
+_PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
+_SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"
+_MODULES = {"PLAIN": _PLAIN, "SCRAM-SHA-256": _SCRAM, "SCRAM-SHA-512": _SCRAM}
+
+#: librdkafka's names for a PEM text and for the file that has it, and Java's for the text. The
+#: texts travel with each job, so that the files need not be on the executors' machines.
+_PEM = {
+    ("ssl.ca.pem", "ssl.ca.location"): "ssl.truststore.certificates",
+    ("ssl.certificate.pem", "ssl.certificate.location"): "ssl.keystore.certificate.chain",
+    ("ssl.key.pem", "ssl.key.location"): "ssl.keystore.key",
+}
+_KEY = "ssl.keystore.key"
+_KEY_FORMS = ("-----BEGIN PRIVATE KEY-----", "-----BEGIN ENCRYPTED PRIVATE KEY-----")
+
+
+def java_client_properties(config: KafkaConfig) -> dict[str, str]:
+    """Return the properties of a Java client for the same brokers, secrets in plain text.
+
+    What tunes librdkafka and has no counterpart is left out.
+
+    Raises:
+        ConfigError: what secures the connection cannot be said to a Java client.
+    """
+    given = {name: _text(value) for name, value in client_properties(config).items()}
+    found = {"bootstrap.servers": given["bootstrap.servers"]}
+    found |= {java: given[name] for name, java in JAVA_NAMES.items() if name in given}
+    if "security.protocol" in found:
+        found["security.protocol"] = found["security.protocol"].upper()
+    return found | _sasl(given) | _tls(given)
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _sasl(given: Mapping[str, str]) -> dict[str, str]:
+    if "SASL" not in given.get("security.protocol", "").upper():
+        return {}
+    # librdkafka's own default
+    mechanism = given.get("sasl.mechanism", given.get("sasl.mechanisms", "GSSAPI"))
+    module = _MODULES.get(mechanism)
+    if module is None:
+        raise _refusal(
+            f"the mechanism {mechanism} cannot be handed to Spark's Kafka source, only "
+            f"{', '.join(_MODULES)} can; use kafka.sasl, or source: by_value"
+        )
+    login = f"username={_quoted(given, 'sasl.username')} password={_quoted(given, 'sasl.password')}"
+    return {"sasl.mechanism": mechanism, "sasl.jaas.config": f"{module} required {login};"}
+
+
+def _quoted(given: Mapping[str, str], name: str) -> str:
+    text = given.get(name, "").replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{text}"'
+
+
+def _tls(given: Mapping[str, str]) -> dict[str, str]:
+    found = {}
+    for names, java in _PEM.items():
+        text = _pem(given, *names)
+        if text is not None:
+            found[java] = text
+    if _KEY in found and not found[_KEY].lstrip().startswith(_KEY_FORMS):
+        raise _refusal(
+            "Spark's Kafka source reads private keys in the form PKCS #8 only, and the key is in "
+            "another; turn it into that with: openssl pkcs8 -topk8 -in KEY -out NEW_KEY"
+        )
+    if "ssl.truststore.certificates" in found:
+        found["ssl.truststore.type"] = "PEM"
+    if _KEY in found:
+        found["ssl.keystore.type"] = "PEM"
+    if given.get("ssl.endpoint.identification.algorithm") == "none":
+        found["ssl.endpoint.identification.algorithm"] = ""
+    return found
+
+
+def _pem(given: Mapping[str, str], text: str, location: str) -> str | None:
+    if text in given:
+        return given[text]
+    if location not in given:
+        return None
+    path = Path(given[location])
+    try:
+        return path.read_text(encoding="ascii")
+    except (OSError, UnicodeDecodeError) as error:
+        raise _refusal(
+            f"{path} ({location}) cannot be read as a PEM file for Spark's Kafka source: {error}"
+        ) from error
+
+
+def _refusal(reason: str) -> ConfigError:
+    return ConfigError([f"kafka: {reason}"])
