@@ -12,6 +12,7 @@ from headrace.spark.sinks.console import ConsoleSink
 from headrace.spark.sinks.delta import DeltaSink, Upkeep
 from headrace.spark.sinks.jsonl import JsonLinesSink
 from headrace.spark.sinks.noop import NoopSink
+from headrace.spark.sinks.schema import SchemaChanges
 
 if TYPE_CHECKING:
     from headrace.spark.sinks.contract import Sink
@@ -43,6 +44,7 @@ def build_sink(section: config.SinkConfig, member: str) -> Sink[Any]:
                 section.path,
                 partition_by=section.partition_by,
                 member=member,
+                schema_changes=SchemaChanges(section.schema_changes),
                 upkeep=Upkeep(section.compact_every, section.log_retention, section.file_retention),
             )
         case config.SqlSinkConfig():

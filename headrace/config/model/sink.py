@@ -34,6 +34,9 @@ class DeltaSinkConfig(Section):
     partition_by: Cold[Annotated[tuple[FreeText, ...], Distinct]] = ()
     """The columns that a new table is partitioned by."""
 
+    schema_changes: Cold[Literal["refuse", "add_columns"]] = "refuse"
+    """What to do with a result whose columns are not the table's: fail, or add them."""
+
     compact_every: Cold[Annotated[int, WholeNumber(0, 1_000_000)]] = 500
     """Commits after which small files are made into larger ones; 0 leaves that to others."""
 

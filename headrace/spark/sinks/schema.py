@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from deltalake import Schema
@@ -12,7 +13,7 @@ from headrace.errors import HeadraceError
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from deltalake import DeltaTable
+    from deltalake import DeltaTable, Field
 
 
 #: Features of a table that ask nothing of a commit that only adds files and moves offsets.
@@ -34,6 +35,17 @@ _HARMLESS = frozenset(
 )
 
 
+class SchemaChanges(Enum):
+    """What follows when a result's columns are not those of the table."""
+
+    REFUSE = "refuse"
+    """The micro-batch fails."""
+
+    ADD_COLUMNS = "add_columns"
+    """New columns are added to the table, and columns that the result lacks are null in its rows;
+    another type is refused all the same."""
+
+
 class SchemaMismatchError(HeadraceError):
     """The result's columns are not those of the table it should go to."""
 
@@ -47,19 +59,26 @@ def delta_schema(schema: str) -> Schema:
     return Schema.from_json(json.dumps(_nullable(json.loads(schema))))
 
 
-def check_schema(folder: Path, table: DeltaTable, schema: str | None) -> None:
+def check_schema(
+    folder: Path, table: DeltaTable, schema: str | None, changes: SchemaChanges
+) -> list[Field]:
     """Compare names and types; order does not matter, because Parquet is read by name.
 
+    Returns the columns that the table has to get first.
+
     Raises:
-        SchemaMismatchError: a column is missing, new or of another type, or the table has rules
-            that files written aside could break.
+        SchemaMismatchError: a column is of another type, or is missing or new where that is
+            refused, or the table has rules that files written aside could break.
     """
     if schema is None:
-        return
+        return []
     ours = _columns(json.loads(schema))
     theirs = _columns(json.loads(table.schema().to_json()))
-    problems = [f"column {name!r} is not in the table" for name in ours.keys() - theirs.keys()]
-    problems += [f"column {name!r} is missing" for name in theirs.keys() - ours.keys()]
+    new, missing = ours.keys() - theirs.keys(), theirs.keys() - ours.keys()
+    problems = []
+    if changes is SchemaChanges.REFUSE:
+        problems += [f"column {name!r} is not in the table" for name in new]
+        problems += [f"column {name!r} is missing" for name in missing]
     problems += [
         f"column {name!r} is {_text(ours[name])}, in the table {_text(theirs[name])}"
         for name in ours.keys() & theirs.keys()
@@ -71,6 +90,7 @@ def check_schema(folder: Path, table: DeltaTable, schema: str | None) -> None:
             f"{folder}: the result does not fit the table: {'; '.join(sorted(problems))}; "
             "change the reducer, or write to another table"
         )
+    return [field for field in delta_schema(schema).fields if field.name in new]
 
 
 def _rules(table: DeltaTable) -> list[str]:

@@ -18,13 +18,15 @@ from headrace.spark.sinks.delta.format import check_format, format_note
 from headrace.spark.sinks.delta.log import LogFiles, added, moved, written
 from headrace.spark.sinks.delta.table import KeptTable, OvertakenError
 from headrace.spark.sinks.delta.upkeep import Housekeeper, Upkeep
-from headrace.spark.sinks.schema import check_schema, delta_schema
+from headrace.spark.sinks.schema import SchemaChanges, check_schema, delta_schema
 from headrace.spark.sinks.staging import StagedFiles, Staging, local_folder, sync
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
     from typing import TypeAlias
+
+    from deltalake import Field
 
     from headrace.spark.micro_batch import MicroBatch
     from headrace.spark.sinks.contract import OffsetMove, PartitionCommit
@@ -67,7 +69,8 @@ class DeltaSink:
 
     ``partition_by`` names columns of the result; ``durable`` forces files to disk before the
     offsets count as stored; ``member`` is written beside each commit, to tell who made it.
-    ``upkeep`` says how the table is kept small from ``open`` to ``close``, on a thread of its own.
+    ``upkeep`` says how the table is kept small from ``open`` to ``close``, on a thread of its own,
+    and ``schema_changes`` what follows when a result's columns are not the table's.
 
     Raises:
         ConfigError: ``path`` is not a local folder.
@@ -83,10 +86,12 @@ class DeltaSink:
         durable: bool = True,
         member: str | None = None,
         upkeep: Upkeep = DEFAULT_UPKEEP,
+        schema_changes: SchemaChanges = SchemaChanges.REFUSE,
     ) -> None:
         self._folder = local_folder(path)
         self._partition_by = tuple(partition_by)
         self._durable = durable
+        self._schema_changes = schema_changes
         self._metadata = {} if member is None else {MEMBER_KEY: member}
         self._staging = Staging(self._folder, durable=durable)
         self._lock = threading.Lock()
@@ -218,11 +223,26 @@ class DeltaSink:
         if _conflicts(table, offsets):
             table.refresh()
         check_format(self._folder, table)
-        check_schema(self._folder, table.opened, staged.schema)
+        new = check_schema(self._folder, table.opened, staged.schema, self._schema_changes)
         conflicts = _conflicts(table, offsets)
         if conflicts:
             raise CommitConflictError(conflicts)
+        if new:
+            self._add_columns(table, new, staged)
         return table
+
+    def _add_columns(self, table: KeptTable, columns: list[Field], staged: StagedFiles) -> None:
+        """Have the table get columns, in a version of its own; another member may be first."""
+        names = [column.name for column in columns]
+        try:
+            DeltaTable(self._folder).alter.add_columns(columns)
+        except DeltaError:
+            table.refresh()
+            if check_schema(self._folder, table.opened, staged.schema, self._schema_changes):
+                raise
+        else:
+            log.info("delta_columns_added", table=str(self._folder), columns=names)
+            table.refresh()
 
     def _try(
         self,

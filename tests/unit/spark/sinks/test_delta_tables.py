@@ -10,20 +10,21 @@ import time
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from headrace.errors import ConfigError, StartError
 from headrace.spark.sinks.delta import DeltaSink
-from headrace.spark.sinks.schema import SchemaMismatchError
+from headrace.spark.sinks.schema import SchemaChanges, SchemaMismatchError
 from headrace.spark.sinks.staging import STAGING, StagedFiles
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
-from tests.unit.spark.sinks.delta_tables import share, stage, visible
+from tests.unit.spark.sinks.delta_tables import ID, share, stage, visible
 
 
 def test_a_compaction_in_between_is_no_conflict(sink: DeltaSink, folder: Path) -> None:
@@ -98,6 +99,48 @@ def test_a_result_of_another_shape_is_refused(
 
     assert sink.stored_offset("id/0") == 10
     assert visible(folder) == [1]
+
+
+@pytest.fixture
+def growing(folder: Path) -> Iterator[Callable[[], DeltaSink]]:
+    """Open sinks that add columns; close them at the end."""
+    sinks = []
+
+    def open_one() -> DeltaSink:
+        sinks.append(DeltaSink(folder, schema_changes=SchemaChanges.ADD_COLUMNS))
+        sinks[-1].open()
+        return sinks[-1]
+
+    yield open_one
+    for sink in sinks:
+        sink.close()
+
+
+@pytest.mark.usefixtures("sink")
+def test_columns_are_added_where_that_is_wanted(
+    growing: Callable[[], DeltaSink], folder: Path
+) -> None:
+    """Rows before have null in them, and so has a result that lacks a column; types stay."""
+    more = StructType([*ID.fields, StructField("x", StringType())])
+    one, two = growing(), growing()
+    one.commit(with_x(stage(one, "two", [2], more)), [share(0, 10, 20)])
+    two.commit(with_x(stage(two, "three", [3], more)), [share(0, 20, 30)])
+    one.commit(stage(one, "four", [4]), [share(0, 30, 40)])
+
+    rows = DeltaTable(folder).to_pyarrow_table().sort_by("id").to_pylist()
+    assert [(row["id"], row["x"]) for row in rows] == [(1, None), (2, "x"), (3, "x"), (4, None)]
+    other = stage(one, "five", [5], StructType([StructField("id", StringType())]))
+    with pytest.raises(SchemaMismatchError, match="column 'id' is string"):
+        one.commit(other, [share(0, 40, 50)])
+
+
+def with_x(staged: StagedFiles) -> StagedFiles:
+    """Give staged files a column more."""
+    assert staged.folder is not None
+    for path in staged.folder.glob("*.parquet"):
+        rows = pq.read_table(path)
+        pq.write_table(rows.append_column("x", pa.array(["x"] * rows.num_rows)), path)
+    return staged
 
 
 def test_a_table_with_rules_is_refused(folder: Path) -> None:
