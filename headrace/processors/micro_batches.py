@@ -201,13 +201,15 @@ class MicroBatchRunner:
         self._skipped.count(self._engine.skipped(staged))
         for pending in batches:
             pending.advance()
+        seconds = perf_counter() - begin
+        self._open.took(micro_batch.records, seconds)
         log.debug(
             "micro_batch_stored",
             channel=micro_batch.channel,
             id=micro_batch.id,
             partitions=len(micro_batch.ranges),
             records=micro_batch.records,
-            seconds=round(perf_counter() - begin, 4),
+            seconds=round(seconds, 4),
         )
 
     def _stage_and_commit(

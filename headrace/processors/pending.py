@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import BatchCancelledError
+from headrace.processors.batch_size import AdaptiveSize
 from headrace.processors.responses import BatchResponse
 
 if TYPE_CHECKING:
@@ -23,10 +24,12 @@ class MergeLimits:
 
     A table exists twice while it is handed over, here and in the JVM; 64 MiB is what a driver of
     the default size takes with ease.
+    ``target`` is how many seconds one is meant to take, None where that is no matter.
     """
 
     max_records: int = 100_000
     max_bytes: int = 64 << 20
+    target: float | None = None
 
 
 @dataclass(eq=False, slots=True)
@@ -77,6 +80,7 @@ class OpenBatches:
 
     def __init__(self, limits: MergeLimits) -> None:
         self._limits = limits
+        self._size = AdaptiveSize(limits.max_records, limits.target)
         self._changed = threading.Condition()
         self._waiting: list[PendingBatch] = []
         self._in_hand: list[PendingBatch] = []
@@ -91,7 +95,14 @@ class OpenBatches:
 
     def limit(self, limits: MergeLimits) -> None:
         """Merge up to other limits from the next micro-batch on."""
-        self._limits = limits
+        with self._changed:
+            self._limits = limits
+            self._size = self._size.resized(limits.max_records, limits.target)
+
+    def took(self, records: int, seconds: float) -> None:
+        """Take note of how long a micro-batch took, from its plan to its commit."""
+        with self._changed:
+            self._size.took(records, seconds)
 
     def put(self, pending: PendingBatch) -> None:
         """Queue a batch behind all others, or withdraw it if it must not be processed."""
@@ -131,7 +142,7 @@ class OpenBatches:
         for pending in self._waiting:
             records += len(pending.batch)
             size += pending.batch.size
-            too_much = records > self._limits.max_records or size > self._limits.max_bytes
+            too_much = records > self._size.records or size > self._limits.max_bytes
             if taken and (pending.runs_alone or too_much):
                 break
             taken.append(pending)

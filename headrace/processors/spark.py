@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import structlog
@@ -47,9 +48,8 @@ def merge_limits(channel: ChannelConfig) -> MergeLimits:
     """
     chosen = channel.processor
     assert isinstance(chosen, _MERGING), "another processor merges nothing"
-    if channel.by_reference:
-        return MergeLimits(chosen.max_records, sys.maxsize)
-    return MergeLimits(chosen.max_records)
+    limits = MergeLimits(chosen.max_records, target=chosen.target_duration)
+    return replace(limits, max_bytes=sys.maxsize) if channel.by_reference else limits
 
 
 class SparkProcessor(BatchProcessor):

@@ -45,6 +45,9 @@ class SparkProcessorConfig(Section):
     max_records: Hot[Count] = 100_000
     """The most records that one micro-batch is merged of."""
 
+    target_duration: Hot[Span | None] = None
+    """How long a micro-batch is meant to take: fewer are merged where more take longer."""
+
     reload: Hot[Flag] = False
     """Whether the channel starts anew with changed code when files of its package change."""
 
@@ -85,6 +88,9 @@ class ArrowProcessorConfig(Section):
 
     max_records: Hot[Count] = 100_000
     """The most records that one micro-batch is merged of."""
+
+    target_duration: Hot[Span | None] = None
+    """How long a micro-batch is meant to take: fewer are merged where more take longer."""
 
     reload: Hot[Flag] = False
     """Whether the channel starts anew with changed code when files of its package change."""

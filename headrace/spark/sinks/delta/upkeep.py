@@ -5,8 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
-from queue import SimpleQueue
-from threading import Thread
+from threading import Condition, Event, Thread
 from typing import TYPE_CHECKING
 
 import structlog
@@ -34,6 +33,13 @@ _FILE_PROPERTY = "delta.deletedFileRetentionDuration"
 
 #: Seconds that a stop waits for a chore under way; each of its steps is whole or not at all.
 _STOP_S = 5.0
+
+#: Seconds that the thread waits for a chore before it looks whether it has to end.
+_LOOK_S = 60.0
+
+#: How many times as long as a chore took the next one waits: chores take a tenth of a core at most,
+#: and those that come up meanwhile are done once.
+_REST = 9
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +80,6 @@ class Chore(Enum):
     COMPACTION = "compaction"
     """Make few files of many, and remove files that are old enough."""
 
-    STOP = "stop"
-    """End the thread."""
-
 
 class Housekeeper:
     """Does the chores of one table, one after the other, on a thread of its own.
@@ -93,12 +96,14 @@ class Housekeeper:
         self._scratch = scratch
         self._upkeep = upkeep
         self._metadata = dict(metadata)
-        self._chores: SimpleQueue[Chore] = SimpleQueue()
+        self._changed = Condition()
+        self._chores: list[Chore] = []
+        self._stopping = Event()
         self._thread = Thread(target=self._run, name=f"upkeep-{folder.name}", daemon=True)
 
     def start(self) -> None:
         """Start the thread."""
-        self._chores.put(Chore.PROPERTIES)
+        self._add(Chore.PROPERTIES)
         self._thread.start()
 
     def went_on(self, before: int, after: int) -> None:
@@ -108,16 +113,25 @@ class Housekeeper:
             (Chore.COMPACTION, self._upkeep.compact_every),
         ):
             if every and before // every != after // every:
-                self._chores.put(chore)
+                self._add(chore)
+
+    def _add(self, chore: Chore) -> None:
+        with self._changed:
+            if chore not in self._chores:
+                self._chores.append(chore)
+                self._changed.notify()
 
     def stop(self) -> None:
         """End the thread, after the chore under way or 5 s, whichever is sooner."""
-        self._chores.put(Chore.STOP)
+        self._stopping.set()
+        with self._changed:
+            self._changed.notify()
         if self._thread.ident is not None:
             Deadline.after(_STOP_S).joined(self._thread)
 
     def _run(self) -> None:
-        while (chore := self._chores.get()) is not Chore.STOP:
+        while (chore := self._next()) is not None:
+            began = SYSTEM_CLOCK.monotonic()
             try:
                 with suppress(TableNotFoundError):
                     self._do(chore)
@@ -125,6 +139,16 @@ class Housekeeper:
                 log.warning("delta_not_compacted", table=str(self._folder), error=str(error))
             except Exception:
                 log.exception("delta_upkeep_failed", table=str(self._folder), chore=chore.value)
+            self._stopping.wait(_REST * (SYSTEM_CLOCK.monotonic() - began))
+
+    def _next(self) -> Chore | None:
+        """Return what to do next, None once the thread is to end. Blocks."""
+        with self._changed:
+            while not self._stopping.is_set():
+                if self._chores:
+                    return self._chores.pop(0)
+                self._changed.wait(_LOOK_S)
+        return None
 
     def _do(self, chore: Chore) -> None:
         began = SYSTEM_CLOCK.monotonic()
