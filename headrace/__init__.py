@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from headrace.clock import Deadline
     from headrace.config import ChannelConfig, Config, load
     from headrace.controller import KafkaController
+    from headrace.errors import PoisonRecordError, RetryableError
     from headrace.logs import configure_logging
     from headrace.metrics import Metrics, MetricsServer
     from headrace.processors import BatchProcessor, BatchResponse, ChannelContext, Request
@@ -42,8 +43,10 @@ _HOMES = {
     "Pause": "headrace.channel.pauses",
     "PauseMode": "headrace.channel.pauses",
     "PauseReason": "headrace.channel.pauses",
+    "PoisonRecordError": "headrace.errors",
     "Record": "headrace.records",
     "Request": "headrace.processors",
+    "RetryableError": "headrace.errors",
     "SimpleKafkaProcessor": "headrace.processors.simple",
     "SimpleOptions": "headrace.processors.simple",
     "TopicPartition": "headrace.records",
@@ -69,8 +72,10 @@ __all__ = [
     "Pause",
     "PauseMode",
     "PauseReason",
+    "PoisonRecordError",
     "Record",
     "Request",
+    "RetryableError",
     "SimpleKafkaProcessor",
     "SimpleOptions",
     "TopicPartition",

@@ -99,6 +99,21 @@ class TopicDeletedError(HeadraceError):
     """A topic of a bounded run was deleted before it was read up to its bound."""
 
 
+class DeadLetterLimitError(HeadraceError):
+    """More records fail than the limits of ``on_error.dead_letter`` take for an exception."""
+
+
+# --- what a processor or a sink may say about a failure -----------------------------------------
+
+
+class RetryableError(HeadraceError):
+    """No record is to blame: it succeeds later, or when something else is mended.
+
+    A batch that fails with it, or with an error that it caused, is delivered again for as long as
+    it takes. It is never divided, skipped or put into a dead-letter topic.
+    """
+
+
 # --- the process cannot go on; a supervisor should start it afresh ------------------------------
 
 
@@ -167,12 +182,20 @@ class InvalidResponseError(PartitionError):
     """The processor's answer is not a response, or asks for an impossible offset."""
 
 
-class UndecodableRecordError(PartitionError):
-    """A record's value does not fit the configured decoding. ``offset`` names the record."""
+class PoisonRecordError(PartitionError):
+    """One record cannot be processed, and trying again is no use. ``offset`` names the record.
+
+    A processor raises it for what it knows to be so: the policies ``skip`` and ``dead_letter``
+    then give this record up without looking for it and without more attempts.
+    """
 
     def __init__(self, partition: TopicPartition, offset: int, reason: str) -> None:
         super().__init__(partition, f"{partition}: record at offset {offset}: {reason}")
         self.offset = offset
+
+
+class UndecodableRecordError(PoisonRecordError):
+    """A record's value does not fit the configured decoding."""
 
 
 class BatchCancelledError(PartitionError):

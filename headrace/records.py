@@ -129,8 +129,8 @@ class Batch:
 
     ``start`` is the position the batch continues from: the previous batch's ``next_offset``. The
     first record may lie behind it, because compaction, transaction markers and retention leave
-    gaps. ``attempt`` counts deliveries of the same start from 1. ``size`` is in bytes. ``span`` is
-    its place in a trace.
+    gaps. ``attempt`` counts deliveries of its records from 1, those in a larger batch that failed
+    included. ``size`` is in bytes. ``span`` is its place in a trace.
     """
 
     assignment: Assignment

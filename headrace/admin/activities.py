@@ -34,6 +34,10 @@ class PartitionActivity(Document):
     """Batches that are not answered."""
     attempts: Number
     """Deliveries of the present batch that failed."""
+    suspects: Number
+    """Records among which those that fail are being looked for."""
+    dead_letters: Number
+    """Records put into the dead-letter topic since the claim."""
     held_back_seconds: Seconds | None
     """For how long nothing is delivered yet, after an error or as the processor asked."""
     callback_seconds: Seconds | None

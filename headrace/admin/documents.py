@@ -126,6 +126,10 @@ class PartitionStatus(Document):
     """Batches delivered and not yet answered."""
     attempts: Number
     """How often in a row the batch at the position has failed."""
+    suspect_records: Number
+    """Records of a batch that was given up, among which those that fail are being looked for."""
+    dead_letters: Number
+    """Records put into the dead-letter topic since the partition was claimed."""
     held_back_until: datetime | None
     """When it is delivered again, after an error or because the processor asked for a wait."""
     callback_s: Seconds | None
@@ -171,6 +175,8 @@ class Totals(Document):
     """Records answered a second, over the last minute."""
     skipped_records: Number
     """Records passed over."""
+    dead_letters: Number
+    """Records put into the dead-letter topic."""
     errors: Number
     """Errors told to the processor."""
     commit_failures: Number

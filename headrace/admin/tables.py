@@ -98,6 +98,10 @@ def _notes(each: dict[str, Any]) -> Iterable[str]:
     if each["attempts"]:
         yield f"failed {each['attempts']} times, again at {each['held_back_until'] or 'once'}"
         yield str(each["last_error"])
+    if each["suspect_records"]:
+        yield f"looks for what fails among {each['suspect_records']} records"
+    if each["dead_letters"]:
+        yield f"{each['dead_letters']} dead letters"
     if each["callback_s"] is not None:
         yield f"processing for {duration(each['callback_s'])}"
 

@@ -19,7 +19,9 @@ class Activity:
     """One held partition. Offsets and counts as they are just now, seconds since something.
 
     ``held_back_seconds`` says how long nothing is delivered yet, after an error or because the
-    processor asked for it; None where nothing holds it back. ``callback_seconds`` says for how long
+    processor asked for it; None where nothing holds it back. ``suspects`` are the records among
+    which one that fails is looked for; ``dead_letters`` went to the dead-letter topic under this
+    claim. ``callback_seconds`` says for how long
     a callback has been running, ``calls`` where in it its thread is; without one they are None and
     empty.
     """
@@ -36,6 +38,8 @@ class Activity:
     held_bytes: int
     outstanding_batches: int
     attempts: int
+    suspects: int
+    dead_letters: int
     held_back_seconds: float | None
     callback_seconds: float | None
     calls: tuple[str, ...]
@@ -87,6 +91,8 @@ def activity_of(channel: str, owned: OwnedPartition, now: float) -> Activity:
         held_bytes=owned.held_bytes(),
         outstanding_batches=len(owned.outstanding),
         attempts=owned.attempts,
+        suspects=owned.suspects,
+        dead_letters=owned.letters.count,
         held_back_seconds=round(held_back, 3) if 0 < held_back < inf else None,
         # it may have begun after ``now``
         callback_seconds=None if callback is None else round(max(0.0, now - callback.since), 3),

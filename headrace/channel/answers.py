@@ -9,6 +9,7 @@ from headrace.errors import InvalidResponseError
 from headrace.processors.responses import BatchResponse, Request
 
 if TYPE_CHECKING:
+    from headrace.channel.buffer import Cut
     from headrace.records import TopicPartition
 
 
@@ -29,13 +30,17 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """What the channel has to do: commit this, go on there, hold back for so many seconds."""
+    """What the channel has to do: commit this, go on there, hold back for so many seconds.
+
+    ``parts`` are what a batch comes again as that failed and was divided.
+    """
 
     commit: int | None
     seek: int | None
     wait: float
     max_records: int | None
     max_bytes: int | None
+    parts: tuple[Cut, ...] = ()
 
 
 def effect_of(response: object, standing: Standing) -> Effect:

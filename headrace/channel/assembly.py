@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from headrace.channel.bounds import Bounds
     from headrace.channel.committer import Committer
+    from headrace.channel.dead_letters import DeadLetters
     from headrace.channel.desk import OperatorDesk
     from headrace.channel.fetcher import Fetcher
     from headrace.channel.gates import Gates
@@ -43,6 +44,7 @@ class Assembly:
     topic_watcher: TopicWatcher
     fetcher: Fetcher
     committer: Committer
+    dead_letters: DeadLetters
     workers: Workers
     watchdog: Watchdog
     stall_watch: StallWatch
@@ -89,3 +91,4 @@ class Assembly:
         """Release what is open though nothing was started; harmless after ``stop``."""
         for part in (self.topic_watcher, self.fetcher, self.committer):
             part.stop(deadline)
+        self.dead_letters.close()

@@ -64,12 +64,17 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """The records of a batch. ``start`` is the position they continue from; ``size`` in bytes."""
+    """The records of a batch. ``start`` is the position they continue from; ``size`` in bytes.
+
+    ``failures`` counts the deliveries that failed with these records in them before they became a
+    part of their own: more than 0 in a part of a batch that was given up and divided.
+    """
 
     start: int
     records: Run
     next_offset: int
     size: int
+    failures: int = 0
 
 
 def chunk_of(records: Run) -> Chunk:
@@ -120,8 +125,8 @@ def divide(cut: Cut, count: int) -> tuple[Cut, Cut]:
     assert border is not None
     share = cut.size * count // len(cut.records)
     return (
-        Cut(cut.start, front, border, share),
-        Cut(border, rest, cut.next_offset, cut.size - share),
+        Cut(cut.start, front, border, share, cut.failures),
+        Cut(border, rest, cut.next_offset, cut.size - share, cut.failures),
     )
 
 

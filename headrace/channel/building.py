@@ -11,6 +11,7 @@ from headrace.channel.assembly import Assembly
 from headrace.channel.bounds import Bounds, Until
 from headrace.channel.callbacks import Callbacks
 from headrace.channel.committer import Committer
+from headrace.channel.dead_letters import DeadLetters
 from headrace.channel.desk import OperatorDesk
 from headrace.channel.fetcher import Fetcher
 from headrace.channel.gates import Gates
@@ -74,6 +75,7 @@ class _Core:
     coordinator: Coordinator
     fetcher: Fetcher
     committer: Committer
+    dead_letters: DeadLetters
 
 
 def assemble(frame: Frame, *, until: Until | None, unfinished: Callable[[str], None]) -> Assembly:
@@ -98,6 +100,7 @@ def assemble(frame: Frame, *, until: Until | None, unfinished: Callable[[str], N
         topic_watcher=_topic_watcher(core, wishes),
         fetcher=core.fetcher,
         committer=core.committer,
+        dead_letters=core.dead_letters,
         workers=workers,
         watchdog=_watchdog(core, workers),
         stall_watch=_stall_watch(core),
@@ -122,6 +125,7 @@ def _core(frame: Frame, until: Until | None) -> _Core:
         coordinator=coordinator,
         fetcher=_fetcher(frame, scheduler, holdings),
         committer=_committer(frame, topics, scheduler, coordinator),
+        dead_letters=_dead_letters(frame),
     )
 
 
@@ -261,7 +265,7 @@ def _turns(core: _Core, unfinished: Callable[[str], None]) -> Turns:
             topics=core.topics,
             gates=core.gates,
             skips=core.skips,
-            policy=_policy(frame, callbacks),
+            policy=_policy(core, callbacks),
             metrics=frame.metrics,
             tracer=frame.ports.tracer,
             clock=frame.clock,
@@ -272,10 +276,23 @@ def _turns(core: _Core, unfinished: Callable[[str], None]) -> Turns:
     )
 
 
-def _policy(frame: Frame, callbacks: Callbacks) -> FailurePolicy:
+def _dead_letters(frame: Frame) -> DeadLetters:
+    return DeadLetters(
+        frame.settings,
+        store=frame.ports.dead_letters,
+        catalog=frame.ports.catalog,
+        metrics=frame.metrics,
+        channel=frame.name,
+        clock=frame.clock,
+    )
+
+
+def _policy(core: _Core, callbacks: Callbacks) -> FailurePolicy:
+    frame = core.frame
     return FailurePolicy(
         frame.settings,
         callbacks=callbacks,
+        dead_letters=core.dead_letters,
         fail=frame.fail,
         metrics=frame.metrics,
         channel=frame.name,

@@ -152,6 +152,7 @@ class InboundKafkaChannel:
                 )
             )
             self._parts.topic_watcher.begin(deadline)
+            self._parts.dead_letters.check(self.config, deadline)
             self._parts.bounds.fix(self._parts.catalog, self._parts.topics.counts(), deadline)
         except BaseException:
             self._become(ChannelState.STOPPING)
@@ -314,7 +315,8 @@ class InboundKafkaChannel:
 
         Raises:
             ConfigError: a change needs a new start, so nothing was changed.
-            UnknownTopicError: a topic that is new does not exist; nothing was changed.
+            UnknownTopicError: a topic that is new, or a new dead-letter topic, does not exist;
+                nothing was changed.
             KafkaUnavailableError: nobody could tell of the topics in time; nothing was changed.
         """
         return self._reconfiguring.apply(config, deadline)

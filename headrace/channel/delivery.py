@@ -48,7 +48,7 @@ class Delivery:
     def deliver(self, owned: OwnedPartition, cut: Cut) -> None:
         """Hand one batch out, and settle it at once if the answer is there."""
         records = self._parts.skips.without(owned, cut)
-        attempt = 1 if owned.outstanding else owned.attempts + 1
+        attempt = 1 if owned.outstanding else cut.failures + owned.attempts + 1
         passes = not records
         span = NO_SPAN
         if not passes:
@@ -150,6 +150,8 @@ class Delivery:
             self._over(item.batch, "failed", error)
             owned.attempts += 1
             effect = self._decide(owned, item, error)
+        if effect.parts:
+            retained[:1] = effect.parts
         self._go_on(owned, effect, item, retained)
         if gone:
             plan_anew(self._parts, owned)

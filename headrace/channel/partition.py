@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from threading import Lock
 from typing import TYPE_CHECKING
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from headrace.channel.buffer import Cut, Limits, PartitionBuffer, divide, split
+from headrace.channel.letters import Letters
 from headrace.channel.staging import Staging
 from headrace.channel.states import FINAL, TRANSITIONS, Ending, PartitionState
 from headrace.errors import FatalError
@@ -83,6 +84,7 @@ class OwnedPartition:
         self.callback: RunningCallback | None = None
         self.predecessor: OwnedPartition | None = None
         self.last_error: str | None = None
+        self.letters = Letters()
         self._settings = settings
         self._next_limits: Limits | None = None
         self._copies = copies
@@ -149,6 +151,13 @@ class OwnedPartition:
     def may_commit(self) -> bool:
         """Whether an offset may be stored for it at this moment."""
         return self.is_current() and self.may_act()
+
+    @property
+    def suspects(self) -> int:
+        """The records among which one that fails is being looked for."""
+        out = [item.cut for item in tuple(self.outstanding)]
+        cuts = (*out, self.handing_out, *tuple(self.pending))
+        return sum(len(cut.records) for cut in cuts if cut is not None and cut.failures)
 
     @property
     def owes_commit(self) -> bool:
@@ -274,11 +283,19 @@ class OwnedPartition:
 
     def _delivery_due(self) -> float | None:
         out = self.outstanding
-        # what comes behind a batch that passes is for a sink that has moved behind it as well
-        if len(out) >= self._settings.now.max_in_flight or (out and out[-1].passes):
+        if len(out) >= self._settings.now.max_in_flight or (out and self._stands_alone(out[-1])):
             return None
         at = 0.0 if self.pending else self.buffer.due(self.limits)
         return None if at is None else max(at, self.not_before)
+
+    def _stands_alone(self, last: Outstanding) -> bool:
+        """Whether nothing may be out together with ``last``, or with what comes next.
+
+        What comes behind a batch that passes is for a sink that has moved behind it as well; and
+        of suspects each is to be answered before the next.
+        """
+        comes_next = self.pending[0].failures if self.pending else 0
+        return last.passes or last.cut.failures > 0 or comes_next > 0
 
     def _timeout_due(self) -> float | None:
         return self.outstanding[0].deadline if self.outstanding else None
@@ -369,9 +386,8 @@ def _from(cut: Cut, target: int) -> Cut | None:
     if count == len(cut.records):
         return None
     if count == 0:
-        return Cut(target, cut.records, cut.next_offset, cut.size)
-    rest = divide(cut, count)[1]
-    return Cut(target, rest.records, rest.next_offset, rest.size)
+        return replace(cut, start=target)
+    return replace(divide(cut, count)[1], start=target)
 
 
 def earliest(*times: float | None) -> float | None:

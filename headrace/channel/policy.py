@@ -7,12 +7,16 @@ from typing import TYPE_CHECKING
 import structlog
 
 from headrace.channel.answers import Effect
-from headrace.errors import SinkConflictError
+from headrace.channel.blame import Blame, blame_of
+from headrace.channel.suspects import divided, names_one_of
+from headrace.errors import DeadLetterLimitError, SinkConflictError
+from headrace.kafka.ports import DeadLetterError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headrace.channel.callbacks import Callbacks
+    from headrace.channel.dead_letters import DeadLetters
     from headrace.channel.partition import Outstanding, OwnedPartition
     from headrace.channel.settings import LiveSettings
     from headrace.metrics import Metrics
@@ -28,33 +32,44 @@ class FailurePolicy:
         settings: LiveSettings,
         *,
         callbacks: Callbacks,
+        dead_letters: DeadLetters,
         fail: Callable[[BaseException], None],
         metrics: Metrics,
         channel: str,
     ) -> None:
         self._settings = settings
         self._callbacks = callbacks
+        self._dead_letters = dead_letters
         self._fail = fail
         self._metrics = metrics
         self._channel = channel
 
     def decide(self, owned: OwnedPartition, item: Outstanding, error: BaseException) -> Effect:
-        """Return what follows: the same batch again, the batch behind it, or again and stop.
+        """Return what follows: the same batch again, its parts, the batch behind it, or a stop.
 
         Raises:
-            SinkConflictError: the batch was to be skipped, and the sink stands elsewhere.
+            SinkConflictError: the batch was to be given up, and the sink stands elsewhere.
         """
-        settings = self._settings.now
-        config, wait = settings.config.on_error, settings.backoff.seconds(owned.attempts)
-        again = Effect(None, item.cut.start, wait, None, None)
-        most = config.max_attempts
-        if most is None or owned.attempts < most:
-            return again
-        if config.policy == "skip":
-            return self._skip(owned, item, error) if self.passed_over(owned, item) else again
-        if config.policy == "stop":
+        policy, given_up = self._settings.config.on_error.policy, self._given_up(owned, item, error)
+        if policy == "stop" and given_up:
             self._fail(error)
-        return again
+        elif policy == "skip" and given_up and blame_of(error) is not Blame.ELSEWHERE:
+            return self._skip(owned, item, error)
+        elif policy == "dead_letter" and given_up and blame_of(error) is not Blame.ELSEWHERE:
+            return self._isolate(owned, item, error)
+        return self._again(owned, item)
+
+    def _given_up(self, owned: OwnedPartition, item: Outstanding, error: BaseException) -> bool:
+        """Whether no more attempts are made: of a batch, of parts of one, of a named record."""
+        most = self._settings.config.on_error.max_attempts
+        if most is None:
+            return False
+        known = item.cut.failures > 0 or names_one_of(item.batch.records, error)
+        return known or owned.attempts >= most
+
+    def _again(self, owned: OwnedPartition, item: Outstanding) -> Effect:
+        wait = self._settings.now.backoff.seconds(owned.attempts)
+        return Effect(None, item.cut.start, wait, None, None)
 
     def passed_over(self, owned: OwnedPartition, item: Outstanding) -> bool:
         """Have a sink with offsets of its own move behind the batch; False if it could not.
@@ -73,6 +88,8 @@ class FailurePolicy:
         return True
 
     def _skip(self, owned: OwnedPartition, item: Outstanding, error: BaseException) -> Effect:
+        if not self.passed_over(owned, item):
+            return self._again(owned, item)
         topic, number = owned.partition
         self._metrics.skipped.labels(self._channel, topic, "failed").inc(len(item.batch))
         log.error(
@@ -86,5 +103,53 @@ class FailurePolicy:
             attempts=owned.attempts,
             error=str(error),
         )
+        return self._behind(owned, item)
+
+    def _isolate(self, owned: OwnedPartition, item: Outstanding, error: BaseException) -> Effect:
+        """Divide the batch, or part with the one record that it is."""
+        if len(item.batch) > 1:
+            return self._divide(owned, item, error)
+        try:
+            self._dead_letters.send(owned, item, error)
+        except DeadLetterLimitError as limit:
+            self._fail(limit)
+            return self._again(owned, item)
+        except DeadLetterError as failure:
+            owned.last_error = str(failure)
+            log.warning(
+                "dead_letter_failed",
+                channel=self._channel,
+                topic=owned.partition.topic,
+                partition=owned.partition.partition,
+                offset=item.batch.first_offset,
+                error=str(failure),
+            )
+            return self._again(owned, item)
+        if not self.passed_over(owned, item):
+            return self._again(owned, item)
+        owned.letters.note(item.cut, item.batch.first_offset)
+        return self._behind(owned, item)
+
+    def _divide(self, owned: OwnedPartition, item: Outstanding, error: BaseException) -> Effect:
+        batch = item.batch
+        parts = divided(item.cut, batch.records, error, batch.attempt)
+        topic, number = owned.partition
+        self._metrics.bisections.labels(self._channel, topic).inc()
+        log.warning(
+            "batch_divided",
+            channel=self._channel,
+            topic=topic,
+            partition=number,
+            first_offset=batch.first_offset,
+            next_offset=batch.next_offset,
+            records=len(batch),
+            parts=len(parts),
+            error=f"{type(error).__name__}: {error}",
+        )
+        owned.attempts = 0
+        return Effect(None, item.cut.start, 0.0, None, None, parts)
+
+    @staticmethod
+    def _behind(owned: OwnedPartition, item: Outstanding) -> Effect:
         owned.attempts = 0
         return Effect(item.batch.next_offset, None, 0.0, None, None)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from headrace.kafka.ports import NoDeadLetters
 from headrace.spans import NO_TRACER
 
 if TYPE_CHECKING:
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from headrace.channel.pause_file import PauseFile
     from headrace.coordinators.coordinator import Coordinator
     from headrace.coordinators.listener import Listener
-    from headrace.kafka.ports import OffsetStore, RecordSource, TopicCatalog
+    from headrace.kafka.ports import DeadLetterStore, OffsetStore, RecordSource, TopicCatalog
     from headrace.spans import Tracer
 
 
@@ -33,3 +34,4 @@ class ChannelPorts:
     prefetch: int = 0
     pauses: PauseFile | None = None
     tracer: Tracer = NO_TRACER
+    dead_letters: DeadLetterStore = field(default_factory=NoDeadLetters)

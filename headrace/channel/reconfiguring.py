@@ -45,6 +45,7 @@ class Reconfiguring:
             changes = self._changes(config)
             if beyond := [c.path for c in changes if c.effect not in WHILE_RUNNING]:
                 raise ConfigError([f"{path}: the channel has to start anew" for path in beyond])
+            self._parts.dead_letters.recheck(config, deadline)
             if any(change.effect is Effect.TOPICS for change in changes):
                 self._parts.topic_watcher.follow(config.subscription, deadline)
             self._take_over(config, changes)

@@ -12,7 +12,6 @@ from headrace.config.model.channel import (
     BatchConfig,
     BufferConfig,
     ChannelConfig,
-    OnErrorConfig,
     PauseConfig,
 )
 from headrace.config.model.coordinator import (
@@ -27,6 +26,7 @@ from headrace.config.model.offsets import (
     OffsetsConfig,
     ZooKeeperOffsetsConfig,
 )
+from headrace.config.model.on_error import DeadLetterConfig, OnErrorConfig
 from headrace.config.model.processor import (
     ArrowProcessorConfig,
     CustomProcessorConfig,
@@ -65,6 +65,7 @@ __all__ = [
     "ConsoleSinkConfig",
     "CoordinatorConfig",
     "CustomProcessorConfig",
+    "DeadLetterConfig",
     "Delivery",
     "DeltaSinkConfig",
     "DynamicCoordinatorConfig",

@@ -89,6 +89,8 @@ def _exceptions(channel: ChannelConfig) -> Iterator[str]:
         yield "records that cannot be decoded are left out"
     if on_error.policy == "skip":
         yield f"a batch that failed {_times(on_error.max_attempts)} is left out"
+    if on_error.dead_letter is not None:
+        yield f"records that fail by themselves go to {on_error.dead_letter.topic}, at least once"
 
 
 def _times(attempts: int | None) -> str:

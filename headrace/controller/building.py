@@ -12,6 +12,7 @@ from headrace.coordinators.factory import build_coordinator
 from headrace.coordinators.zookeeper_registry import ZooKeeperRegistry
 from headrace.kafka import KafkaRangeSource, KafkaRecordSource, KafkaTopicCatalog
 from headrace.kafka.clients import client_properties
+from headrace.kafka.dead_letters import KafkaDeadLetterStore
 from headrace.kafka.properties import PREFETCH_SHARE
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ class Surroundings:
             prefetch=prefetch,
             pauses=PauseFile(self.directory / f"pauses-{name}.json"),
             tracer=self.tracer,
+            dead_letters=KafkaDeadLetterStore(kafka),
         )
 
     def _source(

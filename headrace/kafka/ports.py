@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 from headrace.errors import HeadraceError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Mapping, Sequence
 
     from headrace.clock import Deadline
     from headrace.records import TopicPartition
@@ -268,3 +268,44 @@ class TopicCatalog(Protocol):
     def close(self) -> None:
         """Release the client."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A record for a dead-letter topic, with the headers that say where it comes from and why."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: Sequence[tuple[str, bytes | None]]
+
+
+class DeadLetterError(HeadraceError):
+    """A record is not known to be in the dead-letter topic."""
+
+
+class DeadLetterStore(Protocol):
+    """What puts records into dead-letter topics. Any thread."""
+
+    def store(self, topic: str, letter: DeadLetter, deadline: Deadline) -> None:
+        """Put a record into a topic, and return when all in-sync replicas have it. Blocks.
+
+        Raises:
+            DeadLetterError: it is not known to be there; it may be, or come there yet.
+        """
+        ...
+
+    def close(self) -> None:
+        """Release the client."""
+        ...
+
+
+class NoDeadLetters:
+    """Stands in for a channel that was built without a way to a dead-letter topic."""
+
+    def store(self, topic: str, letter: DeadLetter, deadline: Deadline) -> None:
+        """Refuse."""
+        del letter, deadline
+        raise DeadLetterError(f"this channel was built without a way to the topic {topic}")
+
+    def close(self) -> None:
+        """Hold nothing."""

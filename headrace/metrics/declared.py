@@ -89,6 +89,12 @@ class Metrics:
             *_TOPIC,
             reason=("failed", "undecodable", "out_of_range", "operator"),
         )
+        self.dead_lettered = self._counter(
+            "dead_lettered_records", "Records put into the dead-letter topic.", *_TOPIC
+        )
+        self.bisections = self._counter(
+            "bisections", "Failed batches divided to find the records that fail.", *_TOPIC
+        )
         self.errors = self._counter(
             "processor_errors", "Errors handed to on_exception.", *_TOPIC, "error"
         )

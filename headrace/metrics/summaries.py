@@ -32,6 +32,7 @@ class ChannelSummary:
     records: float
     batches: float
     skipped: float
+    dead_letters: float
     errors: float
     commit_failures: float
     rebalances: float
@@ -47,6 +48,7 @@ class Summary:
         self._records = _counted(metrics.records)
         self._batches = _counted(metrics.batches)
         self._skipped = _counted(metrics.skipped)
+        self._dead_letters = _counted(metrics.dead_lettered)
         self._errors = _counted(metrics.errors)
         self._commit_failures = _counted(metrics.commit_failures)
         self._rebalances = _counted(metrics.rebalances)
@@ -60,6 +62,7 @@ class Summary:
             records=self._records.get(name, 0.0),
             batches=self._batches.get(name, 0.0),
             skipped=self._skipped.get(name, 0.0),
+            dead_letters=self._dead_letters.get(name, 0.0),
             errors=self._errors.get(name, 0.0),
             commit_failures=self._commit_failures.get(name, 0.0),
             rebalances=self._rebalances.get(name, 0.0),

@@ -8,13 +8,23 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import structlog
 
-from headrace.errors import BatchCancelledError, BatchTimeoutError, OwnershipLostError
+from headrace.errors import (
+    BatchCancelledError,
+    BatchTimeoutError,
+    OwnershipLostError,
+    RetryableError,
+)
 from headrace.logs import Bound
 from headrace.processors.skipped import SkippedRecords
 from headrace.spans import joint, within
 from headrace.spark.failures import JobCancelledError, JobTimeoutError, JvmDiedError
 from headrace.spark.micro_batch import MicroBatch, ranges_of
-from headrace.spark.sinks.contract import CommitConflictError, PartitionCommit
+from headrace.spark.sinks.contract import (
+    CommitConflictError,
+    PartitionCommit,
+    RowsRefusedError,
+    SinkFailedError,
+)
 from headrace.thread_time import Activity, Role
 
 if TYPE_CHECKING:
@@ -230,11 +240,21 @@ class MicroBatchRunner:
                 self._time.during(Activity.COMMIT),
                 within(span.child("sink_commit")),
             ):
-                self._engine.commit(staged, commits_of([pending.batch for pending in batches]))
+                self._commit(staged, [pending.batch for pending in batches])
         except BaseException:
             self._engine.discard(staged)
             raise
         return staged
+
+    def _commit(self, staged: Any, batches: list[Batch]) -> None:
+        """Commit; what a sink fails with says nothing of the records, unless it says so."""
+        try:
+            self._engine.commit(staged, commits_of(batches))
+        except (RetryableError, RowsRefusedError):
+            raise
+        except Exception as error:
+            reason = f"the sink did not take the result: {type(error).__name__}: {error}"
+            raise SinkFailedError(reason) from error
 
     def _fail_conflicts(self, batches: list[PendingBatch], error: CommitConflictError) -> None:
         conflicts = {conflict.partition: conflict for conflict in error.conflicts}

@@ -63,8 +63,9 @@ class SparkProcessor(BatchProcessor):
     fail alone. ``job_timeout`` bounds each job in seconds.
 
     The futures fail with UndecodableRecordError, SinkConflictError, BatchTimeoutError,
-    OwnershipLostError, BatchCancelledError (not failures of the batch), ReducerError, or with what
-    the reducer raised.
+    OwnershipLostError, BatchCancelledError (not failures of the batch), ReducerError,
+    RowsRefusedError, another RetryableError (no record is to blame), or with what the reducer
+    raised.
     """
 
     #: The channel's own records, and the Arrow table that waits for the lane.

@@ -11,7 +11,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 from headrace.spark.decode import Decode, Decoder, undecodable_in
-from headrace.spark.failures import ReducerError, text_of
+from headrace.spark.failures import failure_of, text_of
 from headrace.spark.handover import HandOver
 from headrace.spark.inputs import ByValue
 from headrace.spark.lane import Lane
@@ -120,7 +120,7 @@ class SparkEngine:
 
         Raises:
             UndecodableRecordError: a value does not fit the schema.
-            ReducerError: Spark refused the reducer's plan, or the job failed.
+            ReducerError: the job failed; JobFailedError where no record can be to blame.
             JobCancelledError, JobTimeoutError, JvmDiedError: see :meth:`Lane.job`.
             Exception: what the reducer's own Python code raised.
         """
@@ -132,7 +132,7 @@ class SparkEngine:
                 return self._reduce(micro_batch, frame)
             except (Py4JError, PySparkException) as error:
                 text = text_of(error)
-                raise (undecodable_in(text) or ReducerError(text)) from error
+                raise (undecodable_in(text) or failure_of(error, text)) from error
 
     def _reduce(self, micro_batch: MicroBatch, frame: DataFrame) -> Staged:
         decoder = self._decoder

@@ -5,6 +5,7 @@ from __future__ import annotations
 from headrace.testing.broker import InMemoryBroker
 from headrace.testing.channel import in_memory_channel, in_memory_ports, running
 from headrace.testing.clock import FakeClock
+from headrace.testing.dead_letters import InMemoryDeadLetters
 from headrace.testing.records import FakeAssignment, FakeRecord, make_batch
 from headrace.testing.registry import InMemoryRegistry
 from headrace.testing.zookeeper import InMemorySession, InMemoryZooKeeper
@@ -14,6 +15,7 @@ __all__ = [
     "FakeClock",
     "FakeRecord",
     "InMemoryBroker",
+    "InMemoryDeadLetters",
     "InMemoryRegistry",
     "InMemorySession",
     "InMemoryZooKeeper",

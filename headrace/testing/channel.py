@@ -12,6 +12,7 @@ from headrace.clock import SYSTEM_CLOCK, Deadline
 from headrace.config import ChannelConfig
 from headrace.coordinators.factory import build_coordinator
 from headrace.coordinators.offset_nodes import ZooKeeperOffsetStore
+from headrace.kafka.ports import NoDeadLetters
 from headrace.metrics import Metrics
 from headrace.spans import NO_TRACER
 from headrace.testing.registry import InMemoryRegistry
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from headrace.channel.pause_file import PauseFile
     from headrace.coordinators.coordinator import Coordinator
     from headrace.coordinators.listener import Listener
+    from headrace.kafka.ports import DeadLetterStore
     from headrace.processors import BatchProcessor
     from headrace.spans import Tracer
     from headrace.testing.broker import InMemoryBroker
@@ -57,6 +59,7 @@ def in_memory_channel(
     until: Until | None = None,
     pauses: PauseFile | None = None,
     tracer: Tracer = NO_TRACER,
+    dead_letters: DeadLetterStore | None = None,
     **settings: Any,
 ) -> InboundKafkaChannel:
     """Build a channel on a broker in memory; ``settings`` are fields of a ChannelConfig.
@@ -72,6 +75,7 @@ def in_memory_channel(
         session=session,
         pauses=pauses,
         tracer=tracer,
+        dead_letters=dead_letters,
     )
     return InboundKafkaChannel(
         member,
@@ -93,6 +97,7 @@ def in_memory_ports(
     session: InMemorySession | None = None,
     pauses: PauseFile | None = None,
     tracer: Tracer = NO_TRACER,
+    dead_letters: DeadLetterStore | None = None,
 ) -> ChannelPorts:
     """Build what connects a channel to a broker and a ZooKeeper in memory."""
     registry = InMemoryRegistry(
@@ -114,6 +119,7 @@ def in_memory_ports(
         coordinator=coordinator,
         pauses=pauses,
         tracer=tracer,
+        dead_letters=dead_letters or NoDeadLetters(),
     )
 
 

@@ -15,7 +15,6 @@ from headrace.config.kinds.units import (
     Pause,
     Size,
     Span,
-    format_duration,
     format_size,
 )
 from headrace.config.model.base import Cold, Hot, Section, derived, unset
@@ -25,6 +24,7 @@ from headrace.config.model.coordinator import (
     StaticCoordinatorConfig,
 )
 from headrace.config.model.offsets import KafkaOffsetsConfig, OffsetsConfig
+from headrace.config.model.on_error import OnErrorConfig
 from headrace.config.model.processor import (
     ArrowProcessorConfig,
     ProcessorConfig,
@@ -37,9 +37,6 @@ from headrace.config.wording import either
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-#: Attempts before a batch is skipped or the channel stops: 15 s of back-off with the defaults.
-_MAX_ATTEMPTS = 5
 
 InFlight = Annotated[int, WholeNumber(1, 16)]
 
@@ -71,10 +68,6 @@ def _default_in_flight(info: ValidationInfo) -> int:
     return 2 if merges else 1
 
 
-def _default_attempts(info: ValidationInfo) -> int | None:
-    return None if info.data.get("policy") == "retry" else _MAX_ATTEMPTS
-
-
 class BatchConfig(Section):
     """When a batch is cut: at whichever limit is reached first."""
 
@@ -104,39 +97,6 @@ class PauseConfig(Section):
 
     persist: Hot[Flag] = False
     """Whether an operator's pauses are kept in state_dir, so that a restart goes on with them."""
-
-
-class OnErrorConfig(Section):
-    """How often a failed batch is delivered again, and what comes after that."""
-
-    policy: Hot[Literal["retry", "skip", "stop"]] = "retry"
-    """Deliver the batch again for ever; or, after max_attempts, skip it or stop the channel."""
-
-    max_attempts: Hot[Annotated[Count | None, derived(_default_attempts, Count | None)]] = Field(
-        default_factory=unset, validate_default=True
-    )
-    """Deliveries of one batch before it is given up; by default 5, and none with policy: retry."""
-
-    backoff: Hot[Pause] = 0.5
-    """The wait before the second delivery. It doubles with each further one."""
-
-    max_backoff: Hot[Pause] = 30.0
-    """The longest wait between two deliveries."""
-
-    def contradictions(self) -> Iterator[Contradiction]:
-        """Yield a limit that the policy does not have, and waits that shrink."""
-        if self.policy == "retry" and self.max_attempts is not None:
-            yield Contradiction(
-                ("max_attempts",),
-                "has no effect with policy: retry, which never gives up; "
-                "leave it out, or write policy: skip or policy: stop",
-            )
-        if self.backoff > self.max_backoff:
-            yield Contradiction(
-                ("backoff",),
-                f"is {format_duration(self.backoff)}, longer than max_backoff "
-                f"({format_duration(self.max_backoff)}); lower it or raise max_backoff",
-            )
 
 
 class ChannelConfig(Section):
@@ -233,6 +193,7 @@ class ChannelConfig(Section):
         yield from self._sink_contradictions()
         yield from self._static_contradictions()
         yield from self._buffer_contradictions()
+        yield from self._dead_letter_contradictions()
 
     def _buffer_contradictions(self) -> Iterator[Contradiction]:
         if self.by_reference:
@@ -270,6 +231,23 @@ class ChannelConfig(Section):
                 ("sink",),
                 f"is of type {self.sink.type}, which does not fit the {processor} processor; "
                 + (f"it takes {either(fitting)}" if fitting else "it takes none, so leave it out"),
+            )
+
+    def _dead_letter_contradictions(self) -> Iterator[Contradiction]:
+        letters = self.on_error.dead_letter
+        if letters is None:
+            return
+        if self.subscription.covers(letters.topic):
+            yield Contradiction(
+                ("on_error", "dead_letter", "topic"),
+                f"is {letters.topic}, which the channel reads itself ({self.subscription}); "
+                "give it another name, one that no pattern of topics matches",
+            )
+        if isinstance(self.processor, SimpleProcessorConfig) and self.processor.no_duplication:
+            yield Contradiction(
+                ("on_error", "policy"),
+                "is dead_letter, which has no effect with no_duplication: what fails then is "
+                "committed already; leave one of them out",
             )
 
     def _static_contradictions(self) -> Iterator[Contradiction]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
 
-from headrace.errors import HeadraceError, SinkConflictError
+from headrace.errors import HeadraceError, RetryableError, SinkConflictError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -59,7 +59,7 @@ class OffsetMove:
     next_offset: int
 
 
-class CommitConflictError(HeadraceError):
+class CommitConflictError(RetryableError):
     """Some partitions' stored offsets are not where the micro-batch begins; nothing was stored.
 
     ``conflicts`` has one error for each of them; the others' offsets were as expected.
@@ -89,6 +89,17 @@ class OffsetKeeper(Protocol):
             Exception: nothing was moved, as far as the sink can tell.
         """
         ...
+
+
+class SinkFailedError(RetryableError):
+    """A commit failed for a reason that is not in the rows: the sink is away, full or denied."""
+
+
+class RowsRefusedError(HeadraceError):
+    """The sink will never take some of the rows: too long, null, breaking a rule of the table.
+
+    Raised by a commit that stored nothing. The batch counts as failed for what is in it.
+    """
 
 
 S = TypeVar("S")
@@ -133,6 +144,7 @@ class Sink(Protocol[S]):
 
         Raises:
             CommitConflictError: a stored offset is neither absent nor the share's ``start``.
+            RowsRefusedError: rows are at fault, so that the error policy may look for them.
             Exception: nothing was stored, or the sink cannot tell; a replay must be safe.
         """
         ...

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from deltalake import Schema
 
-from headrace.errors import HeadraceError
+from headrace.errors import RetryableError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -46,7 +46,7 @@ class SchemaChanges(Enum):
     another type is refused all the same."""
 
 
-class SchemaMismatchError(HeadraceError):
+class SchemaMismatchError(RetryableError):
     """The result's columns are not those of the table it should go to."""
 
 

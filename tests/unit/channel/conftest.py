@@ -20,6 +20,33 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
+def owned_partition(
+    number: int = 0,
+    epoch: int = 1,
+    *,
+    lease: Lease | None = None,
+    gates: Gates | None = None,
+    max_records: int = 10,
+) -> OwnedPartition:
+    """Make an owned partition by number, with two batches in flight."""
+    partition = TopicPartition("events", number)
+    settings = LiveSettings(
+        ChannelConfig.model_validate(
+            {
+                "topics": ["events"],
+                "group": "g",
+                "processor": {"type": "custom", "factory": "in:memory"},
+                "batch": {"max_records": max_records, "max_bytes": 10_000, "linger": "1s"},
+                "max_in_flight": 2,
+            }
+        )
+    )
+    claim = Claim(partition, epoch, "me", 7, 1, lease or Lease(10.0, FakeClock(), 0.0))
+    owned = OwnedPartition(claim, settings, copies=1, gates=gates or Gates())
+    owned.identity = f"c/g/t/{number}"
+    return owned
+
+
 @pytest.fixture
 def clock() -> FakeClock:
     """A clock that stands still."""
@@ -37,28 +64,8 @@ def own(clock: FakeClock, gates: Gates) -> Callable[..., OwnedPartition]:
     """Make an owned partition by number, with two batches in flight."""
 
     def make(number: int = 0, session_timeout: float = 10.0, epoch: int = 1) -> OwnedPartition:
-        partition = TopicPartition("events", number)
-        settings = LiveSettings(
-            ChannelConfig.model_validate(
-                {
-                    "topics": ["events"],
-                    "group": "g",
-                    "processor": {"type": "custom", "factory": "in:memory"},
-                    "batch": {"max_records": 10, "max_bytes": 10_000, "linger": "1s"},
-                    "max_in_flight": 2,
-                }
-            )
-        )
         lease = Lease(session_timeout, clock, clock.monotonic())
-        claim = Claim(partition, epoch, "me", 7, 1, lease)
-        owned = OwnedPartition(
-            claim,
-            settings,
-            copies=1,
-            gates=gates,
-        )
-        owned.identity = f"c/g/t/{number}"
-        return owned
+        return owned_partition(number, epoch, lease=lease, gates=gates)
 
     return make
 

@@ -182,6 +182,7 @@ def test_spark_properties_do_not_repeat_fields(tmp_path: Path, name: str, senten
 _SPARK = {"type": "spark", "reducer": "a:b"}
 _SIMPLE = {"type": "simple"}
 _CUSTOM = {"type": "custom", "factory": "a:b"}
+_DEAD_LETTERS = {"policy": "dead_letter", "dead_letter": {"topic": "events.dead"}}
 _FITS_SPARK = "does not fit the spark processor; it takes delta, sql, jsonl, console or noop"
 _FITS_SIMPLE = "does not fit the simple processor; it takes function"
 _FITS_NONE = "does not fit the custom processor; it takes none, so leave it out"
@@ -257,6 +258,35 @@ _FITS_NONE = "does not fit the custom processor; it takes none, so leave it out"
             (
                 "max_attempts has no effect with policy: retry, "
                 "which never gives up; leave it out, or write policy: skip or policy: stop"
+            ),
+        ),
+        (
+            {"on_error": {"policy": "dead_letter"}},
+            "dead_letter is missing; name a topic, as in {topic: events.dead}",
+        ),
+        (
+            {"on_error": {"policy": "skip", "dead_letter": {"topic": "dead"}}},
+            (
+                "dead_letter has no effect with policy: skip; leave it out, or write policy: "
+                "dead_letter"
+            ),
+        ),
+        (
+            {"topics": ["events", "^ev.*"], "on_error": _DEAD_LETTERS},
+            (
+                "on_error.dead_letter.topic is events.dead, which the channel reads itself "
+                "(events, ^ev.*); give it another name, one that no pattern of topics matches"
+            ),
+        ),
+        (
+            {
+                "processor": _SIMPLE | {"no_duplication": True},
+                "sink": "a:b",
+                "on_error": _DEAD_LETTERS,
+            },
+            (
+                "on_error.policy is dead_letter, which has no effect with no_duplication: what "
+                "fails then is committed already; leave one of them out"
             ),
         ),
         (

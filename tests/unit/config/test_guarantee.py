@@ -79,6 +79,18 @@ SQL_REASON = "the database takes rows and offsets in one transaction and refuses
                 "a batch that failed once is left out"
             ),
         ),
+        (
+            {
+                "processor": {"type": "custom", "factory": "a:b"},
+                "sink": None,
+                "on_error": {"policy": "dead_letter", "dead_letter": {"topic": "dead"}},
+            },
+            (
+                "at-least-once: batches are delivered until answered; "
+                "whether effects repeat is up to the processor; "
+                "records that fail by themselves go to dead, at least once"
+            ),
+        ),
     ],
 )
 def test_each_channel_promises_what_its_parts_can_keep(

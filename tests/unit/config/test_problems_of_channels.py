@@ -231,7 +231,10 @@ WORKERS = "a whole number from 1 to 256"
         ("buffer: 1GiB", "buffer: '1GiB' is not a mapping"),
         ("idle_time: 1ms", f"idle_time: '1ms' is not {DURATION}, of at least 10ms"),
         ("commit_interval: often", f"commit_interval: 'often' is not {DURATION}"),
-        ("on_error: {policy: ignore}", "on_error.policy: 'ignore' is not retry, skip or stop"),
+        (
+            "on_error: {policy: ignore}",
+            "on_error.policy: 'ignore' is not retry, skip, stop or dead_letter",
+        ),
         (
             "on_error: {policy: skip, max_attempts: 0}",
             (f"on_error.max_attempts: 0 is not {COUNT} or null"),

@@ -15,7 +15,11 @@ from headrace.errors import (
 from headrace.processors.pending import MergeLimits
 from headrace.records import TopicPartition
 from headrace.spark.failures import JobCancelledError, JobTimeoutError, JvmDiedError
-from headrace.spark.sinks.contract import CommitConflictError
+from headrace.spark.sinks.contract import (
+    CommitConflictError,
+    RowsRefusedError,
+    SinkFailedError,
+)
 
 if TYPE_CHECKING:
     from headrace.spark.micro_batch import MicroBatch
@@ -111,14 +115,27 @@ def test_a_conflict_of_unknown_partitions_is_a_failure(bench: Bench) -> None:
 
 
 def test_a_failed_commit_is_tried_by_batch(bench: Bench) -> None:
-    """A commit that stored nothing is a failure of the micro-batch like any other."""
+    """A commit that stored nothing fails the micro-batch, and is blamed on no record."""
     bench.engine.commit_script = [OSError("disk full"), OSError("disk full")]
     first, second = bench.send(0), bench.send(1)
 
     bench.turn()
 
-    assert isinstance(error_of(first), OSError)
+    failure = error_of(first)
+    assert isinstance(failure, SinkFailedError)
+    assert isinstance(failure.__cause__, OSError)
     assert second.result(0) == ADVANCE
+
+
+def test_refused_rows_reach_the_policy_as_they_are(bench: Bench) -> None:
+    """A sink that knows rows to be at fault is believed."""
+    refused = RowsRefusedError("too long")
+    bench.engine.commit_script = [refused]
+    future = bench.send(0)
+
+    bench.turn()
+
+    assert error_of(future) is refused
 
 
 def test_a_dead_jvm_is_revived_and_the_micro_batch_replayed(bench: Bench) -> None:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 import structlog
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import DataError, IntegrityError, SQLAlchemyError
 
 from headrace.errors import SinkConflictError, StartError
-from headrace.spark.sinks.contract import CommitConflictError, Guarantee
+from headrace.spark.sinks.contract import CommitConflictError, Guarantee, RowsRefusedError
 from headrace.spark.sinks.result import columns_of, rows_of
 from headrace.spark.sinks.sql.database import TIMEOUT, Database, TableName, brief, gave_way
 from headrace.spark.sinks.sql.offsets import OffsetsTable
@@ -122,6 +122,7 @@ class SqlSink:
         Raises:
             CommitConflictError: another writer moved some of the offsets.
             LaterOffsetsError: a later version of Headrace wrote some of them.
+            RowsRefusedError: a rule of the table, or a column's type, refuses some of the rows.
             SQLAlchemyError: the database refused, or nothing was stored as far as can be told.
         """
         said = {
@@ -151,6 +152,8 @@ class SqlSink:
             except SQLAlchemyError as error:
                 if self._is_stored(offsets, error):
                     return
+                if isinstance(error, (DataError, IntegrityError)):
+                    raise RowsRefusedError(f"{self._target.place}: {brief(error)}") from error
                 if not gave_way(error) or attempt == _ATTEMPTS:
                     raise
                 log.info("sql_commit_repeated", table=self._target.place, error=brief(error))

@@ -4,11 +4,16 @@ import sqlite3
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from sqlalchemy.exc import IntegrityError, OperationalError
+from sqlalchemy.exc import OperationalError
 from structlog.testing import capture_logs
 
 from headrace.records import TopicPartition
-from headrace.spark.sinks.contract import CommitConflictError, OffsetKeeper, OffsetMove
+from headrace.spark.sinks.contract import (
+    CommitConflictError,
+    OffsetKeeper,
+    OffsetMove,
+    RowsRefusedError,
+)
 from headrace.spark.sinks.sql.offsets import LaterOffsetsError
 from headrace.spark.sinks.sql.sink import StagedRows
 from tests.unit.spark.sinks.sql_tables import Base, share, staged, wrap_commit
@@ -134,7 +139,7 @@ def test_a_row_that_the_database_refuses_undoes_the_rest(base: Base, sink: SqlSi
     """A violated constraint leaves rows and offsets as they were, and shows no value of a row."""
     rows = staged(sink, [{"id": 2, "name": "b"}, {"id": 1, "name": "secret"}])
 
-    with pytest.raises(IntegrityError) as caught:
+    with pytest.raises(RowsRefusedError, match="UNIQUE constraint") as caught:
         sink.commit(rows, [share(0, 10, 20)])
 
     assert "secret" not in str(caught.value)

@@ -1,0 +1,141 @@
+"""The way of a record to the dead-letter topic, and what it says there of where it comes from."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import structlog
+
+from headrace.clock import Deadline
+from headrace.errors import DeadLetterLimitError, UnknownTopicError
+from headrace.kafka.ports import DeadLetter
+
+if TYPE_CHECKING:
+    from headrace.channel.partition import Outstanding, OwnedPartition
+    from headrace.channel.settings import LiveSettings
+    from headrace.clock import Clock
+    from headrace.config import ChannelConfig
+    from headrace.kafka.ports import DeadLetterStore, TopicCatalog
+    from headrace.metrics import Metrics
+    from headrace.records import Record
+
+log = structlog.get_logger(__name__)
+
+#: Seconds in which the brokers have to take a record. A worker waits for it, so other partitions
+#: may have to wait as long; the batch comes again after a back-off.
+STORE_TIMEOUT = 5.0
+
+#: Seconds in which the brokers have to say whether the topic exists.
+CHECK_TIMEOUT = 15.0
+
+#: What the names of our headers begin with.
+PREFIX = "headrace."
+
+#: Characters of an error's message that go along. Spark's may fill pages, and end with the cause.
+MESSAGE_LENGTH = 1000
+
+
+class DeadLetters:
+    """The dead-letter topic of a channel, as the workers and the channel's start use it."""
+
+    def __init__(
+        self,
+        settings: LiveSettings,
+        *,
+        store: DeadLetterStore,
+        catalog: TopicCatalog,
+        metrics: Metrics,
+        channel: str,
+        clock: Clock,
+    ) -> None:
+        self._settings = settings
+        self._store = store
+        self._catalog = catalog
+        self._metrics = metrics
+        self._channel = channel
+        self._clock = clock
+
+    def check(self, config: ChannelConfig, deadline: Deadline) -> None:
+        """See whether the topic that ``config`` names exists, if it names one. Blocks.
+
+        Raises:
+            UnknownTopicError: it does not.
+            KafkaUnavailableError: no broker answered in time.
+        """
+        wanted = config.on_error.dead_letter
+        if wanted is None:
+            return
+        within = Deadline.after(deadline.at_most(CHECK_TIMEOUT), self._clock)
+        if wanted.topic not in self._catalog.describe([wanted.topic], within):
+            raise UnknownTopicError(
+                f"channel {self._channel}: no dead-letter topic {wanted.topic} on the broker; "
+                f"create it, or correct channels.{self._channel}.on_error.dead_letter.topic"
+            )
+
+    def recheck(self, config: ChannelConfig, deadline: Deadline) -> None:
+        """See whether the topic exists if ``config`` names another one than holds now. Blocks.
+
+        Raises as ``check`` does.
+        """
+        now, wanted = (c.on_error.dead_letter for c in (self._settings.config, config))
+        if wanted is not None and (now is None or now.topic != wanted.topic):
+            self.check(config, deadline)
+
+    def send(self, owned: OwnedPartition, item: Outstanding, error: BaseException) -> None:
+        """Put the one record of a failed batch into the topic; return when it is there. Blocks.
+
+        Raises:
+            DeadLetterLimitError: that would be one too many; nothing was sent.
+            DeadLetterError: it is not known to be there.
+        """
+        limits = self._settings.config.on_error.dead_letter
+        assert limits is not None, "the configuration demands a topic"
+        excess = owned.letters.excess(item.cut, item.batch.first_offset, limits)
+        if excess is not None:
+            raise DeadLetterLimitError(
+                f"{owned.partition}: {excess} would go to the dead-letter topic {limits.topic}; "
+                f"the next is at offset {item.batch.first_offset}, and failed with "
+                f"{type(error).__name__}: {error}; mend what is wrong, or raise the limit"
+            )
+        letter = self._letter(owned, item, error)
+        self._store.store(limits.topic, letter, Deadline.after(STORE_TIMEOUT, self._clock))
+        topic, number = owned.partition
+        self._metrics.dead_lettered.labels(self._channel, topic).inc()
+        log.error(
+            "record_dead_lettered",
+            channel=self._channel,
+            topic=topic,
+            partition=number,
+            offset=item.batch.first_offset,
+            target=limits.topic,
+            attempts=item.batch.attempt,
+            error=f"{type(error).__name__}: {error}",
+        )
+
+    def _letter(self, owned: OwnedPartition, item: Outstanding, error: BaseException) -> DeadLetter:
+        record: Record = item.batch.records[0]
+        said = {
+            "group": self._settings.config.group,
+            "topic": owned.partition.topic,
+            "topic_id": owned.topic_id or "",
+            "partition": str(owned.partition.partition),
+            "offset": str(record.offset()),
+            "timestamp": str(record.timestamp()[1]),
+            "error": type(error).__name__,
+            "message": shortened(str(error)),
+            "attempt": str(item.batch.attempt),
+        }
+        ours = [(PREFIX + name, text.encode("utf-8", "replace")) for name, text in said.items()]
+        return DeadLetter(record.key(), record.value(), [*(record.headers() or ()), *ours])
+
+    def close(self) -> None:
+        """Release the client."""
+        self._store.close()
+
+
+def shortened(text: str) -> str:
+    """Return the beginning and the end of a long message."""
+    if len(text) <= MESSAGE_LENGTH:
+        return text
+    half = MESSAGE_LENGTH // 2 - 2
+    return f"{text[:half]} … {text[-half:]}"

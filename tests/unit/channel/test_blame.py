@@ -1,0 +1,85 @@
+"""Which failures are a record's, and which are not."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+
+from headrace.channel.blame import Blame, blame_of
+from headrace.errors import (
+    BatchTimeoutError,
+    InvalidResponseError,
+    KafkaUnavailableError,
+    PoisonRecordError,
+    RetryableError,
+    SinkConflictError,
+    UndecodableRecordError,
+)
+from headrace.records import TopicPartition
+from headrace.spark.failures import JobTimeoutError, JvmDiedError, ReducerError
+
+P0 = TopicPartition("events", 0)
+
+
+def caused(error: BaseException, cause: BaseException) -> BaseException:
+    """Return an error as ``raise error from cause`` makes it."""
+    error.__cause__ = cause
+    return error
+
+
+def met_while_handling(error: BaseException, first: BaseException) -> BaseException:
+    """Return an error as it is when it is raised while another is being handled."""
+    error.__context__ = first
+    return error
+
+
+@pytest.mark.parametrize(
+    "error", [PoisonRecordError(P0, 3, "no"), UndecodableRecordError(P0, 3, "no")]
+)
+def test_an_error_may_name_its_record(error: BaseException) -> None:
+    """Whoever raises it knows which one it is."""
+    assert blame_of(error) is Blame.RECORD
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ValueError("no"),
+        KeyError("field"),
+        ReducerError("division by zero"),
+        SystemExit(3),
+        FileNotFoundError(errno.ENOENT, "no such file"),
+        OSError("a service answered with 422"),
+    ],
+    ids=repr,
+)
+def test_what_code_raises_may_be_a_records_fault(error: BaseException) -> None:
+    """What is not known to be something else's."""
+    assert blame_of(error) is Blame.BATCH
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RetryableError("the service is away"),
+        BatchTimeoutError(P0, "too slow"),
+        JobTimeoutError("too slow"),
+        JvmDiedError("gone"),
+        SinkConflictError(P0, 1, 2),
+        InvalidResponseError(P0, "None"),
+        KafkaUnavailableError("away"),
+        ConnectionRefusedError("away"),
+        TimeoutError("too slow"),
+        OSError(errno.ENOSPC, "no space left on device"),
+        MemoryError(),
+        ImportError("no such module"),
+        caused(ValueError("wrapped"), ConnectionResetError("away")),
+        met_while_handling(ValueError("wrapped"), TimeoutError("too slow")),
+        caused(ValueError("twice"), caused(KeyError("wrapped"), MemoryError())),
+    ],
+    ids=repr,
+)
+def test_what_is_away_or_wrong_is_no_records_fault(error: BaseException) -> None:
+    """Time-outs, other systems, the machine and the code, also as the cause of another error."""
+    assert blame_of(error) is Blame.ELSEWHERE

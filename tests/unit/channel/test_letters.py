@@ -1,0 +1,52 @@
+"""How many records may go to the dead-letter topic before that is too many."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace.channel.buffer import Cut
+from headrace.channel.dead_letters import MESSAGE_LENGTH, shortened
+from headrace.channel.letters import Letters
+from headrace.config import DeadLetterConfig
+from headrace.testing.records import FakeRecord
+
+
+def one(offset: int, start: int | None = None) -> Cut:
+    """Return a batch of the record at ``offset``, with the gap before it."""
+    begin = offset if start is None else start
+    return Cut(begin, [FakeRecord(offset_=offset)], offset + 1, 100)
+
+
+def limits(**values: int) -> DeadLetterConfig:
+    """Return limits."""
+    return DeadLetterConfig.model_validate({"topic": "dead", **values})
+
+
+def test_records_in_a_row_are_bounded() -> None:
+    """One more than the limit is too many; gaps do not break a row, answered records do."""
+    letters, bound = Letters(), limits(max_consecutive=2)
+    letters.note(one(4), 4)
+    assert letters.excess(one(9, start=5), 9, bound) is None
+    letters.note(one(9, start=5), 9)
+    assert letters.excess(one(10), 10, bound) == "3 records in a row (max_consecutive: 2)"
+    assert letters.excess(one(11), 11, bound) is None
+    assert letters.count == 2
+
+
+def test_records_within_a_thousand_offsets_are_bounded() -> None:
+    """The window slides: what lies further back does not count, nor what a seek went behind."""
+    letters, bound = Letters(), limits(max_per_thousand=2)
+    for offset in (0, 500):
+        letters.note(one(offset), offset)
+    expected = "3 records within 1000 offsets (max_per_thousand: 2)"
+    assert letters.excess(one(999), 999, bound) == expected
+    assert letters.excess(one(1000), 1000, bound) is None
+    assert letters.excess(one(200), 200, bound) is None
+
+
+@pytest.mark.parametrize("length", [0, MESSAGE_LENGTH, MESSAGE_LENGTH + 1, 50_000])
+def test_messages_are_kept_short(length: int) -> None:
+    """A long one keeps its beginning and its end, where the reason stands."""
+    text = shortened("b" + "." * length + "e") if length else shortened("")
+    assert len(text) <= MESSAGE_LENGTH
+    assert not length or (text[0], text[-1]) == ("b", "e")
