@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from concurrent.futures import Future
 
+    from confluent_kafka import Message
+
     from headrace.kafka.ports import OffsetStore, StoredOffset
     from headrace.records import TopicPartition as Partition
 
@@ -108,6 +110,28 @@ class Broker:
             timestamp=0 if record.timestamp_ == TIMESTAMP else record.timestamp_,
             headers=list(record.headers() or []),
         )
+
+    def read(self, partition: Partition, count: int) -> list[Message]:
+        """Return the first records of a partition."""
+        consumer = Consumer({**self._properties, "group.id": "reader", "auto.commit.enable": False})
+        consumer.assign([TopicPartition(partition.topic, partition.partition, 0)])
+        found: list[Message] = []
+        deadline = Deadline.after(WAIT)
+        while len(found) < count and not deadline.expired:
+            found += consumer.consume(count - len(found), 0.2)
+        consumer.close()
+        assert len(found) == count, f"{partition} has only {len(found)} records"
+        return found
+
+    def end(self, partition: Partition) -> int:
+        """Return the end of a partition."""
+        consumer = Consumer({**self._properties, "group.id": "reader"})
+        try:
+            where = TopicPartition(partition.topic, partition.partition)
+            _, high = consumer.get_watermark_offsets(where, WAIT)
+            return int(high)
+        finally:
+            consumer.close()
 
     def delete_before(self, partition: Partition, offset: int) -> None:
         """Drop the records before ``offset``, as retention does."""

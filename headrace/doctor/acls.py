@@ -32,9 +32,9 @@ class Acl:
 def needed_acls(config: Config) -> list[Acl]:
     """Return the permissions that the configuration's channels cannot do without.
 
-    Read on a topic or a group implies Describe. Where offsets are in ZooKeeper the group's in Kafka
-    are only looked at. A transactional id is fenced by whoever takes a partition over, so a member
-    needs those of the whole group.
+    Read and Write on a topic, and Read on a group, imply Describe. Where offsets are in ZooKeeper
+    the group's in Kafka are only looked at. A transactional id is fenced by whoever takes a
+    partition over, so a member needs those of the whole group.
     """
     acls: dict[Acl, None] = {}
     for channel in config.channels.values():
@@ -49,6 +49,8 @@ def _of_channel(channel: ChannelConfig) -> Iterator[Acl]:
             yield Acl("topic", beginning or "*", ("Read",), prefixed=bool(beginning))
         else:
             yield Acl("topic", entry, ("Read",))
+    if channel.on_error.dead_letter is not None:
+        yield Acl("topic", channel.on_error.dead_letter.topic, ("Write",))
     only_looks = isinstance(channel.offsets, ZooKeeperOffsetsConfig)
     yield Acl("group", channel.group, ("Describe" if only_looks else "Read",))
     match channel.offsets:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from headrace.config import ChannelConfig, Config
     from headrace.doctor.finding import Finding
-    from headrace.kafka.ports import TopicInfo
+    from headrace.kafka.ports import TopicCatalog, TopicInfo
 
 T = TypeVar("T")
 
@@ -116,6 +116,7 @@ def _channel(name: str, channel: ChannelConfig, clients: _Clients) -> Iterator[F
     try:
         found = _topics(channel, clients.catalog)
         yield from judge_topics(check, channel, found)
+        yield from check_dead_letters(f"dead letters of channel {name}", channel, clients.catalog)
         partitions = [
             TopicPartition(t.name, n) for t in found.values() for n in range(t.partitions)
         ]
@@ -158,6 +159,23 @@ def judge_topics(
     elif found:
         seen = ", ".join(f"{topic.name} ({topic.partitions})" for topic in found.values())
         yield ok(check, f"topics and partitions: {seen}")
+
+
+def check_dead_letters(
+    check: str, channel: ChannelConfig, catalog: TopicCatalog
+) -> Iterator[Finding]:
+    """See whether the dead-letter topic exists, where the channel has one."""
+    letters = channel.on_error.dead_letter
+    if letters is None:
+        return
+    found = catalog.describe([letters.topic], Deadline.after(TIMEOUT)).get(letters.topic)
+    if found is None:
+        advice = (
+            "create it, or correct on_error.dead_letter.topic; or this user may not describe it"
+        )
+        yield error(check, f"{letters.topic} does not exist", advice)
+    else:
+        yield ok(check, f"{found.name} ({found.partitions})")
 
 
 def check_stamps(check: str, newest: float | None) -> Iterator[Finding]:

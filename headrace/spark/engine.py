@@ -11,9 +11,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 from headrace.spark.decode import Decode, Decoder, undecodable_in
-from headrace.spark.failures import failure_of, text_of
+from headrace.spark.failures import text_of
 from headrace.spark.handover import HandOver
 from headrace.spark.inputs import ByValue
+from headrace.spark.job_failures import failure_of
 from headrace.spark.lane import Lane
 from headrace.spark.reducer import load_reducer, send_by_value
 from headrace.spark.sinks.moving import move_offset, move_without_data

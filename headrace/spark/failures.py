@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
-from pyspark.errors import AnalysisException
-
 from headrace.errors import HeadraceError, RetryableError
 
 #: Characters kept of Spark's message: a Python traceback fits, a plan of many pages does not.
@@ -25,7 +21,7 @@ class JvmDiedError(RetryableError):
 
 
 class ReducerError(HeadraceError):
-    """Spark refused the reducer's plan, or one of its jobs failed. The message is Spark's."""
+    """A Spark job of the reducer failed. The message is Spark's."""
 
 
 class JobFailedError(ReducerError, RetryableError):
@@ -33,23 +29,6 @@ class JobFailedError(ReducerError, RetryableError):
 
     No record is to blame.
     """
-
-
-#: What names such a reason in the text of a failed job: an exception of Java's, or the last line of
-#: a traceback in a Python worker.
-_NO_RECORD = re.compile(
-    r"java\.io\.IOException|java\.net\.\w*Exception|OutOfMemoryError|ExecutorLostFailure"
-    r"|^(?:\w+\.)*(?:RetryableError|ConnectionError|Connection(?:Refused|Reset|Aborted)Error"
-    r"|BrokenPipeError|TimeoutError|MemoryError|ImportError|ModuleNotFoundError)(?::|$)",
-    re.MULTILINE,
-)
-
-
-def failure_of(error: Exception, text: str) -> ReducerError:
-    """Return a failed job's error as the channel should see it; ``text`` is Spark's."""
-    if isinstance(error, AnalysisException) or _NO_RECORD.search(text):
-        return JobFailedError(text)
-    return ReducerError(text)
 
 
 def text_of(error: Exception) -> str:

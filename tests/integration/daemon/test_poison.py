@@ -1,8 +1,9 @@
 from __future__ import annotations
 
 import signal
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from headrace.records import TopicPartition
 from tests.integration.daemon.rig import eventually
 
 if TYPE_CHECKING:
@@ -51,3 +52,94 @@ def test_poison_holds_up_its_own_partition_only(site: Site) -> None:
     daemon.signal(signal.SIGTERM)
     assert daemon.wait() == 0
     assert site.offsets() == [2, 3]
+
+
+#: A processor of batches that ends the process, once, when a record is passed over: what was sent
+#: to the dead-letter topic is there by then, and no offset is committed.
+_KILLED = """
+import os
+import pathlib
+import signal
+
+from headrace import BatchProcessor, BatchResponse
+
+HERE = pathlib.Path(__file__).parent
+
+
+class Killed(BatchProcessor):
+    def on_next_batch(self, batch):
+        values = [record.value() for record in batch.records]
+        if b"poison" in values:
+            raise ValueError("cannot decode this")
+        with (HERE / "seen").open("ab", buffering=0) as file:
+            file.write(b"".join(value + b"\\n" for value in values))
+        return BatchResponse.advance()
+
+    def pass_over(self, batch):
+        marker = HERE / "killed"
+        if not marker.exists():
+            marker.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def _dead_letters(topic: str, **limits: int) -> dict[str, Any]:
+    letters = {"topic": topic, **limits}
+    return {"policy": "dead_letter", "max_attempts": 2, "dead_letter": letters, **QUICK}
+
+
+def test_poison_goes_to_the_dead_letter_topic(site: Site) -> None:
+    """It is there with its origin and counted; everything else is delivered, and committed."""
+    _fill(site)
+    dead = TopicPartition(site.broker.create_topic(), 0)
+    daemon = site.run("refuse_poison", on_error=_dead_letters(dead.topic))
+    eventually(lambda: site.offsets() == [4, 2])
+    assert sorted(site.seen()) == ["a", "b", "c", "x", "y"]
+    (letter,) = site.broker.read(dead, 1)
+    headers = dict(letter.headers() or [])
+    assert letter.value() == b"poison"
+    assert headers["headrace.topic"] == site.topic.encode()
+    assert (headers["headrace.offset"], headers["headrace.attempt"]) == (b"2", b"2")
+    assert headers["headrace.message"] == b"cannot decode this"
+    where = {"channel": "main", "topic": site.topic}
+    assert daemon.metric("headrace_dead_lettered_records_total", **where) == 1
+    daemon.signal(signal.SIGTERM)
+    assert daemon.wait() == 0
+
+
+def test_a_kill_between_letter_and_commit_leaves_the_letter_twice(site: Site) -> None:
+    """The record fails again after the restart; key and origin of both letters are the same."""
+    (site.directory / "killed_once.py").write_text(_KILLED, encoding="utf-8")
+    _fill(site)
+    dead = TopicPartition(site.broker.create_topic(), 0)
+    fields: dict[str, Any] = {
+        "processor": {"type": "custom", "factory": "killed_once:Killed"},
+        "sink": None,
+        "on_error": _dead_letters(dead.topic),
+    }
+    first = site.run(**fields)
+    assert first.wait() == -signal.SIGKILL
+    assert site.broker.end(dead) == 1
+    assert (site.offsets()[0] or 0) <= 2
+    daemon = site.run(**fields)
+    eventually(lambda: site.offsets() == [4, 2])
+    letters = site.broker.read(dead, 2)
+    assert site.broker.end(dead) == 2
+    assert {letter.value() for letter in letters} == {b"poison"}
+    said = [dict(letter.headers() or []) for letter in letters]
+    names = [f"headrace.{name}" for name in ("group", "topic_id", "partition", "offset")]
+    assert len({tuple(each[name] for name in names) for each in said}) == 1
+    assert set(site.seen()) == {"a", "b", "c", "x", "y"}
+    daemon.signal(signal.SIGTERM)
+    assert daemon.wait() == 0
+
+
+def test_too_much_poison_stops_the_process(site: Site) -> None:
+    """Beyond a limit nothing more is sent: exit 4, committed up to the record and not past it."""
+    site.broker.produce(site.partition(0), *[b"poison"] * 5)
+    dead = TopicPartition(site.broker.create_topic(), 0)
+    daemon = site.run("refuse_poison", on_error=_dead_letters(dead.topic, max_consecutive=2))
+    assert daemon.wait() == 4
+    assert "3 records in a row (max_consecutive: 2)" in daemon.wait_event("channel_failed")["error"]
+    assert site.broker.end(dead) == 2
+    assert site.offsets()[0] == 2

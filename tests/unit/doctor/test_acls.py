@@ -39,6 +39,13 @@ def test_offsets_decide_about_the_group(tmp_path: Path) -> None:
     assert fenced[-1] == Acl("transactional-id", "headrace.statistics.", ("Write",), prefixed=True)
 
 
+def test_dead_letters_are_written(tmp_path: Path) -> None:
+    """The dead-letter topic is the one topic that a channel writes to."""
+    policy = {"policy": "dead_letter", "dead_letter": {"topic": "flights.dead"}}
+    acls = needed_acls(config(tmp_path, {"on_error": policy}))
+    assert acls[1] == Acl("topic", "flights.dead", ("Write",))
+
+
 def test_commands_name_who_and_what(tmp_path: Path) -> None:
     """Each is ready to run; what a shell would take apart is quoted."""
     sasl = {"mechanism": "PLAIN", "username": "head race", "password": "hunter2"}

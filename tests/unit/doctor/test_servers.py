@@ -8,10 +8,16 @@ import pytest
 from headrace.clock import SYSTEM_CLOCK
 from headrace.doctor import zookeeper
 from headrace.doctor.finding import Level
-from headrace.doctor.kafka import check_retention, check_stamps, judge_topics
+from headrace.doctor.kafka import (
+    check_dead_letters,
+    check_retention,
+    check_stamps,
+    judge_topics,
+)
 from headrace.doctor.zookeeper import check_zookeeper, judge
 from headrace.errors import KafkaUnavailableError, ZooKeeperUnavailableError
 from headrace.kafka.ports import TopicInfo
+from headrace.testing import InMemoryBroker
 from headrace.zookeeper.survey import ZooKeeperFacts
 from tests.unit.doctor.support import bad, config, only
 
@@ -144,3 +150,18 @@ def test_records_from_the_future_are_a_warning() -> None:
     assert only(check_stamps("t", now + 60)).level is Level.WARNING
     assert not list(check_stamps("t", now))
     assert not list(check_stamps("t", None))
+
+
+def test_a_dead_letter_topic_has_to_exist(tmp_path: Path) -> None:
+    """A channel without one is not asked for any."""
+    broker = InMemoryBroker()
+    catalog = broker.catalog()
+    plain = config(tmp_path).channels["flights"]
+    assert not list(check_dead_letters("dead letters", plain, catalog))
+    policy = {"policy": "dead_letter", "dead_letter": {"topic": "flights.dead"}}
+    channel = config(tmp_path, {"on_error": policy}).channels["flights"]
+    (finding,) = check_dead_letters("dead letters", channel, catalog)
+    assert (finding.level, finding.seen) == (Level.ERROR, "flights.dead does not exist")
+    broker.create_topic("flights.dead", 3)
+    (finding,) = check_dead_letters("dead letters", channel, catalog)
+    assert (finding.level, finding.seen) == (Level.OK, "flights.dead (3)")

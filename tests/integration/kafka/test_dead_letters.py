@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from headrace.clock import Deadline
+from headrace.kafka.dead_letters import KafkaDeadLetterStore
+from headrace.kafka.ports import DeadLetter, DeadLetterError
+from headrace.records import TopicPartition
+from tests.brokers import Broker
+
+
+def test_a_letter_is_there_as_it_was_given(bootstrap_servers: str) -> None:
+    """Key, value and headers, also none and the same name twice; stored when ``store`` returns."""
+    broker, store = (
+        Broker(bootstrap_servers),
+        KafkaDeadLetterStore({"bootstrap.servers": bootstrap_servers}),
+    )
+    topic = broker.create_topic()
+    letters = [
+        DeadLetter(b"k", b"v", [("a", b"1"), ("a", None)]),
+        DeadLetter(None, None, [("a", b"")]),
+        DeadLetter(b"", b"x" * 900_000, []),
+    ]
+    for count, letter in enumerate(letters, start=1):
+        store.store(topic, letter, Deadline.after(30))
+        assert broker.end(TopicPartition(topic, 0)) == count
+    found = broker.read(TopicPartition(topic, 0), 3)
+    assert [(m.key(), m.value(), m.headers() or []) for m in found] == [
+        (letter.key, letter.value, letter.headers) for letter in letters
+    ]
+    store.close()
+
+
+def test_threads_share_one_producer(bootstrap_servers: str) -> None:
+    """Each returns when its own record is there."""
+    broker, store = (
+        Broker(bootstrap_servers),
+        KafkaDeadLetterStore({"bootstrap.servers": bootstrap_servers}),
+    )
+    topic = broker.create_topic()
+
+    def send(number: int) -> None:
+        store.store(topic, DeadLetter(None, b"%d" % number, []), Deadline.after(30))
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(send, range(100)))
+    values = {message.value() for message in broker.read(TopicPartition(topic, 0), 100)}
+    assert values == {b"%d" % number for number in range(100)}
+    store.close()
+
+
+@pytest.mark.parametrize("missing", ["topic", "broker"])
+def test_what_is_not_known_to_be_there_is_an_error(bootstrap_servers: str, missing: str) -> None:
+    """Without the topic or a broker, by the deadline, with the topic's name."""
+    address = bootstrap_servers if missing == "topic" else "127.0.0.1:1"
+    store = KafkaDeadLetterStore({"bootstrap.servers": address, "log_level": 0})
+    with pytest.raises(DeadLetterError, match=r"no\.such\.topic did not take a record"):
+        store.store("no.such.topic", DeadLetter(None, b"v", []), Deadline.after(1))
+    store.close()
