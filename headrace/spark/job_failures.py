@@ -12,6 +12,7 @@ from headrace.spark.failures import JobFailedError, ReducerError
 #: a traceback in a Python worker.
 _NO_RECORD = re.compile(
     r"java\.io\.IOException|java\.net\.\w*Exception|OutOfMemoryError|ExecutorLostFailure"
+    r"|java\.util\.concurrent\.TimeoutException|org\.apache\.kafka\.common\.\w+"
     r"|^(?:\w+\.)*(?:RetryableError|ConnectionError|Connection(?:Refused|Reset|Aborted)Error"
     r"|BrokenPipeError|TimeoutError|MemoryError|ImportError|ModuleNotFoundError)(?::|$)",
     re.MULTILINE,

@@ -17,6 +17,7 @@ _WORKER = 'Traceback (most recent call last):\n  File "m.py", line 3, in f\n'
     [
         _LOST + "java.io.IOException: No space left on device",
         _LOST + "java.net.ConnectException: Connection refused",
+        "org.apache.kafka.common.errors.TimeoutException: Timeout of 60000ms expired",
         _LOST + "java.lang.OutOfMemoryError: Java heap space",
         "ExecutorLostFailure (executor 1 exited caused by one of the running tasks)",
         _WORKER + "requests.exceptions.ConnectionError: no route",
