@@ -20,6 +20,7 @@ from headrace.health import health
 from headrace.local.cli import app as local
 from headrace.local.connector import app as connector
 from headrace.offsets.cli import app as offsets
+from headrace.reducing.cli import reduce
 from headrace.version import VERSION
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ app.command()(demo)
 app.command()(group)
 app.command()(doctor)
 app.command()(health)
+app.command()(reduce)
 register(app)
 app.add_typer(local, name="local")
 app.add_typer(offsets, name="offsets")

@@ -66,7 +66,7 @@ def _spark(
 ) -> BatchProcessor:
     assert channel.sink is not None, "the configuration demands a sink"
     sink = build_sink(channel.sink, member)
-    engine = SparkEngine(runtime, _reducer(chosen), sink, decode(chosen), source)
+    engine = SparkEngine(runtime, reducer_of(chosen), sink, decode(chosen), source)
     return SparkProcessor(
         engine, limits=merge_limits(channel), job_timeout=channel.batch_timeout * JOB_SHARE
     )
@@ -89,7 +89,12 @@ def _arrow(
     )
 
 
-def _reducer(chosen: config.SparkProcessorConfig) -> Reducer:
+def reducer_of(chosen: config.SparkProcessorConfig) -> Reducer:
+    """Return the reducer that is configured: a function, or a query.
+
+    Raises:
+        ImportPathError: it cannot be imported, or called with (df, batch).
+    """
     if chosen.sql is not None:
         return SqlReducer(chosen.sql)
     assert chosen.reducer is not None, "the configuration demands one of them"

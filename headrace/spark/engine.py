@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame
 
 from headrace.spark.decode import Decode, Decoder, undecodable_in
 from headrace.spark.failures import text_of
@@ -16,13 +15,15 @@ from headrace.spark.handover import HandOver
 from headrace.spark.inputs import ByValue
 from headrace.spark.job_failures import failure_of
 from headrace.spark.lane import Lane
-from headrace.spark.reducer import load_reducer, send_by_value
+from headrace.spark.reducer import checked, load_reducer, send_by_value
 from headrace.spark.sinks.moving import move_offset, move_without_data
 from headrace.spark.sql import SqlReducer
 from headrace.thread_time import Activity
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+
+    from pyspark.sql import DataFrame
 
     from headrace.clock import Deadline
     from headrace.records import Batch, TopicPartition
@@ -138,12 +139,7 @@ class SparkEngine:
     def _reduce(self, micro_batch: MicroBatch, frame: DataFrame) -> Staged:
         decoder = self._decoder
         assert decoder is not None, "open comes first"
-        result = self._function(decoder.apply(frame), micro_batch)
-        if result is not None and not isinstance(result, DataFrame):
-            raise TypeError(
-                f"the reducer returned a {type(result).__name__}; it must return a DataFrame, or "
-                "None to store the offsets only"
-            )
+        result = checked(self._function(decoder.apply(frame), micro_batch))
         staged = self._sink.stage(micro_batch, result)
         try:
             skipped = decoder.skipped(frame) if decoder.counts_skipped else {}

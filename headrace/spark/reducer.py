@@ -39,6 +39,22 @@ def load_reducer(path: str) -> Reducer:
     return cast("Reducer", load_callable(path, "df", "batch"))
 
 
+def checked(result: object) -> DataFrame | None:
+    """Return what a reducer returned.
+
+    Raises:
+        TypeError: it is neither a DataFrame nor None.
+    """
+    from pyspark.sql import DataFrame  # noqa: PLC0415 - checking a reducer's path needs no pyspark
+
+    if result is None or isinstance(result, DataFrame):
+        return result
+    raise TypeError(
+        f"the reducer returned a {type(result).__name__}; it must return a DataFrame, or None to "
+        "store the offsets only"
+    )
+
+
 def send_by_value(function: Any) -> None:
     """Have the function's whole package pickled by value into Spark's Python workers.
 

@@ -7,6 +7,7 @@ from headrace.testing.channel import in_memory_channel, in_memory_ports, running
 from headrace.testing.clock import FakeClock
 from headrace.testing.dead_letters import InMemoryDeadLetters
 from headrace.testing.records import FakeAssignment, FakeRecord, make_batch
+from headrace.testing.reducers import LocalSpark, records_table, reduce_arrow
 from headrace.testing.registry import InMemoryRegistry
 from headrace.testing.zookeeper import InMemorySession, InMemoryZooKeeper
 
@@ -19,8 +20,11 @@ __all__ = [
     "InMemoryRegistry",
     "InMemorySession",
     "InMemoryZooKeeper",
+    "LocalSpark",
     "in_memory_channel",
     "in_memory_ports",
     "make_batch",
+    "records_table",
+    "reduce_arrow",
     "running",
 ]

@@ -1,0 +1,172 @@
+"""Reducers in unit tests: records in, rows out, as from one micro-batch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from headrace.clock import Deadline
+from headrace.importing import load_callable
+from headrace.inline.rehearsal import rehearse
+from headrace.records import TopicPartition
+from headrace.spark import arrow
+from headrace.testing.records import FakeAssignment, FakeRecord, make_batch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import TypeAlias
+
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+    from typing_extensions import Self
+
+    from headrace.inline import ArrowReducer
+    from headrace.spark.reducer import Reducer
+    from headrace.spark.runtime import SparkRuntime
+
+    #: A record as a test gives it: a whole one, or a value; a mapping is a value in JSON.
+    Given: TypeAlias = "FakeRecord | bytes | str | Mapping[str, Any] | None"
+    Row: TypeAlias = dict[str, Any]
+
+#: Seconds for a session's end.
+_STOP = 20.0
+
+
+def records_table(records: Iterable[Given]) -> pa.Table:
+    """Return records as a reducer gets them: one table with the columns of every micro-batch.
+
+    Offsets count up from 0 in each partition, except where a FakeRecord has one of its own. All
+    are of ``events-0``, except where a FakeRecord says otherwise.
+    """
+    parts: dict[TopicPartition, list[FakeRecord]] = {}
+    for given in records:
+        record = _record(given)
+        where = TopicPartition(record.topic_, record.partition_)
+        parts.setdefault(where, []).append(record)
+    batches = [make_batch(own, assignment=FakeAssignment(where)) for where, own in parts.items()]
+    if not batches:
+        return arrow.SCHEMA.empty_table()
+    return arrow.merge([arrow.table_of(batch) for batch in batches], 1)
+
+
+def reduce_arrow(
+    reducer: ArrowReducer | str, records: Iterable[Given], *, attempt: int = 1
+) -> list[Row]:
+    """Run a reducer of type ``arrow`` on the records, and return its rows.
+
+    ``reducer`` is the function, or its import path. None for a result is no rows.
+
+    Raises:
+        TypeError: it returned something else than a table or None.
+        Exception: what the reducer raised.
+    """
+    function: Any = (
+        load_callable(reducer, "table", "batch") if isinstance(reducer, str) else reducer
+    )
+    return _rows(rehearse(function, records_table(records), attempt).rows)
+
+
+class LocalSpark:
+    """Runs reducers of type ``spark`` in a session of its own, or in one that is there already.
+
+    A context manager, for a fixture of the whole test session: the JVM takes some seconds to
+    start, and each reducer a fraction of one.
+    """
+
+    def __init__(self, session: SparkSession | None = None) -> None:
+        self._session = session
+        self._runtime: SparkRuntime | None = None
+
+    def __enter__(self) -> Self:
+        """Start Spark, unless there is a session.
+
+        Raises:
+            StartError: there is no Java, or this process has a Spark context of its own.
+        """
+        if self._session is None:
+            from headrace.spark.runtime import SparkRuntime  # noqa: PLC0415 - takes a second
+            from headrace.spark.settings import SparkSettings  # noqa: PLC0415 - as above
+
+            self._runtime = SparkRuntime(SparkSettings("local[2]", warm_up=1))
+            self._runtime.start()
+            self._session = self._runtime.session
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._runtime is not None:
+            self._runtime.stop(Deadline.after(_STOP))
+            self._runtime = self._session = None
+
+    def reduce(
+        self,
+        reducer: Reducer | str,
+        records: Iterable[Given],
+        *,
+        schema: str | None = None,
+        undecodable: str = "fail",
+        attempt: int = 1,
+    ) -> list[Row]:
+        """Run a reducer on the records, and return its rows.
+
+        ``reducer`` is the function, or its import path. With ``schema`` values are decoded from
+        JSON, and ``undecodable`` is "fail" or "skip", as in a channel's configuration.
+
+        Raises:
+            UndecodableRecordError: a value does not fit the schema.
+            ReducerError: Spark refused the reducer's plan, or the job failed.
+            TypeError: it returned something else than a DataFrame or None.
+            Exception: what the reducer raised.
+        """
+        function: Any = (
+            load_callable(reducer, "df", "batch") if isinstance(reducer, str) else reducer
+        )
+        return self._run(function, records, schema, undecodable, attempt)
+
+    def query(
+        self,
+        sql: str,
+        records: Iterable[Given],
+        *,
+        schema: str | None = None,
+        undecodable: str = "fail",
+    ) -> list[Row]:
+        """Run a query over the view ``batch`` on the records, and return its rows.
+
+        Raises:
+            StartError: it cannot be planned.
+            UndecodableRecordError, ReducerError: as with :meth:`reduce`.
+        """
+        from headrace.spark.sql import SqlReducer  # noqa: PLC0415 - imports pyspark
+
+        return self._run(SqlReducer(sql), records, schema, undecodable, 1)
+
+    def _run(
+        self,
+        function: Reducer,
+        records: Iterable[Given],
+        schema: str | None,
+        undecodable: str,
+        attempt: int,
+    ) -> list[Row]:
+        from headrace.spark import rehearsal  # noqa: PLC0415 - imports pyspark
+        from headrace.spark.decode import Decode, Decoding, OnUndecodable  # noqa: PLC0415 - as above
+
+        if self._session is None:
+            raise RuntimeError("LocalSpark is not started; use it in a with statement")
+        kind = Decoding.NONE if schema is None else Decoding.JSON
+        decode = Decode(kind, schema, OnUndecodable(undecodable))
+        table = records_table(records)
+        return _rows(rehearsal.rehearse(self._session, function, table, decode, attempt).rows)
+
+
+def _record(given: Given) -> FakeRecord:
+    if isinstance(given, FakeRecord):
+        return given
+    if isinstance(given, Mapping):
+        return FakeRecord(value_=json.dumps(given).encode())
+    return FakeRecord(value_=given.encode() if isinstance(given, str) else given)
+
+
+def _rows(table: pa.Table | None) -> list[Row]:
+    return [] if table is None else table.to_pylist()
