@@ -91,11 +91,9 @@ class Former:
 def import_path(channel: ChannelConfig) -> str | None:
     """Return where a channel's code is, None for a channel without code of its own."""
     match channel.processor:
-        case (
-            SparkProcessorConfig(reducer=path)
-            | ArrowProcessorConfig(reducer=path)
-            | CustomProcessorConfig(factory=path)
-        ):
+        case SparkProcessorConfig() as chosen:
+            return chosen.code
+        case ArrowProcessorConfig(reducer=path) | CustomProcessorConfig(factory=path):
             return path
         case _:
             sink = channel.sink

@@ -35,8 +35,10 @@ def check_code(settings: config.Config) -> Iterator[Finding]:
 def _called(channel: config.ChannelConfig) -> tuple[str | None, tuple[str, ...]]:
     """Return the import path, if it has code, and what is called with, if that is known."""
     match channel.processor:
-        case config.SparkProcessorConfig(reducer=path):
+        case config.SparkProcessorConfig(arrow=None, reducer=path):
             return path, ("df", "batch")
+        case config.SparkProcessorConfig(arrow=path):
+            return path, ("table", "batch")
         case config.ArrowProcessorConfig(reducer=path):
             return path, ("table", "batch")
         case config.CustomProcessorConfig(factory=path):

@@ -19,6 +19,7 @@ from headrace.processors.simple import (
 from headrace.processors.spark import JOB_SHARE, SparkProcessor, decode, merge_limits
 from headrace.spark.engine import SparkEngine
 from headrace.spark.factory import build_sink
+from headrace.spark.in_workers import WorkerReducer
 from headrace.spark.inputs import ByReference, ByValue
 from headrace.spark.reducer import load_reducer
 from headrace.spark.sql import SqlReducer
@@ -90,13 +91,16 @@ def _arrow(
 
 
 def reducer_of(chosen: config.SparkProcessorConfig) -> Reducer:
-    """Return the reducer that is configured: a function, or a query.
+    """Return the reducer that is configured: a function, a query, or a function for the workers.
 
     Raises:
-        ImportPathError: it cannot be imported, or called with (df, batch).
+        ImportPathError: it cannot be imported, or called as it will be.
     """
     if chosen.sql is not None:
         return SqlReducer(chosen.sql)
+    if chosen.arrow is not None:
+        assert chosen.result is not None, "the configuration demands it"
+        return WorkerReducer(load_arrow_reducer(chosen.arrow), chosen.result)
     assert chosen.reducer is not None, "the configuration demands one of them"
     return load_reducer(chosen.reducer)
 

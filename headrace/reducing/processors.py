@@ -51,9 +51,11 @@ def _built(wanted: Wanted, given: dict[str, Any]) -> Reducing:
     kind = wanted.kind or given.get("type", "spark")
     if kind not in {"spark", "arrow"}:
         raise RequestError([f"--type {kind} is not spark or arrow"])
-    code = {"reducer": wanted.reducer, "sql": wanted.sql}
+    place = "arrow" if given.get("arrow") and not wanted.sql else "reducer"
+    code = {place: wanted.reducer, "sql": wanted.sql}
     if wanted.reducer or wanted.sql:
-        given = {key: value for key, value in given.items() if key not in code}
+        gone = {"reducer", "sql", "arrow"} | ({"result"} if wanted.sql else set())
+        given = {key: value for key, value in given.items() if key not in gone}
     values = {**given, **{key: value for key, value in code.items() if value}, "type": kind}
     if wanted.schema is not None:
         values |= {"decode": "json", "schema": wanted.schema}
@@ -65,7 +67,7 @@ def _validated(kind: str, values: dict[str, Any]) -> Reducing:
     foreign = [key for key in ("sql", "schema") if key in values and kind == "arrow"]
     if foreign:
         raise RequestError([f"--{foreign[0]} goes with --type spark"])
-    if not values.get("reducer") and not values.get("sql"):
+    if not any(values.get(name) for name in ("reducer", "sql", "arrow")):
         raise RequestError(["there is nothing to try; give --reducer, --sql or --config"])
     try:
         return model.model_validate(values)

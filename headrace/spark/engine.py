@@ -15,9 +15,8 @@ from headrace.spark.handover import HandOver
 from headrace.spark.inputs import ByValue
 from headrace.spark.job_failures import failure_of
 from headrace.spark.lane import Lane
-from headrace.spark.reducer import checked, load_reducer, send_by_value
+from headrace.spark.reducer import OwnReducer, checked, load_reducer, send_by_value
 from headrace.spark.sinks.moving import move_offset, move_without_data
-from headrace.spark.sql import SqlReducer
 from headrace.thread_time import Activity
 
 if TYPE_CHECKING:
@@ -82,7 +81,7 @@ class SparkEngine:
             self._function = load_reducer(self._reducer)
         else:
             self._function = self._reducer
-        if not isinstance(self._function, SqlReducer):
+        if not isinstance(self._function, OwnReducer):
             send_by_value(self._function)
         try:
             self._sink.open()
@@ -90,15 +89,15 @@ class SparkEngine:
             self._decoder = Decoder(self._decode)
             hand_over = HandOver(self._runtime.new_session())
             self._input.check(hand_over)
-            self._check_query(self._decoder, hand_over)
+            self._check_own(self._decoder, hand_over)
         except BaseException:
             self._sink.close()
             raise
         self._lane = Lane(f"spark-{channel}", self._runtime, turn)
         self._lane.start()
 
-    def _check_query(self, decoder: Decoder, hand_over: HandOver) -> None:
-        if isinstance(self._function, SqlReducer):
+    def _check_own(self, decoder: Decoder, hand_over: HandOver) -> None:
+        if isinstance(self._function, OwnReducer):
             self._function.check(decoder.apply(hand_over.nothing()))
 
     def decode_as(self, decode: Decode) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from headrace.importing import load_callable
@@ -28,6 +29,22 @@ class Reducer(Protocol):
     def __call__(self, df: DataFrame, batch: MicroBatch, /) -> DataFrame | None:
         """Return what the sink is to store."""
         ...
+
+
+class OwnReducer(ABC):
+    """A reducer that is made of the configuration, and is looked at before the first record."""
+
+    @abstractmethod
+    def __call__(self, df: DataFrame, batch: MicroBatch, /) -> DataFrame:
+        """Return what the sink is to store."""
+
+    @abstractmethod
+    def check(self, frame: DataFrame) -> None:
+        """Plan on a frame with the columns of every micro-batch.
+
+        Raises:
+            StartError: it cannot be used.
+        """
 
 
 def load_reducer(path: str) -> Reducer:

@@ -11,10 +11,9 @@ from headrace.spark import arrow
 from headrace.spark.decode import Decode, Decoder, undecodable_in
 from headrace.spark.failures import ReducerError, text_of
 from headrace.spark.handover import HandOver
-from headrace.spark.reducer import checked, send_by_value
+from headrace.spark.reducer import OwnReducer, checked, send_by_value
 from headrace.spark.rehearsed import Rehearsed, rehearsed_batch
 from headrace.spark.sinks.result import rows_of
-from headrace.spark.sql import SqlReducer
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -36,7 +35,7 @@ def rehearse(
     """Run the reducer on the records as on one micro-batch, in this thread. Blocks for the job.
 
     Raises:
-        StartError: a query cannot be planned.
+        StartError: a query, or the columns of a result, cannot be planned.
         ConfigError: the schema cannot be used.
         UndecodableRecordError: a value does not fit the schema.
         ReducerError: Spark refused the reducer's plan, or the job failed.
@@ -44,7 +43,7 @@ def rehearse(
         Exception: what its own Python code raised.
     """
     decoder, hand_over = Decoder(decode or Decode()), HandOver(session)
-    if isinstance(reducer, SqlReducer):
+    if isinstance(reducer, OwnReducer):
         reducer.check(decoder.apply(hand_over.nothing()))
     else:
         send_by_value(reducer)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.errors import PySparkException
 
 from headrace.errors import StartError
+from headrace.spark.reducer import OwnReducer
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -17,13 +18,13 @@ if TYPE_CHECKING:
 VIEW = "batch"
 
 
-class SqlReducer:
+class SqlReducer(OwnReducer):
     """Runs one query on each micro-batch; see :class:`headrace.spark.reducer.Reducer`."""
 
     def __init__(self, query: str) -> None:
         self._query = query
 
-    def __call__(self, df: DataFrame, _batch: MicroBatch | None = None, /) -> DataFrame:
+    def __call__(self, df: DataFrame, batch: MicroBatch | None = None, /) -> DataFrame:  # noqa: ARG002
         """Return the query's result, planned and not run."""
         return self._plan(df)
 

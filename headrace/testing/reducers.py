@@ -123,6 +123,31 @@ class LocalSpark:
         )
         return self._run(function, records, schema, undecodable, attempt)
 
+    def reduce_arrow(
+        self,
+        reducer: ArrowReducer | str,
+        records: Iterable[Given],
+        *,
+        result: str,
+        schema: str | None = None,
+        undecodable: str = "fail",
+    ) -> list[Row]:
+        """Run a function for Spark's workers on the records, in two tasks, and return its rows.
+
+        ``result`` has the columns of its result, as in a channel's configuration.
+
+        Raises:
+            StartError: they cannot be read.
+            UndecodableRecordError, ReducerError: as with :meth:`reduce`; what the function raises
+                comes as a ReducerError.
+        """
+        from headrace.spark.in_workers import WorkerReducer  # noqa: PLC0415 - imports pyspark
+
+        function: Any = (
+            load_callable(reducer, "table", "batch") if isinstance(reducer, str) else reducer
+        )
+        return self._run(WorkerReducer(function, result), records, schema, undecodable, 1)
+
     def query(
         self,
         sql: str,

@@ -28,10 +28,18 @@ class SparkProcessorConfig(Section):
     """This processor."""
 
     reducer: Cold[ImportPath | None] = None
-    """The function reduce(df, batch), which returns a DataFrame or None. Either this or sql."""
+    """The function reduce(df, batch), which returns a DataFrame or None. Either this, sql or
+    arrow."""
 
     sql: Cold[FreeText | None] = None
-    """A query over the view batch, which has a micro-batch's records. Either this or reducer."""
+    """A query over the view batch, which has a micro-batch's records."""
+
+    arrow: Cold[ImportPath | None] = None
+    """The function reduce(table, batch), which Spark's workers call with the part of a micro-batch
+    that each task has, and which returns a pyarrow.Table or None."""
+
+    result: Cold[FreeText | None] = None
+    """The columns that arrow returns, in Spark's DDL, such as "carrier STRING, total BIGINT"."""
 
     decode: Cold[Literal["none", "json"]] = "none"
     """How the reducer sees values: as bytes, or as typed columns decoded from JSON."""
@@ -63,17 +71,25 @@ class SparkProcessorConfig(Section):
                 ("undecodable",), "is skip, which has no effect with decode: none; leave it out"
             )
 
+    @property
+    def code(self) -> str | None:
+        """The import path of the reducer, None for a query."""
+        return self.reducer or self.arrow
+
     def _reducing(self) -> Iterator[Contradiction]:
-        if self.reducer is None and self.sql is None:
+        ways = [name for name in ("reducer", "sql", "arrow") if getattr(self, name) is not None]
+        if not ways:
             yield Contradiction(
                 ("reducer",),
                 "is missing; give an import path such as package.module:name, or a query as sql",
             )
-        if self.sql is None:
-            return
-        if self.reducer is not None:
-            yield Contradiction(("sql",), "is given beside reducer; give one of them")
-        if self.reload:
+        for other in ways[1:]:
+            yield Contradiction((other,), f"is given beside {ways[0]}; give one of them")
+        if self.arrow is not None and self.result is None:
+            yield Contradiction(("result",), "is missing; arrow needs the columns that it returns")
+        if self.arrow is None and self.result is not None:
+            yield Contradiction(("result",), "goes with arrow only; leave it out")
+        if self.reload and self.sql is not None:
             yield Contradiction(("reload",), "is true, which has no effect with sql; leave it out")
 
 

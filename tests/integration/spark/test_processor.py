@@ -2,6 +2,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from headrace.errors import (
     BatchCancelledError,
     BatchTimeoutError,
@@ -10,6 +13,7 @@ from headrace.errors import (
 from headrace.records import TopicPartition
 from headrace.spark.decode import Decode, Decoding, OnUndecodable
 from headrace.spark.failures import JobFailedError, ReducerError
+from headrace.spark.in_workers import WorkerReducer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -160,3 +164,18 @@ def test_close_cancels_what_runs(
     ch.close()
 
     assert isinstance(future.exception(0), BatchCancelledError)
+
+
+def test_a_channel_reduces_in_the_workers(channel: Callable[..., Channel]) -> None:
+    """The function runs in Spark's workers on decoded columns, and its rows are in the table."""
+    reducer = WorkerReducer(_doubled, "id INT, offset BIGINT")
+    ch = channel(reducer, decode=Decode(Decoding.JSON, "id INT"))
+
+    assert ch.send(0, [b'{"id": 1}', b'{"id": 2}']).result(SECONDS) == ADVANCE
+
+    assert sorted(row["id"] for row in ch.rows()) == [2, 4]
+
+
+def _doubled(table: pa.Table, _batch: MicroBatch) -> pa.Table:
+    offsets = pc.struct_field(table["_kafka"], "offset")
+    return pa.table({"id": pc.multiply(table["id"], 2), "offset": offsets})

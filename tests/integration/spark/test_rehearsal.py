@@ -2,6 +2,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from headrace.errors import StartError, UndecodableRecordError
@@ -73,3 +75,39 @@ def test_errors_are_those_of_a_channel(spark: LocalSpark) -> None:
         spark.reduce(lambda df, _: df.select("no_such_column"), records)
     with pytest.raises(TypeError, match="returned a list; it must return a DataFrame"):
         spark.reduce(wrong, records)
+
+
+def sizes(table: pa.Table, batch: MicroBatch) -> pa.Table | None:
+    """Return the sizes of a task's records, and nothing of the value "none"."""
+    values = table.column("value")
+    if values.to_pylist() == [b"none"]:
+        return None
+    found = {"offset": table["offset"], "headers": pc.is_valid(table["headers"])}
+    records = pa.array([batch.records] * table.num_rows, pa.uint8())
+    return pa.table({"size": pc.binary_length(values), "records": records, **found})
+
+
+SIZES = "offset BIGINT, size INT, headers BOOLEAN, records LONG"
+
+
+def test_a_reducer_for_the_workers_is_tested_in_one_line(spark: LocalSpark) -> None:
+    """Each task gives the function its part, and columns become those of the result by name."""
+    record = FakeRecord(value_=b"abc", headers_=[("h", b"1")])
+    assert spark.reduce_arrow(sizes, [record, b"d", b"ef"], result=SIZES) == [
+        {"offset": 0, "size": 3, "headers": True, "records": 3},
+        {"offset": 1, "size": 1, "headers": False, "records": 3},
+        {"offset": 2, "size": 2, "headers": False, "records": 3},
+    ]
+    assert spark.reduce_arrow(f"{__name__}:sizes", [b"none"], result=SIZES) == []
+
+
+def test_errors_in_the_workers_are_told(spark: LocalSpark) -> None:
+    """Other columns, no table, an exception and a result that cannot be read say so."""
+    with pytest.raises(ReducerError, match=r"returned the columns .*; processor\.result has a"):
+        spark.reduce_arrow(sizes, [b"a"], result="a INT")
+    with pytest.raises(ReducerError, match="returned a list"):
+        spark.reduce_arrow(lambda *_: [], [b"a"], result="a INT")
+    with pytest.raises(ReducerError, match="ZeroDivisionError"):
+        spark.reduce_arrow(lambda *_: 1 / 0, [b"a"], result="a INT")
+    with pytest.raises(StartError, match="'offset BIGIN' is not a list of columns"):
+        spark.reduce_arrow(sizes, [b"a"], result="offset BIGIN")

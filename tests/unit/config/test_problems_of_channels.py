@@ -154,6 +154,18 @@ WORKERS = "a whole number from 1 to 256"
             "processor.sql: is given beside reducer; give one of them",
         ),
         (
+            "processor: {type: spark, sql: select 1, arrow: 'a:b', result: a INT}",
+            "processor.arrow: is given beside sql; give one of them",
+        ),
+        (
+            "processor: {type: spark, arrow: 'a:b'}",
+            "processor.result: is missing; arrow needs the columns that it returns",
+        ),
+        (
+            "processor: {type: spark, reducer: 'a:b', result: a INT}",
+            "processor.result: goes with arrow only; leave it out",
+        ),
+        (
             "processor: {type: spark, sql: select 1, reload: true}",
             "processor.reload: is true, which has no effect with sql; leave it out",
         ),

@@ -194,6 +194,7 @@ def test_code_is_followed_only_where_that_is_wanted(folder: Folder) -> None:
     [
         ({"type": "spark", "reducer": "a:b"}, "noop", "a:b"),
         ({"type": "spark", "sql": "select 1"}, "noop", None),
+        ({"type": "spark", "arrow": "a:b", "result": "a INT"}, "noop", "a:b"),
         ({"type": "arrow", "reducer": "a:b"}, "noop", "a:b"),
         ({"type": "custom", "factory": "a:b"}, None, "a:b"),
         ({"type": "simple"}, "a:b", "a:b"),
