@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 from headrace.cli import app
 from headrace.offsets.errors import RequestError
 from headrace.records import TopicPartition
+from headrace.reducing import commands
 from headrace.reducing.ranges import Range, read_range
 from headrace.testing import FakeRecord
 from tests.brokers import Broker
@@ -47,8 +48,11 @@ def test_a_range_that_is_not_there_is_refused(bootstrap_servers: str) -> None:
             read_range(wanted, properties)
 
 
-def test_a_reducer_is_tried_on_a_range(bootstrap_servers: str) -> None:
+def test_a_reducer_is_tried_on_a_range(
+    bootstrap_servers: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The command reads from the brokers that it is told of, and leaves no trace in a group."""
+    monkeypatch.setattr(commands, "configure_logging", lambda _: None)
     broker = Broker(bootstrap_servers)
     partition = TopicPartition(broker.create_topic(), 0)
     broker.produce(partition, b"a", b"bcd", b"e")

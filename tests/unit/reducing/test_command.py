@@ -7,6 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from headrace.cli import app
+from headrace.reducing import commands
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -59,6 +60,7 @@ MODULE = "reducers_of_a_test"
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
     """Run the command in a folder with a module, a configuration and two records."""
+    monkeypatch.setattr(commands, "configure_logging", lambda _: None)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / f"{MODULE}.py").write_text(_CODE, encoding="utf-8")
