@@ -9,8 +9,9 @@ from pyspark.errors import PySparkException
 
 from headrace.spark import arrow
 from headrace.spark.decode import Decode, Decoder, undecodable_in
-from headrace.spark.failures import ReducerError, text_of
+from headrace.spark.failures import text_of
 from headrace.spark.handover import HandOver
+from headrace.spark.job_failures import failure_of
 from headrace.spark.reducer import OwnReducer, checked, send_by_value
 from headrace.spark.rehearsed import Rehearsed, rehearsed_batch
 from headrace.spark.sinks.result import rows_of
@@ -54,5 +55,5 @@ def rehearse(
         skipped = decoder.skipped(frame) if decoder.counts_skipped else {}
     except (Py4JError, PySparkException) as error:
         text = text_of(error)
-        raise (undecodable_in(text) or ReducerError(text)) from error
+        raise (undecodable_in(text) or failure_of(error, text)) from error
     return Rehearsed(rows, skipped)
