@@ -181,16 +181,16 @@ WORKERS = "a whole number from 1 to 256"
             "processor: {type: spark, reducer: 'a:b', retries: 3}",
             (
                 "processor.retries: is not a "
-                "known key; known here: type, reducer, sql, decode, schema, undecodable, "
-                "max_records, reload"
+                "known key; known here: type, reducer, sql, arrow, result, decode, schema, "
+                "undecodable, max_records, target_duration, reload"
             ),
         ),
         (
             "processor: {type: spark, reducer: 'a:b', ddl: a INT}",
             (
                 "processor.ddl: is not a "
-                "known key; known here: type, reducer, sql, decode, schema, undecodable, "
-                "max_records, reload"
+                "known key; known here: type, reducer, sql, arrow, result, decode, schema, "
+                "undecodable, max_records, target_duration, reload"
             ),
         ),
         (
