@@ -38,8 +38,8 @@ MINIMUM_PYTHON = (3, 10)
 #: The steps for each purpose, in order. "build" holds what makes packages of the others.
 STEPS = {
     "run": ("build", "run", "project", "kafka"),
-    "test": ("build", "run", "test", "project", "kafka"),
-    "test-all": ("build", "run", "test", "test-all", "docs", "project", "kafka"),
+    "test": ("build", "run", "test", "project", "kafka", "connector"),
+    "test-all": ("build", "run", "test", "test-all", "docs", "project", "kafka", "connector"),
     "check": ("build", "run", "test", "test-all", "check", "project"),
     "docs": ("build", "run", "docs", "project"),
 }
@@ -48,6 +48,7 @@ STEPS = {
 SOURCES = {
     "project": ROOT / "pyproject.toml",
     "kafka": next((ROOT / "headrace" / "local").glob("kafka-*.sha256")),
+    "connector": next((ROOT / "headrace" / "local").glob("spark-kafka-*.sha256")),
 }
 
 #: Java runtimes under Debian's and Ubuntu's names; releases differ in which of them they have.
@@ -83,7 +84,7 @@ def set_up(purpose: str) -> None:
     todo = [step for step in wanted if done.get(step) != wanted[step]]
     if not todo:
         return
-    if "kafka" in todo:
+    if {"kafka", "connector"}.intersection(todo):
         require_java()
     if not done or any(step in done and step not in SOURCES for step in todo):
         require_venv()
@@ -105,6 +106,10 @@ def do(step: str) -> None:
     elif step == "kafka":
         say("looking for Kafka's jars in the cache")
         fetch = "from headrace.local.jars import kafka_jars; kafka_jars()"
+        run(PYTHON, "-c", fetch)
+    elif step == "connector":
+        say("looking for the jars of Spark's Kafka connector in the cache")
+        fetch = "from headrace.local.jars import CONNECTOR, cached; cached(CONNECTOR)"
         run(PYTHON, "-c", fetch)
     else:
         say(f"installing the packages of {lock(step).relative_to(ROOT)}")

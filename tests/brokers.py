@@ -59,8 +59,20 @@ class Broker:
 
     def create_topic(self, partitions: int = 1, name: str | None = None) -> str:
         """Create a topic, by default one whose name nobody else uses; return the name."""
-        chosen = name or f"topic.{uuid4().hex[:12]}"
-        _done(self._admin.create_topics([NewTopic(chosen, partitions, 1)]).values())
+        return self._create(NewTopic(name or _new_name(), partitions, 1))
+
+    def create_compacted_topic(self, partitions: int = 1) -> str:
+        """Create a topic that is compacted as soon as there is something to compact."""
+        config = {
+            "cleanup.policy": "compact",
+            "segment.ms": "100",
+            "min.cleanable.dirty.ratio": "0.01",
+        }
+        return self._create(NewTopic(_new_name(), partitions, 1, config=config))
+
+    def _create(self, topic: NewTopic) -> str:
+        chosen, partitions = topic.topic, topic.num_partitions
+        _done(self._admin.create_topics([topic]).values())
         assert wait_for(lambda: self._is_led(chosen, partitions), Deadline.after(WAIT))
         return chosen
 
@@ -161,6 +173,10 @@ class Broker:
             asked = [TopicPartition(p.topic, p.partition) for p in partitions]
             found = consumer.committed(asked, timeout=WAIT)
         return [None if f.offset < 0 else Stored(f.offset, f.metadata or "") for f in found]
+
+
+def _new_name() -> str:
+    return f"topic.{uuid4().hex[:12]}"
 
 
 def stored_offset(store: OffsetStore, partition: Partition) -> StoredOffset | None:

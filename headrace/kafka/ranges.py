@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from concurrent.futures import wait
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import Enum
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,7 @@ from headrace.records import TopicPartition
 from headrace.references import OffsetRun
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Mapping, Sequence
     from concurrent.futures import Future
 
     from headrace.clock import Clock
@@ -32,6 +33,9 @@ _LATEST: Any = _OffsetSpec.latest()  # type: ignore[no-untyped-call]
 #: Seconds between two questions for the ends of the partitions that are planned up to theirs.
 POLL_INTERVAL = 0.05
 
+#: Seconds between two for those whose leaders did not answer the last one.
+RETRY_INTERVAL = 1.0
+
 #: Seconds that the leaders may take to answer one.
 ANSWER_TIMEOUT = 5.0
 
@@ -41,7 +45,10 @@ MOST_OFFSETS = 100_000
 
 @dataclass(slots=True)
 class _Reading:
-    """A partition: the next offset to plan, and its ends as last heard of."""
+    """A partition: the next offset to plan, and its ends as last heard of.
+
+    ``asked`` has what its leader was asked and has not answered.
+    """
 
     position: int
     low: int | None = None
@@ -49,11 +56,31 @@ class _Reading:
     paused: bool = False
     told_end: int | None = None
     out_of_range: bool = False
+    troubled: bool = False
+    asked: dict[_End, Future[Any]] = field(default_factory=dict)
 
     @property
     def is_open(self) -> bool:
         """Whether it is to be planned."""
         return not self.paused and not self.out_of_range
+
+    @property
+    def unread(self) -> bool:
+        """Whether records are known to be there that are not planned."""
+        return self.is_open and self.high is not None and self.position < self.high
+
+
+class _End(Enum):
+    """What a leader is asked."""
+
+    LOW = "low"
+    """The first offset that it has."""
+
+    HIGH = "high"
+    """The end for whoever reads with the isolation level of the source."""
+
+    TOP = "top"
+    """The end behind the records of open transactions."""
 
 
 class KafkaRangeSource:
@@ -75,6 +102,7 @@ class KafkaRangeSource:
         self._clock = clock
         self._readings: dict[TopicPartition, _Reading] = {}
         self._asked_at = clock.monotonic() - POLL_INTERVAL
+        self._retried_at = self._asked_at - RETRY_INTERVAL
         self._never = Event()
 
     def assign(self, starts: Mapping[TopicPartition, int]) -> None:
@@ -112,7 +140,9 @@ class KafkaRangeSource:
         if pause > 0:
             self._never.wait(min(pause, timeout))
         if pause <= timeout:
-            errors = self._ask()
+            self._ask()
+            wait(self._awaited(), timeout)
+            errors = self._hear()
             fetched = self._planned()
             fetched.errors.extend(errors)
         return fetched
@@ -134,7 +164,7 @@ class KafkaRangeSource:
             {
                 partition: reading.position
                 for partition, reading in self._readings.items()
-                if reading.is_open and reading.high is not None and reading.position < reading.high
+                if reading.unread
             }
         )
         fetched = Fetched()
@@ -165,61 +195,75 @@ class KafkaRangeSource:
 
     # --- what brokers are asked -----------------------------------------------------------------
 
-    def _ask(self) -> list[str]:
-        """Ask for the ends of what is planned, and for the begins of what is new; return errors."""
-        self._asked_at = self._clock.monotonic()
-        reading = {p: r for p, r in self._readings.items() if r.is_open}
-        errors: list[str] = []
-        new = [partition for partition, each in reading.items() if each.low is None]
-        lows = self._asked(new, _EARLIEST, self._isolation)
-        highs = self._asked(reading, _LATEST, self._isolation)
-        for partition, offset in _answers(lows, errors).items():
-            reading[partition].low = offset
-        for partition, offset in _answers(highs, errors).items():
-            reading[partition].high = offset
-        self._look_behind_transactions(reading, errors)
-        return errors
+    def _ask(self) -> None:
+        """Ask for the ends of what is planned, and for the begins of what is new.
 
-    def _look_behind_transactions(
-        self, reading: Mapping[TopicPartition, _Reading], errors: list[str]
-    ) -> None:
-        """Take a position for the end that lies among the records of an open transaction.
-
-        Such a position is in range, though nothing can be read there yet.
+        Partitions in trouble are asked by themselves and not as often: an answer comes when all
+        leaders of one question have answered.
         """
-        behind = [p for p, r in reading.items() if r.high is not None and r.position > r.high]
-        tops = self._asked(behind, _LATEST, IsolationLevel.READ_UNCOMMITTED)
-        for partition, offset in _answers(tops, errors).items():
-            each = reading[partition]
-            if offset is None or each.position <= offset:
-                each.high = None if offset is None else each.position
+        now = self._clock.monotonic()
+        self._asked_at = now
+        may_retry = now >= self._retried_at + RETRY_INTERVAL
+        idle = {p: r for p, r in self._readings.items() if r.is_open and not r.asked}
+        if may_retry:
+            self._retried_at = now
+            self._ask_these({p: r for p, r in idle.items() if r.troubled})
+        self._ask_these({p: r for p, r in idle.items() if not r.troubled})
 
-    def _asked(
-        self, partitions: Collection[TopicPartition], which: Any, isolation: IsolationLevel
-    ) -> dict[TopicPartition, Future[Any]]:
-        if not partitions:
-            return {}
-        asked = {ClientPartition(p.topic, p.partition): which for p in partitions}
+    def _ask_these(self, readings: Mapping[TopicPartition, _Reading]) -> None:
+        self._send(_End.LOW, {p: r for p, r in readings.items() if r.low is None})
+        self._send(_End.HIGH, readings)
+
+    def _send(self, what: _End, readings: Mapping[TopicPartition, _Reading]) -> None:
+        if not readings:
+            return
+        spec = _EARLIEST if what is _End.LOW else _LATEST
+        isolation = IsolationLevel.READ_UNCOMMITTED if what is _End.TOP else self._isolation
         answers = self._admin.list_offsets(
-            asked, isolation_level=isolation, request_timeout=ANSWER_TIMEOUT
+            {ClientPartition(p.topic, p.partition): spec for p in readings},
+            isolation_level=isolation,
+            request_timeout=ANSWER_TIMEOUT,
         )
-        return {TopicPartition(p.topic, p.partition): answer for p, answer in answers.items()}
+        for asked, answer in answers.items():
+            readings[TopicPartition(asked.topic, asked.partition)].asked[what] = answer
+
+    def _awaited(self) -> list[Future[Any]]:
+        """Return the answers to wait for: not those that may never come."""
+        sound = [reading for reading in self._readings.values() if not reading.troubled]
+        return [answer for reading in sound for answer in reading.asked.values()]
+
+    def _hear(self) -> list[str]:
+        """Take the answers that are there; return what went wrong."""
+        problems: dict[str, list[TopicPartition]] = {}
+        behind: dict[TopicPartition, _Reading] = {}
+        for partition, reading in self._readings.items():
+            for what in [each for each, answer in reading.asked.items() if answer.done()]:
+                offset, problem = _answer(reading.asked.pop(what))
+                reading.troubled = offset is None
+                if offset is None:
+                    problems.setdefault(problem, []).append(partition)
+                elif what is _End.LOW:
+                    reading.low = offset
+                elif what is _End.HIGH and offset < reading.position:
+                    behind[partition] = reading
+                else:
+                    # a position among the records of an open transaction is in range
+                    in_range = what is _End.TOP and reading.position <= offset
+                    reading.high = reading.position if in_range else offset
+        self._send(_End.TOP, behind)
+        return [_told(problem, partitions) for problem, partitions in problems.items()]
 
 
-def _answers(
-    asked: Mapping[TopicPartition, Future[Any]], errors: list[str]
-) -> dict[TopicPartition, int | None]:
-    """Wait for the answers; None is an error, of which ``errors`` has the text, or silence."""
-    wait(asked.values(), ANSWER_TIMEOUT)
-    return {partition: _answer(partition, each, errors) for partition, each in asked.items()}
-
-
-def _answer(partition: TopicPartition, answer: Future[Any], errors: list[str]) -> int | None:
-    if not answer.done():
-        return None
+def _answer(answer: Future[Any]) -> tuple[int | None, str]:
+    """Return the offset that was answered, or None and what is wrong."""
     try:
-        return int(answer.result(0).offset)
+        return int(answer.result(0).offset), ""
     except KafkaException as error:
         problem: KafkaError = error.args[0]
-        errors.append(f"{partition}: {problem.str()}")
-        return None
+        return None, problem.str()
+
+
+def _told(problem: str, partitions: Sequence[TopicPartition]) -> str:
+    first, *others = partitions
+    more = f" and {len(others)} more" if others else ""
+    return f"{first}{more}: {problem}"

@@ -105,7 +105,7 @@ def rows(runtime: SparkRuntime, way: Input, found: list[Batch]) -> list[Any]:
     return sorted(map(tuple, frame.collect()), key=lambda row: row[3:5])
 
 
-@settings(max_examples=5, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=3, deadline=None, suppress_health_check=list(HealthCheck))
 @given(steps=st.lists(_STEPS, max_size=6))
 def test_the_same_records_either_way(
     steps: list[tuple[int, str, list[FakeRecord]]], broker: Broker, spark_runtime: SparkRuntime
@@ -129,6 +129,35 @@ def test_the_same_records_either_way(
     by_reference = rows(spark_runtime, ByReference(kafka, "group"), list(batches(topic, planned)))
     assert by_reference == by_value
     assert len(by_value) == sum(len(r) for _, how, r in steps if how != "aborted")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_the_same_records_of_a_compacted_topic(broker: Broker, spark_runtime: SparkRuntime) -> None:
+    """Where compaction has left gaps, both ways give what is left."""
+    topic = broker.create_compacted_topic(len(NUMBERS))
+    kafka = {"bootstrap.servers": broker.address}
+    produced = 0
+    deadline = Deadline.after(200)
+    while True:
+        # what is written now closes the segment before, which then is compacted
+        for number in NUMBERS:
+            updates = [FakeRecord(key_=b"%d" % (n % 7), value_=b"%d" % n) for n in range(100)]
+            broker.produce(TopicPartition(topic, number), *updates)
+        produced += 100
+        ends = dict.fromkeys(NUMBERS, produced)
+        before, planned, after = (
+            rows(spark_runtime, way, list(batches(topic, read_to(ends, source, topic))))
+            for way, source in (
+                (ByValue(), KafkaRecordSource(kafka, "group", 1 << 20)),
+                (ByReference(kafka, "group"), KafkaRangeSource(kafka, "group")),
+                (ByValue(), KafkaRecordSource(kafka, "group", 1 << 20)),
+            )
+        )
+        if before == after and len(after) < produced * len(NUMBERS) - 200:
+            break
+        assert not deadline.expired, "nothing is compacted"
+    assert planned == after
 
 
 def places(df: DataFrame, batch: MicroBatch) -> DataFrame:
