@@ -130,6 +130,13 @@ def divide(cut: Cut, count: int) -> tuple[Cut, Cut]:
     )
 
 
+def _may_join(front: Run, rest: Run) -> bool:
+    """Whether both can be one: what is by reference has no gaps."""
+    if isinstance(front, OffsetRun) and isinstance(rest, OffsetRun):
+        return rest.start == front.next_offset
+    return True
+
+
 def _joined(front: Run, rest: Run) -> Run:
     """Return both as one; ``front`` is not to be used any more."""
     if isinstance(front, OffsetRun):
@@ -250,6 +257,8 @@ class PartitionBuffer:
         room = limits.max_records - len(last.records)
         if room <= 0 or last.size + chunk.size > limits.max_bytes:
             return chunk
+        if not _may_join(last.records, chunk.records):
+            return chunk
         rest = None
         if room < len(chunk.records):
             chunk, rest = chunk.divided(room)
@@ -296,7 +305,7 @@ class PartitionBuffer:
                     limits.max_records - len(records),
                     limits.max_bytes - size,
                 )
-                if count == 0 and records:
+                if records and (count == 0 or not _may_join(records, chunk.records)):
                     break
                 taken = self._take(max(1, count))
                 size += taken.size

@@ -70,6 +70,7 @@ class Images:
             _run(command, timeout=BOOTSTRAP_TIMEOUT)
         for package in (root / "var" / "cache" / "apt" / "archives").glob("*.deb"):
             package.unlink()
+        _trust(root)
         archive = self._directory / "base.tar"
         _run(["tar", "--directory", str(root), "--create", "--file", str(archive), "."])
         shutil.rmtree(root)
@@ -183,6 +184,19 @@ def _pip_settings() -> str:
         value = os.environ.get(f"PIP_{name.replace('-', '_').upper()}")
         lines += [f"{name} = {value}"] if value else []
     return "\n".join(lines) + "\n"
+
+
+def _trust(root: Path) -> None:
+    """Have a system trust whom this machine does, once it installs Debian's authorities.
+
+    Java in it asks a mirror for jars, and has a store of its own, made from the system's.
+    """
+    folder = root / "usr" / "local" / "share" / "ca-certificates"
+    folder.mkdir(parents=True, exist_ok=True)
+    end = "-----END CERTIFICATE-----\n"
+    for number, text in enumerate(Path(_certificates()).read_text(encoding="utf-8").split(end)):
+        if text.strip():
+            (folder / f"machine-{number}.crt").write_text(text + end, encoding="utf-8")
 
 
 def _mounts_below(directory: Path) -> list[str]:

@@ -109,8 +109,14 @@ def _document(site: Site) -> dict[str, Any]:
     document = site.document()
     del document["state_dir"]
     document |= {"python_path": ["."], "metrics": {"port": None}, "admin": {"port": 0}}
-    document["spark"] = {"master": "local[1]", "warm_up": 0, "driver_memory": "512MiB"}
+    document["spark"] = {
+        "master": "local[1]",
+        "warm_up": 0,
+        "driver_memory": "512MiB",
+        "connector": "/opt/headrace/connector",
+    }
     document["channels"]["main"] |= {
+        "source": "by_reference",
         "processor": {"type": "spark", "reducer": "reducers:by_key"},
         "sink": {"type": "jsonl", "path": "/var/lib/headrace/rows"},
     }
@@ -120,8 +126,9 @@ def _document(site: Site) -> dict[str, Any]:
 def test_the_image_runs_its_work_and_drains(images: Images, site: Site) -> None:
     """Micro-batches are stored by a user that is not root, and SIGTERM ends it with 0.
 
-    The health check that the image declares succeeds while it runs, nothing of the image can be
-    written to, and tini is what the engine's signals go to.
+    Spark reads by reference, with the connector in the image. The health check that the image
+    declares succeeds while it runs, nothing of the image can be written to, and tini is what the
+    engine's signals go to.
     """
     site.broker.produce(site.partition(0), *[b"%d" % n for n in range(100)])
     container = Container(images, site)

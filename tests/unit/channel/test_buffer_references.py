@@ -48,6 +48,21 @@ def test_cuts_cover_every_offset_once_in_order(
     assert (buffer.records, buffer.size) == (0, 0)
 
 
+def test_a_gap_between_runs_ends_a_batch() -> None:
+    """What was lost in between is in neither; the second continues from where the first ended."""
+    limits = Limits(100, 1 << 20, 0.0)
+    buffer = PartitionBuffer()
+    buffer.restart(0)
+    buffer.append(buffer.generation, chunk_of(OffsetRun(0, 10, 1)), 0.0, limits)
+    buffer.pass_gap(buffer.generation, 60)
+    buffer.append(buffer.generation, chunk_of(OffsetRun(60, 70, 1)), 0.0, limits)
+    first, second = buffer.cut(limits), buffer.cut(limits)
+    assert first is not None
+    assert second is not None
+    assert (first.start, first.next_offset, len(first.records)) == (0, 10, 10)
+    assert (second.start, second.next_offset, second.records[0].offset()) == (10, 70, 60)
+
+
 def test_a_record_by_reference_has_an_offset_and_nothing_else() -> None:
     """Whoever asks for more is told why it is not there and what to do."""
     record = OffsetRun(5, 8, 100)[1]
