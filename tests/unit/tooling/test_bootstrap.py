@@ -25,7 +25,8 @@ def bootstrap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         monkeypatch.setattr(module, name, value)
     monkeypatch.setattr(module, "PYTHON", tmp_path / ".venv" / "python")
     monkeypatch.setattr(module, "STAMP", tmp_path / ".venv" / "set-up.json")
-    monkeypatch.setattr(module, "SOURCES", {"project": _file(tmp_path), "kafka": _file(tmp_path)})
+    sources = dict.fromkeys(("project", "kafka", "connector"), _file(tmp_path))
+    monkeypatch.setattr(module, "SOURCES", sources)
     monkeypatch.setattr(module, "require_java", lambda: None)
     monkeypatch.delenv("CI", raising=False)
     monkeypatch.delenv("HEADRACE_INSTALL_JRE", raising=False)
@@ -47,7 +48,8 @@ def ran(bootstrap: Any, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         elif words.endswith(".lock"):
             calls.append(Path(command[-1]).stem)
         else:
-            calls.append("project" if "--editable" in words else "kafka")
+            others = {"--editable": "project", "kafka_jars": "kafka", "CONNECTOR": "connector"}
+            calls.append(next(step for word, step in others.items() if word in words))
 
     monkeypatch.setattr(bootstrap, "run", run)
     return calls
@@ -62,7 +64,7 @@ def _file(folder: Path) -> Path:
 def test_a_first_set_up_does_every_step_and_a_second_none(bootstrap: Any, ran: list[str]) -> None:
     """The steps of a purpose are done once, in order."""
     bootstrap.set_up("test")
-    assert ran == ["venv", "build", "run", "test", "project", "kafka"]
+    assert ran == ["venv", "build", "run", "test", "project", "kafka", "connector"]
     ran.clear()
     bootstrap.set_up("test")
     bootstrap.set_up("run")
@@ -110,7 +112,7 @@ def test_an_interrupted_installation_begins_again(
             bootstrap.set_up("test")
     ran.clear()
     bootstrap.set_up("test")
-    assert ran == ["venv", "build", "run", "test", "project", "kafka"]
+    assert ran == ["venv", "build", "run", "test", "project", "kafka", "connector"]
 
 
 def test_a_failed_fetch_of_jars_costs_only_itself(
