@@ -1,4 +1,4 @@
-"""Which records of a partition went to the dead-letter topic lately, and when that is too many."""
+"""Which records of a partition became dead letters lately: when that is too many, or too soon."""
 
 from __future__ import annotations
 
@@ -21,6 +21,19 @@ class Letters:
         self._offsets: deque[int] = deque(maxlen=WINDOW)
         self._in_a_row = 0
         self._behind: int | None = None
+        self._divided: int | None = None
+
+    def divide(self, cut: Cut) -> None:
+        """Take note that a batch is given up; its parts come from here on."""
+        if cut.failures == 0:
+            self._divided = cut.start
+
+    def in_doubt(self, cut: Cut) -> bool:
+        """Whether nothing was answered since the batch was divided, or since the last letter.
+
+        What fails then may fail for something that has nothing to do with the record.
+        """
+        return cut.start in {self._divided, self._behind}
 
     def excess(self, cut: Cut, offset: int, limits: DeadLetterConfig) -> str | None:
         """Return which limit one more letter would pass, None if it may be sent.

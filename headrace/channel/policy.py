@@ -60,12 +60,14 @@ class FailurePolicy:
         return self._again(owned, item)
 
     def _given_up(self, owned: OwnedPartition, item: Outstanding, error: BaseException) -> bool:
-        """Whether no more attempts are made: of a batch, of parts of one, of a named record."""
+        """Whether no more attempts are made: of a batch, of a part of one, of a named record."""
         most = self._settings.config.on_error.max_attempts
         if most is None:
             return False
-        known = item.cut.failures > 0 or names_one_of(item.batch.records, error)
-        return known or owned.attempts >= most
+        if owned.attempts >= most or names_one_of(item.batch.records, error):
+            return True
+        is_part, is_alone = item.cut.failures > 0, len(item.batch) == 1
+        return is_part and not (is_alone and owned.letters.in_doubt(item.cut))
 
     def _again(self, owned: OwnedPartition, item: Outstanding) -> Effect:
         wait = self._settings.now.backoff.seconds(owned.attempts)
@@ -146,6 +148,7 @@ class FailurePolicy:
             parts=len(parts),
             error=f"{type(error).__name__}: {error}",
         )
+        owned.letters.divide(item.cut)
         owned.attempts = 0
         return Effect(None, item.cut.start, 0.0, None, None, parts)
 

@@ -112,6 +112,22 @@ def test_a_batch_is_tried_again_before_it_is_divided(
     assert letters.said("attempt") == ["5"]
 
 
+def test_a_record_is_in_doubt_where_nothing_was_answered_before_it(
+    broker: InMemoryBroker, letters: InMemoryDeadLetters
+) -> None:
+    """The first of its batch, and one right behind a letter, get max_attempts of their own."""
+    broker.produce(P0, *values(4))
+    recorder = refusing(0, 1, 3)
+    with running(channel_of(recorder, broker, letters, on_error=policy(2))):
+        assert committed(broker, P0, 4)
+    assert recorder.delivered() == [
+        *[(0, 4, 1), (0, 4, 2), (0, 2, 3)],
+        *[(0, 1, 4), (0, 1, 5), (1, 2, 4), (1, 2, 5)],
+        *[(2, 4, 3), (2, 3, 4), (3, 4, 4)],
+    ]
+    assert letters.said("attempt") == ["5", "5", "4"]
+
+
 def test_a_named_record_is_looked_for_nowhere(
     broker: InMemoryBroker, letters: InMemoryDeadLetters
 ) -> None:
