@@ -7,6 +7,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from headrace.config.model.processor import (
+    ArrowProcessorConfig,
     CustomProcessorConfig,
     SimpleProcessorConfig,
     SparkProcessorConfig,
@@ -85,7 +86,10 @@ def _base(channel: ChannelConfig) -> tuple[Delivery, str]:
 
 def _exceptions(channel: ChannelConfig) -> Iterator[str]:
     processor, on_error = channel.processor, channel.on_error
-    if isinstance(processor, SparkProcessorConfig) and processor.undecodable == "skip":
+    if (
+        isinstance(processor, SparkProcessorConfig | ArrowProcessorConfig)
+        and processor.undecodable == "skip"
+    ):
         yield "records that cannot be decoded are left out"
     if on_error.policy == "skip":
         yield f"a batch that failed {_times(on_error.max_attempts)} is left out"

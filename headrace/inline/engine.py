@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from headrace.inline.decode import InlineDecoder
 from headrace.inline.lane import InlineLane
 from headrace.inline.reducer import checked, load_arrow_reducer
 from headrace.spark import arrow
+from headrace.spark.decode import Decode
 from headrace.spark.sinks.moving import move_offset, move_without_data
 from headrace.thread_time import Activity
 
@@ -18,9 +21,16 @@ if TYPE_CHECKING:
     from headrace.clock import Deadline
     from headrace.inline.reducer import ArrowReducer
     from headrace.records import Batch, TopicPartition
-    from headrace.spark.decode import Decode
     from headrace.spark.micro_batch import MicroBatch
     from headrace.spark.sinks.contract import OffsetMove, PartitionCommit, Sink
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """A result that is not committed yet, and the offsets of records that were left out."""
+
+    sink: Any
+    skipped: Mapping[TopicPartition, Sequence[int]]
 
 
 class InlineEngine:
@@ -32,9 +42,13 @@ class InlineEngine:
     activity = Activity.PROCESS
     span = "reducer"
 
-    def __init__(self, reducer: ArrowReducer | str, sink: Sink[Any]) -> None:
+    def __init__(
+        self, reducer: ArrowReducer | str, sink: Sink[Any], decode: Decode | None = None
+    ) -> None:
         self._reducer = reducer
         self._sink = sink
+        self._decode = decode or Decode()
+        self._decoder: InlineDecoder | None = None
         self._lane: InlineLane | None = None
 
     def open(self, channel: str, turn: Callable[[], None]) -> None:
@@ -42,7 +56,9 @@ class InlineEngine:
 
         Raises:
             StartError: the reducer or the sink cannot be used.
+            ConfigError: the decode schema cannot be used.
         """
+        self._decoder = InlineDecoder(self._decode)
         if isinstance(self._reducer, str):
             self._function = load_arrow_reducer(self._reducer)
         else:
@@ -65,35 +81,39 @@ class InlineEngine:
 
     def stage(
         self, micro_batch: MicroBatch, tables: Sequence[pa.Table], seconds: float | None
-    ) -> Any:
+    ) -> Staged:
         """Run the reducer, and stage what it returns. On the lane's thread.
 
         Nothing can interrupt the reducer; after half of ``seconds`` the log says where it is.
 
         Raises:
             JobCancelledError: the lane stops.
+            UndecodableRecordError: a value does not fit the schema.
             TypeError: the reducer returned something else than a table or None.
             Exception: what the reducer raised.
         """
         assert self._lane is not None, "open comes first"
+        assert self._decoder is not None
         with self._lane.job(micro_batch.id, seconds):
-            result = checked(self._function(pa.concat_tables(tables), micro_batch))
-            return self._sink.stage(micro_batch, result)
+            decoded = self._decoder.apply(pa.concat_tables(tables))
+            result = checked(self._function(decoded.table, micro_batch))
+            return Staged(self._sink.stage(micro_batch, result), decoded.skipped)
 
     def decode_as(self, decode: Decode) -> None:
-        """Do nothing: the reducer decodes."""
+        """Decode the next micro-batch in another way. Any thread; the schema is as before."""
+        self._decoder = InlineDecoder(decode)
 
-    def skipped(self, staged: Any) -> Mapping[TopicPartition, Sequence[int]]:  # noqa: ARG002
-        """Return nothing: the reducer sees every record."""
-        return {}
+    def skipped(self, staged: Staged) -> Mapping[TopicPartition, Sequence[int]]:
+        """Return the offsets of undecodable records that the reducer did not get."""
+        return staged.skipped
 
-    def commit(self, staged: Any, offsets: Sequence[PartitionCommit]) -> None:
+    def commit(self, staged: Staged, offsets: Sequence[PartitionCommit]) -> None:
         """Make the result and the offsets visible, both or neither; see :meth:`Sink.commit`."""
-        self._sink.commit(staged, offsets)
+        self._sink.commit(staged.sink, offsets)
 
-    def discard(self, staged: Any) -> None:
+    def discard(self, staged: Staged) -> None:
         """Remove a result that will not be committed."""
-        self._sink.discard(staged)
+        self._sink.discard(staged.sink)
 
     def move(self, offsets: Sequence[PartitionCommit]) -> None:
         """Move the sink's offsets without data, as a micro-batch without a result does."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from headrace.inline.decode import InlineDecoder
 from headrace.inline.reducer import checked
+from headrace.spark.decode import Decode
 from headrace.spark.rehearsed import Rehearsed, rehearsed_batch
 
 if TYPE_CHECKING:
@@ -13,11 +15,17 @@ if TYPE_CHECKING:
     from headrace.inline.reducer import ArrowReducer
 
 
-def rehearse(reducer: ArrowReducer, table: pa.Table, attempt: int = 1) -> Rehearsed:
+def rehearse(
+    reducer: ArrowReducer, table: pa.Table, decode: Decode | None = None, attempt: int = 1
+) -> Rehearsed:
     """Run the reducer on the records as on one micro-batch, in this thread.
 
     Raises:
+        ConfigError: the schema cannot be used.
+        UndecodableRecordError: a value does not fit the schema.
         TypeError: it returned something else than a table or None.
         Exception: what it raised.
     """
-    return Rehearsed(checked(reducer(table, rehearsed_batch(table, attempt))))
+    decoded = InlineDecoder(decode or Decode()).apply(table)
+    result = checked(reducer(decoded.table, rehearsed_batch(table, attempt)))
+    return Rehearsed(result, decoded.skipped)

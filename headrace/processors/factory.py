@@ -84,7 +84,7 @@ def _arrow(
 ) -> BatchProcessor:
     assert channel.sink is not None, "the configuration demands a sink"
     reducer = load_arrow_reducer(chosen.reducer)
-    engine = InlineEngine(reducer, build_sink(channel.sink, member))
+    engine = InlineEngine(reducer, build_sink(channel.sink, member), decode(chosen))
     return SparkProcessor(
         engine, limits=merge_limits(channel), job_timeout=channel.batch_timeout * JOB_SHARE
     )

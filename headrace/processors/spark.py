@@ -36,7 +36,7 @@ JOB_SHARE = 1 / 3
 _MERGING = (SparkProcessorConfig, ArrowProcessorConfig)
 
 
-def decode(chosen: SparkProcessorConfig) -> Decode:
+def decode(chosen: SparkProcessorConfig | ArrowProcessorConfig) -> Decode:
     """Return what the configuration says of decoding."""
     return Decode(Decoding(chosen.decode), chosen.ddl, OnUndecodable(chosen.undecodable))
 
@@ -105,8 +105,7 @@ class SparkProcessor(BatchProcessor):
             return
         self._job_timeout = channel.batch_timeout * JOB_SHARE
         self._open.limit(merge_limits(channel))
-        if isinstance(chosen, SparkProcessorConfig):
-            self._engine.decode_as(decode(chosen))
+        self._engine.decode_as(decode(chosen))
 
     def stored_offset(self, assignment: Assignment) -> int | None:
         """Return what the sink has stored for the partition."""

@@ -118,8 +118,8 @@ def _records(source: str, settings: config.Config | None, servers: str | None) -
 def _runner(processor: Reducing, settings: config.Config | None) -> Callable[[pa.Table], Rehearsed]:
     """Import the reducer, and return what runs it on records."""
     if isinstance(processor, config.ArrowProcessorConfig):
-        function = load_arrow_reducer(processor.reducer)
-        return lambda table: _guarded(lambda: rehearse(function, table))
+        function, how = load_arrow_reducer(processor.reducer), decode(processor)
+        return lambda table: _guarded(lambda: rehearse(function, table, how))
     section = config.SparkConfig() if settings is None else settings.spark
     reducer, how = reducer_of(processor), decode(processor)
 

@@ -64,9 +64,8 @@ def _built(wanted: Wanted, given: dict[str, Any]) -> Reducing:
 
 def _validated(kind: str, values: dict[str, Any]) -> Reducing:
     model = config.SparkProcessorConfig if kind == "spark" else config.ArrowProcessorConfig
-    foreign = [key for key in ("sql", "schema") if key in values and kind == "arrow"]
-    if foreign:
-        raise RequestError([f"--{foreign[0]} goes with --type spark"])
+    if "sql" in values and kind == "arrow":
+        raise RequestError(["--sql goes with --type spark"])
     if not any(values.get(name) for name in ("reducer", "sql", "arrow")):
         raise RequestError(["there is nothing to try; give --reducer, --sql or --config"])
     try:

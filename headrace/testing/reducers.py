@@ -11,6 +11,7 @@ from headrace.importing import load_callable
 from headrace.inline.rehearsal import rehearse
 from headrace.records import TopicPartition
 from headrace.spark import arrow
+from headrace.spark.decode import Decode, Decoding, OnUndecodable
 from headrace.testing.records import FakeAssignment, FakeRecord, make_batch
 
 if TYPE_CHECKING:
@@ -51,20 +52,30 @@ def records_table(records: Iterable[Given]) -> pa.Table:
 
 
 def reduce_arrow(
-    reducer: ArrowReducer | str, records: Iterable[Given], *, attempt: int = 1
+    reducer: ArrowReducer | str,
+    records: Iterable[Given],
+    *,
+    schema: str | None = None,
+    undecodable: str = "fail",
+    attempt: int = 1,
 ) -> list[Row]:
     """Run a reducer of type ``arrow`` on the records, and return its rows.
 
-    ``reducer`` is the function, or its import path. None for a result is no rows.
+    ``reducer`` is the function, or its import path. None for a result is no rows. With ``schema``
+    values are decoded from JSON, and ``undecodable`` is "fail" or "skip", as in a channel's
+    configuration.
 
     Raises:
+        UndecodableRecordError: a value does not fit the schema.
         TypeError: it returned something else than a table or None.
         Exception: what the reducer raised.
     """
     function: Any = (
         load_callable(reducer, "table", "batch") if isinstance(reducer, str) else reducer
     )
-    return _rows(rehearse(function, records_table(records), attempt).rows)
+    return _rows(
+        rehearse(function, records_table(records), _decode(schema, undecodable), attempt).rows
+    )
 
 
 class LocalSpark:
@@ -175,14 +186,17 @@ class LocalSpark:
         attempt: int,
     ) -> list[Row]:
         from headrace.spark import rehearsal  # noqa: PLC0415 - imports pyspark
-        from headrace.spark.decode import Decode, Decoding, OnUndecodable  # noqa: PLC0415 - as above
 
         if self._session is None:
             raise RuntimeError("LocalSpark is not started; use it in a with statement")
-        kind = Decoding.NONE if schema is None else Decoding.JSON
-        decode = Decode(kind, schema, OnUndecodable(undecodable))
+        decode = _decode(schema, undecodable)
         table = records_table(records)
         return _rows(rehearsal.rehearse(self._session, function, table, decode, attempt).rows)
+
+
+def _decode(schema: str | None, undecodable: str) -> Decode:
+    kind = Decoding.NONE if schema is None else Decoding.JSON
+    return Decode(kind, schema, OnUndecodable(undecodable))
 
 
 def _record(given: Given) -> FakeRecord:

@@ -62,14 +62,7 @@ class SparkProcessorConfig(Section):
     def contradictions(self) -> Iterator[Contradiction]:
         """Yield ways to reduce that are given twice or not at all, and decoding that is half."""
         yield from self._reducing()
-        if self.decode == "json" and self.ddl is None:
-            yield Contradiction(("schema",), "is missing; decode: json needs the columns to decode")
-        if self.decode == "none" and self.ddl is not None:
-            yield Contradiction(("schema",), "has no effect with decode: none; write decode: json")
-        if self.decode == "none" and self.undecodable == "skip":
-            yield Contradiction(
-                ("undecodable",), "is skip, which has no effect with decode: none; leave it out"
-            )
+        yield from _half_decoded(self)
 
     @property
     def code(self) -> str | None:
@@ -102,6 +95,15 @@ class ArrowProcessorConfig(Section):
     reducer: Cold[ImportPath]
     """The function reduce(table, batch), which returns a pyarrow.Table or None."""
 
+    decode: Cold[Literal["none", "json"]] = "none"
+    """How the reducer sees values: as bytes, or as typed columns decoded from JSON."""
+
+    ddl: Cold[FreeText | None] = Field(default=None, alias="schema")
+    """The columns to decode, in Spark's DDL, such as "carrier STRING, delay DOUBLE"."""
+
+    undecodable: Hot[Literal["fail", "skip"]] = "fail"
+    """What a record that cannot be decoded does: fail its batch, or count and leave it out."""
+
     max_records: Hot[Count] = 100_000
     """The most records that one micro-batch is merged of."""
 
@@ -110,6 +112,10 @@ class ArrowProcessorConfig(Section):
 
     reload: Hot[Flag] = False
     """Whether the channel starts anew with changed code when files of its package change."""
+
+    def contradictions(self) -> Iterator[Contradiction]:
+        """Yield decoding that is half."""
+        yield from _half_decoded(self)
 
 
 class SimpleProcessorConfig(Section):
@@ -172,6 +178,19 @@ class CustomProcessorConfig(Section):
     def keyword_arguments(self) -> dict[str, Any]:
         """Return ``options`` with the secrets in plain text, for the factory only."""
         return reveal_all(self.options)
+
+
+def _half_decoded(
+    processor: SparkProcessorConfig | ArrowProcessorConfig,
+) -> Iterator[Contradiction]:
+    if processor.decode == "json" and processor.ddl is None:
+        yield Contradiction(("schema",), "is missing; decode: json needs the columns to decode")
+    if processor.decode == "none" and processor.ddl is not None:
+        yield Contradiction(("schema",), "has no effect with decode: none; write decode: json")
+    if processor.decode == "none" and processor.undecodable == "skip":
+        yield Contradiction(
+            ("undecodable",), "is skip, which has no effect with decode: none; leave it out"
+        )
 
 
 ProcessorConfig = Annotated[

@@ -45,6 +45,7 @@ def test_an_example_makes_the_rows_that_it_shows(
 
 def _reduced(processor: Any, table: pa.Table, runtime: SparkRuntime) -> pa.Table:
     if isinstance(processor, ArrowProcessorConfig):
-        return rehearse_inline(load_arrow_reducer(processor.reducer), table).rows
+        reducer = load_arrow_reducer(processor.reducer)
+        return rehearse_inline(reducer, table, decode(processor)).rows
     assert isinstance(processor, SparkProcessorConfig)
     return rehearse(runtime.session, reducer_of(processor), table, decode(processor)).rows

@@ -158,6 +158,10 @@ WORKERS = "a whole number from 1 to 256"
             "processor.arrow: is given beside sql; give one of them",
         ),
         (
+            "processor: {type: arrow, reducer: 'a:b', decode: json}",
+            "processor.schema: is missing; decode: json needs the columns to decode",
+        ),
+        (
             "processor: {type: spark, arrow: 'a:b'}",
             "processor.result: is missing; arrow needs the columns that it returns",
         ),

@@ -4,16 +4,18 @@ from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from deltalake import DeltaTable
 from structlog.testing import capture_logs
 
 from headrace.clock import Deadline
 from headrace.config import ChannelConfig
-from headrace.errors import HeadraceError, StartError
+from headrace.errors import ConfigError, HeadraceError, StartError, UndecodableRecordError
 from headrace.inline.engine import InlineEngine
 from headrace.local.waiting import wait_for
 from headrace.metrics import Metrics
 from headrace.processors import BatchResponse, ChannelContext
 from headrace.processors.spark import SparkProcessor
+from headrace.spark.decode import Decode, Decoding
 from headrace.spark.sinks.delta import DeltaSink
 from headrace.spark.sinks.jsonl import JsonLinesSink
 from headrace.spark.sinks.noop import NoopSink
@@ -46,9 +48,12 @@ def opened() -> Iterator[Callable[..., SparkProcessor]]:
     made: list[SparkProcessor] = []
 
     def open_one(
-        sink: Sink[Any], reducer: ArrowReducer | str = offsets, seconds: float | None = None
+        sink: Sink[Any],
+        reducer: ArrowReducer | str = offsets,
+        seconds: float | None = None,
+        decode: Decode | None = None,
     ) -> SparkProcessor:
-        processor = SparkProcessor(InlineEngine(reducer, sink), job_timeout=seconds)
+        processor = SparkProcessor(InlineEngine(reducer, sink, decode), job_timeout=seconds)
         processor.open(ChannelContext("main", "group", Metrics()))
         made.append(processor)
         return processor
@@ -126,6 +131,43 @@ def test_a_reducer_that_hangs_is_told_of_and_left_behind(
 
 def _events(logs: list[Any], name: str) -> list[Any]:
     return [entry for entry in logs if entry["event"] == name]
+
+
+def test_undecodable_records_are_a_hot_matter(
+    opened: Callable[..., SparkProcessor], tmp_path: Path
+) -> None:
+    """A bad record fails its batch by name, until the channel is told to leave such out."""
+    chosen = {"type": "arrow", "reducer": "a:b", "decode": "json", "schema": "n INT"}
+    values = {"topics": ["t"], "group": "g", "sink": "noop"}
+    sink = DeltaSink(tmp_path / "table")
+    processor = opened(sink, numbers, decode=Decode(Decoding.JSON, "n INT"))
+    assignment = FakeAssignment()
+    batch = make_batch([b'{"n": 1}', b"rubbish", b'{"n": 3}'], assignment=assignment)
+    assert isinstance(processor.on_next_batch(batch).exception(PATIENCE), UndecodableRecordError)
+
+    processor.on_reconfigured(
+        ChannelConfig.model_validate({**values, "processor": {**chosen, "undecodable": "skip"}})
+    )
+
+    assert processor.on_next_batch(batch).result(PATIENCE) == ADVANCE
+    rows = DeltaTable(tmp_path / "table").to_pyarrow_table().to_pylist()
+    assert rows == [{"n": 1}, {"n": 3}]
+    skipped = processor.context.metrics.skipped.labels("main", "events", "undecodable")
+    assert skipped._value.get() == 1
+    assert processor.stored_offset(assignment) == 3
+
+
+def test_a_schema_that_cannot_be_read_ends_the_start() -> None:
+    """Nothing is opened then."""
+    engine = InlineEngine(numbers, NoopSink(), Decode(Decoding.JSON, "n"))
+    with pytest.raises(ConfigError, match="decode schema 'n' is not a list of columns"):
+        engine.open("main", lambda: None)
+
+
+def numbers(table: pa.Table, batch: MicroBatch) -> pa.Table:
+    """Return the decoded column."""
+    del batch
+    return table.select(["n"])
 
 
 def test_hot_values_are_taken_over(opened: Callable[..., SparkProcessor]) -> None:

@@ -5,12 +5,14 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.compute as pc
 import pytest
 
+from headrace.errors import UndecodableRecordError
 from headrace.testing import FakeRecord, LocalSpark, records_table, reduce_arrow
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from headrace.spark import MicroBatch
+    from headrace.testing.reducers import Given
 
 
 def sizes(table: pa.Table, batch: MicroBatch) -> pa.Table | None:
@@ -39,6 +41,16 @@ def test_an_arrow_reducer_is_tested_in_one_line() -> None:
     assert reduce_arrow(f"{__name__}:sizes", [b"ab"]) == [{"offset": 0, "size": 2}]
     assert reduce_arrow(sizes, [b"ab"], attempt=2) == []
     assert reduce_arrow(sizes, []) == []
+
+
+def test_an_arrow_reducer_gets_typed_columns() -> None:
+    """With a schema values are decoded as a channel of type arrow decodes them."""
+    records: list[Given] = [{"n": 1}, b"rubbish"]
+    with pytest.raises(UndecodableRecordError, match="offset 1"):
+        reduce_arrow(lambda table, _: table.select(["n"]), records, schema="n INT")
+    assert reduce_arrow(
+        lambda table, _: table.select(["n"]), records, schema="n INT", undecodable="skip"
+    ) == [{"n": 1}]
 
 
 def test_records_keep_what_is_theirs() -> None:

@@ -1,0 +1,146 @@
+"""Values in JSON into columns, without Spark, with the undecodable found one by one."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import json
+
+from headrace.errors import ConfigError, UndecodableRecordError
+from headrace.inline.ddl import parse_ddl
+from headrace.records import TopicPartition
+from headrace.spark.decode import KAFKA_COLUMN, Decode, Decoding, OnUndecodable
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+#: The record's own fields beside the value, as they stand in the one column.
+_META = ("key", "topic", "partition", "offset", "timestamp", "headers")
+
+#: Each value is read as the one field of an object, so that it can be neither none nor several.
+_BEFORE, _BETWEEN, _AFTER = b'{"v":', b'}\n{"v":', b"}"
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """What the reducer gets, and the offsets of what it does not, by partition."""
+
+    table: pa.Table
+    skipped: Mapping[TopicPartition, Sequence[int]] = field(default_factory=dict)
+
+
+class InlineDecoder:
+    """Applies a :class:`Decode` to the tables of micro-batches. Any thread.
+
+    Raises:
+        ConfigError: the schema is missing, cannot be read, or uses a reserved name.
+    """
+
+    def __init__(self, decode: Decode) -> None:
+        self._skips = decode.on_undecodable is OnUndecodable.SKIP
+        self._schema: pa.Schema | None = None
+        if decode.kind is Decoding.JSON:
+            if decode.schema is None:
+                raise ConfigError(["decode: json needs a schema, as in 'id LONG, name STRING'"])
+            self._schema = parse_ddl(decode.schema)
+            if KAFKA_COLUMN in self._schema.names:
+                raise ConfigError(
+                    [f"decode schema {decode.schema!r} uses the reserved name {KAFKA_COLUMN!r}"]
+                )
+
+    def apply(self, table: pa.Table) -> Decoded:
+        """Return the schema's columns and the record's own. A tombstone is a row of nulls.
+
+        Raises:
+            UndecodableRecordError: a value does not fit the schema, and is not to be skipped.
+        """
+        if self._schema is None:
+            return Decoded(table)
+        values = table.column("value").combine_chunks()
+        kind = pa.struct(list(self._schema))
+        rows, bad = _rows(values, kind)
+        if rows is not None:
+            return Decoded(_with_meta(rows, table))
+        if not self._skips:
+            raise _undecodable(table, bad[0])
+        kept = table.take(pa.array(sorted(set(range(table.num_rows)) - set(bad)), pa.int64()))
+        rows, _ = _rows(kept.column("value").combine_chunks(), kind)
+        assert rows is not None, "what is left was read by itself"
+        return Decoded(_with_meta(rows, kept), _offsets(table, bad))
+
+
+def _rows(values: pa.Array, kind: pa.DataType) -> tuple[pa.StructArray | None, list[int]]:
+    """Return the values as rows; or None, and the positions of those that are none."""
+    rows = _read(values, kind)
+    if rows is not None:
+        return rows, []
+    if len(values) == 1:
+        return None, [0]
+    half = len(values) // 2
+    _, first = _rows(values.slice(0, half), kind)
+    _, second = _rows(values.slice(half), kind)
+    return None, [*first, *(half + position for position in second)]
+
+
+def _read(values: pa.Array, kind: pa.DataType) -> pa.StructArray | None:
+    """Return the values as rows, None where not every one is a row."""
+    if len(values) == 0:
+        return pa.array([], kind)
+    text = _BETWEEN.join([b"null" if value is None else value for value in values.to_pylist()])
+    text = _BEFORE + text + _AFTER
+    try:
+        read = json.read_json(
+            io.BytesIO(text),
+            read_options=json.ReadOptions(use_threads=False, block_size=len(text) + 1),
+            parse_options=json.ParseOptions(
+                explicit_schema=pa.schema([("v", _as_read(kind))]),
+                newlines_in_values=True,
+                unexpected_field_behavior="ignore",
+            ),
+        )
+        rows = read.column("v").combine_chunks().cast(kind)
+        rows.validate(full=True)  # the reader lets bytes pass that are no text, and long decimals
+    except pa.ArrowException:
+        return None
+    if len(rows) != len(values):
+        return None
+    is_no_object = pc.any(pc.and_(pc.is_valid(values), pc.is_null(rows))).as_py()
+    return None if is_no_object else rows
+
+
+def _as_read(kind: pa.DataType) -> pa.DataType:
+    """Return the type with dates as text, because the reader knows no dates."""
+    if pa.types.is_date(kind):
+        return pa.string()
+    if pa.types.is_struct(kind):
+        return pa.struct([each.with_type(_as_read(each.type)) for each in kind])
+    return pa.list_(_as_read(kind.value_type)) if pa.types.is_list(kind) else kind
+
+
+def _with_meta(rows: pa.StructArray, table: pa.Table) -> pa.Table:
+    own = [table.column(name).combine_chunks() for name in _META]
+    names: list[Any] = [each.name for each in rows.type]
+    meta = pa.StructArray.from_arrays(own, names=list(_META))
+    return pa.Table.from_arrays([*rows.flatten(), meta], names=[*names, KAFKA_COLUMN])
+
+
+def _undecodable(table: pa.Table, position: int) -> UndecodableRecordError:
+    ((partition, (offset,)),) = _offsets(table, [position]).items()
+    return UndecodableRecordError(
+        partition,
+        offset,
+        "the value does not fit the decode schema; mend the schema or the producer, or set the "
+        "channel to skip undecodable records",
+    )
+
+
+def _offsets(table: pa.Table, positions: Sequence[int]) -> dict[TopicPartition, list[int]]:
+    found: dict[TopicPartition, list[int]] = {}
+    rows = table.select(["topic", "partition", "offset"]).take(pa.array(positions, pa.int64()))
+    for row in rows.to_pylist():
+        found.setdefault(TopicPartition(row["topic"], row["partition"]), []).append(row["offset"])
+    return found

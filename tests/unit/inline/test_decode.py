@@ -1,0 +1,143 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from headrace.errors import ConfigError, UndecodableRecordError
+from headrace.inline.ddl import parse_ddl
+from headrace.inline.decode import InlineDecoder
+from headrace.records import TopicPartition
+from headrace.spark.decode import Decode, Decoding, OnUndecodable
+from headrace.testing import FakeRecord, records_table
+
+if TYPE_CHECKING:
+    from headrace.inline.decode import Decoded
+
+
+def decoded(schema: str, *values: bytes | None, skip: bool = False) -> Decoded:
+    """Decode values of partition 0."""
+    how = OnUndecodable.SKIP if skip else OnUndecodable.FAIL
+    return InlineDecoder(Decode(Decoding.JSON, schema, how)).apply(records_table(values))
+
+
+@pytest.mark.parametrize(
+    ("ddl", "columns"),
+    [
+        ("id BIGINT, name STRING", [("id", pa.int64()), ("name", pa.string())]),
+        ("a: int", [("a", pa.int32())]),
+        ("`a b` Double , c DECIMAL(10,2)", [("a b", pa.float64()), ("c", pa.decimal128(10, 2))]),
+        ("a DECIMAL, b DEC(5)", [("a", pa.decimal128(10, 0)), ("b", pa.decimal128(5, 0))]),
+        ("t TIMESTAMP, d DATE", [("t", pa.timestamp("us", tz="UTC")), ("d", pa.date32())]),
+        (
+            "s STRUCT<x: INT, l: ARRAY<ARRAY<STRING>>>",
+            [("s", pa.struct([("x", pa.int32()), ("l", pa.list_(pa.list_(pa.string())))]))],
+        ),
+    ],
+)
+def test_columns_are_read_as_spark_reads_them(ddl: str, columns: list[tuple[str, Any]]) -> None:
+    """Names, types and what is inside of them, in any case."""
+    assert parse_ddl(ddl) == pa.schema(columns)
+
+
+@pytest.mark.parametrize(
+    ("ddl", "told"),
+    [
+        ("", "a column's name is expected in place of the end"),
+        ("a", "a type is expected in place of the end"),
+        ("a INT,", "a column's name"),
+        ("a INT b INT", "'b' is not expected"),
+        ("a INTT", "INTT is not a type that is read from JSON; there are BOOLEAN"),
+        ("a MAP<STRING, INT>", "MAP is not a type"),
+        ("a ARRAY<INT", "'>' is missing"),
+        ("a DECIMAL(x)", "'x' is no number"),
+        ("a DECIMAL(40)", "no such digits"),
+        ("a INT, a INT", "'a' is there twice"),
+        ("a INT; b", "'; b' is not understood"),
+    ],
+)
+def test_what_is_no_list_of_columns_says_why(ddl: str, told: str) -> None:
+    """The message has the schema, and what is wrong in it."""
+    with pytest.raises(ConfigError) as raised:
+        parse_ddl(ddl)
+    assert f"decode schema {ddl!r} is not a list of columns" in str(raised.value)
+    assert told in str(raised.value)
+
+
+def test_a_reserved_name_is_refused() -> None:
+    """The record's own fields need their place, and a schema has to be given."""
+    for schema, told in [("_kafka INT", "reserved name '_kafka'"), (None, "needs a schema")]:
+        with pytest.raises(ConfigError, match=told):
+            InlineDecoder(Decode(Decoding.JSON, schema))
+
+
+def test_values_become_columns_beside_the_records_own() -> None:
+    """Types are the schema's, fields that it does not name are passed over, a tombstone is null."""
+    schema = "n INT, at TIMESTAMP, day DATE, cost DECIMAL(5,2), s STRUCT<days: ARRAY<DATE>>"
+    whole = (
+        b'{"n": 1, "at": "2013-01-02T03:04:05.678+01:00", "day": "2013-01-02", "cost": 1.5,\n'
+        b' "s": {"days": ["2013-01-03"]}, "more": [1, {"a": 2}]}'
+    )
+
+    table = decoded(schema, whole, None, b"{}").table
+
+    assert table.column_names == ["n", "at", "day", "cost", "s", "_kafka"]
+    assert table.schema.field("day").type == pa.date32()
+    first, tombstone, empty = table.to_pylist()
+    assert (first["n"], str(first["cost"]), first["s"]["days"][0].day) == (1, "1.50", 3)
+    assert first["at"].isoformat() == "2013-01-02T02:04:05.678000+00:00"
+    assert [tombstone[name] for name in table.column_names[:-1]] == [None] * 5
+    assert (empty["n"], empty["_kafka"]["offset"]) == (None, 2)
+    assert set(first["_kafka"]) == {"key", "topic", "partition", "offset", "timestamp", "headers"}
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        b"",
+        b"rubbish",
+        b"null",
+        b"[1]",
+        b"1",
+        b'{"n": "1"}',
+        b'{"n": 1.5}',
+        b'{"n": 3000000000}',
+        b'{"n": 1} {"n": 2}',
+        b'{"n": 1}}\n{"v":{"n": 2}',
+        b'{"s": "\xff"}',
+        b'{"day": "tomorrow"}',
+        b'{"n": 1',
+        b'{"c": 1000}',
+    ],
+)
+def test_a_record_that_does_not_fit_is_named_or_left_out(bad: bytes) -> None:
+    """Whatever is wrong with a value, its neighbours keep their rows and their offsets."""
+    schema = "n INT, s STRING, day DATE, c DECIMAL(5,2)"
+    values = [b'{"n": 1}', b"{}", bad, b'{"n": 4}', None]
+    with pytest.raises(UndecodableRecordError, match="record at offset 2: the value does not fit"):
+        decoded(schema, *values)
+
+    found = decoded(schema, *values, skip=True)
+
+    rows = [(row["_kafka"]["offset"], row["n"]) for row in found.table.to_pylist()]
+    assert rows == [(0, 1), (1, None), (3, 4), (4, None)]
+    assert found.skipped == {TopicPartition("events", 0): [2]}
+
+
+def test_bad_records_are_told_by_partition() -> None:
+    """Several of several partitions are all left out, also where nothing else is."""
+    table = records_table([FakeRecord(partition_=p, value_=b"x") for p in (0, 1, 0)])
+    how = Decode(Decoding.JSON, "n INT", OnUndecodable.SKIP)
+
+    found = InlineDecoder(how).apply(table)
+
+    assert found.table.num_rows == 0
+    assert found.table.schema.field("n").type == pa.int32()
+    assert found.skipped == {TopicPartition("events", 0): [0, 1], TopicPartition("events", 1): [0]}
+
+
+def test_without_decoding_the_table_is_as_it_was() -> None:
+    """The reducer sees bytes."""
+    table = records_table([b"x"])
+    assert InlineDecoder(Decode()).apply(table).table is table
