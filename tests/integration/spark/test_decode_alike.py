@@ -52,4 +52,6 @@ def test_values_are_decoded_alike_with_spark_and_without(spark_runtime: SparkRun
     spark = rehearse(spark_runtime.session, lambda df, _: df, table, decode)
 
     assert inline.skipped == spark.skipped
+    assert inline.rows is not None
+    assert spark.rows is not None
     assert inline.rows.to_pylist() == spark.rows.to_pylist()
