@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import typer
+from pydantic import ValidationError
 from rich.console import Console
 
 from headrace import config
@@ -70,12 +71,17 @@ class _FailedError(Exception):
 
 def reduce(wanted: Wanted, source: str, *, rows: int, as_json: bool) -> int:
     """Try the reducer, print the rows, and return the exit code."""
+    settings = None
+    if wanted.config is not None:
+        try:
+            settings = config.load(wanted.config)
+        except ConfigError as error:
+            report(wanted.config, error)
+            return EXIT_CONFIG
     try:
-        table, found = _reduced(wanted, source)
-    except ConfigError as error:
-        report(wanted.config or Path("--bootstrap-servers"), error)
-        return EXIT_CONFIG
-    except (RequestError, ImportPathError) as error:
+        table, found = _reduced(wanted, settings, source)
+        _print(table, found, rows=rows, as_json=as_json)
+    except (ConfigError, RequestError, ImportPathError) as error:
         typer.echo(str(error), err=True)
         return EXIT_CONFIG
     except _FailedError as failure:
@@ -84,12 +90,12 @@ def reduce(wanted: Wanted, source: str, *, rows: int, as_json: bool) -> int:
     except HeadraceError as error:
         typer.echo(str(error), err=True)
         return EXIT_FAILED
-    _print(table, found, rows=rows, as_json=as_json)
     return 0
 
 
-def _reduced(wanted: Wanted, source: str) -> tuple[pa.Table, Rehearsed]:
-    settings = None if wanted.config is None else config.load(wanted.config)
+def _reduced(
+    wanted: Wanted, settings: config.Config | None, source: str
+) -> tuple[pa.Table, Rehearsed]:
     logging = config.LoggingConfig() if settings is None else settings.logging
     configure_logging(logging.model_copy(update={"level": "warning"}))
     folders = [] if settings is None else list(settings.python_path)
@@ -105,7 +111,7 @@ def _records(source: str, settings: config.Config | None, servers: str | None) -
     if wanted is None:
         return read_file(Path(source))
     if servers is not None:
-        kafka = config.KafkaConfig.model_validate({"bootstrap_servers": servers})
+        kafka = _kafka(servers)
     elif settings is not None:
         kafka = settings.kafka
     else:
@@ -113,6 +119,13 @@ def _records(source: str, settings: config.Config | None, servers: str | None) -
             [f"{source} is a range of a topic; say where, with --config or --bootstrap-servers"]
         )
     return read_range(wanted, client_properties(kafka))
+
+
+def _kafka(servers: str) -> config.KafkaConfig:
+    try:
+        return config.KafkaConfig.model_validate({"bootstrap_servers": servers})
+    except ValidationError as error:
+        raise RequestError([f"--bootstrap-servers {servers}: it is not HOST:PORT"]) from error
 
 
 def _runner(processor: Reducing, settings: config.Config | None) -> Callable[[pa.Table], Rehearsed]:

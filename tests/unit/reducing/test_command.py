@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from typer.testing import Result
 
 _CODE = """
+import pyarrow as pa
 import pyarrow.compute as pc
 
 
@@ -34,6 +35,10 @@ def broken(table, batch):
 
 def helper(table):
     raise ValueError("half a thought")
+
+
+def waits(table, batch):
+    return pa.table({"wait": pa.array([1], pa.duration("s"))})
 
 
 def single(table):
@@ -134,6 +139,13 @@ def test_what_the_reducer_raises_is_shown_with_its_own_lines(run: Callable[..., 
             "nowhere.jsonl cannot be read",
         ),
         (
+            [
+                *("--reducer", f"{MODULE}:longest", "--type", "arrow"),
+                *("--input", "t:0:0-5", "--bootstrap-servers", "a b"),
+            ],
+            "--bootstrap-servers a b: it is not HOST:PORT",
+        ),
+        (
             ["--reducer", f"{MODULE}:longest", "--type", "arrow", "--input", "t:0:0-5"],
             "--config or --bootstrap-servers",
         ),
@@ -146,6 +158,13 @@ def test_what_cannot_be_used_is_said(
     done = run(*arguments)
     assert done.exit_code == 2, done.output
     assert told in done.stderr
+
+
+def test_rows_that_json_cannot_hold_are_named(run: Callable[..., Result]) -> None:
+    """A column without a spelling in JSON ends with 1 and its name."""
+    done = run(*ARROW, "--reducer", f"{MODULE}:waits", "--json")
+    assert done.exit_code == 1
+    assert "column 'wait' is of type duration[s]" in done.stderr
 
 
 def test_a_bad_configuration_is_reported(run: Callable[..., Result], tmp_path: Path) -> None:
