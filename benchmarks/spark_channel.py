@@ -47,7 +47,7 @@ class SparkChannel:
         config = _in_group(self._configs[request["config"]], request["group"])
         reducers.reset(counting=request["counting"])
         processor = build_processor(
-            config.channels["bench"], lambda: self._runtime, config.instance_id
+            config.channels["bench"], lambda: self._runtime, config.instance_id, config.kafka
         )
         controller = KafkaController(config, processors={"bench": processor})
         expected = sum(request["ends"].values())

@@ -114,6 +114,18 @@ class RetryableError(HeadraceError):
     """
 
 
+class FencedError(RetryableError):
+    """A sink refuses this member for good: it was shut out, and has to join its group anew.
+
+    Raised where nothing can be stored any more in this stay in the group. Not a failure of the
+    batch.
+    """
+
+
+class ResultRefusedError(HeadraceError):
+    """A record of a result can never be produced: too large, or for what does not exist."""
+
+
 # --- the process cannot go on; a supervisor should start it afresh ------------------------------
 
 

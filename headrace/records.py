@@ -81,6 +81,21 @@ class Record(Protocol):
     def __len__(self) -> int: ...
 
 
+class ResultRecord(NamedTuple):
+    """A record that is to be produced: one row of a result.
+
+    ``partition`` None leaves it to the partitioner, by the key; ``timestamp`` is in milliseconds
+    since the Unix epoch, None for the time at which it is produced.
+    """
+
+    topic: str
+    value: bytes | None
+    key: bytes | None = None
+    headers: list[tuple[str, bytes | None]] | None = None
+    partition: int | None = None
+    timestamp: int | None = None
+
+
 class Assignment(Protocol):
     """One member's hold on one partition, from ``on_assigned`` to its end.
 
@@ -101,6 +116,11 @@ class Assignment(Protocol):
     @property
     def epoch(self) -> int:
         """The claim's epoch: it rises with every change of ownership."""
+        ...
+
+    @property
+    def transactional_id(self) -> str | None:
+        """The producer that the claim names for this member; shut out by the next owner."""
         ...
 
     @property

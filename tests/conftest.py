@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 _TESTS = Path(__file__).parent
 
+pytest.register_assert_rewrite("headrace.testing.sinks")
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark each test of the upper rings with its ring's name."""

@@ -11,10 +11,12 @@ import structlog
 from headrace.channel.answers import Effect, Standing, effect_of
 from headrace.channel.callbacks import WorkerAbandoned
 from headrace.channel.partition import Outstanding
+from headrace.channel.states import Ending
 from headrace.channel.unread import is_gone, plan_anew
 from headrace.errors import (
     BatchCancelledError,
     BatchTimeoutError,
+    FencedError,
     InvalidResponseError,
     OwnershipLostError,
     SinkConflictError,
@@ -123,6 +125,8 @@ class Delivery:
         except SinkConflictError:
             owned.attempts += 1
             effect = self._resynchronise(owned, item)
+        except FencedError as error:
+            effect = self._join_anew(owned, item, error)
         self._go_on(owned, effect, item, [item.cut])
 
     def expire(self, owned: OwnedPartition) -> None:
@@ -143,7 +147,10 @@ class Delivery:
         retained = [item.cut, *owned.withdraw()]
         no_failure = isinstance(error, _NOT_FAILURES)
         gone = not no_failure and is_gone(self._parts, owned, item.cut)
-        if no_failure or gone:
+        if isinstance(error, FencedError):
+            self._over(item.batch, "withdrawn")
+            effect = self._join_anew(owned, item, error)
+        elif no_failure or gone:
             self._over(item.batch, "withdrawn")
             effect = self._again(item, self._parts.backoff.seconds(1))
         else:
@@ -183,6 +190,22 @@ class Delivery:
             return self._parts.policy.decide(owned, item, error)
         except SinkConflictError:
             return self._resynchronise(owned, item)
+        except FencedError as fenced:
+            return self._join_anew(owned, item, fenced)
+
+    def _join_anew(self, owned: OwnedPartition, item: Outstanding, error: FencedError) -> Effect:
+        """Lose the partition, and have the member join anew: the sink refuses its stay."""
+        log.warning(
+            "sink_fenced",
+            channel=self._parts.name,
+            topic=owned.partition.topic,
+            partition=owned.partition.partition,
+            epoch=owned.epoch,
+            error=str(error),
+        )
+        owned.end(Ending.LOST)
+        self._parts.coordinator.rejoin(owned.claim)
+        return self._again(item, 0.0)
 
     def _resynchronise(self, owned: OwnedPartition, item: Outstanding) -> Effect:
         """Go on where the sink stands, because its stored offset is the truth."""

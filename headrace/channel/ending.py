@@ -8,6 +8,7 @@ import structlog
 
 from headrace.channel.committer import COMMIT_TIMEOUT
 from headrace.channel.news import Committed, EpochRaised, Trouble
+from headrace.channel.offset_stores import sink_is_fenced
 from headrace.channel.states import Ending, PartitionState
 
 if TYPE_CHECKING:
@@ -111,8 +112,18 @@ class Endings:
     def _finish(self, owned: OwnedPartition) -> None:
         self._drop(owned)
         owned.become(PartitionState.TERMINATED)
-        self._log("partition_released", owned, committed=owned.committed)
-        self._parts.coordinator.released(owned.claim, clean=True)
+        under_way = self._may_still_store(owned)
+        self._log("partition_released", owned, committed=owned.committed, clean=not under_way)
+        self._parts.coordinator.released(owned.claim, clean=not under_way)
+
+    def _may_still_store(self, owned: OwnedPartition) -> bool:
+        """Whether a batch that was withdrawn is just being stored, so that we are to be shut out.
+
+        With it goes what this member does for other partitions; without it the next owner could
+        read the sink's offset before that batch, and store it again.
+        """
+        processor = self._parts.callbacks.processor
+        return sink_is_fenced(self._parts.config) and processor.may_still_store(owned)
 
     def _give_up(self, owned: OwnedPartition) -> None:
         """The last commit is not stored in time: the next owner must know that."""

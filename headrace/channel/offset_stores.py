@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from headrace.channel.moved_offsets import MovedOffsets
-from headrace.config import KafkaOffsetsConfig, ZooKeeperOffsetsConfig
+from headrace.config import KafkaOffsetsConfig, KafkaSinkConfig, ZooKeeperOffsetsConfig
 from headrace.coordinators.offset_nodes import ZooKeeperOffsetStore
 from headrace.kafka import KafkaOffsetStore, TransactionalOffsetStore
 
@@ -47,9 +47,21 @@ def arranged(
 
 
 def transactional_prefix(channel: ChannelConfig, member: str) -> str | None:
-    """Return how the ids of a member's producers begin; None where it commits without one."""
+    """Return how the ids of a member's producers begin; None where it has none.
+
+    It has one for its offsets or for its results; the configuration refuses both.
+    """
     match channel.offsets:
         case KafkaOffsetsConfig(fencing="transactions"):
-            return f"headrace.{channel.group}.{member}"
-        case _:
+            pass
+        case _ if not sink_is_fenced(channel):
             return None
+    return f"headrace.{channel.group}.{member}"
+
+
+def sink_is_fenced(channel: ChannelConfig) -> bool:
+    """Whether the next owner has to shut out what a former one still writes to the sink.
+
+    Other sinks refuse it by the offsets they keep, or take it twice.
+    """
+    return isinstance(channel.sink, KafkaSinkConfig)

@@ -108,6 +108,11 @@ class OwnedPartition:
         return self.claim.epoch
 
     @property
+    def transactional_id(self) -> str | None:
+        """The producer that the claim names for this member."""
+        return self.claim.transactional_id
+
+    @property
     def position(self) -> int:
         """The next offset to deliver."""
         try:

@@ -9,7 +9,7 @@ import structlog
 from headrace.channel.answers import Effect
 from headrace.channel.blame import Blame, blame_of
 from headrace.channel.suspects import divided, names_one_of
-from headrace.errors import DeadLetterLimitError, SinkConflictError
+from headrace.errors import DeadLetterLimitError, FencedError, SinkConflictError
 from headrace.kafka.ports import DeadLetterError
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ class FailurePolicy:
 
         Raises:
             SinkConflictError: the batch was to be given up, and the sink stands elsewhere.
+            FencedError: the batch was to be given up, and the sink refuses this member.
         """
         policy, given_up = self._settings.config.on_error.policy, self._given_up(owned, item, error)
         if policy == "stop" and given_up:
@@ -78,11 +79,12 @@ class FailurePolicy:
 
         Raises:
             SinkConflictError: the sink does not stand where the batch begins.
+            FencedError: the sink refuses this member.
         """
         processor = self._callbacks.processor
         try:
             self._callbacks.call(owned, lambda: processor.pass_over(item.batch))
-        except SinkConflictError:
+        except (SinkConflictError, FencedError):
             raise
         except Exception as error:
             log.exception("pass_over_failed", channel=self._channel, error=str(error))

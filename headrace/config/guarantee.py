@@ -12,12 +12,27 @@ from headrace.config.model.processor import (
     SimpleProcessorConfig,
     SparkProcessorConfig,
 )
-from headrace.config.model.sink import DeltaSinkConfig, SqlSinkConfig
+from headrace.config.model.sink import DeltaSinkConfig, KafkaSinkConfig, SqlSinkConfig
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from headrace.config.model.channel import ChannelConfig
+
+
+#: The sinks that are exactly once, and why.
+_ONCE = {
+    DeltaSinkConfig: (
+        "the Delta table takes rows and offsets in one transaction and refuses repetitions"
+    ),
+    SqlSinkConfig: (
+        "the database takes rows and offsets in one transaction and refuses repetitions"
+    ),
+    KafkaSinkConfig: (
+        "the brokers take records and offsets in one transaction, as readers with "
+        "isolation.level=read_committed see"
+    ),
+}
 
 
 class Delivery(Enum):
@@ -67,16 +82,9 @@ def _base(channel: ChannelConfig) -> tuple[Delivery, str]:
             Delivery.AT_LEAST_ONCE,
             "offsets are committed after the function returns, so it may see records again",
         )
-    if isinstance(sink, DeltaSinkConfig):
-        return (
-            Delivery.EXACTLY_ONCE,
-            "the Delta table takes rows and offsets in one transaction and refuses repetitions",
-        )
-    if isinstance(sink, SqlSinkConfig):
-        return (
-            Delivery.EXACTLY_ONCE,
-            "the database takes rows and offsets in one transaction and refuses repetitions",
-        )
+    for kind, reason in _ONCE.items():
+        if isinstance(sink, kind):
+            return Delivery.EXACTLY_ONCE, reason
     name = "" if sink is None else f"{sink.type} "
     return (
         Delivery.AT_LEAST_ONCE,

@@ -7,8 +7,9 @@ import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from headrace.config import KafkaOffsetsConfig, ZooKeeperOffsetsConfig
+from headrace.config import KafkaOffsetsConfig, KafkaSinkConfig, ZooKeeperOffsetsConfig
 from headrace.config.subscription import is_pattern
+from headrace.kafka.results import sink_group
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,12 +52,24 @@ def _of_channel(channel: ChannelConfig) -> Iterator[Acl]:
             yield Acl("topic", entry, ("Read",))
     if channel.on_error.dead_letter is not None:
         yield Acl("topic", channel.on_error.dead_letter.topic, ("Write",))
+    if isinstance(channel.sink, KafkaSinkConfig):
+        yield from _of_sink(channel.group, channel.sink.topic)
     only_looks = isinstance(channel.offsets, ZooKeeperOffsetsConfig)
     yield Acl("group", channel.group, ("Describe" if only_looks else "Read",))
     match channel.offsets:
         case KafkaOffsetsConfig(fencing="transactions"):
-            name = f"headrace.{channel.group}."
-            yield Acl("transactional-id", name, ("Write",), prefixed=True)
+            yield _transactions(channel.group)
+
+
+def _of_sink(group: str, topic: str | None) -> Iterator[Acl]:
+    """Yield what the Kafka sink takes; without a topic the rows name theirs."""
+    yield Acl("topic", topic or "*", ("Write",))
+    yield Acl("group", sink_group(group), ("Read",))
+    yield _transactions(group)
+
+
+def _transactions(group: str) -> Acl:
+    return Acl("transactional-id", f"headrace.{group}.", ("Write",), prefixed=True)
 
 
 def literal_beginning(pattern: str) -> str:

@@ -85,7 +85,7 @@ class Lookout:
     def _keeping(self, name: str) -> Keeping:
         if name not in self._keepings:
             channel = self._config.channels[name]
-            self._keepings[name] = keeping_of(channel, self._config.python_path)
+            self._keepings[name] = keeping_of(channel, self._config.python_path, self._config.kafka)
         return self._keepings[name]
 
     def _reader(self, name: str, keeping: Keeping) -> Reader:

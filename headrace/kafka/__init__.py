@@ -5,6 +5,7 @@ from __future__ import annotations
 from headrace.kafka.catalog import KafkaTopicCatalog
 from headrace.kafka.offsets import KafkaOffsetStore
 from headrace.kafka.ranges import KafkaRangeSource
+from headrace.kafka.results import KafkaResults
 from headrace.kafka.source import KafkaRecordSource
 from headrace.kafka.transactional import TransactionalOffsetStore
 
@@ -12,6 +13,7 @@ __all__ = [
     "KafkaOffsetStore",
     "KafkaRangeSource",
     "KafkaRecordSource",
+    "KafkaResults",
     "KafkaTopicCatalog",
     "TransactionalOffsetStore",
 ]

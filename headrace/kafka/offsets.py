@@ -37,16 +37,21 @@ class KafkaOffsetStore:
 
     Kafka takes commits from every client that assigns partitions to itself. A former owner's is
     known by the epoch in its metadata, and is mended by the owner; see ``channel.offset_guard``.
+
+    ``quiet``: the client has nothing to say between two requests, so that it need not be served.
     """
 
-    def __init__(self, client_properties: Mapping[str, Any], group: str) -> None:
+    def __init__(
+        self, client_properties: Mapping[str, Any], group: str, *, quiet: bool = False
+    ) -> None:
         self._group = group
         self._properties = dict(client_properties)
         self._answers: list[tuple[object, list[ClientPartition]]] = []
         self._unanswered = 0
+        said = properties.silent if quiet else properties.base
         self._consumer = open_consumer(
             {
-                **properties.consumer(properties.base(client_properties), group),
+                **properties.consumer(said(client_properties), group),
                 "on_commit": lambda error, offsets: self._answers.append((error, offsets)),
             }
         )

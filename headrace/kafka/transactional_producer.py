@@ -1,4 +1,4 @@
-"""The transactional producer through which a member commits offsets during one stay in a group."""
+"""The transactional producer through which a member commits during one stay in a group."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from headrace.clock import Deadline
+from headrace.errors import HeadraceError
 from headrace.kafka import properties
 from headrace.kafka.ports import Failure, Refusal
 from headrace.records import TopicPartition
@@ -39,6 +40,7 @@ SETTLE_TIMEOUT = 5.0
 #: Seconds that brokers which answer take for it; the next commit would find the producer busy.
 _MOMENT = 0.2
 
+_BUSY = "the producer is still busy with an earlier commit"
 _SHUT_OUT = "the brokers shut out our transactional producer"
 
 
@@ -56,16 +58,23 @@ class _Phase(Enum):
 
 
 class TransactionalProducer:
-    """The producer of one stay in a group. Used by the committer's thread; ``undecided`` by any.
+    """The producer of one stay in a group. Used by one thread at a time; ``undecided`` by any.
 
     Its calls run on a thread of their own, one commit at a time: the client does not heed every
     time-out, and after some outages a call never comes back.
 
     ``undecided`` are the partitions whose offsets may be stored yet, or not: the last transaction
-    that has them is still under way, or its end has no answer.
+    that has them is still under way, or its end has no answer. ``quiet``: it need not be served.
     """
 
-    def __init__(self, client_properties: Mapping[str, Any], transactional_id: str) -> None:
+    def __init__(
+        self,
+        client_properties: Mapping[str, Any],
+        transactional_id: str,
+        *,
+        timeout_ms: int = TRANSACTION_TIMEOUT_MS,
+        quiet: bool = False,
+    ) -> None:
         self.transactional_id = transactional_id
         self.undecided: frozenset[TopicPartition] = frozenset()
         self._phase = _Phase.NEW
@@ -75,20 +84,43 @@ class TransactionalProducer:
         self._producer = Producer(
             {
                 "socket.timeout.ms": SOCKET_TIMEOUT_MS,
-                **properties.base(client_properties),
+                **(properties.silent if quiet else properties.base)(client_properties),
                 "transactional.id": transactional_id,
-                "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
+                "transaction.timeout.ms": timeout_ms,
             }
         )
 
     def commit(
-        self, entries: list[ClientPartition], group: object, deadline: Deadline
+        self,
+        entries: list[ClientPartition],
+        group: object,
+        deadline: Deadline,
+        produce: Callable[[Producer, Deadline], None] | None = None,
     ) -> Failure | None:
-        """Store offsets, after what an earlier call left undecided; None if they are stored."""
+        """Store offsets, after what an earlier call left undecided; None if they are stored.
+
+        ``produce`` hands the client what else the transaction is to have. Whatever it raises of
+        ours or the client's is the failure.
+        """
         if self.busy_for(deadline.clock) > 0:
-            return Failure("the producer is still busy with an earlier commit")
+            return Failure(_BUSY)
         self.undecided |= _partitions(entries)
-        call = self._begin(partial(self._transact, entries, group, deadline), deadline.clock)
+        transact = partial(self._transact, entries, group, deadline, produce)
+        return self._finish(transact, deadline)
+
+    def conclude(self, deadline: Deadline) -> Failure | None:
+        """Be ready for a transaction: begin as a producer, or decide what is undecided. Blocks.
+
+        None: nothing of this producer's is under way any more.
+        """
+        if self.busy_for(deadline.clock) > 0:
+            return Failure(_BUSY)
+        if self._phase is _Phase.READY:
+            return None
+        return self._finish(partial(self._settle, deadline), deadline)
+
+    def _finish(self, work: Callable[[], None], deadline: Deadline) -> Failure | None:
+        call = self._begin(work, deadline.clock)
         call.join(deadline.remaining)
         if call.is_alive():
             return Failure("no answer to the transaction in time")
@@ -119,18 +151,29 @@ class TransactionalProducer:
     # --- on the thread of a call ------------------------------------------------------------
 
     def _run(self, work: Callable[[], None]) -> None:
+        self._outcome = Failure("the call ended without an outcome")
         try:
             work()
         except KafkaException as error:
             self._outcome = self._failed(error.args[0])
+        except HeadraceError as error:
+            self._outcome = Failure(str(error))
         else:
             self._outcome = None
 
-    def _transact(self, entries: list[ClientPartition], group: object, deadline: Deadline) -> None:
+    def _transact(
+        self,
+        entries: list[ClientPartition],
+        group: object,
+        deadline: Deadline,
+        produce: Callable[[Producer, Deadline], None] | None,
+    ) -> None:
         self._settle(deadline)
         self.undecided = _partitions(entries)
         self._producer.begin_transaction()
         self._phase = _Phase.OPEN
+        if produce is not None:
+            produce(self._producer, deadline)
         self._producer.send_offsets_to_transaction(entries, group, _left(deadline))
         self._phase = _Phase.COMMITTING
         self._producer.commit_transaction(_left(deadline))

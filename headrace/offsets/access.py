@@ -44,7 +44,7 @@ def access(config: Config, channel: ChannelConfig) -> Iterator[Access]:
         ConfigError: something named in the configuration cannot be used.
         StartError: the processor cannot be imported, or ZooKeeper does not answer.
     """
-    keeping = keeping_of(channel, config.python_path)
+    keeping = keeping_of(channel, config.python_path, config.kafka)
     properties = client_properties(config.kafka)
     catalog = KafkaTopicCatalog(properties, channel.group)
     with ExitStack() as stack:

@@ -28,7 +28,9 @@ class Keeping:
     out_of_reach: str | None = None
 
 
-def keeping_of(channel: config.ChannelConfig, python_path: Iterable[Path]) -> Keeping:
+def keeping_of(
+    channel: config.ChannelConfig, python_path: Iterable[Path], kafka: config.KafkaConfig
+) -> Keeping:
     """Find out what keeps offsets for a channel. A custom processor is imported and built for it.
 
     Raises:
@@ -37,16 +39,15 @@ def keeping_of(channel: config.ChannelConfig, python_path: Iterable[Path]) -> Ke
     """
     match channel.processor:
         case config.SparkProcessorConfig() | config.ArrowProcessorConfig():
-            from headrace.spark.factory import build_sink  # noqa: PLC0415 - pyspark takes a second
+            from headrace.processors.sinks import open_sink  # noqa: PLC0415 - pyspark takes a second
 
-            assert channel.sink is not None, "the configuration demands a sink"
-            sink = build_sink(channel.sink, own_name())
+            sink = open_sink(channel, own_name(), kafka)
             return Keeping(keeper=sink if isinstance(sink, OffsetKeeper) else None)
         case config.CustomProcessorConfig(factory=factory):
             from headrace.processors.factory import build_processor  # noqa: PLC0415 - as above
 
             sys.path[:0] = [f for f in map(str, python_path) if f not in sys.path]
-            processor = build_processor(channel, _no_spark, own_name())
+            processor = build_processor(channel, _no_spark, own_name(), kafka)
             keeps = type(processor).stored_offset is not BatchProcessor.stored_offset
             return Keeping(out_of_reach=factory if keeps else None)
         case config.SimpleProcessorConfig():

@@ -169,6 +169,14 @@ class BatchProcessor(ABC):
         """Finish an orderly release: all batches are answered; the answer may still advance."""
         return None
 
+    def may_still_store(self, assignment: Assignment) -> bool:
+        """Whether something withdrawn of the partition may still take effect in the sink.
+
+        Asked after ``on_stream_termination``, where the next owner can shut this member out of the
+        sink by a transactional id; then it does. Must not block.
+        """
+        return False
+
     def on_partition_lost(self, assignment: Assignment) -> None:
         """Drop all state of the partition: nothing done for it can take effect any more."""
 

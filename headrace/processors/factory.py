@@ -16,9 +16,9 @@ from headrace.processors.simple import (
     SimpleKafkaProcessor,
     SimpleOptions,
 )
+from headrace.processors.sinks import open_sink
 from headrace.processors.spark import JOB_SHARE, SparkProcessor, decode, merge_limits
 from headrace.spark.engine import SparkEngine
-from headrace.spark.factory import build_sink
 from headrace.spark.in_workers import WorkerReducer
 from headrace.spark.inputs import ByReference, ByValue
 from headrace.spark.reducer import load_reducer
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from headrace.spark.inputs import Input
     from headrace.spark.reducer import Reducer
     from headrace.spark.runtime import SparkRuntime
+    from headrace.spark.sinks import Sink
 
 
 def build_processor(
@@ -40,18 +41,19 @@ def build_processor(
 ) -> BatchProcessor:
     """Build what ``channel.processor`` describes, for a member of this name.
 
-    ``spark`` is called only where it is needed. ``kafka`` is where Spark reads by reference.
+    ``spark`` is called only where it is needed. ``kafka`` is the cluster that is read.
 
     Raises:
         StartError: code that it names cannot be imported or has a wrong shape.
         ConfigError: the sink's path cannot be used, or Spark cannot be told how to reach Kafka.
     """
+    cluster = kafka or config.KafkaConfig()
     match channel.processor:
         case config.SparkProcessorConfig() as chosen:
-            source = _input(channel, kafka or config.KafkaConfig())
-            return _spark(channel, chosen, spark(), member, source)
+            sink = open_sink(channel, member, cluster)
+            return _spark(channel, chosen, spark(), sink, _input(channel, cluster))
         case config.ArrowProcessorConfig() as chosen:
-            return _arrow(channel, chosen, member)
+            return _arrow(channel, chosen, open_sink(channel, member, cluster))
         case config.SimpleProcessorConfig() as chosen:
             return _simple(channel, chosen)
         case config.CustomProcessorConfig() as chosen:
@@ -62,11 +64,9 @@ def _spark(
     channel: config.ChannelConfig,
     chosen: config.SparkProcessorConfig,
     runtime: SparkRuntime,
-    member: str,
+    sink: Sink[Any],
     source: Input,
 ) -> BatchProcessor:
-    assert channel.sink is not None, "the configuration demands a sink"
-    sink = build_sink(channel.sink, member)
     engine = SparkEngine(runtime, reducer_of(chosen), sink, decode(chosen), source)
     return SparkProcessor(
         engine, limits=merge_limits(channel), job_timeout=channel.batch_timeout * JOB_SHARE
@@ -80,11 +80,9 @@ def _input(channel: config.ChannelConfig, kafka: config.KafkaConfig) -> Input:
 
 
 def _arrow(
-    channel: config.ChannelConfig, chosen: config.ArrowProcessorConfig, member: str
+    channel: config.ChannelConfig, chosen: config.ArrowProcessorConfig, sink: Sink[Any]
 ) -> BatchProcessor:
-    assert channel.sink is not None, "the configuration demands a sink"
-    reducer = load_arrow_reducer(chosen.reducer)
-    engine = InlineEngine(reducer, build_sink(channel.sink, member), decode(chosen))
+    engine = InlineEngine(load_arrow_reducer(chosen.reducer), sink, decode(chosen))
     return SparkProcessor(
         engine, limits=merge_limits(channel), job_timeout=channel.batch_timeout * JOB_SHARE
     )

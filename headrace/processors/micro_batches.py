@@ -11,6 +11,7 @@ import structlog
 from headrace.errors import (
     BatchCancelledError,
     BatchTimeoutError,
+    FencedError,
     OwnershipLostError,
     RetryableError,
 )
@@ -180,7 +181,7 @@ class MicroBatchRunner:
 
     def _split(self, batches: list[PendingBatch], failure: BaseException) -> None:
         """Run each batch of a failed micro-batch alone; one that was alone has failed."""
-        if self._open.is_closed or len(batches) == 1:
+        if self._open.is_closed or len(batches) == 1 or isinstance(failure, FencedError):
             for pending in batches:
                 self._open.fail(pending, _as_answer(pending.batch, failure))
             return
@@ -277,9 +278,11 @@ def _span(micro_batch: MicroBatch, batches: list[PendingBatch]) -> Span:
 
 def commits_of(batches: Sequence[Batch]) -> list[PartitionCommit]:
     """Return what the sink has to store for the batches: one share for each partition."""
-    identities = {batch.partition: batch.assignment.identity for batch in batches}
+    held = {batch.partition: batch.assignment for batch in batches}
     return [
-        PartitionCommit(identities[key], key, part.start, part.next_offset)
+        PartitionCommit(
+            held[key].identity, key, part.start, part.next_offset, held[key].transactional_id
+        )
         for part in ranges_of(batches)
         for key in [part.topic_partition]
     ]

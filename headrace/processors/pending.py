@@ -170,6 +170,15 @@ class OpenBatches:
                 if any(pending.future is answer for pending in batches)
             ]
 
+    def is_in_job(self, assignment: Assignment) -> bool:
+        """Whether a running job has batches of an assignment, also withdrawn ones."""
+        with self._changed:
+            return any(
+                pending.batch.assignment is assignment
+                for batches in self._jobs.values()
+                for pending in batches
+            )
+
     def fail(self, pending: PendingBatch, error: BaseException) -> None:
         """Fail one batch, and withdraw what follows it in its partition."""
         batch = pending.batch

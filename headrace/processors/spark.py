@@ -139,6 +139,10 @@ class SparkProcessor(BatchProcessor):
         self._open.withdraw(assignment, "the partition was released")
         return None
 
+    def may_still_store(self, assignment: Assignment) -> bool:
+        """Whether a job with a batch of the partition is under way: its commit may have begun."""
+        return self._open.is_in_job(assignment)
+
     def on_partition_lost(self, assignment: Assignment) -> None:
         """Drop the partition's batches, and cancel a job that has some of them."""
         self._open.withdraw(assignment, "the partition was lost")
@@ -163,7 +167,13 @@ class SparkProcessor(BatchProcessor):
         """
         stored = self._engine.stored_offset(assignment.identity)
         if stored is not None and stored != offset:
-            move = OffsetMove(assignment.identity, assignment.partition, stored, offset)
+            move = OffsetMove(
+                assignment.identity,
+                assignment.partition,
+                stored,
+                offset,
+                assignment.transactional_id,
+            )
             self._engine.move_to(move, note)
 
     def close(self, deadline: Deadline) -> None:

@@ -55,6 +55,8 @@ def build_sink(section: config.SinkConfig, member: str) -> Sink[Any]:
             return ConsoleSink(rows=rows)
         case config.NoopSinkConfig():
             return NoopSink()
+        case config.KafkaSinkConfig():
+            raise AssertionError("headrace.processors.sinks builds it, with its clients")
         case config.FunctionSinkConfig():
             raise AssertionError("the configuration refuses a function for these processors")
 

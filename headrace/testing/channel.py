@@ -50,6 +50,7 @@ PATIENCE = 10.0
 def in_memory_channel(
     processor: BatchProcessor,
     broker: InMemoryBroker,
+    /,
     *,
     zookeeper: InMemoryZooKeeper | None = None,
     session: InMemorySession | None = None,

@@ -69,6 +69,7 @@ class FakeAssignment:
     committed: int | None = 0
     high_watermark: int | None = None
     current: bool = True
+    transactional_id: str | None = None
 
     def __post_init__(self) -> None:
         self.identity = self.identity or f"cluster/group/id/{self.partition}"

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from headrace.spark.sinks.contract import Sink
-    from tests.contracts.sinks import Row
+    from headrace.testing.sinks import Row
 
 
 class DeltaPlace:

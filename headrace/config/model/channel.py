@@ -31,7 +31,7 @@ from headrace.config.model.processor import (
     SimpleProcessorConfig,
     SparkProcessorConfig,
 )
-from headrace.config.model.sink import FITTING, SinkConfig
+from headrace.config.model.sink import FITTING, KafkaSinkConfig, SinkConfig
 from headrace.config.subscription import Subscription
 from headrace.config.wording import either
 
@@ -254,6 +254,20 @@ class ChannelConfig(Section):
                 ("on_error", "policy"),
                 "is dead_letter, which has no effect with no_duplication: what fails then is "
                 "committed already; leave one of them out",
+            )
+
+    def _kafka_sink_contradictions(self, sink: KafkaSinkConfig) -> Iterator[Contradiction]:
+        if sink.topic is not None and self.subscription.covers(sink.topic):
+            yield Contradiction(
+                ("sink", "topic"),
+                f"is {sink.topic}, which the channel reads, so that each result would come back; "
+                "name another topic",
+            )
+        if isinstance(self.offsets, KafkaOffsetsConfig) and self.offsets.fencing != "metadata":
+            yield Contradiction(
+                ("offsets", "fencing"),
+                f"is {self.offsets.fencing}, and a member has one transactional producer, which is "
+                "the Kafka sink's: what it stores counts at a start; leave it out",
             )
 
     def _static_contradictions(self) -> Iterator[Contradiction]:

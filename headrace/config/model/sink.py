@@ -11,7 +11,7 @@ from headrace.config.kinds.databases import DatabaseUrl, scheme_of
 from headrace.config.kinds.paths import LocalPath, PathOrUrl
 from headrace.config.kinds.scalars import Count, WholeNumber
 from headrace.config.kinds.secrets import SecretValue
-from headrace.config.kinds.text import Distinct, FreeText, ImportPath, SqlTable
+from headrace.config.kinds.text import Distinct, FreeText, ImportPath, SqlTable, Topic
 from headrace.config.kinds.units import Duration
 from headrace.config.model.base import Cold, Section
 
@@ -92,6 +92,16 @@ class SqlSinkConfig(Section):
             )
 
 
+class KafkaSinkConfig(Section):
+    """Records in the cluster that is read, in one transaction with the offsets they are of."""
+
+    type: Cold[Literal["kafka"]] = "kafka"
+    """This sink."""
+
+    topic: Cold[Topic | None] = None
+    """The topic that rows go to, which is there already; null: the column ``topic`` says it."""
+
+
 class JsonLinesSinkConfig(Section):
     """JSON lines in a file."""
 
@@ -132,6 +142,7 @@ class FunctionSinkConfig(Section):
 SinkConfig = Annotated[
     DeltaSinkConfig
     | SqlSinkConfig
+    | KafkaSinkConfig
     | JsonLinesSinkConfig
     | ConsoleSinkConfig
     | NoopSinkConfig
@@ -141,11 +152,11 @@ SinkConfig = Annotated[
 
 #: The types of sinks that fit each type of processor; a custom processor has its own.
 FITTING: dict[str, tuple[str, ...]] = {
-    "spark": ("delta", "sql", "jsonl", "console", "noop"),
-    "arrow": ("delta", "sql", "jsonl", "console", "noop"),
+    "spark": ("delta", "sql", "kafka", "jsonl", "console", "noop"),
+    "arrow": ("delta", "sql", "kafka", "jsonl", "console", "noop"),
     "simple": ("function",),
     "custom": (),
 }
 
 #: The sinks that keep offsets, by which a start goes.
-KEEPS_OFFSETS = (DeltaSinkConfig, SqlSinkConfig)
+KEEPS_OFFSETS = (DeltaSinkConfig, SqlSinkConfig, KafkaSinkConfig)

@@ -34,6 +34,8 @@ class PartitionCommit:
     """One partition's share of a commit: the sink goes from ``start`` to ``next_offset``.
 
     ``identity`` is what the sink stores the offset under: it names the data, not just the topic.
+    ``transactional_id`` is one for each stay of this member in the group, for sinks that have the
+    brokers shut out former owners; None where no claim names one.
 
     Raises:
         ValueError: the offset would not move, so that stored and not stored looked the same.
@@ -43,6 +45,7 @@ class PartitionCommit:
     partition: TopicPartition
     start: int
     next_offset: int
+    transactional_id: str | None = None
 
     def __post_init__(self) -> None:
         if self.next_offset <= self.start:
@@ -57,6 +60,7 @@ class OffsetMove:
     partition: TopicPartition
     start: int
     next_offset: int
+    transactional_id: str | None = None
 
 
 class CommitConflictError(RetryableError):
@@ -145,6 +149,7 @@ class Sink(Protocol[S]):
         Raises:
             CommitConflictError: a stored offset is neither absent nor the share's ``start``.
             RowsRefusedError: rows are at fault, so that the error policy may look for them.
+            FencedError: nothing can be stored in this stay in the group; the member joins anew.
             Exception: nothing was stored, or the sink cannot tell; a replay must be safe.
         """
         ...

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from headrace.clock import Deadline
 from headrace.local.jars import CONNECTOR, cached
-from headrace.spark.runtime import SparkRuntime
 from headrace.spark.settings import SparkSettings
+from headrace.testing.sinks import started_spark
 from tests.integration.spark.channels import Channel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from headrace.spark.reducer import Reducer
+    from headrace.spark.runtime import SparkRuntime
 
 #: Two tasks, so that chunks and shuffles are real; hardly any warm-up, so that tests start soon.
 SETTINGS = SparkSettings("local[2]", warm_up=1)
@@ -50,10 +50,8 @@ def _collected() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def spark_runtime() -> Iterator[SparkRuntime]:
     """A started runtime."""
-    runtime = SparkRuntime(with_connector(SETTINGS))
-    runtime.start()
-    yield runtime
-    runtime.stop(Deadline.after(30))
+    with started_spark(with_connector(SETTINGS)) as runtime:
+        yield runtime
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from deltalake import DeltaTable
 
 from headrace.spark.sinks.delta import DeltaSink
 from headrace.spark.sinks.staging import STAGING
-from tests.contracts.sinks import micro_batch, share
+from headrace.testing.sinks import micro_batch, share
 
 if TYPE_CHECKING:
     from pathlib import Path

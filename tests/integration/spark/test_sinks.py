@@ -11,8 +11,7 @@ from headrace.spark.sinks.console import ConsoleSink
 from headrace.spark.sinks.contract import Guarantee
 from headrace.spark.sinks.noop import NoopSink
 from headrace.spark.sinks.sql import WriteMode
-from tests.contracts.places import DeltaPlace, JsonLinesPlace, SqlPlace
-from tests.contracts.sinks import (
+from headrace.testing.sinks import (
     ROWS,
     ExactlyOnceContract,
     Place,
@@ -21,6 +20,7 @@ from tests.contracts.sinks import (
     micro_batch,
     share,
 )
+from tests.contracts.places import DeltaPlace, JsonLinesPlace, SqlPlace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -20,7 +20,7 @@ from headrace.spark.sinks.contract import CommitConflictError
 from headrace.spark.sinks.sql import SqlSink, WriteMode
 from headrace.spark.sinks.sql.database import _LIMITS
 from headrace.spark.sinks.sql.sink import StagedRows
-from tests.contracts.sinks import ExactlyOnceContract, Place, Row
+from headrace.testing.sinks import ExactlyOnceContract, Place, Row
 from tests.integration.spark import sql_processes
 from tests.postgres import PostgresServer, postgres_server
 from tests.unit.spark.sinks.sql_tables import share, staged_table, wrap_commit

@@ -13,6 +13,10 @@ DELTA = {"type": "delta", "path": "t"}
 DELTA_REASON = "the Delta table takes rows and offsets in one transaction and refuses repetitions"
 
 SQL = {"type": "sql", "url": "postgresql://u:p@h/d", "table": "t"}
+KAFKA_REASON = (
+    "the brokers take records and offsets in one transaction, as readers with "
+    "isolation.level=read_committed see"
+)
 SQL_REASON = "the database takes rows and offsets in one transaction and refuses repetitions"
 
 
@@ -32,6 +36,7 @@ SQL_REASON = "the database takes rows and offsets in one transaction and refuses
             ),
         ),
         ({"processor": SPARK, "sink": SQL}, f"exactly-once: {SQL_REASON}"),
+        ({"processor": SPARK, "sink": {"type": "kafka"}}, f"exactly-once: {KAFKA_REASON}"),
         *(
             (
                 {"processor": SPARK, "sink": sink},

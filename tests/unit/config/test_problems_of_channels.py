@@ -213,14 +213,14 @@ WORKERS = "a whole number from 1 to 256"
         (
             "sink: 5",
             (
-                "sink: *** is not a mapping with type: delta, sql, jsonl, console, noop or "
+                "sink: *** is not a mapping with type: delta, sql, kafka, jsonl, console, noop or "
                 "function or null"
             ),
         ),
         (
             "sink: consol",
             (
-                "sink.type: 'consol' is not delta, sql, jsonl, console, noop or function; "
+                "sink.type: 'consol' is not delta, sql, kafka, jsonl, console, noop or function; "
                 "did you mean console?"
             ),
         ),
@@ -234,7 +234,7 @@ WORKERS = "a whole number from 1 to 256"
         ),
         (
             "sink: {path: x}",
-            ("sink.type: is missing; give delta, sql, jsonl, console, noop or function"),
+            ("sink.type: is missing; give delta, sql, kafka, jsonl, console, noop or function"),
         ),
         (
             "sink: {type: delta, path: x, partition_by: [a, a]}",

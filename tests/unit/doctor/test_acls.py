@@ -46,6 +46,21 @@ def test_dead_letters_are_written(tmp_path: Path) -> None:
     assert acls[1] == Acl("topic", "flights.dead", ("Write",))
 
 
+def test_a_kafka_sink_writes_and_keeps_offsets(tmp_path: Path) -> None:
+    """It writes to its topic, or to any, and its offsets are in a group beside the channel's."""
+    spark = {"type": "spark", "reducer": "a:b"}
+    for topic, name in (("late", "late"), (None, "*")):
+        acls = needed_acls(
+            config(tmp_path, {"processor": spark, "sink": {"type": "kafka", "topic": topic}})
+        )
+        assert acls[1:] == [
+            Acl("topic", name, ("Write",)),
+            Acl("group", "statistics.sink", ("Read",)),
+            Acl("transactional-id", "headrace.statistics.", ("Write",), prefixed=True),
+            Acl("group", "statistics", ("Read",)),
+        ]
+
+
 def test_commands_name_who_and_what(tmp_path: Path) -> None:
     """Each is ready to run; what a shell would take apart is quoted."""
     sasl = {"mechanism": "PLAIN", "username": "head race", "password": "hunter2"}

@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable
 
-from headrace.config import ChannelConfig
+from headrace.config import ChannelConfig, KafkaConfig
 from headrace.errors import ImportPathError
 from headrace.processors.factory import build_processor
 from headrace.testing import FakeRecord, InMemoryBroker, in_memory_channel, running
@@ -65,7 +65,7 @@ def no_spark() -> NoReturn:
 def build(chosen: dict[str, Any]) -> BatchProcessor:
     """Build a processor as the controller does."""
     config = ChannelConfig.model_validate({"topics": ["events"], "group": "group", **chosen})
-    return build_processor(config, no_spark, "member")
+    return build_processor(config, no_spark, "member", KafkaConfig())
 
 
 def channel(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from typer.testing import CliRunner
 
-from headrace.config import ChannelConfig
+from headrace.config import ChannelConfig, KafkaConfig
 from headrace.kafka.ports import StoredOffset
 from headrace.offsets import views
 from headrace.offsets.cli import app
@@ -136,15 +136,17 @@ def test_what_keeps_offsets_is_found_by_the_configuration(tmp_path: Path) -> Non
     """A Delta table can be asked and changed; other sinks keep nothing."""
     spark = {"type": "spark", "reducer": "some.module:reduce"}
     table = keeping_of(
-        channel(processor=spark, sink={"type": "delta", "path": str(tmp_path / "table")}), []
+        channel(processor=spark, sink={"type": "delta", "path": str(tmp_path / "table")}),
+        [],
+        KafkaConfig(),
     )
     assert isinstance(table.keeper, DeltaSink)
     assert not (tmp_path / "table").exists()
-    assert keeping_of(channel(processor=spark, sink="noop"), []) == Keeping()
+    assert keeping_of(channel(processor=spark, sink="noop"), [], KafkaConfig()) == Keeping()
     inline = {"type": "arrow", "reducer": "some.module:reduce"}
-    assert keeping_of(channel(processor=inline, sink="noop"), []) == Keeping()
+    assert keeping_of(channel(processor=inline, sink="noop"), [], KafkaConfig()) == Keeping()
     simple = channel(processor={"type": "simple"}, sink="some.module:function")
-    assert keeping_of(simple, []) == Keeping()
+    assert keeping_of(simple, [], KafkaConfig()) == Keeping()
 
 
 def test_a_processor_with_offsets_of_its_own_is_out_of_reach() -> None:
@@ -152,6 +154,6 @@ def test_a_processor_with_offsets_of_its_own_is_out_of_reach() -> None:
     plain, keeping = (
         {"type": "custom", "factory": f"{__name__}:{name}"} for name in ("Plain", "Keeping_")
     )
-    assert keeping_of(channel(processor=plain), []) == Keeping()
-    found = keeping_of(channel(processor=keeping), [])
+    assert keeping_of(channel(processor=plain), [], KafkaConfig()) == Keeping()
+    found = keeping_of(channel(processor=keeping), [], KafkaConfig())
     assert (found.keeper, found.out_of_reach) == (None, f"{__name__}:Keeping_")

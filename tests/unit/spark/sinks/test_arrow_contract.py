@@ -11,10 +11,9 @@ from headrace.spark.sinks.console import ConsoleSink
 from headrace.spark.sinks.contract import Guarantee
 from headrace.spark.sinks.noop import NoopSink
 from headrace.spark.sinks.sql import WriteMode
-from tests.contracts.places import DeltaPlace, JsonLinesPlace, SqlPlace
-from tests.contracts.sinks import (
+from headrace.testing.sinks import (
     ROWS,
-    ExactlyOnceContract,
+    OffsetKeeperContract,
     Place,
     SinkContract,
     TablesOfArrow,
@@ -22,13 +21,14 @@ from tests.contracts.sinks import (
     share,
     table,
 )
+from tests.contracts.places import DeltaPlace, JsonLinesPlace, SqlPlace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
 
-class TestDelta(TablesOfArrow, ExactlyOnceContract):
+class TestDelta(TablesOfArrow, OffsetKeeperContract):
     """The contract on a Delta table."""
 
     @pytest.fixture
@@ -37,7 +37,7 @@ class TestDelta(TablesOfArrow, ExactlyOnceContract):
         return DeltaPlace(tmp_path / "a table, 100% ü")
 
 
-class TestSql(TablesOfArrow, ExactlyOnceContract):
+class TestSql(TablesOfArrow, OffsetKeeperContract):
     """The contract on a SQLite table, appended to or upserted."""
 
     @pytest.fixture(

@@ -11,7 +11,7 @@ from deltalake import DeltaTable
 from headrace.spark.sinks.arrow_files import UnstorableColumnError, plain, schema_json, write_files
 from headrace.spark.sinks.delta import DeltaSink
 from headrace.spark.sinks.schema import SchemaMismatchError
-from tests.contracts.sinks import micro_batch, share
+from headrace.testing.sinks import micro_batch, share
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -1,21 +1,35 @@
-"""What every sink does, wherever its results go, with a DataFrame as with a table of Arrow."""
+"""What every sink has to do, wherever its results go: test classes to derive from, for pytest.
+
+docs/sinks.md shows how a sink of one's own is put to them. They call for the fixture ``place`` and
+nothing else with :class:`TablesOfArrow`; without it results are DataFrames, and the fixture
+:func:`spark_runtime` is to be imported into a ``conftest.py``.
+"""
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 import pytest
 
+from headrace.clock import Deadline
 from headrace.records import TopicPartition
 from headrace.spark.micro_batch import MicroBatch
-from headrace.spark.sinks.contract import CommitConflictError, Guarantee, PartitionCommit
+from headrace.spark.sinks.contract import (
+    CommitConflictError,
+    Guarantee,
+    OffsetKeeper,
+    OffsetMove,
+    PartitionCommit,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from typing import TypeAlias
 
     from headrace.spark.runtime import SparkRuntime
+    from headrace.spark.settings import SparkSettings
     from headrace.spark.sinks.contract import Sink
     from headrace.spark.sinks.result import Result
 
@@ -26,6 +40,28 @@ Row = dict[str, Any]
 ROWS: list[Row] = [{"id": 1, "name": "a"}, {"id": 2, "name": None}]
 MORE: list[Row] = [{"id": 3, "name": "ü\n"}]
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
+
+
+@contextmanager
+def started_spark(settings: SparkSettings | None = None) -> Iterator[SparkRuntime]:
+    """Start Spark, on two cores where nothing else is said, and stop it at the end."""
+    from headrace.spark.runtime import SparkRuntime  # noqa: PLC0415 - tables need no Spark
+    from headrace.spark.settings import SparkSettings  # noqa: PLC0415 - as above
+
+    # two tasks, so that chunks and shuffles are real; hardly any warm-up, so that tests start soon
+    runtime = SparkRuntime(settings or SparkSettings("local[2]", warm_up=1))
+    runtime.start()
+    try:
+        yield runtime
+    finally:
+        runtime.stop(Deadline.after(30))
+
+
+@pytest.fixture(scope="session")
+def spark_runtime() -> Iterator[SparkRuntime]:
+    """Have Spark for the run; import it into a ``conftest.py``."""
+    with started_spark() as runtime:
+        yield runtime
 
 
 class Place(Protocol):
@@ -62,9 +98,17 @@ def sorted_rows(place: Place) -> list[Row]:
 
 
 class SinkContract:
-    """Subclasses provide the fixture ``place``."""
+    """What every sink does. Subclasses provide the fixture ``place`` and say the guarantee."""
 
     guarantee: Guarantee
+
+    def identity(self, number: int) -> str:
+        """Return what a partition's offset is stored under; override it where it has to be real."""
+        return identity(number)
+
+    def share(self, number: int, start: int, next_offset: int) -> PartitionCommit:
+        """Return one partition's share of a commit; override it with :meth:`identity`."""
+        return share(number, start, next_offset)
 
     @pytest.fixture
     def place(self) -> Place:
@@ -89,7 +133,7 @@ class SinkContract:
 
     def test_an_unknown_partition_has_no_offset(self, sink: Sink[Any]) -> None:
         """A sink that never saw a partition leaves its position to the group's commit."""
-        assert sink.stored_offset(identity(0)) is None
+        assert sink.stored_offset(self.identity(0)) is None
 
     def test_rows_are_there_once_they_are_committed(
         self, sink: Sink[Any], place: Place, frames: Frames
@@ -98,8 +142,8 @@ class SinkContract:
         staged = sink.stage(micro_batch("one"), frames(ROWS))
         assert place.rows() == []
 
-        sink.commit(staged, [share(0, 0, 10)])
-        sink.commit(sink.stage(micro_batch("two"), frames(MORE)), [share(0, 10, 20)])
+        sink.commit(staged, [self.share(0, 0, 10)])
+        sink.commit(sink.stage(micro_batch("two"), frames(MORE)), [self.share(0, 10, 20)])
 
         assert sorted_rows(place) == ROWS + MORE
 
@@ -107,14 +151,14 @@ class SinkContract:
         """A result that is discarded leaves nothing behind, and the same range can follow."""
         sink.discard(sink.stage(micro_batch("one"), frames(ROWS)))
 
-        sink.commit(sink.stage(micro_batch("two"), frames(MORE)), [share(0, 0, 10)])
+        sink.commit(sink.stage(micro_batch("two"), frames(MORE)), [self.share(0, 0, 10)])
 
         assert place.rows() == MORE
 
     def test_no_rows_are_a_result_too(self, sink: Sink[Any], place: Place, frames: Frames) -> None:
         """A result without rows, and no result at all, are committed without a row."""
-        sink.commit(sink.stage(micro_batch("one"), None), [share(0, 0, 10)])
-        sink.commit(sink.stage(micro_batch("two"), frames([])), [share(1, 0, 10)])
+        sink.commit(sink.stage(micro_batch("one"), None), [self.share(0, 0, 10)])
+        sink.commit(sink.stage(micro_batch("two"), frames([])), [self.share(1, 0, 10)])
 
         assert place.rows() == []
 
@@ -122,12 +166,12 @@ class SinkContract:
         self, sink: Sink[Any], place: Place, frames: Frames
     ) -> None:
         """Another sink goes on where one was closed."""
-        sink.commit(sink.stage(micro_batch("one"), frames(ROWS)), [share(0, 0, 10)])
+        sink.commit(sink.stage(micro_batch("one"), frames(ROWS)), [self.share(0, 0, 10)])
         sink.close()
 
         other = place.sink()
         other.open()
-        other.commit(other.stage(micro_batch("two"), frames(MORE)), [share(0, 10, 20)])
+        other.commit(other.stage(micro_batch("two"), frames(MORE)), [self.share(0, 10, 20)])
         other.close()
 
         assert sorted_rows(place) == ROWS + MORE
@@ -142,18 +186,21 @@ class ExactlyOnceContract(SinkContract):
         """Each partition's next offset is read back, also by another sink."""
         other = place.sink()
         other.open()
-        sink.commit(sink.stage(micro_batch("one"), frames(ROWS)), [share(0, 0, 10), share(1, 7, 9)])
+        sink.commit(
+            sink.stage(micro_batch("one"), frames(ROWS)),
+            [self.share(0, 0, 10), self.share(1, 7, 9)],
+        )
 
         for reader in (sink, other):
-            stored = [reader.stored_offset(identity(number)) for number in range(3)]
+            stored = [reader.stored_offset(self.identity(number)) for number in range(3)]
             assert stored == [10, 9, None]
 
     def test_offsets_move_without_rows(self, sink: Sink[Any], place: Place, frames: Frames) -> None:
         """An empty result and no result move the offsets as any other does."""
-        sink.commit(sink.stage(micro_batch("one"), frames([])), [share(0, 0, 10)])
-        sink.commit(sink.stage(micro_batch("two"), None), [share(0, 10, 30)])
+        sink.commit(sink.stage(micro_batch("one"), frames([])), [self.share(0, 0, 10)])
+        sink.commit(sink.stage(micro_batch("two"), None), [self.share(0, 10, 30)])
 
-        assert sink.stored_offset(identity(0)) == 30
+        assert sink.stored_offset(self.identity(0)) == 30
         assert place.rows() == []
 
     @pytest.mark.parametrize("start", [0, 5, 20])
@@ -161,11 +208,11 @@ class ExactlyOnceContract(SinkContract):
         self, start: int, sink: Sink[Any], place: Place, frames: Frames
     ) -> None:
         """A replay, an overlap and a gap are conflicts that name stored and expected offset."""
-        sink.commit(sink.stage(micro_batch("one"), frames(ROWS)), [share(0, 0, 10)])
+        sink.commit(sink.stage(micro_batch("one"), frames(ROWS)), [self.share(0, 0, 10)])
         staged = sink.stage(micro_batch("two"), frames(MORE))
 
         with pytest.raises(CommitConflictError) as caught:
-            sink.commit(staged, [share(0, start, start + 10)])
+            sink.commit(staged, [self.share(0, start, start + 10)])
         sink.discard(staged)
 
         (conflict,) = caught.value.conflicts
@@ -178,15 +225,15 @@ class ExactlyOnceContract(SinkContract):
         """Of a merged micro-batch nothing is stored, and the partitions at fault are named."""
         other = place.sink()
         other.open()
-        other.commit(other.stage(micro_batch("other"), frames(ROWS)), [share(1, 0, 10)])
+        other.commit(other.stage(micro_batch("other"), frames(ROWS)), [self.share(1, 0, 10)])
         staged = sink.stage(micro_batch("one"), frames(MORE))
 
         with pytest.raises(CommitConflictError) as caught:
-            sink.commit(staged, [share(0, 0, 10), share(1, 0, 10)])
+            sink.commit(staged, [self.share(0, 0, 10), self.share(1, 0, 10)])
         sink.discard(staged)
 
         assert [conflict.partition.partition for conflict in caught.value.conflicts] == [1]
-        assert sink.stored_offset(identity(0)) is None
+        assert sink.stored_offset(self.identity(0)) is None
         assert sorted_rows(place) == ROWS
 
     def test_two_sinks_share_a_place(self, sink: Sink[Any], place: Place, frames: Frames) -> None:
@@ -197,9 +244,50 @@ class ExactlyOnceContract(SinkContract):
             for number, each in enumerate((sink, other)):
                 rows = [{"id": 2 * turn + number, "name": "x"}]
                 staged = each.stage(micro_batch(f"{number}-{turn}"), frames(rows))
-                each.commit(staged, [share(number, turn * 10, turn * 10 + 10)])
+                each.commit(staged, [self.share(number, turn * 10, turn * 10 + 10)])
 
         assert [row["id"] for row in sorted_rows(place)] == list(range(6))
+
+
+class OffsetKeeperContract(ExactlyOnceContract):
+    """What a sink does beyond that whose offsets an operator can move."""
+
+    def move(self, number: int, start: int, target: int) -> OffsetMove:
+        """Return the move of one partition's offset."""
+        moved = self.share(number, 0, 1)
+        return OffsetMove(moved.identity, moved.partition, start, target)
+
+    @pytest.fixture
+    def keeper(self, sink: Sink[Any], frames: Frames) -> OffsetKeeper:
+        """Return a sink that has stored 10 for two partitions."""
+        shares = [self.share(0, 0, 10), self.share(1, 0, 10)]
+        sink.commit(sink.stage(micro_batch("first"), frames(ROWS)), shares)
+        assert isinstance(sink, OffsetKeeper)
+        return sink
+
+    def test_offsets_are_moved_forward_and_back(
+        self, keeper: OffsetKeeper, sink: Sink[Any], place: Place, frames: Frames
+    ) -> None:
+        """A sink that was not opened moves them without rows, and what follows begins there."""
+        other = place.sink()
+        assert isinstance(other, OffsetKeeper)
+        other.move_offsets([self.move(0, 10, 20), self.move(1, 10, 4)], "by hand")
+
+        stored = [keeper.stored_offset(self.identity(number)) for number in range(2)]
+        assert stored == [20, 4]
+        assert sorted_rows(place) == ROWS
+        sink.commit(sink.stage(micro_batch("next"), frames(MORE)), [self.share(1, 4, 10)])
+        assert sorted_rows(place) == ROWS + MORE
+
+    def test_moves_are_made_all_or_none(self, keeper: OffsetKeeper) -> None:
+        """One move that starts elsewhere is a conflict, and nothing is moved."""
+        with pytest.raises(CommitConflictError) as caught:
+            keeper.move_offsets([self.move(0, 10, 20), self.move(1, 5, 20)], "by hand")
+
+        (conflict,) = caught.value.conflicts
+        assert (conflict.partition.partition, conflict.expected, conflict.stored) == (1, 5, 10)
+        stored = [keeper.stored_offset(self.identity(number)) for number in range(2)]
+        assert stored == [10, 10]
 
 
 class TablesOfArrow:

@@ -1,0 +1,372 @@
+"""Results and the offsets they are of, produced and stored in one transaction."""
+
+from __future__ import annotations
+
+from collections import deque
+from threading import Event, Lock
+from typing import TYPE_CHECKING, Any, Protocol
+from uuid import uuid4
+
+import structlog
+
+from headrace.clock import SYSTEM_CLOCK, Clock, Deadline
+from headrace.errors import (
+    FencedError,
+    ResultRefusedError,
+    RetryableError,
+    SinkConflictError,
+    StartError,
+)
+from headrace.kafka.catalog import KafkaTopicCatalog
+from headrace.kafka.offset_metadata import entry
+from headrace.kafka.offsets import KafkaOffsetStore
+from headrace.kafka.ports import OffsetStoreError, Refusal, StoredOffset
+from headrace.kafka.producing import produce_all
+from headrace.kafka.transactional_producer import STUCK_AFTER, TransactionalProducer
+from headrace.records import TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+
+    from confluent_kafka import Producer
+
+    from headrace.kafka.ports import Failure
+    from headrace.records import ResultRecord
+
+log = structlog.get_logger(__name__)
+
+#: Seconds that one transaction may take, from the first record to the brokers' last answer, and
+#: after which the brokers abort one whose producer is silent. The job that computes the result is
+#: over before it begins.
+TIMEOUT = 60.0
+
+#: Seconds in which the brokers have to answer one question about topics or offsets.
+ANSWER_TIMEOUT = 5.0
+
+#: Seconds between two tries to read from a group whose coordinator is just being chosen.
+_RETRY = 0.2
+
+#: Seconds in which a transaction that failed is to be decided, so that readers do not wait for it.
+SETTLE_TIMEOUT = 5.0
+
+#: Seconds that the end of a channel waits for a call that is about to come back.
+_MOMENT = 1.0
+
+#: Stays that are over and remembered, as in :mod:`headrace.kafka.transactional`.
+_STAYS = 16
+
+#: What the producers of results begin with: keys go to partitions as with Java's clients, and so
+#: with Spark's; a queue that is full has the sink wait, so that rows in flight take this much.
+_SETTINGS = {
+    "partitioner": "murmur2_random",
+    "compression.type": "lz4",
+    "queue.buffering.max.kbytes": 65_536,
+    "delivery.report.only.error": True,
+}
+
+
+def sink_group(group: str) -> str:
+    """Return the group that a channel's Kafka sink keeps its offsets under.
+
+    Not the channel's own, which the committer writes to: two writers of one offset would each
+    take back what the other stored.
+    """
+    return f"{group}.sink"
+
+
+class Move(Protocol):
+    """What moves one partition's offset from ``start`` to ``next_offset``."""
+
+    @property
+    def identity(self) -> str:
+        """``cluster id/group/topic id/partition``."""
+        ...
+
+    @property
+    def partition(self) -> TopicPartition:
+        """The partition."""
+        ...
+
+    @property
+    def start(self) -> int:
+        """Where the offset has to be."""
+        ...
+
+    @property
+    def next_offset(self) -> int:
+        """Where it goes."""
+        ...
+
+    @property
+    def transactional_id(self) -> str | None:
+        """The producer that the claim names, None where there is no claim."""
+        ...
+
+
+class KafkaResultsError(RetryableError):
+    """A transaction failed: nothing was stored, or whether it was is found out before the next."""
+
+
+class _Producing:
+    """Produces a result's records, and remembers whether they are to blame."""
+
+    def __init__(self, records: Iterable[ResultRecord]) -> None:
+        self._records = records
+        self._refused: ResultRefusedError | None = None
+
+    def __call__(self, producer: Producer, deadline: Deadline) -> None:
+        try:
+            produce_all(self._records, producer, deadline)
+        except ResultRefusedError as error:
+            self._refused = error
+            raise
+
+    def require_taken(self) -> None:
+        """Raise what a record was refused for."""
+        if self._refused is not None:
+            raise self._refused
+
+
+class KafkaResults:
+    """Produces results, and keeps the offsets they are of in the same transactions.
+
+    The offsets are those of :func:`sink_group`. Each stay in the group has a producer of its own,
+    whose id every claim of the stay names: a next owner begins anew under that id before it reads
+    an offset, and the brokers refuse from then on what the former producer has open or sends.
+    Within one process the lock puts the comparison of offsets and the transaction in one step.
+
+    Any thread; every call blocks. ``timeout`` bounds a transaction, in seconds.
+    """
+
+    def __init__(
+        self,
+        client_properties: Mapping[str, Any],
+        group: str,
+        member: str,
+        *,
+        timeout: float = TIMEOUT,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        # offsets in open transactions are to be waited for, whatever else is read here
+        self._properties = {**client_properties, "isolation.level": "read_committed"}
+        self._group = group
+        self._member = member
+        self._timeout = timeout
+        self._clock = clock
+        self._opening, self._lock = Lock(), Lock()
+        self._offsets: KafkaOffsetStore | None = None
+        self._topics: dict[str, str] = {}
+        self._producer: TransactionalProducer | None = None
+        self._ended: deque[str] = deque(maxlen=_STAYS)
+        #: For moves without a claim. Nobody shuts it out: the hold on the group keeps others away.
+        self._own_id = f"headrace.{group}.{member}.{uuid4().hex[:8]}"
+
+    def require(self, topic: str) -> None:
+        """Return if a topic exists.
+
+        Raises:
+            StartError: it does not, or no broker answered.
+        """
+        catalog = KafkaTopicCatalog(self._properties, sink_group(self._group))
+        try:
+            found = catalog.describe([topic], self._soon())
+        finally:
+            catalog.close()
+        if topic not in found:
+            raise StartError(
+                f"topic {topic}, which results go to, does not exist; create it with as many "
+                "partitions as its readers need"
+            )
+
+    def stored(self, identity: str) -> int | None:
+        """Return the offset stored for a partition, once no transaction has it in doubt.
+
+        Raises:
+            KafkaUnavailableError, OffsetStoreError: the brokers did not answer.
+        """
+        topic_id, number = self._parts(identity)
+        topic = self._topic(topic_id)
+        if topic is None:
+            return None
+        partition = TopicPartition(topic, number)
+        return _offset_in(self._patiently([partition]).get(partition), topic_id)
+
+    def commit(
+        self, moves: Sequence[Move], records: Iterable[ResultRecord] = ()
+    ) -> list[SinkConflictError]:
+        """Produce the records and move the offsets, both or neither.
+
+        Conflicts are returned, and nothing was stored then.
+
+        Raises:
+            FencedError: the producer was shut out, or its stay in the group is over.
+            ResultRefusedError: a record cannot be produced; nothing was stored.
+            KafkaResultsError: the transaction failed; the message says why.
+            OffsetStoreError: the offsets could not be compared; nothing was stored.
+        """
+        with self._lock:
+            deadline = Deadline.after(self._timeout, self._clock)
+            producer = self._producer_for(moves)
+            self._require(producer, producer.conclude(deadline))
+            conflicts = self._conflicts(moves)
+            if conflicts:
+                return conflicts
+            producing = _Producing(records)
+            failure = producer.commit(
+                [self._entry(move) for move in moves],
+                self._store().group_metadata(),
+                deadline,
+                producing,
+            )
+            if failure is not None and not self._is_stored(producer, moves, failure):
+                producing.require_taken()
+                self._require(producer, failure)
+        return []
+
+    def close(self) -> None:
+        """Release the clients, after the last call.
+
+        A call that does not come back keeps them: it belongs to a thread that was left behind.
+        """
+        if not self._lock.acquire(timeout=_MOMENT):
+            log.warning("results_left_behind", group=sink_group(self._group))
+            return
+        with self._opening:
+            self._producer = None
+            if self._offsets is not None:
+                self._offsets.close()
+                self._offsets = None
+        self._lock.release()
+
+    # --- below the lock ---------------------------------------------------------------------
+
+    def _producer_for(self, moves: Sequence[Move]) -> TransactionalProducer:
+        """Return the producer of the moves' stay in the group; a new one ends that before it."""
+        named = {move.transactional_id or self._own_id for move in moves}
+        if len(named) > 1 or not named.isdisjoint(self._ended):
+            raise FencedError(f"group {self._group}: a stay in the group is over: {sorted(named)}")
+        (wanted,) = named
+        if self._producer is None or self._producer.transactional_id != wanted:
+            self._end()
+            self._producer = TransactionalProducer(
+                {**_SETTINGS, **self._properties, "message.timeout.ms": self._timeout_ms},
+                wanted,
+                timeout_ms=self._timeout_ms,
+                quiet=True,
+            )
+            log.info("producer_opened", group=sink_group(self._group), transactional_id=wanted)
+        return self._producer
+
+    @property
+    def _timeout_ms(self) -> int:
+        return int(self._timeout * 1000)
+
+    def _end(self) -> None:
+        if self._producer is not None:
+            self._ended.append(self._producer.transactional_id)
+            self._producer = None
+
+    def _require(self, producer: TransactionalProducer, failure: Failure | None) -> None:
+        if failure is None:
+            return
+        stuck = producer.busy_for(self._clock) > self._timeout + STUCK_AFTER
+        if stuck:
+            log.error("producer_stuck", transactional_id=producer.transactional_id)
+        if stuck or failure.refusal is Refusal.MEMBERSHIP:
+            self._end()
+            raise FencedError(f"group {self._group}: {failure}")
+        raise KafkaResultsError(
+            f"group {self._group}: the results' transaction failed: {failure}; it is made again "
+            "with the batch"
+        )
+
+    def _is_stored(
+        self, producer: TransactionalProducer, moves: Sequence[Move], failure: Failure
+    ) -> bool:
+        """Decide a failed transaction, and tell by the offsets what became of it."""
+        if failure.refusal is Refusal.MEMBERSHIP:
+            return False
+        undecided = producer.conclude(Deadline.after(SETTLE_TIMEOUT, self._clock))
+        if undecided is not None:
+            log.warning(
+                "kafka_outcome_unknown", group=sink_group(self._group), error=failure.reason
+            )
+            self._require(producer, undecided)
+        found = self._read(moves)
+        if any(found.get(move.partition) != move.next_offset for move in moves):
+            return False
+        log.warning(
+            "kafka_commit_found_stored", group=sink_group(self._group), error=failure.reason
+        )
+        return True
+
+    def _conflicts(self, moves: Sequence[Move]) -> list[SinkConflictError]:
+        found = self._read(moves)
+        return [
+            SinkConflictError(move.partition, move.start, found[move.partition])
+            for move in moves
+            if found.get(move.partition, move.start) != move.start
+        ]
+
+    def _read(self, moves: Sequence[Move]) -> dict[TopicPartition, int]:
+        for move in moves:
+            self._topics[self._parts(move.identity)[0]] = move.partition.topic
+        found = self._patiently([move.partition for move in moves])
+        offsets = {
+            move.partition: _offset_in(found.get(move.partition), self._parts(move.identity)[0])
+            for move in moves
+        }
+        return {partition: offset for partition, offset in offsets.items() if offset is not None}
+
+    def _entry(self, move: Move) -> Any:
+        topic_id, _ = self._parts(move.identity)
+        return entry(move.partition, StoredOffset(move.next_offset, 0, self._member, topic_id))
+
+    # --- any thread -------------------------------------------------------------------------
+
+    def _parts(self, identity: str) -> tuple[str, int]:
+        """Return topic id and partition of an identity; a topic id may have a ``/`` in it."""
+        _, rest = identity.split(f"/{self._group}/", 1)
+        topic_id, number = rest.rsplit("/", 1)
+        return topic_id, int(number)
+
+    def _soon(self) -> Deadline:
+        return Deadline.after(ANSWER_TIMEOUT, self._clock)
+
+    def _patiently(
+        self, partitions: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, StoredOffset]:
+        """Read offsets of a group whose coordinator may just be changing."""
+        deadline = self._soon()
+        while True:
+            try:
+                return self._store().read_many(partitions, deadline)
+            except OffsetStoreError:
+                if deadline.remaining <= _RETRY:
+                    raise
+                Event().wait(_RETRY)
+
+    def _store(self) -> KafkaOffsetStore:
+        with self._opening:
+            if self._offsets is None:
+                self._offsets = KafkaOffsetStore(
+                    self._properties, sink_group(self._group), quiet=True
+                )
+            return self._offsets
+
+    def _topic(self, topic_id: str) -> str | None:
+        """Return the name of the topic with an id, None where no such topic exists."""
+        if topic_id not in self._topics:
+            catalog = KafkaTopicCatalog(self._properties, sink_group(self._group))
+            try:
+                names = catalog.names(self._soon())
+                for info in catalog.describe(names, self._soon()).values():
+                    self._topics[info.topic_id] = info.name
+            finally:
+                catalog.close()
+        return self._topics.get(topic_id)
+
+
+def _offset_in(found: StoredOffset | None, topic_id: str) -> int | None:
+    """Return an offset unless it is of a former topic of the same name."""
+    return None if found is None or found.is_of_another(topic_id) else found.offset

@@ -1,0 +1,94 @@
+"""Killing a process at every line that a sink runs, one process after the other."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import traceback
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+    from types import FrameType, ModuleType, TracebackType
+    from typing import Any
+
+
+def killed_at_every_line(
+    prepare: Callable[[int], Callable[[], object]],
+    modules: Collection[ModuleType],
+    *,
+    first: int = 0,
+) -> int:
+    """Fork processes that do one piece of work, each killed a line later than the one before.
+
+    ``prepare`` gets the number of the process, from ``first`` on, and returns its work. It is
+    called in the new process, and is the place to look at what those before left behind: an
+    exception in it, or in the work, ends the whole. Lines of ``modules`` count, on all threads
+    that the work starts. Return the number of the process that came to its end. Blocks; the
+    calling process should have no other thread and no client, because neither goes through a fork.
+
+    Raises:
+        AssertionError: a process failed; its traceback is on standard error.
+    """
+    files = {module.__file__ for module in modules}
+    number = first
+    while True:
+        pid = os.fork()
+        if pid == 0:
+            _work_until(number, prepare, files)
+        _, status = os.waitpid(pid, 0)
+        if os.WIFEXITED(status):
+            if os.WEXITSTATUS(status):
+                raise AssertionError(f"process {number} failed")
+            return number
+        number += 1
+
+
+def _work_until(
+    number: int, prepare: Callable[[int], Callable[[], object]], files: Collection[str | None]
+) -> None:
+    try:
+        work = prepare(number)
+        with _Killer(number, files):
+            work()
+    except BaseException:  # noqa: BLE001 - this process ends here, whatever it is
+        traceback.print_exc()
+        os._exit(1)
+    os._exit(0)
+
+
+class _Killer:
+    """Counts lines, and kills the process at one of them. Any thread."""
+
+    def __init__(self, left: int, files: Collection[str | None]) -> None:
+        self._left = left
+        self._files = files
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> None:
+        threading.settrace(self._called)
+        sys.settrace(self._called)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        sys.settrace(None)
+        threading.settrace(None)
+
+    def _called(self, frame: FrameType, event: str, _: Any) -> Callable[..., Any] | None:
+        del event
+        return self._line if frame.f_code.co_filename in self._files else None
+
+    def _line(self, frame: FrameType, event: str, _: Any) -> Callable[..., Any]:
+        del frame
+        if event == "line":
+            with self._lock:
+                if self._left == 0:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                self._left -= 1
+        return self._line

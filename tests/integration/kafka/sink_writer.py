@@ -1,0 +1,108 @@
+"""Processes that write through a Kafka sink, each killed a line later than the one before.
+
+    python -m tests.integration.kafka.sink_writer FIRST SERVERS GROUP SOURCE TOPIC_ID TOPIC
+
+Each micro-batch has one record of each of two partitions; each record becomes one.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import structlog
+
+import headrace.kafka.producing
+import headrace.kafka.results
+import headrace.kafka.transactional_producer
+import headrace.spark.sinks.kafka.sink
+from headrace.clock import Deadline
+from headrace.kafka import KafkaResults
+from headrace.kafka.fencing import fence_producers
+from headrace.records import TopicPartition, identity_of
+from headrace.spark.sinks.contract import PartitionCommit
+from headrace.spark.sinks.kafka import KafkaSink
+from headrace.testing.kills import killed_at_every_line
+from headrace.testing.sinks import micro_batch
+from tests.kafka_sinks import WAIT, committed_records
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+MODULES = (
+    headrace.spark.sinks.kafka.sink,
+    headrace.kafka.results,
+    headrace.kafka.producing,
+    headrace.kafka.transactional_producer,
+)
+PARTITIONS = range(2)
+
+
+class Owner:
+    """Takes over from the process before, as a member does, and looks at what it left."""
+
+    def __init__(self, servers: str, group: str, source: str, topic_id: str, topic: str) -> None:
+        self._servers = servers
+        self._group = group
+        self._source = source
+        self._topic_id = topic_id
+        self._topic = topic
+
+    def take_over(self, number: int) -> Callable[[], object]:
+        """Shut out the process before, compare offsets and records, and return what is next."""
+        properties = {"bootstrap.servers": self._servers, "log_level": 0}
+        if number:
+            fence_producers(properties, [_producer(number - 1)], Deadline.after(WAIT))
+        sink = KafkaSink(KafkaResults(properties, self._group, "m"), self._topic)
+        starts = {n: sink.stored_offset(self._identity(n)) or 0 for n in PARTITIONS}
+        self._require_whole(starts)
+        return lambda: self._write(sink, starts, number)
+
+    def _write(self, sink: KafkaSink, starts: dict[int, int], number: int) -> None:
+        values = [json.dumps(place) for place in starts.items()]
+        staged = sink.stage(micro_batch("one"), pa.table({"value": values}))
+        shares = [
+            PartitionCommit(
+                self._identity(n),
+                TopicPartition(self._source, n),
+                start,
+                start + 1,
+                _producer(number),
+            )
+            for n, start in starts.items()
+        ]
+        sink.commit(staged, shares)
+
+    def _identity(self, number: int) -> str:
+        return identity_of("cluster", self._group, self._topic_id, number)
+
+    def _require_whole(self, stored: dict[int, int]) -> None:
+        """Require one record for every offset below a stored one, and no other."""
+        found = committed_records(self._servers, self._topic)
+        places = sorted(json.loads(each.value() or b"") for each in found)
+        expected = [[n, offset] for n in PARTITIONS for offset in range(stored[n])]
+        if places != expected:
+            raise AssertionError(f"stored {stored}, found {places}")
+        sys.stdout.write(f"{sum(stored.values())}\n")
+        sys.stdout.flush()
+
+
+def _producer(number: int) -> str:
+    return f"headrace.sink-writer.{number}"
+
+
+def main(arguments: list[str]) -> None:
+    """Have all of them write, and look at what the last one left."""
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
+    first, *about = arguments
+    owner = Owner(*about)
+    last = killed_at_every_line(owner.take_over, MODULES, first=int(first))
+    owner.take_over(last + 1)
+    sys.stdout.write(f"ended {last}\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

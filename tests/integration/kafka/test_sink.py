@@ -1,0 +1,211 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+
+from headrace.clock import Deadline
+from headrace.errors import FencedError, ResultRefusedError, StartError
+from headrace.kafka.fencing import fence_producers
+from headrace.kafka.results import sink_group
+from headrace.records import ResultRecord, TopicPartition
+from headrace.spark.sinks.kafka import KafkaSink
+from headrace.testing.sinks import OffsetKeeperContract, micro_batch
+from tests.brokers import Broker
+from tests.kafka_sinks import KafkaPlace, committed_records
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from headrace.kafka import KafkaResults
+    from headrace.spark.sinks.contract import PartitionCommit
+    from headrace.testing.sinks import Frames, Place, Row
+
+WAIT = 30.0
+_ROOT = Path(__file__).resolve().parents[3]
+
+#: Fewer cannot be: producing, sending offsets, committing, and what is around them.
+_LINES = 50
+
+
+@pytest.fixture(scope="module")
+def broker(bootstrap_servers: str) -> Broker:
+    """One producer and one admin client for all tests."""
+    return Broker(bootstrap_servers)
+
+
+@pytest.fixture
+def place(broker: Broker) -> Iterator[KafkaPlace]:
+    """Topics and a group of a test's own."""
+    with closing(KafkaPlace(broker)) as place:
+        yield place
+
+
+@pytest.fixture
+def results(place: KafkaPlace) -> Iterator[KafkaResults]:
+    """What a sink commits through."""
+    with closing(place.results()) as results:
+        yield results
+
+
+class TestKafka(OffsetKeeperContract):
+    """The contract on topics, with rows as values in JSON."""
+
+    @pytest.fixture
+    def place(self, broker: Broker) -> Iterator[Place]:
+        """Return topics of a test's own; its offsets are those of a topic that exists."""
+        with closing(KafkaPlace(broker)) as self.known:
+            yield self.known
+
+    def identity(self, number: int) -> str:
+        """Return what a partition's offset is stored under."""
+        return self.known.identity(number)
+
+    def share(self, number: int, start: int, next_offset: int) -> PartitionCommit:
+        """Return one partition's share of a commit."""
+        return self.known.share(number, start, next_offset)
+
+    @pytest.fixture
+    def frames(self) -> Frames:
+        """Return what makes tables of rows."""
+        return _as_json
+
+
+def _as_json(rows: list[Row]) -> pa.Table:
+    return pa.table({"value": pa.array([json.dumps(row) for row in rows], pa.string())})
+
+
+def test_a_row_becomes_the_record_that_its_columns_say(place: KafkaPlace) -> None:
+    """Key, value, headers, partition and time are the row's; nulls leave it to the client."""
+    sink = place.sink()
+    sink.open()
+    rows = pa.table(
+        {
+            "key": pa.array(["a", None]),
+            "value": pa.array([b"1", None], pa.binary()),
+            "topic": pa.array(["elsewhere", None]),
+            "partition": pa.array([1, None], pa.int32()),
+            "headers": pa.array(
+                [[{"key": "h", "value": b"x"}, {"key": "h", "value": None}], None],
+                pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])),
+            ),
+            "timestamp": pa.array([1_700_000_000_123_456, None], pa.timestamp("us", tz="UTC")),
+        }
+    )
+    sink.commit(sink.stage(micro_batch("one"), rows), [place.share(0, 0, 10)])
+
+    first, second = sorted(place.records(), key=lambda each: each.value() is None)
+    assert (first.key(), first.value(), first.partition()) == (b"a", b"1", 1)
+    assert first.headers() == [("h", b"x"), ("h", None)]
+    assert first.timestamp() == (1, 1_700_000_000_123)
+    assert (second.key(), second.value(), second.headers()) == (None, None, None)
+    assert second.timestamp()[1] > first.timestamp()[1]
+
+
+def test_without_a_topic_each_row_says_where_it_goes(place: KafkaPlace, broker: Broker) -> None:
+    """The records of one transaction may go to several topics."""
+    other = broker.create_topic()
+    sink = KafkaSink(place.results())
+    sink.open()
+    rows = pa.table({"value": ["a", "b"], "topic": [place.topic, other]})
+    sink.commit(sink.stage(micro_batch("one"), rows), [place.share(0, 0, 10)])
+    sink.close()
+
+    assert [each.value() for each in place.records()] == [b"a"]
+    assert [each.value() for each in committed_records(broker.address, other)] == [b"b"]
+
+
+def test_a_topic_that_is_missing_stops_the_start(place: KafkaPlace) -> None:
+    """Records are not to make a topic by the way."""
+    with closing(place.results()) as results, pytest.raises(StartError, match="does not exist"):
+        KafkaSink(results, "no-such-topic").open()
+
+
+def test_offsets_are_in_a_group_of_their_own_and_name_the_topic(
+    place: KafkaPlace, results: KafkaResults
+) -> None:
+    """An offset of a former topic of the name is none, and nor is one of an unknown topic."""
+    assert results.commit([place.share(0, 0, 10)]) == []
+    partition = TopicPartition(place.source, 0)
+
+    (stored,) = place.broker.committed(sink_group(place.group), partition)
+    assert stored is not None
+    assert stored.offset == 10
+    assert json.loads(stored.metadata)["topic_id"] == place.topic_id
+    assert place.broker.committed(place.group, partition) == [None]
+    former = json.dumps({"version": 1, "epoch": 0, "member": "m", "topic_id": "former"})
+    place.broker.commit(sink_group(place.group), partition, 99, former)
+    assert results.stored(place.identity(0)) is None
+    assert results.stored(f"cluster/{place.group}/AAAAAAAAAAAAAAAAAAAAAg/0") is None
+
+
+def test_a_former_owner_that_was_shut_out_stores_nothing_more(
+    place: KafkaPlace, results: KafkaResults
+) -> None:
+    """What it has open is undone, it hears of it, and only another stay can commit again."""
+    record = ResultRecord(place.topic, b"v")
+    assert results.commit([place.share(0, 0, 10, "tx.1")], [record]) == []
+    fence_producers(place.properties, ["tx.1"], Deadline.after(WAIT))
+
+    for _ in range(2):
+        with pytest.raises(FencedError):
+            results.commit([place.share(0, 10, 20, "tx.1")], [record])
+    assert len(place.records()) == 1
+    assert results.stored(place.identity(0)) == 10
+    assert results.commit([place.share(0, 10, 20, "tx.2")], [record]) == []
+    assert len(place.records()) == 2
+
+
+def test_an_owner_shut_out_in_the_middle_of_a_transaction_leaves_nothing(
+    place: KafkaPlace, results: KafkaResults
+) -> None:
+    """The next owner comes while records are on their way: they are never read."""
+
+    def interrupted() -> Iterator[ResultRecord]:
+        yield ResultRecord(place.topic, b"first")
+        fence_producers(place.properties, ["tx.1"], Deadline.after(WAIT))
+        yield ResultRecord(place.topic, b"second")
+
+    with pytest.raises(FencedError):
+        results.commit([place.share(0, 0, 10, "tx.1")], interrupted())
+    with closing(place.results("other")) as other:
+        assert other.stored(place.identity(0)) is None
+        taken = [ResultRecord(place.topic, b"theirs")]
+        assert other.commit([place.share(0, 0, 10, "tx.2")], taken) == []
+    assert [each.value() for each in place.records()] == [b"theirs"]
+
+
+def test_a_record_that_cannot_be_produced_undoes_all(
+    place: KafkaPlace, results: KafkaResults
+) -> None:
+    """The message says which, nobody waits behind the open transaction, and the next one goes."""
+    small, large = ResultRecord(place.topic, b"v"), ResultRecord(place.topic, b"v" * 2_000_000)
+    nowhere = ResultRecord(place.topic, b"v", partition=99)
+    for wrong in (large, nowhere):
+        with pytest.raises(ResultRefusedError, match=r"a record with|did not take"):
+            results.commit([place.share(0, 0, 10, "tx.1")], [small, wrong])
+    assert place.records() == []
+    assert results.commit([place.share(0, 0, 10, "tx.1")], [small]) == []
+    assert len(place.records()) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_a_process_killed_at_every_line_loses_and_doubles_nothing(place: KafkaPlace) -> None:
+    """From plan to answer, on every thread: each next owner finds records and offsets agreeing."""
+    about = [place.broker.address, place.group, place.source, place.topic_id, place.topic]
+    command = [sys.executable, "-m", "tests.integration.kafka.sink_writer", "0", *about]
+    writers = subprocess.run(
+        command, capture_output=True, text=True, check=False, timeout=1700, cwd=_ROOT
+    )
+
+    assert writers.returncode == 0, writers.stderr
+    *stored, (_, last) = (line.split() for line in writers.stdout.splitlines())
+    assert int(last) > _LINES
+    assert int(stored[-1][0]) > 2

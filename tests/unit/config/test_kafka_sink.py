@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from headrace.config import KafkaSinkConfig
+from tests.unit.config.support import CHANNELS, channel, refused
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SPARK = {"type": "spark", "reducer": "a:b"}
+
+
+@pytest.mark.parametrize("fields", [{}, {"topic": None}, {"topic": "late"}])
+def test_a_topic_may_be_left_to_the_rows(fields: dict[str, Any]) -> None:
+    """Null says so too."""
+    sink = channel(processor=SPARK, sink={"type": "kafka", **fields}).sink
+    assert sink == KafkaSinkConfig(topic=fields.get("topic"))
+
+
+def test_results_must_not_come_back(tmp_path: Path) -> None:
+    """A topic that the channel reads would be read for ever."""
+    text = CHANNELS.replace("noop", "{type: kafka, topic: flights}")
+    assert "is flights, which the channel reads, so that each result" in "".join(
+        refused(tmp_path, text)
+    )
+
+
+def test_a_member_has_one_transactional_producer(tmp_path: Path) -> None:
+    """The sink's offsets win at a start, so that fencing the group's has no use."""
+    text = CHANNELS.replace(
+        "sink: noop", "sink: {type: kafka, topic: out}\n    offsets: {fencing: transactions}"
+    )
+    assert "one transactional producer, which is the Kafka sink's" in "".join(
+        refused(tmp_path, text)
+    )

@@ -1,0 +1,308 @@
+"""What results make of their producer's answers, with a producer that plays them."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from headrace.errors import FencedError, ResultRefusedError
+from headrace.kafka import results as module
+from headrace.kafka import transactional_producer
+from headrace.kafka.ports import OffsetStoreError, StoredOffset
+from headrace.kafka.results import KafkaResults, KafkaResultsError
+from headrace.kafka.transactional_producer import STUCK_AFTER
+from headrace.records import ResultRecord, TopicPartition
+from headrace.spark.sinks.contract import PartitionCommit
+from headrace.testing import FakeClock
+from tests.unit.kafka.test_transactional import FENCED, TIMED_OUT, Stage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping
+
+    from headrace.clock import Deadline
+
+P0, P1 = TopicPartition("events", 0), TopicPartition("events", 1)
+TOPIC_ID = "eYA908pEQBOrCG8OJGHS/Q"
+RECORD = ResultRecord("out", b"v")
+
+
+def share(start: int, stay: str | None = "tx.1", partition: TopicPartition = P0) -> PartitionCommit:
+    """Return a share of ten offsets."""
+    identity = f"cluster/group/{TOPIC_ID}/{partition.partition}"
+    return PartitionCommit(identity, partition, start, start + 10, stay)
+
+
+class Producing(Stage):
+    """The same with records."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left = 0
+        self.full = 0
+        self.report: KafkaError | None = None
+        self._callbacks: list[Callable[[KafkaError | None, Any], None]] = []
+
+    def produce(
+        self, topic: str, value: bytes | None, key: bytes | None, *, on_delivery: Any, **more: Any
+    ) -> None:
+        """Note it."""
+        assert (topic, value, key, more) == ("out", b"v", None, {})
+        if self.full:
+            self.full -= 1
+            raise BufferError
+        self._callbacks.append(on_delivery)
+        self._called("produce")
+
+    def flush(self, _: float) -> int:
+        """Report the records as the test wants."""
+        self._called("flush")
+        while self._callbacks:
+            self._callbacks.pop()(self.report, Message())
+        return self.left
+
+
+class Message:
+    """What a delivery report is about."""
+
+    def topic(self) -> str:
+        """Return the topic."""
+        return "out"
+
+
+class Offsets:
+    """The sink's offsets, without a broker."""
+
+    def __init__(self, stage: Producing) -> None:
+        self.stage = stage
+        self.offsets: dict[TopicPartition, StoredOffset] = {}
+        self.errors = 0
+        self.closed = False
+
+    def open(self, properties: Mapping[str, Any], group: str, *, quiet: bool) -> Offsets:
+        """Open a store; all of them are this one."""
+        assert properties["isolation.level"] == "read_committed"
+        assert (group, quiet) == ("group.sink", True)
+        return self
+
+    def read_many(
+        self, partitions: Collection[TopicPartition], _: Deadline
+    ) -> dict[TopicPartition, StoredOffset]:
+        """Return what there is of the partitions."""
+        if self.errors:
+            self.errors -= 1
+            raise OffsetStoreError("not coordinator")
+        return {p: stored for p, stored in self.offsets.items() if p in partitions}
+
+    def group_metadata(self) -> object:
+        """Return nothing of interest."""
+        return None
+
+    def close(self) -> None:
+        """Note it."""
+        self.closed = True
+
+
+@pytest.fixture
+def stage(monkeypatch: pytest.MonkeyPatch) -> Producing:
+    """Producers that do as they are told."""
+    stage = Producing()
+    monkeypatch.setattr(transactional_producer, "Producer", stage.producer)
+    return stage
+
+
+@pytest.fixture
+def offsets(stage: Producing, monkeypatch: pytest.MonkeyPatch) -> Offsets:
+    """Offsets that a test sets."""
+    offsets = Offsets(stage)
+    monkeypatch.setattr(module, "KafkaOffsetStore", offsets.open)
+    return offsets
+
+
+@pytest.fixture
+def results(offsets: Offsets) -> KafkaResults:
+    """Results without a broker, which know the topic."""
+    del offsets
+    results = KafkaResults({"bootstrap.servers": "127.0.0.1:1"}, "group", "m")
+    results._topics[TOPIC_ID] = "events"
+    return results
+
+
+TRANSACTION = ["begin", "produce", "flush", "send", "commit"]
+
+
+def test_one_producer_commits_for_one_stay(stage: Producing, results: KafkaResults) -> None:
+    """Records go before the offsets; a new stay has a producer of its own and ends the last one."""
+    assert results.commit([share(0)], [RECORD]) == []
+    assert results.commit([share(0)], [RECORD]) == []
+    assert results.commit([share(0, "tx.2")], [RECORD]) == []
+    assert stage.opened == ["tx.1", "tx.2"]
+    assert stage.calls == ["init", *TRANSACTION, *TRANSACTION, "init", *TRANSACTION]
+    with pytest.raises(FencedError, match="over"):
+        results.commit([share(0, "tx.1")], [RECORD])
+    with pytest.raises(FencedError, match="over"):
+        results.commit([share(0, "tx.2"), share(0, "tx.3", P1)], [RECORD])
+
+
+def test_moves_without_a_claim_have_an_id_of_their_own(
+    stage: Producing, results: KafkaResults
+) -> None:
+    """It begins as those of the group do, so that the same rights serve."""
+    assert results.commit([share(0, None)]) == []
+    (opened,) = stage.opened
+    assert opened.startswith("headrace.group.m.")
+
+
+def test_offsets_that_are_elsewhere_are_conflicts(
+    stage: Producing, offsets: Offsets, results: KafkaResults
+) -> None:
+    """They are compared before anything is begun; those of a former topic count for nothing."""
+    offsets.offsets = {P0: StoredOffset(7, 0, "m", TOPIC_ID), P1: StoredOffset(9, 0, "m", "former")}
+    (conflict,) = results.commit([share(0), share(0, partition=P1)], [RECORD])
+    assert (conflict.partition, conflict.expected, conflict.stored) == (P0, 0, 7)
+    assert stage.calls == ["init"]
+    assert results.stored(share(0).identity) == 7
+    assert results.stored(share(0, partition=P1).identity) is None
+
+
+def test_a_coordinator_that_moves_is_asked_again(offsets: Offsets, results: KafkaResults) -> None:
+    """A read that failed once is no failure of the batch."""
+    offsets.errors = 1
+    assert results.commit([share(0)]) == []
+
+
+@pytest.mark.parametrize("call", ["init", "begin", "produce", "flush", "send", "commit"])
+def test_a_producer_that_is_shut_out_is_not_asked_again(
+    stage: Producing, results: KafkaResults, call: str
+) -> None:
+    """Whatever call heard of it first, the stay is over, and another one may commit."""
+    stage.script[call] = deque([FENCED])
+    for _ in range(2):
+        with pytest.raises(FencedError):
+            results.commit([share(0)], [RECORD])
+    assert stage.opened == ["tx.1"]
+    assert results.commit([share(0, "tx.2")], [RECORD]) == []
+
+
+@pytest.mark.parametrize("call", ["begin", "produce", "flush", "send"])
+def test_a_transaction_that_failed_is_undone_at_once(
+    stage: Producing, results: KafkaResults, call: str
+) -> None:
+    """Readers of the topic do not wait for the batch to come again."""
+    stage.script[call] = deque([TIMED_OUT])
+    with pytest.raises(KafkaResultsError, match="timed out"):
+        results.commit([share(0)], [RECORD])
+    assert stage.calls[-1] == ("begin" if call == "begin" else "abort")
+    assert results.commit([share(0)], [RECORD]) == []
+
+
+def test_a_commit_without_an_answer_is_asked_for_again_and_looked_at(
+    stage: Producing,
+    offsets: Offsets,
+    results: KafkaResults,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The offsets tell what became of it."""
+    stored = {P0: StoredOffset(10, 0, "m", TOPIC_ID)}
+    stage.script["commit"] = deque([TIMED_OUT])
+    commit = stage.commit_transaction
+
+    def commit_transaction(seconds: float) -> None:
+        commit(seconds)
+        offsets.offsets = stored
+
+    monkeypatch.setattr(stage, "commit_transaction", commit_transaction)
+    assert results.commit([share(0)], [RECORD]) == []
+    assert stage.calls[-2:] == ["commit", "commit"]
+
+
+def test_an_outcome_that_stays_unknown_fails_the_batch(
+    stage: Producing, results: KafkaResults
+) -> None:
+    """Its repetition begins with deciding it."""
+    stage.script["commit"] = deque([TIMED_OUT, TIMED_OUT])
+    with pytest.raises(KafkaResultsError):
+        results.commit([share(0)], [RECORD])
+    stage.calls.clear()
+    assert results.commit([share(0)], [RECORD]) == []
+    assert stage.calls == ["commit", *TRANSACTION]
+
+
+def test_a_record_that_was_not_taken_is_named(stage: Producing, results: KafkaResults) -> None:
+    """By the delivery report, or by the count of those that are left."""
+    stage.report = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED, "denied")
+    with pytest.raises(KafkaResultsError, match="did not take a record: topic out: denied"):
+        results.commit([share(0)], [RECORD])
+    stage.report = KafkaError(KafkaError.MSG_SIZE_TOO_LARGE, "too large")
+    with pytest.raises(ResultRefusedError, match="topic out: too large"):
+        results.commit([share(0)], [RECORD])
+    stage.report, stage.left = None, 3
+    with pytest.raises(KafkaResultsError, match="3 records were not taken in time"):
+        results.commit([share(0)], [RECORD])
+    assert stage.calls[-1] == "abort"
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        (KafkaError._UNKNOWN_PARTITION, ResultRefusedError),
+        (KafkaError._QUEUE_FULL, KafkaResultsError),
+    ],
+)
+def test_a_record_that_the_client_refuses_is_to_blame(
+    stage: Producing, results: KafkaResults, code: int, kind: type[Exception]
+) -> None:
+    """Only for what will not be otherwise another time."""
+    stage.script["produce"] = deque([KafkaError(code, "no")])
+    with pytest.raises(kind, match="no"):
+        results.commit([share(0)], [RECORD])
+    assert stage.calls[-1] == "abort"
+
+
+def test_a_full_queue_is_waited_for(stage: Producing, results: KafkaResults) -> None:
+    """Memory is bounded by the client's queue."""
+    stage.full = 3
+    assert results.commit([share(0)], [RECORD]) == []
+
+
+def test_a_fatal_error_under_a_report_is_told_as_such(
+    stage: Producing, results: KafkaResults, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client has Python make a SystemError of both."""
+
+    def flush(_: float) -> int:
+        error = SystemError("returned a result with an exception set")
+        error.__cause__ = KafkaException(FENCED)
+        raise error
+
+    monkeypatch.setattr(stage, "flush", flush)
+    with pytest.raises(FencedError):
+        results.commit([share(0)], [RECORD])
+
+
+def test_a_call_that_does_not_come_back_ends_the_stay(offsets: Offsets, stage: Producing) -> None:
+    """The lane never hangs with it, and in the end the member joins anew."""
+    clock = FakeClock()
+    results = KafkaResults({}, "group", "m", timeout=0.0, clock=clock)
+    stage.hang.clear()
+    for _ in range(2):
+        with pytest.raises(KafkaResultsError):
+            results.commit([share(0)], [RECORD])
+    clock.advance(STUCK_AFTER + 1)
+    with pytest.raises(FencedError, match="busy"):
+        results.commit([share(0)], [RECORD])
+    stage.hang.set()
+    results.close()
+    assert not offsets.closed, "nothing was read yet"
+
+
+def test_closing_closes_what_was_opened(offsets: Offsets, results: KafkaResults) -> None:
+    """A client that a call has is left to it."""
+    results.commit([share(0)])
+    with results._lock:
+        results.close()
+    assert not offsets.closed
+    results.close()
+    assert offsets.closed
