@@ -232,6 +232,8 @@ class ChannelConfig(Section):
                 f"is of type {self.sink.type}, which does not fit the {processor} processor; "
                 + (f"it takes {either(fitting)}" if fitting else "it takes none, so leave it out"),
             )
+        if isinstance(self.sink, KafkaSinkConfig):
+            yield from self._kafka_sink_contradictions(self.sink)
 
     def _dead_letter_contradictions(self) -> Iterator[Contradiction]:
         letters = self.on_error.dead_letter
