@@ -71,6 +71,7 @@ class _Held:
     epoch: int = 0
     committed: int | None = None
     high_watermark: int | None = None
+    transactional_id: str | None = None
 
     def is_current(self) -> bool:
         """Return True."""
