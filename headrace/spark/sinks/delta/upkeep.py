@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import dataclass
-from enum import Enum
 from threading import Condition, Event, Thread
 from typing import TYPE_CHECKING
 
 import structlog
-from deltalake import DeltaTable
-from deltalake.exceptions import TableNotFoundError
 
 from headrace.clock import SYSTEM_CLOCK, Deadline
-from headrace.spark.sinks.delta.compaction import NotCompactedError, compact
+from headrace.spark.sinks.delta.chores import Chore, Order, carry_out
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,7 +27,7 @@ NEW_FILE_RETENTION = 24 * 3600.0
 _LOG_PROPERTY = "delta.logRetentionDuration"
 _FILE_PROPERTY = "delta.deletedFileRetentionDuration"
 
-#: Seconds that a stop waits for a chore under way; each of its steps is whole or not at all.
+#: Seconds that a stop waits for the process of a chore to end.
 _STOP_S = 5.0
 
 #: Seconds that the thread waits for a chore before it looks whether it has to end.
@@ -68,21 +64,8 @@ class Upkeep:
         }
 
 
-class Chore(Enum):
-    """What there is to do."""
-
-    PROPERTIES = "properties"
-    """Give the table the properties that the configuration has."""
-
-    CHECKPOINT = "checkpoint"
-    """Write a checkpoint, and remove entries of the log that are old enough."""
-
-    COMPACTION = "compaction"
-    """Make few files of many, and remove files that are old enough."""
-
-
 class Housekeeper:
-    """Does the chores of one table, one after the other, on a thread of its own.
+    """Has the chores of one table done, one after the other, each in a process of its own.
 
     Whoever commits past a multiple of an interval has it done, so that of several members mostly
     one does it. Two at once are no harm: a checkpoint says the same whoever writes it, and of two
@@ -103,7 +86,8 @@ class Housekeeper:
 
     def start(self) -> None:
         """Start the thread."""
-        self._add(Chore.PROPERTIES)
+        if self._upkeep.properties(new=False):
+            self._add(Chore.PROPERTIES)
         self._thread.start()
 
     def went_on(self, before: int, after: int) -> None:
@@ -122,7 +106,7 @@ class Housekeeper:
                 self._changed.notify()
 
     def stop(self) -> None:
-        """End the thread, after the chore under way or 5 s, whichever is sooner."""
+        """End the thread, and the process of the chore under way."""
         self._stopping.set()
         with self._changed:
             self._changed.notify()
@@ -133,10 +117,7 @@ class Housekeeper:
         while (chore := self._next()) is not None:
             began = SYSTEM_CLOCK.monotonic()
             try:
-                with suppress(TableNotFoundError):
-                    self._do(chore)
-            except NotCompactedError as error:
-                log.warning("delta_not_compacted", table=str(self._folder), error=str(error))
+                self._do(chore)
             except Exception:
                 log.exception("delta_upkeep_failed", table=str(self._folder), chore=chore.value)
             self._stopping.wait(_REST * (SYSTEM_CLOCK.monotonic() - began))
@@ -151,31 +132,23 @@ class Housekeeper:
         return None
 
     def _do(self, chore: Chore) -> None:
+        if not self._folder.exists():
+            return
+        wanted = self._upkeep.properties(new=False) if chore is Chore.PROPERTIES else {}
         began = SYSTEM_CLOCK.monotonic()
-        facts: dict[str, int] = {}
-        if chore is Chore.PROPERTIES:
-            self._set_properties()
-        elif chore is Chore.CHECKPOINT:
-            table = DeltaTable(self._folder)
-            table.create_checkpoint()
-            table.cleanup_metadata()
-        else:
-            gone = compact(self._folder, self._scratch, self._metadata, SYSTEM_CLOCK.time())
-            removed = DeltaTable(self._folder).vacuum(dry_run=False, full=True)
-            facts = {"compacted": gone, "removed": len(removed)}
+        order = Order(chore.value, str(self._folder), str(self._scratch), self._metadata, wanted)
+        found = carry_out(order, self._stopping)
+        if "not_compacted" in found:
+            log.warning(
+                "delta_not_compacted", table=str(self._folder), error=found["not_compacted"]
+            )
+            return
+        if "properties" in found:
+            log.info("delta_properties_set", table=str(self._folder), **found)
         log.debug(
             "delta_upkeep_done",
             table=str(self._folder),
             chore=chore.value,
             seconds=round(SYSTEM_CLOCK.monotonic() - began, 3),
-            **facts,
+            **found,
         )
-
-    def _set_properties(self) -> None:
-        """Change what differs. Members that are told different things take turns at this."""
-        table = DeltaTable(self._folder)
-        found = table.metadata().configuration
-        wanted = self._upkeep.properties(new=False)
-        if any(found.get(name) != value for name, value in wanted.items()):
-            table.alter.set_table_properties(wanted)
-            log.info("delta_properties_set", table=str(self._folder), properties=wanted)

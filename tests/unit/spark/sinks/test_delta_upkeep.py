@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from threading import Event
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -13,6 +14,7 @@ from pyspark.sql.types import BooleanType, LongType, StringType, StructField, St
 from headrace.clock import Deadline
 from headrace.local.waiting import wait_for
 from headrace.spark.sinks.delta import DeltaSink, Upkeep
+from headrace.spark.sinks.delta.chores import ChoreError, Order, carry_out
 from headrace.spark.sinks.delta.compaction import NotCompactedError, compact
 from headrace.spark.sinks.delta.log import LogFiles
 from tests.unit.spark.sinks.delta_tables import data_files, share, stage, visible, wrap_commit
@@ -163,8 +165,9 @@ def test_a_table_with_other_features_is_left_alone(folder: Path, small: Callable
         small()
 
 
-def test_a_sink_keeps_its_table_small(folder: Path) -> None:
+def test_a_sink_keeps_its_table_small(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By itself: with many commits there are checkpoints, a short log and few files."""
+    monkeypatch.setattr("headrace.spark.sinks.delta.upkeep._REST", 0)
     sink = DeltaSink(folder, durable=False, upkeep=Upkeep(compact_every=50, log_retention=0.001))
     sink.open()
     try:
@@ -178,6 +181,28 @@ def test_a_sink_keeps_its_table_small(folder: Path) -> None:
 
     assert visible(folder) == list(range(220))
     assert DeltaSink(folder).stored_offset("id/0") == 220
+
+
+def test_a_chore_that_fails_says_why(folder: Path, tmp_path: Path) -> None:
+    """The last line of its process is in the error; without a table there is nothing to do."""
+    folder.mkdir()
+    order = Order("checkpoint", str(folder), str(tmp_path))
+    assert carry_out(order, Event()) == {}
+    (folder / "_delta_log").mkdir()
+    LogFiles(folder).entry(0).write_text("no entry")
+    with pytest.raises(ChoreError, match=r"checkpoint failed: \w+: "):
+        carry_out(order, Event())
+
+
+def test_a_chore_ends_with_its_daemon(sink: DeltaSink, folder: Path, tmp_path: Path) -> None:
+    """Its process is ended where it is, and that is no error."""
+    grow(sink, 10, 5)
+    stopping = Event()
+    stopping.set()
+    assert carry_out(Order("compaction", str(folder), str(tmp_path)), stopping) in (
+        {},
+        {"compacted": 6, "removed": 0},
+    )
 
 
 def test_what_the_configuration_says_becomes_the_table_s(sink: DeltaSink, folder: Path) -> None:
