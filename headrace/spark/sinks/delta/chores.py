@@ -71,7 +71,7 @@ def carry_out(order: Order, stopping: Event) -> dict[str, Any]:
         OSError: it could not be started.
     """
     process = subprocess.Popen(  # noqa: S603 - this interpreter, and a module of ours
-        [sys.executable, "-m", __name__],
+        [sys.executable, "-c", f"from {__name__} import main; main()"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -150,7 +150,3 @@ def main() -> None:
     except Exception as error:  # noqa: BLE001 - its text is all that the daemon gets
         sys.exit(f"{type(error).__name__}: {error}".partition("\n")[0])
     sys.stdout.write(json.dumps(found))
-
-
-if __name__ == "__main__":
-    main()
