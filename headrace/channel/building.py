@@ -280,6 +280,7 @@ def _dead_letters(frame: Frame) -> DeadLetters:
     return DeadLetters(
         frame.settings,
         store=frame.ports.dead_letters,
+        reader=frame.ports.reader,
         catalog=frame.ports.catalog,
         metrics=frame.metrics,
         channel=frame.name,

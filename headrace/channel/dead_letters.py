@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING
 import structlog
 
 from headrace.clock import Deadline
-from headrace.errors import DeadLetterLimitError, UnknownTopicError
-from headrace.kafka.ports import DeadLetter
+from headrace.errors import DeadLetterLimitError, KafkaUnavailableError, UnknownTopicError
+from headrace.kafka.ports import DeadLetter, DeadLetterError
+from headrace.references import UnreadRecord
 
 if TYPE_CHECKING:
     from headrace.channel.partition import Outstanding, OwnedPartition
     from headrace.channel.settings import LiveSettings
     from headrace.clock import Clock
     from headrace.config import ChannelConfig
-    from headrace.kafka.ports import DeadLetterStore, TopicCatalog
+    from headrace.kafka.ports import DeadLetterStore, RecordReader, TopicCatalog
     from headrace.metrics import Metrics
     from headrace.records import Record
 
@@ -43,6 +44,7 @@ class DeadLetters:
         settings: LiveSettings,
         *,
         store: DeadLetterStore,
+        reader: RecordReader,
         catalog: TopicCatalog,
         metrics: Metrics,
         channel: str,
@@ -50,6 +52,7 @@ class DeadLetters:
     ) -> None:
         self._settings = settings
         self._store = store
+        self._reader = reader
         self._catalog = catalog
         self._metrics = metrics
         self._channel = channel
@@ -97,8 +100,9 @@ class DeadLetters:
                 f"the next is at offset {item.batch.first_offset}, and failed with "
                 f"{type(error).__name__}: {error}; mend what is wrong, or raise the limit"
             )
-        letter = self._letter(owned, item, error)
-        self._store.store(limits.topic, letter, Deadline.after(STORE_TIMEOUT, self._clock))
+        deadline = Deadline.after(STORE_TIMEOUT, self._clock)
+        letter = self._letter(owned, item, error, self._record(owned, item, deadline))
+        self._store.store(limits.topic, letter, deadline)
         topic, number = owned.partition
         self._metrics.dead_lettered.labels(self._channel, topic).inc()
         log.error(
@@ -112,8 +116,22 @@ class DeadLetters:
             error=f"{type(error).__name__}: {error}",
         )
 
-    def _letter(self, owned: OwnedPartition, item: Outstanding, error: BaseException) -> DeadLetter:
-        record: Record = item.batch.records[0]
+    def _record(self, owned: OwnedPartition, item: Outstanding, deadline: Deadline) -> Record:
+        """Return the batch's one record; where it is known by reference only, read it."""
+        record = item.batch.records[0]
+        if not isinstance(record, UnreadRecord):
+            return record
+        try:
+            found = self._reader.read(owned.partition, record.at, deadline)
+        except KafkaUnavailableError as silence:
+            raise DeadLetterError(str(silence)) from silence
+        if found is None:
+            raise DeadLetterError(f"{owned.partition}: there is no record at {record.at} any more")
+        return found
+
+    def _letter(
+        self, owned: OwnedPartition, item: Outstanding, error: BaseException, record: Record
+    ) -> DeadLetter:
         said = {
             "group": self._settings.config.group,
             "topic": owned.partition.topic,

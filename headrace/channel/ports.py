@@ -14,7 +14,13 @@ if TYPE_CHECKING:
     from headrace.channel.pause_file import PauseFile
     from headrace.coordinators.coordinator import Coordinator
     from headrace.coordinators.listener import Listener
-    from headrace.kafka.ports import DeadLetterStore, OffsetStore, RecordSource, TopicCatalog
+    from headrace.kafka.ports import (
+        DeadLetterStore,
+        OffsetStore,
+        RecordReader,
+        RecordSource,
+        TopicCatalog,
+    )
     from headrace.spans import Tracer
 
 
@@ -35,3 +41,4 @@ class ChannelPorts:
     pauses: PauseFile | None = None
     tracer: Tracer = NO_TRACER
     dead_letters: DeadLetterStore = field(default_factory=NoDeadLetters)
+    reader: RecordReader = field(default_factory=NoDeadLetters)

@@ -14,6 +14,7 @@ from headrace.kafka import KafkaRangeSource, KafkaRecordSource, KafkaTopicCatalo
 from headrace.kafka.clients import client_properties
 from headrace.kafka.dead_letters import KafkaDeadLetterStore
 from headrace.kafka.properties import PREFETCH_SHARE
+from headrace.kafka.reader import KafkaRecordReader
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -63,6 +64,7 @@ class Surroundings:
             pauses=PauseFile(self.directory / f"pauses-{name}.json"),
             tracer=self.tracer,
             dead_letters=KafkaDeadLetterStore(kafka),
+            reader=KafkaRecordReader(kafka, channel.group),
         )
 
     def _source(

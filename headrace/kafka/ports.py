@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from headrace.clock import Deadline
-    from headrace.records import TopicPartition
+    from headrace.records import Record, TopicPartition
     from headrace.references import Run
 
 
@@ -299,13 +299,33 @@ class DeadLetterStore(Protocol):
         ...
 
 
+class RecordReader(Protocol):
+    """What reads single records that the channel knows by reference only. Any thread."""
+
+    def read(self, partition: TopicPartition, offset: int, deadline: Deadline) -> Record | None:
+        """Return the record with exactly this offset, None if there is none (any more). Blocks.
+
+        Raises:
+            KafkaUnavailableError: no answer by the deadline.
+        """
+        ...
+
+
 class NoDeadLetters:
-    """Stands in for a channel that was built without a way to a dead-letter topic."""
+    """Stands in for a channel that was built without a way to a dead-letter topic.
+
+    Reads no records either.
+    """
 
     def store(self, topic: str, letter: DeadLetter, deadline: Deadline) -> None:
         """Refuse."""
         del letter, deadline
         raise DeadLetterError(f"this channel was built without a way to the topic {topic}")
+
+    def read(self, partition: TopicPartition, offset: int, deadline: Deadline) -> Record | None:
+        """Refuse."""
+        del offset, deadline
+        raise DeadLetterError(f"this channel was built without a way to read {partition}")
 
     def close(self) -> None:
         """Hold nothing."""

@@ -245,12 +245,6 @@ class ChannelConfig(Section):
                 f"is {letters.topic}, which the channel reads itself ({self.subscription}); "
                 "give it another name, one that no pattern of topics matches",
             )
-        if self.by_reference:
-            yield Contradiction(
-                ("on_error", "policy"),
-                "is dead_letter, and with source: by_reference the channel has no records to put "
-                "into a topic; write policy: skip, or take source: by_value",
-            )
         if isinstance(self.processor, SimpleProcessorConfig) and self.processor.no_duplication:
             yield Contradiction(
                 ("on_error", "policy"),

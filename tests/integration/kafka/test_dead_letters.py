@@ -5,9 +5,12 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from headrace.clock import Deadline
+from headrace.errors import KafkaUnavailableError
 from headrace.kafka.dead_letters import KafkaDeadLetterStore
 from headrace.kafka.ports import DeadLetter, DeadLetterError
+from headrace.kafka.reader import KafkaRecordReader
 from headrace.records import TopicPartition
+from headrace.testing import FakeRecord
 from tests.brokers import Broker
 
 
@@ -59,3 +62,25 @@ def test_what_is_not_known_to_be_there_is_an_error(bootstrap_servers: str, missi
     with pytest.raises(DeadLetterError, match=r"no\.such\.topic did not take a record"):
         store.store("no.such.topic", DeadLetter(None, b"v", []), Deadline.after(1))
     store.close()
+
+
+def test_a_record_is_read_by_its_offset(bootstrap_servers: str) -> None:
+    """Exactly that one, with all that it has; nothing where there is none, or none any more."""
+    broker = Broker(bootstrap_servers)
+    partition = TopicPartition(broker.create_topic(), 0)
+    broker.produce(partition, b"0", FakeRecord(key_=b"k", value_=b"1", headers_=[("a", b"h")]))
+    broker.transact(partition, b"2", commit=False)
+    reader = KafkaRecordReader({"bootstrap.servers": bootstrap_servers}, "reader")
+    found = reader.read(partition, 1, Deadline.after(30))
+    assert found is not None
+    assert (found.key(), found.value(), found.headers()) == (b"k", b"1", [("a", b"h")])
+    assert reader.read(partition, 2, Deadline.after(30)) is None
+    broker.delete_before(partition, 1)
+    assert reader.read(partition, 0, Deadline.after(30)) is None
+
+
+def test_a_record_that_no_broker_gives_is_an_error() -> None:
+    """By the deadline, with the partition and the offset."""
+    reader = KafkaRecordReader({"bootstrap.servers": "127.0.0.1:1"}, "reader")
+    with pytest.raises(KafkaUnavailableError, match="t-0: the record at 5 was not read in time"):
+        reader.read(TopicPartition("t", 0), 5, Deadline.after(0.5))

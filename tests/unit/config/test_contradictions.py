@@ -282,13 +282,6 @@ _FITS_NONE = "does not fit the custom processor; it takes none, so leave it out"
             ),
         ),
         (
-            {"source": "by_reference", "on_error": _DEAD_LETTERS},
-            (
-                "on_error.policy is dead_letter, and with source: by_reference the channel has no "
-                "records to put into a topic; write policy: skip, or take source: by_value"
-            ),
-        ),
-        (
             {
                 "processor": _SIMPLE | {"no_duplication": True},
                 "sink": "a:b",
