@@ -198,7 +198,7 @@ class PoisonRecordError(PartitionError):
     """One record cannot be processed, and trying again is no use. ``offset`` names the record.
 
     A processor raises it for what it knows to be so: the policies ``skip`` and ``dead_letter``
-    then give this record up without looking for it and without more attempts.
+    then give up this record and no other, without looking for it and without more attempts.
     """
 
     def __init__(self, partition: TopicPartition, offset: int, reason: str) -> None:

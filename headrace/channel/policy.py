@@ -51,24 +51,30 @@ class FailurePolicy:
             SinkConflictError: the batch was to be given up, and the sink stands elsewhere.
             FencedError: the batch was to be given up, and the sink refuses this member.
         """
-        policy, given_up = self._settings.config.on_error.policy, self._given_up(owned, item, error)
-        if policy == "stop" and given_up:
+        policy = self._settings.config.on_error.policy
+        if policy == "stop" and self._tried_enough(owned):
             self._fail(error)
-        elif policy == "skip" and given_up and blame_of(error) is not Blame.ELSEWHERE:
+        if policy in {"retry", "stop"} or blame_of(error) is Blame.ELSEWHERE:
+            return self._again(owned, item)
+        named = names_one_of(item.batch.records, error)
+        if named and len(item.batch) > 1:
+            return self._divide(owned, item, error)
+        given_up = named or self._tried_enough(owned)
+        if policy == "skip" and given_up:
             return self._skip(owned, item, error)
-        elif policy == "dead_letter" and given_up and blame_of(error) is not Blame.ELSEWHERE:
+        if policy == "dead_letter" and (given_up or self._is_suspect(owned, item)):
             return self._isolate(owned, item, error)
         return self._again(owned, item)
 
-    def _given_up(self, owned: OwnedPartition, item: Outstanding, error: BaseException) -> bool:
-        """Whether no more attempts are made: of a batch, of a part of one, of a named record."""
+    def _tried_enough(self, owned: OwnedPartition) -> bool:
         most = self._settings.config.on_error.max_attempts
-        if most is None:
-            return False
-        if owned.attempts >= most or names_one_of(item.batch.records, error):
-            return True
-        is_part, is_alone = item.cut.failures > 0, len(item.batch) == 1
-        return is_part and not (is_alone and owned.letters.in_doubt(item.cut))
+        return most is not None and owned.attempts >= most
+
+    @staticmethod
+    def _is_suspect(owned: OwnedPartition, item: Outstanding) -> bool:
+        """Whether it is a part of a batch that was tried often enough as a whole."""
+        alone = len(item.batch) == 1
+        return item.cut.failures > 0 and not (alone and owned.letters.in_doubt(item.cut))
 
     def _again(self, owned: OwnedPartition, item: Outstanding) -> Effect:
         wait = self._settings.now.backoff.seconds(owned.attempts)

@@ -246,3 +246,32 @@ def test_records_that_are_gone_before_they_are_read(site: Site, log: Log) -> Non
     assert skipped._value.get() == 60
     (event,) = log.of("offset_out_of_range")
     assert (event["position"], event["target"]) == (0, 60)
+
+
+def test_a_record_that_fails_is_read_for_the_dead_letter_topic(site: Site) -> None:
+    """It is found by its offset, also behind a gap; the letter has what the channel never read."""
+    group = site.group
+    dead = TopicPartition(group.broker.create_topic(), 0)
+    group.produce(3, 0)
+    group.broker.transact(group.partition(0), b"aborted", commit=False)
+    group.broker.produce(group.partition(0), FakeRecord(key_=b"k", value_=b"poison"), b"last")
+
+    def strict(df: DataFrame, batch: MicroBatch) -> DataFrame:
+        """Fail in the job where a value says so."""
+        check = "assert_true(value <> 'poison', 'this one') IS NULL"
+        return places(df, batch).where(check)
+
+    policy = {
+        "policy": "dead_letter",
+        "max_attempts": 1,
+        "dead_letter": {"topic": dead.topic},
+    }
+    with site.running(strict, on_error=policy):
+        eventually(lambda: group.offsets(0) == [7])
+
+    (letter,) = group.broker.read(dead, 1)
+    headers = dict(letter.headers() or [])
+    assert (letter.key(), letter.value()) == (b"k", b"poison")
+    assert headers["headrace.offset"] == b"5"
+    assert b"this one" in (headers["headrace.message"] or b"")
+    assert site.rows() == [(0, 0), (0, 1), (0, 2), (0, 6)]
