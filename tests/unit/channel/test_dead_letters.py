@@ -2,32 +2,24 @@
 
 from __future__ import annotations
 
-from concurrent.futures import Future
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from headrace.channel.buffer import Cut
-from headrace.channel.dead_letters import DeadLetters
 from headrace.channel.lifecycle import ChannelState
-from headrace.channel.partition import Outstanding
-from headrace.channel.settings import LiveSettings
-from headrace.clock import SYSTEM_CLOCK, Deadline
-from headrace.config import ChannelConfig
+from headrace.clock import Deadline
 from headrace.errors import (
     DeadLetterLimitError,
-    KafkaUnavailableError,
     PoisonRecordError,
     RetryableError,
     SinkConflictError,
     UnknownTopicError,
 )
-from headrace.kafka.ports import DeadLetterError, StoredOffset
+from headrace.kafka.ports import StoredOffset
 from headrace.metrics import Metrics
 from headrace.processors import BatchResponse
-from headrace.records import Batch, offset_of
-from headrace.references import OffsetRun
+from headrace.records import offset_of
 from headrace.testing import (
     FakeRecord,
     InMemoryBroker,
@@ -35,14 +27,12 @@ from headrace.testing import (
     in_memory_channel,
     running,
 )
-from headrace.testing.channel import QUICK
-from tests.unit.channel.conftest import owned_partition
 from tests.unit.channel.in_memory import P0, committed, eventually, values
 from tests.unit.channel.recorder import PATIENCE, Recorder
 
 if TYPE_CHECKING:
     from headrace.channel.channel import InboundKafkaChannel
-    from headrace.records import Record, TopicPartition
+    from headrace.records import Batch
 
 DEAD = "events.dead"
 
@@ -149,39 +139,6 @@ def test_a_named_record_is_looked_for_nowhere(
     assert recorder.delivered() == [(0, 8, 1), (0, 5, 2), (5, 6, 2), (6, 8, 2)]
     assert letters.said("error") == ["PoisonRecordError"]
     assert letters.said("message") == ["events-0: record at offset 5: a field is missing"]
-
-
-def test_skip_passes_over_a_named_record_alone(broker: InMemoryBroker) -> None:
-    """What stands around it is delivered, with attempts of its own where it fails."""
-    broker.produce(P0, *values(8))
-
-    def answer(batch: Batch) -> BatchResponse:
-        offsets = [offset_of(record) for record in batch.records]
-        if 3 in offsets:
-            raise PoisonRecordError(P0, 3, "no")
-        if batch.first_offset == 4 and batch.attempt < 4:
-            raise ValueError("not yet")
-        return BatchResponse.advance()
-
-    recorder = Recorder(answer)
-    skip = {"policy": "skip", "max_attempts": 5, "backoff": "1ms", "max_backoff": "1ms"}
-    with running(in_memory_channel(recorder, broker, on_error=skip)):
-        assert committed(broker, P0, 8)
-    passed = [call[1:] for call in recorder.calls[0] if call[0] == "passed over"]
-    assert passed == [(3, 4)]
-    assert recorder.delivered()[:3] == [(0, 8, 1), (0, 3, 2), (3, 4, 2)]
-    assert recorder.delivered()[3:] == [(4, 8, 2), (4, 8, 3), (4, 8, 4)]
-
-
-def test_stop_tries_a_named_record_as_often_as_any(broker: InMemoryBroker) -> None:
-    """The policy is about batches: it stops after max_attempts deliveries of the whole."""
-    broker.produce(P0, *values(4))
-    recorder = refusing(2, error=PoisonRecordError(P0, 2, "no"))
-    stop = {"policy": "stop", "max_attempts": 2, "backoff": "1ms", "max_backoff": "1ms"}
-    channel = in_memory_channel(recorder, broker, on_error=stop)
-    with running(channel):
-        eventually(lambda: channel.failure is not None)
-    assert recorder.delivered() == [(0, 4, 1), (0, 4, 2)]
 
 
 def test_a_letter_is_the_record_and_says_where_it_comes_from(
@@ -408,57 +365,3 @@ def test_letters_and_divisions_are_counted(
         assert metrics.dead_lettered.labels("member", "events")._value.get() == 1
         assert metrics.bisections.labels("member", "events")._value.get() == 2
         eventually(lambda: broker.committed("group", P0) == StoredOffset(4, 1))
-
-
-class Log:
-    """A ``RecordReader`` that has some records; without any it has no broker."""
-
-    def __init__(self, *offsets: int) -> None:
-        self._offsets = offsets
-
-    def read(self, partition: TopicPartition, offset: int, deadline: Deadline) -> Record | None:
-        """Return the record, if it is there."""
-        del deadline
-        if not self._offsets:
-            raise KafkaUnavailableError(f"{partition}: not read in time")
-        found = FakeRecord(*partition, offset, b"k", b"read", [("a", b"h")])
-        return found if offset in self._offsets else None
-
-
-def _by_reference(broker: InMemoryBroker, letters: InMemoryDeadLetters, log: Log) -> None:
-    """Send the record at 7, of which only the offset is known."""
-    owned = owned_partition()
-    config = {**QUICK, "on_error": policy()}
-    sender = DeadLetters(
-        LiveSettings(ChannelConfig.model_validate(config)),
-        store=letters,
-        reader=log,
-        catalog=broker.catalog(),
-        metrics=Metrics(),
-        channel="main",
-        clock=SYSTEM_CLOCK,
-    )
-    run = OffsetRun(7, 8, 100)
-    batch = Batch(owned, 7, run, 8, 100, 4)
-    item = Outstanding(batch, Cut(7, run, 8, 100), Future(), 0.0)
-    sender.send(owned, item, ValueError("no"))
-
-
-def test_a_record_by_reference_is_read_for_its_letter(
-    broker: InMemoryBroker, letters: InMemoryDeadLetters
-) -> None:
-    """The letter is what the broker has at the offset."""
-    _by_reference(broker, letters, Log(7))
-    ((_, letter),) = letters.letters
-    assert (letter.key, letter.value, letter.headers[0]) == (b"k", b"read", ("a", b"h"))
-    assert letters.said("offset") == ["7"]
-
-
-@pytest.mark.parametrize("log", [Log(8), Log()], ids=["no record", "no broker"])
-def test_a_record_that_cannot_be_read_makes_no_letter(
-    broker: InMemoryBroker, letters: InMemoryDeadLetters, log: Log
-) -> None:
-    """It counts as not sent, so that nothing is committed."""
-    with pytest.raises(DeadLetterError):
-        _by_reference(broker, letters, log)
-    assert letters.letters == []
