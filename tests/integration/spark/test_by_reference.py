@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from headrace.clock import Deadline
 from headrace.kafka import KafkaRangeSource, KafkaRecordSource
+from headrace.local.waiting import wait_for
 from headrace.processors.spark import SparkProcessor
 from headrace.records import Batch, TopicPartition
 from headrace.spark.engine import SparkEngine
@@ -267,11 +268,16 @@ def test_a_record_that_fails_is_read_for_the_dead_letter_topic(site: Site) -> No
         "dead_letter": {"topic": dead.topic},
     }
     with site.running(strict, on_error=policy):
-        eventually(lambda: group.offsets(0) == [7])
+        # seven jobs, one after the other
+        assert wait_for(lambda: group.offsets(0) == [7], Deadline.after(WAIT))
 
     (letter,) = group.broker.read(dead, 1)
     headers = dict(letter.headers() or [])
     assert (letter.key(), letter.value()) == (b"k", b"poison")
-    assert headers["headrace.offset"] == b"5"
     assert b"this one" in (headers["headrace.message"] or b"")
-    assert site.rows() == [(0, 0), (0, 1), (0, 2), (0, 6)]
+    # where the transaction's marker lies among the last records is up to the broker
+    failed = int(headers["headrace.offset"] or b"")
+    rows = site.rows()
+    assert rows[:3] == [(0, 0), (0, 1), (0, 2)]
+    assert len(rows) == 4
+    assert (0, failed) not in rows
