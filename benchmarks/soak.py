@@ -171,6 +171,9 @@ class Soak:
     def _rest(self, daemon: Daemon, operations: Operations) -> Rest:
         """Bring the daemon to where it began, have it work there, and hold it. Blocks."""
         operations.end()
+        topics = self._world.topics
+        held = 3 * topics[STEADY] + topics[SOMETIMES]
+        wait_for(lambda: len(_positions(daemon)) == held, Deadline.after(_MINUTE))
         before = _positions(daemon)
         wait_for(lambda: _all_further(before, _positions(daemon)), Deadline.after(_MINUTE))
         with operations.all_held():
@@ -194,7 +197,7 @@ def _all_further(
     before: dict[tuple[str, str, int], int], after: dict[tuple[str, str, int], int]
 ) -> bool:
     """Whether every partition moved, so that whatever is opened with the first batch is open."""
-    return bool(after) and all(before.get(held, -1) < position for held, position in after.items())
+    return before.keys() == after.keys() and all(before[held] < after[held] for held in before)
 
 
 def _growth(sampler: Sampler, rests: list[float], plan: Plan) -> dict[str, Any]:
