@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from headrace.local.jars import CONNECTOR, cached
+from headrace.spark.connector import connector_properties
 from headrace.spark.settings import SparkSettings
 from headrace.testing.sinks import started_spark
 from tests.integration.spark.channels import Channel
@@ -26,8 +27,9 @@ SETTINGS = SparkSettings("local[2]", warm_up=1)
 
 def with_connector(settings: SparkSettings) -> SparkSettings:
     """Return the settings of a session that can read from Kafka itself."""
-    jars = ",".join(map(str, cached(CONNECTOR)))
-    return replace(settings, properties={**settings.properties, "spark.jars": jars})
+    folder = str(cached(CONNECTOR)[0].parent)
+    properties = dict(settings.properties)
+    return replace(settings, properties=properties | connector_properties(folder, properties))
 
 
 _HERE = Path(__file__).parent

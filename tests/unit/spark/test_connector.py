@@ -30,6 +30,13 @@ def test_packages_and_jars_of_ones_own_stay(tmp_path: Path) -> None:
     assert connector_properties(str(tmp_path), theirs)["spark.jars"] == f"/c.jar,{jar}"
 
 
+def test_the_newer_reader_is_taken_unless_the_user_says_otherwise() -> None:
+    """Spark would take the older one for Kafka."""
+    name = "spark.sql.sources.useV1SourceList"
+    assert "kafka" not in connector_properties("maven", {})[name].split(",")
+    assert name not in connector_properties("maven", {name: "kafka"})
+
+
 def test_a_folder_without_the_connector_is_refused(tmp_path: Path) -> None:
     """The error says how to fill it."""
     with pytest.raises(ConfigError, match=f"headrace connector fetch {tmp_path}"):
