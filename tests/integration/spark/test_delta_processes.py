@@ -25,7 +25,7 @@ from headrace.spark.sinks.staging import StagedFiles
 structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
 folder, seed, rounds = sys.argv[1], sys.argv[2], int(sys.argv[3])
 names = ("partition", "offset")
-schema = StructType([StructField(name, LongType()) for name in names])
+schema = StructType([StructField(name, LongType()) for name in names]).json()
 choice = random.Random(seed)
 sink = DeltaSink(folder)
 sink.open()
