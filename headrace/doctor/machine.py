@@ -99,7 +99,7 @@ def check_disk(config: Config, environment: Mapping[str, str], *, spark: bool) -
     yield from _space("disk of state_dir", Path(config.state_dir), SPACE_STATE)
     for name, channel in config.channels.items():
         path = getattr(channel.sink, "path", None)
-        if path is not None and "://" not in str(path):
+        if path is not None:
             yield from _space(f"disk of channel {name}'s sink", Path(path), SPACE_TABLE)
     for folder in spark_folders(config, environment) if spark else ():
         yield from _space("disk of Spark's local folder", folder, SPACE_SPARK)

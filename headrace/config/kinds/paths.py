@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import Annotated
 
@@ -17,8 +18,10 @@ def _resolve(text: str, info: ValidationInfo) -> Path:
     return Path(absolute(text, info))
 
 
-def _resolve_unless_url(text: str, info: ValidationInfo) -> str:
-    return text if "://" in text else absolute(text, info)
+def _resolve_folder(text: str, info: ValidationInfo) -> str:
+    if _URL.match(text):
+        raise refuse("is a URL; give a folder, of this host or one that all executors see")
+    return absolute(text, info)
 
 
 def absolute(text: str, info: ValidationInfo) -> str:
@@ -30,11 +33,8 @@ def absolute(text: str, info: ValidationInfo) -> str:
     return os.path.normpath(origin_of(info).folder / path)
 
 
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _PATH = r"(?s:[^\0]*[^\0\s][^\0]*)"
 
 LocalPath = Annotated[Path, Text("a path", _PATH), AfterValidator(_resolve)]
-PathOrUrl = Annotated[
-    str,
-    Text("a path, or a URL such as s3://bucket/table", _PATH),
-    AfterValidator(_resolve_unless_url),
-]
+TableFolder = Annotated[str, Text("a path", _PATH), AfterValidator(_resolve_folder)]

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from headrace.config.contradiction import Contradiction
 from headrace.config.kinds.databases import DatabaseUrl, scheme_of
-from headrace.config.kinds.paths import LocalPath, PathOrUrl
+from headrace.config.kinds.paths import LocalPath, TableFolder
 from headrace.config.kinds.scalars import Count, WholeNumber
 from headrace.config.kinds.secrets import SecretValue
 from headrace.config.kinds.text import Distinct, FreeText, ImportPath, SqlTable, Topic
@@ -28,8 +28,8 @@ class DeltaSinkConfig(Section):
     type: Cold[Literal["delta"]] = "delta"
     """This sink."""
 
-    path: Cold[PathOrUrl]
-    """The table, made with the first rows where it is missing."""
+    path: Cold[TableFolder]
+    """The table's folder, made with the first rows where it is missing."""
 
     partition_by: Cold[Annotated[tuple[FreeText, ...], Distinct]] = ()
     """The columns that a new table is partitioned by."""

@@ -224,7 +224,14 @@ WORKERS = "a whole number from 1 to 256"
                 "did you mean console?"
             ),
         ),
-        ("sink: delta", "sink.path: is missing; give a path, or a URL such as s3://bucket/table"),
+        ("sink: delta", "sink.path: is missing; give a path"),
+        (
+            "sink: {type: delta, path: 's3://bucket/table'}",
+            (
+                "sink.path: 's3://bucket/table' is a URL; give a folder, of this host or one that all "
+                "executors see"
+            ),
+        ),
         (
             "sink: {type: delta, delta: x, path: y}",
             (

@@ -75,13 +75,6 @@ def test_space_has_to_be_there(
         assert not bad(found.values())
 
 
-def test_space_of_a_url_is_not_looked_at(tmp_path: Path) -> None:
-    """A table in an object store has no disk here, and without Spark there are no shuffles."""
-    settings = config(tmp_path, {"sink": {"type": "delta", "path": "s3://bucket/table"}})
-    checks = [f.check for f in check_disk(settings, {}, spark=False)]
-    assert checks == ["disk of state_dir"]
-
-
 def test_sparks_folders_are_those_that_spark_takes(tmp_path: Path) -> None:
     """The environment wins over the property, as in Spark."""
     settings = config(tmp_path, spark={"properties": {"spark.local.dir": "/a, /b"}})
