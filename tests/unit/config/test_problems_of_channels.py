@@ -228,8 +228,8 @@ WORKERS = "a whole number from 1 to 256"
         (
             "sink: {type: delta, path: 's3://bucket/table'}",
             (
-                "sink.path: 's3://bucket/table' is a URL; give a folder, of this host or one that all "
-                "executors see"
+                "sink.path: 's3://bucket/table' is a URL; give a folder, of this host or one that "
+                "all executors see"
             ),
         ),
         (
