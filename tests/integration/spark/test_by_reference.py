@@ -106,7 +106,9 @@ def rows(runtime: SparkRuntime, way: Input, found: list[Batch]) -> list[Any]:
     return sorted(map(tuple, frame.collect()), key=lambda row: row[3:5])
 
 
-@settings(max_examples=3, deadline=None, suppress_health_check=list(HealthCheck))
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
 @given(steps=st.lists(_STEPS, max_size=6))
 def test_the_same_records_either_way(
     steps: list[tuple[int, str, list[FakeRecord]]], broker: Broker, spark_runtime: SparkRuntime

@@ -59,7 +59,10 @@ def _value(number: int) -> bytes:
     return json.dumps({"id": number}).encode()
 
 
-@pytest.mark.parametrize("keeps_offsets", [True, False], ids=["delta", "jsonl"])
+@pytest.mark.parametrize(
+    "keeps_offsets",
+    [pytest.param(True, id="delta"), pytest.param(False, id="jsonl", marks=pytest.mark.slow)],
+)
 def test_what_fails_in_spark_is_found_and_the_rest_is_stored(
     spark_runtime: SparkRuntime, tmp_path: Path, *, keeps_offsets: bool
 ) -> None:
