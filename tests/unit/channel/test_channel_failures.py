@@ -286,13 +286,14 @@ def test_a_sink_conflict_goes_on_where_the_sink_stands(broker: InMemoryBroker) -
         if not recorder.stored:
             recorder.stored[0] = 14
             raise SinkConflictError(batch.partition, batch.start, 14)
+        # the commit behind this batch would take the place of one that is not made yet
+        assert committed(broker, P0, 14)
         return BatchResponse.advance()
 
     recorder.answer = answer
     with running(in_memory_channel(recorder, broker)):
         assert committed(broker, P0, 20)
     assert recorder.delivered() == [(0, 10, 1), (14, 20, 1)]
-    assert StoredOffset(14, 1) in [stored for _, stored in broker.commits]
 
 
 @pytest.mark.parametrize(("policy", "first"), [("earliest", (50, 60, 1)), ("latest", None)])
