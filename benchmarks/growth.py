@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean, linear_regression, median
+from subprocess import run
 from threading import Event, Thread
 from typing import TYPE_CHECKING
 
@@ -22,6 +24,12 @@ _HOUR = 3600.0
 
 #: The number behind a socket or a pipe.
 _NUMBER = re.compile(r":\[\d+\]$")
+
+#: What the JDK's tool says of the whole heap, in KiB.
+_HEAP_USED = re.compile(r"heap\s+total \d+K, used (\d+)K")
+
+#: Seconds that the tool may take; a full collection is part of it.
+_TOOL = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +72,23 @@ def more_of(
 
     grown = {name: usual_count(after, name) - usual_count(before, name) for name in sorted(names)}
     return {name: by for name, by in grown.items() if by}
+
+
+def live_heap(pid: int) -> int | None:
+    """Return how many bytes of a JVM's heap are in use behind a full collection. Blocks.
+
+    None where the JDK's ``jcmd`` is missing.
+    """
+    if (tool := shutil.which("jcmd")) is None:
+        return None
+
+    def ask(what: str) -> str:
+        command = [tool, str(pid), what]
+        return run(command, check=True, capture_output=True, text=True, timeout=_TOOL).stdout
+
+    ask("GC.run")
+    found = _HEAP_USED.search(ask("GC.heap_info"))
+    return int(found[1]) * 1024 if found else None
 
 
 class Sampler:

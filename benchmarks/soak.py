@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.chaos.world import MEMBER
-from benchmarks.growth import Sampler, more_of, percent_an_hour, usual
+from benchmarks.growth import Sampler, live_heap, more_of, percent_an_hour, usual
 from benchmarks.lifecycle.operations import Operations
 from benchmarks.lifecycle.schedule import Kind, draw
 from benchmarks.lifecycle.world import LOAD, OTHER, SOMETIMES, STEADY, Load, World
@@ -45,19 +45,26 @@ _KINDS = tuple(kind for kind in Kind if kind not in {Kind.RESTART, Kind.STOP})
 #: More operations than any run has time for in an hour.
 _MANY = 5_000
 
+#: The heap has its full size from the start: otherwise the JVM's size says when it collected last.
+_FIXED_HEAP = {
+    "driver_memory": "1GiB",
+    "properties": {"spark.driver.extraJavaOptions": "-Xms1g -XX:+AlwaysPreTouch"},
+}
+
 _MIB = 1 << 20
 _MINUTE = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is run. Growth is looked at behind the first ``warm_up`` minutes, or half of a run.
+    """What is run. Growth of memory counts behind the first ``warm_up`` minutes, or half of a run.
 
     ``interval`` is in seconds between two looks, ``gap`` between two operations. For ``rest``
-    seconds at the beginning and at the end of that time all channels are held, so that threads and
-    descriptors can be compared as they are in the last ``look`` seconds of it. It is longer than
-    pools keep threads that have nothing to do: delta-rs's ten seconds, Spark's a minute. How many
-    those have before says how busy the machine was, up to the pool's bound.
+    seconds, from the middle of the warm-up and at the end, all channels are held, so that threads
+    and descriptors can be compared as they are in the last ``look`` seconds of it. It is longer
+    than pools keep threads that have nothing to do: delta-rs's ten seconds, Spark's a minute. How
+    many those have before says how busy the machine was, up to the pool's bound. The first one
+    lies in the warm-up because a process gives memory back in it, and takes it again after it.
     """
 
     minutes: float = 60.0
@@ -69,6 +76,11 @@ class Plan:
     seed: int = 1
     master: str = "local[2]"
     load: Load = field(default_factory=Load)
+
+    @property
+    def settled(self) -> float:
+        """Return the seconds after which growth of memory counts."""
+        return min(self.warm_up, self.minutes / 2) * _MINUTE
 
 
 def run(minutes: float = 60.0, seed: int = 1, plan: Plan | None = None) -> Report:
@@ -82,10 +94,15 @@ def run(minutes: float = 60.0, seed: int = 1, plan: Plan | None = None) -> Repor
 
 @dataclass(frozen=True, slots=True)
 class Rest:
-    """When the channels were held, in monotonic seconds, and the names of Python's threads then."""
+    """When the channels were held, in monotonic seconds, and what was there then.
+
+    ``threads`` are Python's, by name; ``heap`` is what lives in the JVM's, in bytes, None where
+    the JDK's tools are missing.
+    """
 
     began: float
     threads: Mapping[str, int]
+    heap: int | None
 
 
 class Soak:
@@ -111,7 +128,8 @@ class Soak:
         read = {LOAD: (STEADY, SOMETIMES), OTHER: (STEADY,), _SPARK: (STEADY,)}
         outcome = self._world.outcome(read, [daemon])
         return {
-            **_growth(sampler, [rest.began for rest in rests], self._plan),
+            **_growth(sampler, [rest.began for rest in rests], began, self._plan),
+            "live_heap_mib": [rest.heap and round(rest.heap / _MIB, 1) for rest in rests],
             "more_python_threads": more_of([rests[0].threads], [rests[-1].threads]),
             "operations_failed": len(operations.failures),
             **outcome.figures(),
@@ -142,7 +160,7 @@ class Soak:
         return self._world.daemon(
             "one",
             channels,
-            sections={"spark": {"master": self._plan.master}},
+            sections={"spark": {"master": self._plan.master, **_FIXED_HEAP}},
             environment={MEMBER: "one"},
         )
 
@@ -153,8 +171,7 @@ class Soak:
 
         Returns the rests, and whether somebody ended the run early.
         """
-        warm_up = min(self._plan.warm_up, self._plan.minutes / 2) * _MINUTE
-        ends = [began + warm_up, began + self._plan.minutes * _MINUTE]
+        ends = [began + self._plan.settled / 2, began + self._plan.minutes * _MINUTE]
         rests: list[Rest] = []
         try:
             with _interrupts():
@@ -178,11 +195,12 @@ class Soak:
         wait_for(lambda: _all_further(before, _positions(daemon)), Deadline.after(_MINUTE))
         with operations.all_held():
             now = SYSTEM_CLOCK.monotonic()
+            heap = live_heap(daemon.get("status")["spark"]["pid"])
             wait_for(
                 lambda: SYSTEM_CLOCK.monotonic() > now + self._plan.rest,
                 Deadline(now + 2 * self._plan.rest),
             )
-            return Rest(now, Counter(daemon.threads()))
+            return Rest(now, Counter(daemon.threads()), heap)
 
 
 def _positions(daemon: Daemon) -> dict[tuple[str, str, int], int]:
@@ -200,15 +218,16 @@ def _all_further(
     return before.keys() == after.keys() and all(before[held] < after[held] for held in before)
 
 
-def _growth(sampler: Sampler, rests: list[float], plan: Plan) -> dict[str, Any]:
-    """Compare the last rest with the first one, and fit a line to the memory between them."""
+def _growth(sampler: Sampler, rests: list[float], began: float, plan: Plan) -> dict[str, Any]:
+    """Compare the last rest with the first one; fit a line to the memory behind the warm-up."""
+    begin = max(began + plan.settled, rests[0] + plan.rest)
     threads, descriptors, memory, courses = [], [], {}, {}
     for name, found in sampler.samples.items():
         first, last = (
             [each for each in found if plan.rest - plan.look <= each.at - rest < plan.rest]
             for rest in (rests[0], rests[-1])
         )
-        busy = [each for each in found if rests[0] + plan.rest <= each.at < rests[-1]]
+        busy = [each for each in found if begin <= each.at < rests[-1]]
         courses[name] = _course(found, first, last)
         threads.append(_grown(courses[name]["threads"]))
         descriptors.append(_grown(courses[name]["fds"]))
@@ -217,7 +236,7 @@ def _growth(sampler: Sampler, rests: list[float], plan: Plan) -> dict[str, Any]:
         **memory,
         "threads_growth": max(threads),
         "fds_growth": max(descriptors),
-        "growth_over_minutes": round((rests[-1] - rests[0]) / _MINUTE, 1),
+        "growth_over_minutes": round((rests[-1] - begin) / _MINUTE, 1),
         "processes_gone": sorted(sampler.gone),
         **courses,
     }

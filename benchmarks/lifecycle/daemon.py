@@ -15,6 +15,7 @@ import httpx
 import yaml
 
 from benchmarks.notes import Notes
+from benchmarks.report import say
 from headrace.clock import SYSTEM_CLOCK, Deadline
 from headrace.config import load
 from headrace.config.show import document
@@ -34,7 +35,7 @@ _START = 240.0
 CHANGE = 20.0
 
 #: How much of a log an error quotes.
-_QUOTED_LINES = 15
+_QUOTED_LINES = 40
 
 _TOKEN = "a-token-of-the-benchmark-alone"  # noqa: S105 - nothing but loopback sees it
 
@@ -119,8 +120,9 @@ class Daemon:
         assert self._process is not None, "it was started"
         self._close()
         asked = SYSTEM_CLOCK.monotonic()
-        self.exits.append(self._process.stop(Deadline.after(PATIENCE)))
+        code = self._process.stop(Deadline.after(PATIENCE))
         ended = SYSTEM_CLOCK.monotonic()
+        self._note_end(code)
         self._process = None
         return asked, ended
 
@@ -129,7 +131,7 @@ class Daemon:
         self._await(lambda: not self.running, "end")
         assert self._process is not None, "it was started"
         self._close()
-        self.exits.append(self._process.kill())
+        self._note_end(self._process.kill())
         self._process = None
 
     def kill(self) -> None:
@@ -197,14 +199,23 @@ class Daemon:
 
     # --- parts ----------------------------------------------------------------------------------
 
+    def _note_end(self, code: int) -> None:
+        """Take note of an exit code, and say what led to a bad one: the folder goes at the end."""
+        self.exits.append(code)
+        if code:
+            say("\n".join([f"{self.name} ended with {code}:", *self._last_lines()]))
+
+    def _last_lines(self) -> list[str]:
+        lines = self.log_file.read_text(encoding="utf-8", errors="replace").splitlines()
+        return lines[-_QUOTED_LINES:]
+
     def _await(self, condition: Callable[[], bool], what: str, seconds: float = PATIENCE) -> None:
         if not wait_for(condition, Deadline.after(seconds)):
             raise AssertionError(f"{self.name} did not {what} in time; see {self.log_file}")
 
     def _is_ready(self) -> bool:
         if not self.running:
-            lines = self.log_file.read_text(encoding="utf-8", errors="replace").splitlines()
-            raise AssertionError("\n".join([f"{self.name} ended:", *lines[-_QUOTED_LINES:]]))
+            raise AssertionError("\n".join([f"{self.name} ended:", *self._last_lines()]))
         try:
             return self._api().get("/health/ready").status_code == httpx.codes.OK
         except (OSError, KeyError, ValueError, httpx.TransportError):

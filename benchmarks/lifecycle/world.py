@@ -62,6 +62,7 @@ class Outcome:
             "duplicates": sum(each.duplicated for each in found),
             "lost": sum(each.lost for each in found),
             "bad_exits": sum(code != 0 for code in self.exits),
+            "exits": list(self.exits),
             "disordered": sum(each.disordered for each in found),
             "records": sum(each.stored for each in found),
             "complete": self.complete,

@@ -93,3 +93,4 @@ def test_soak_watches_a_daemon_and_its_jvm() -> None:
     assert figures["operations"] > 0
     assert figures["processes_gone"] == []
     assert min(figures["daemon"]["rss_mib"] + figures["jvm"]["rss_mib"]) > 50
+    assert [heap is None or heap > 10 for heap in figures["live_heap_mib"]] == [True, True]
