@@ -146,6 +146,8 @@ class Staging:
             if rows == 0:
                 continue
             name = f"part-{staged.name}-{number:05}.parquet"
+            # a clean-up of the table, by whichever writer, takes files of no version by age
+            os.utime(source)
             if self._durable:
                 sync(source)
             source.rename(self._table / name)

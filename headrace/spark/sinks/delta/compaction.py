@@ -8,7 +8,9 @@ longer part of the table.
 from __future__ import annotations
 
 import json
+import os
 import uuid
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -20,6 +22,7 @@ from deltalake.transaction import AddAction
 
 from headrace.errors import HeadraceError
 from headrace.spark.sinks.delta.log import LogFiles, added, optimized, removed
+from headrace.spark.sinks.delta.table import file_names
 from headrace.spark.sinks.staging import sync
 
 if TYPE_CHECKING:
@@ -64,28 +67,41 @@ def compact(folder: Path, scratch: Path, metadata: Mapping[str, str], now: float
     Raises:
         NotCompactedError: the table has features or values that are not known here, or another
             writer removed one of the files or changed the table itself.
-        DeltaError, OSError, pa.ArrowException: it could not be read or written; nothing changed.
+        DeltaError, OSError, pa.ArrowException: it could not be read or written. Its rows are the
+            same, and nothing changed as far as can be told.
     """
     table = DeltaTable(folder)
     _require_plain(folder, table)
     groups = list(_groups(_files(folder, table)))
     if not groups:
         return 0
-    made = []
+    made: list[AddAction] = []
     try:
-        made = [_merged(folder, table, group, now) for group in groups]
+        made.extend(_merged(folder, table, group, now) for group in groups)
         gone = [file for group in groups for file in group]
         actions = [
             optimized(metadata, now),
             *(removed(file.path, file.size, dict(file.values), now) for file in gone),
             *(added(file, data_change=False) for file in made),
         ]
+        for file in made:
+            # as in Staging.place: a clean-up takes files of no version by age
+            os.utime(folder / file.path)
         _commit(folder, table.version(), actions, {file.path for file in gone}, scratch)
     except BaseException:
-        for file in made:
-            (folder / file.path).unlink(missing_ok=True)
+        _remove_unnamed(folder, made)
         raise
     return len(gone)
+
+
+def _remove_unnamed(folder: Path, made: Sequence[AddAction]) -> None:
+    """Remove what the table does not have. A commit that failed may have been made all the same."""
+    # a table that cannot be read may have all of them: they stay until a later clean-up
+    with suppress(Exception):
+        named = file_names(DeltaTable(folder))
+        for file in made:
+            if file.path not in named:
+                (folder / file.path).unlink(missing_ok=True)
 
 
 def _require_plain(folder: Path, table: DeltaTable) -> None:

@@ -16,7 +16,7 @@ from headrace.errors import HeadraceError, SinkConflictError, StartError
 from headrace.spark.sinks.contract import CommitConflictError, Guarantee
 from headrace.spark.sinks.delta.format import check_format, format_note
 from headrace.spark.sinks.delta.log import LogFiles, added, moved, written
-from headrace.spark.sinks.delta.table import KeptTable, OvertakenError
+from headrace.spark.sinks.delta.table import KeptTable, OvertakenError, file_names
 from headrace.spark.sinks.delta.upkeep import Housekeeper, Upkeep
 from headrace.spark.sinks.schema import SchemaChanges, check_schema, delta_schema
 from headrace.spark.sinks.staging import StagedFiles, Staging, local_folder, sync
@@ -279,15 +279,25 @@ class DeltaSink:
         self._table = None
         try:
             table = self._table = KeptTable(self._folder)
+            stored = _shows(table, staged, offsets)
         except Exception:
             staged.keep()
             log.exception("delta_outcome_unknown", table=str(self._folder))
             raise error from None
-        stored = all(table.transaction_version(o.identity) == o.next_offset for o in offsets)
         if stored:
             staged.keep()
             log.warning("delta_commit_found_stored", table=str(self._folder), error=str(error))
         return stored
+
+
+def _shows(table: KeptTable, staged: StagedFiles, offsets: Sequence[Offset]) -> bool:
+    """Whether a table, opened anew, has what a commit was to store.
+
+    Its files show that also where the next owner has gone on from its offsets.
+    """
+    if all(table.transaction_version(o.identity) == o.next_offset for o in offsets):
+        return True
+    return not file_names(table.opened).isdisjoint(file.path for file in staged.placed)
 
 
 def _conflicts(table: KeptTable, offsets: Sequence[Offset]) -> list[SinkConflictError]:

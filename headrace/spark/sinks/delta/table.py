@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+from urllib.parse import unquote
 
+import pyarrow as pa
 import structlog
 from deltalake import DeltaTable
 
@@ -30,6 +32,12 @@ class OvertakenError(HeadraceError):
             f"{folder}: a checkpoint overtook version {version} while it was written, and does not "
             "show what that stored; was this process stopped for longer than the log is kept?"
         )
+
+
+def file_names(table: DeltaTable) -> set[str]:
+    """Return the names of all files that a version of a table has, as they are in its folder."""
+    found = pa.table(table.get_add_actions())
+    return {unquote(path) for path in found.column("path").to_pylist()}
 
 
 class KeptTable:

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import pytest
+from deltalake import DeltaTable
 
 from headrace.records import TopicPartition
 from headrace.spark.sinks.contract import CommitConflictError
@@ -77,6 +79,45 @@ def test_files_stay_when_the_outcome_cannot_be_read(
     with pytest.raises(CommitConflictError):
         sink.commit(stage(sink, "again", [2]), [share(0, 10, 20)])
     assert sink.stored_offset("id/0") == 20
+
+
+def test_files_stay_when_the_next_owner_went_on_behind_an_unknown_outcome(
+    sink: DeltaSink, opened: Callable[[], DeltaSink], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A commit that was made is known by its files, also where its offset stands no longer."""
+    other = opened()
+
+    def commit_and_fail_late(call: Callable[[], None]) -> None:
+        call()
+        other.commit(stage(other, "next", [3]), [share(0, 20, 30)])
+        raise OSError("the disk went away")
+
+    wrap_commit(monkeypatch, commit_and_fail_late)
+    staged = stage(sink, "two", [2])
+    sink.commit(staged, [share(0, 10, 20)])
+    sink.discard(staged)
+
+    assert visible(folder) == [1, 2, 3]
+    assert sink.stored_offset("id/0") == 30
+
+
+def test_a_vacuum_leaves_files_that_are_about_to_be_committed(
+    sink: DeltaSink, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files whose job took longer than files are kept are young again once they are in place."""
+    staged = stage(sink, "two", [2])
+    assert staged.folder is not None
+    for path in staged.folder.iterdir():
+        os.utime(path, (0, 0))
+
+    def vacuum_first(call: Callable[[], None]) -> None:
+        DeltaTable(folder).vacuum(dry_run=False, full=True)
+        call()
+
+    wrap_commit(monkeypatch, vacuum_first)
+    sink.commit(staged, [share(0, 10, 20)])
+
+    assert visible(folder) == [1, 2]
 
 
 def test_a_crash_between_rename_and_commit_shows_nothing(

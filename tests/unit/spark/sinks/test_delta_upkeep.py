@@ -121,6 +121,43 @@ def test_a_compaction_that_fails_leaves_nothing(
     assert {path.name for path in folder.rglob("*.*")} == before
 
 
+def test_a_compaction_whose_outcome_is_unknown_loses_nothing(
+    sink: DeltaSink, folder: Path, small: Callable[[], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It failed once its entry stood: the files that the table has from then on stay."""
+    grow(sink, 10, 5)
+
+    def commit_and_fail(call: Callable[[], None]) -> None:
+        call()
+        raise OSError("the disk went away")
+
+    wrap_commit(monkeypatch, commit_and_fail)
+    with pytest.raises(OSError, match="went away"):
+        small()
+
+    assert visible(folder) == [1, *range(10, 15)]
+    assert len(DeltaTable(folder).file_uris()) == 1
+
+
+def test_a_compaction_of_a_table_that_cannot_be_read_removes_nothing(
+    sink: DeltaSink, folder: Path, small: Callable[[], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the table cannot say which files it has, all of them stay."""
+    grow(sink, 10, 5)
+
+    def commit_and_hide_the_table(call: Callable[[], None]) -> None:
+        call()
+        (folder / "_delta_log").rename(folder / "_hidden")
+        raise OSError("the disk went away")
+
+    wrap_commit(monkeypatch, commit_and_hide_the_table)
+    with pytest.raises(OSError, match="went away"):
+        small()
+    (folder / "_hidden").rename(folder / "_delta_log")
+
+    assert visible(folder) == [1, *range(10, 15)]
+
+
 def test_partitions_are_compacted_apart(folder: Path, small: Callable[[], int]) -> None:
     """Files of one partition stay of it, null and odd values included."""
     sink = DeltaSink(folder, partition_by=["day", "flag"])
