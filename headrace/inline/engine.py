@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -12,28 +11,20 @@ from headrace.inline.lane import InlineLane
 from headrace.inline.reducer import checked, load_arrow_reducer
 from headrace.spark import arrow
 from headrace.spark.decode import Decode
-from headrace.spark.sinks.moving import move_offset, move_without_data
+from headrace.spark.sinking import SinkEngine, Staged
 from headrace.thread_time import Activity
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from headrace.clock import Deadline
     from headrace.inline.reducer import ArrowReducer
-    from headrace.records import Batch, TopicPartition
+    from headrace.records import Batch
     from headrace.spark.micro_batch import MicroBatch
-    from headrace.spark.sinks.contract import OffsetMove, PartitionCommit, Sink
+    from headrace.spark.sinks.contract import Sink
 
 
-@dataclass(frozen=True, slots=True)
-class Staged:
-    """A result that is not committed yet, and the offsets of records that were left out."""
-
-    sink: Any
-    skipped: Mapping[TopicPartition, Sequence[int]]
-
-
-class InlineEngine:
+class InlineEngine(SinkEngine):
     """Runs one channel's micro-batches on a thread of its own.
 
     ``reducer`` is an import path or the function itself. Lane and sink are the engine's own.
@@ -45,8 +36,8 @@ class InlineEngine:
     def __init__(
         self, reducer: ArrowReducer | str, sink: Sink[Any], decode: Decode | None = None
     ) -> None:
+        super().__init__(sink)
         self._reducer = reducer
-        self._sink = sink
         self._decode = decode or Decode()
         self._decoder: InlineDecoder | None = None
         self._lane: InlineLane | None = None
@@ -70,10 +61,6 @@ class InlineEngine:
             raise
         self._lane = InlineLane(f"inline-{channel}", turn)
         self._lane.start()
-
-    def stored_offset(self, identity: str) -> int | None:
-        """Return the sink's offset for a partition. May block."""
-        return self._sink.stored_offset(identity)
 
     def prepare(self, batch: Batch) -> pa.Table:
         """Turn a batch into columns. Any thread."""
@@ -102,30 +89,6 @@ class InlineEngine:
     def decode_as(self, decode: Decode) -> None:
         """Decode the next micro-batch in another way. Any thread; the schema is as before."""
         self._decoder = InlineDecoder(decode)
-
-    def skipped(self, staged: Staged) -> Mapping[TopicPartition, Sequence[int]]:
-        """Return the offsets of undecodable records that the reducer did not get."""
-        return staged.skipped
-
-    def commit(self, staged: Staged, offsets: Sequence[PartitionCommit]) -> None:
-        """Make the result and the offsets visible, both or neither; see :meth:`Sink.commit`."""
-        self._sink.commit(staged.sink, offsets)
-
-    def discard(self, staged: Staged) -> None:
-        """Remove a result that will not be committed."""
-        self._sink.discard(staged.sink)
-
-    def move(self, offsets: Sequence[PartitionCommit]) -> None:
-        """Move the sink's offsets without data, as a micro-batch without a result does."""
-        move_without_data(self._sink, offsets)
-
-    def move_to(self, move: OffsetMove, note: str) -> None:
-        """Move one of the sink's offsets forward or back. Any thread; blocks.
-
-        Raises:
-            HeadraceError: the sink keeps offsets and cannot move them.
-        """
-        move_offset(self._sink, move, note)
 
     def cancel(self, micro_batch_id: str) -> None:
         """Do nothing: what a reducer is at cannot be interrupted, and will not be committed."""

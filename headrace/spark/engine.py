@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JError
@@ -16,35 +15,24 @@ from headrace.spark.inputs import ByValue
 from headrace.spark.job_failures import failure_of
 from headrace.spark.lane import Lane
 from headrace.spark.reducer import OwnReducer, checked, load_reducer, send_by_value
-from headrace.spark.sinks.moving import move_offset, move_without_data
+from headrace.spark.sinking import SinkEngine, Staged
 from headrace.thread_time import Activity
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from pyspark.sql import DataFrame
 
     from headrace.clock import Deadline
-    from headrace.records import Batch, TopicPartition
+    from headrace.records import Batch
     from headrace.spark.inputs import Input
     from headrace.spark.micro_batch import MicroBatch
     from headrace.spark.reducer import Reducer
     from headrace.spark.runtime import SparkRuntime
-    from headrace.spark.sinks.contract import OffsetMove, PartitionCommit, Sink
+    from headrace.spark.sinks.contract import Sink
 
 
-@dataclass(frozen=True, slots=True)
-class Staged:
-    """A micro-batch that was computed and is not committed yet.
-
-    ``skipped`` has the offsets of undecodable records that were left out, by partition.
-    """
-
-    sink: Any
-    skipped: Mapping[TopicPartition, Sequence[int]]
-
-
-class SparkEngine:
+class SparkEngine(SinkEngine):
     """Runs one channel's micro-batches on one lane.
 
     ``reducer`` is an import path or the function itself. The runtime is shared and outlives the
@@ -62,9 +50,9 @@ class SparkEngine:
         decode: Decode | None = None,
         source: Input | None = None,
     ) -> None:
+        super().__init__(sink)
         self._runtime = runtime
         self._reducer = reducer
-        self._sink = sink
         self._decode = decode or Decode()
         self._input = source or ByValue()
         self._decoder: Decoder | None = None
@@ -106,10 +94,6 @@ class SparkEngine:
         if self._decoder is not None:
             self._decoder = self._decoder.treating(decode.on_undecodable)
 
-    def stored_offset(self, identity: str) -> int | None:
-        """Return the sink's offset for a partition. May block."""
-        return self._sink.stored_offset(identity)
-
     def prepare(self, batch: Batch) -> Any:
         """Do what can be done for a batch without Spark. Any thread."""
         return self._input.prepare(batch)
@@ -146,30 +130,6 @@ class SparkEngine:
             self._sink.discard(staged)
             raise
         return Staged(staged, skipped)
-
-    def skipped(self, staged: Staged) -> Mapping[TopicPartition, Sequence[int]]:
-        """Return the offsets of undecodable records that the job left out."""
-        return staged.skipped
-
-    def commit(self, staged: Staged, offsets: Sequence[PartitionCommit]) -> None:
-        """Make the result and the offsets visible, both or neither; see :meth:`Sink.commit`."""
-        self._sink.commit(staged.sink, offsets)
-
-    def discard(self, staged: Staged) -> None:
-        """Remove a result that will not be committed."""
-        self._sink.discard(staged.sink)
-
-    def move(self, offsets: Sequence[PartitionCommit]) -> None:
-        """Move the sink's offsets without data, as a micro-batch without a result does."""
-        move_without_data(self._sink, offsets)
-
-    def move_to(self, move: OffsetMove, note: str) -> None:
-        """Move one of the sink's offsets forward or back. Any thread; blocks.
-
-        Raises:
-            HeadraceError: the sink keeps offsets and cannot move them.
-        """
-        move_offset(self._sink, move, note)
 
     def cancel(self, micro_batch_id: str) -> None:
         """Cancel the micro-batch's jobs, if they run. On a thread of its own: does not block."""
