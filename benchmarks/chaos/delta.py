@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F  # noqa: N812 - the name every PySpark user knows
 
 from benchmarks.chaos.world import MEMBER
+from headrace.spark.sinks.delta.log import LogFiles
 from headrace.spark.sinks.delta.reader import read_rows
 
 if TYPE_CHECKING:
@@ -30,8 +31,7 @@ def reduce(df: DataFrame, batch: MicroBatch) -> DataFrame:  # noqa: ARG001 - the
 
 def is_table(directory: Path) -> bool:
     """Whether there is a table already."""
-    # the first entries are cleaned away after a while
-    return any((directory / "_delta_log").glob("*.json"))
+    return LogFiles(directory).has_entries()
 
 
 def rows(directory: Path) -> Iterator[tuple[str, int, int, str]]:

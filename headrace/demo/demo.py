@@ -20,6 +20,7 @@ from headrace.kafka.producer import TopicProducer, create_topic
 from headrace.local import LocalStack, detached
 from headrace.local.jars import kafka_jars
 from headrace.local.jvm import require_java
+from headrace.spark.sinks.delta.log import LogFiles
 from headrace.spark.sinks.delta.reader import DeltaLog
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ def check(directory: Path, console: Console) -> Verdict:
     Raises:
         HeadraceError: there is no table, or the source is not installed.
     """
-    is_table = (directory / "_delta_log").is_dir()
+    is_table = LogFiles(directory).has_entries()
     table = directory if is_table else directory / "table"
     record = read_record(directory.absolute().parent if is_table else directory)
     flights = read_flights(None if record is None else record.rows)

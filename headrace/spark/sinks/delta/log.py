@@ -37,6 +37,10 @@ class LogFiles:
         """Return where an entry is, or would be."""
         return self.folder / f"{version:020}.json"
 
+    def has_entries(self) -> bool:
+        """Whether there is a table. Any entry tells: the first are cleaned away after a while."""
+        return any(self.folder.glob("*.json"))
+
     def read(self, version: int) -> list[Action] | None:
         """Return an entry's actions, None where there is no such entry, or no longer.
 

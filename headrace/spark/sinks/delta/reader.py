@@ -11,6 +11,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from headrace.errors import HeadraceError
 from headrace.spark.sinks.delta.format import FORMAT_KEY
+from headrace.spark.sinks.delta.log import LogFiles
 from headrace.spark.sinks.delta.sink import MEMBER_KEY
 
 if TYPE_CHECKING:
@@ -43,12 +44,12 @@ class TableCommit:
 class DeltaLog:
     """Follows the log of a table, which need not exist yet. For one thread.
 
-    It reads the log's JSON files, each of which appears whole and never changes. They must still
-    be there: Delta keeps them for 30 days unless told otherwise.
+    It goes no further than to an entry that is not there any more. What a checkpoint made
+    superfluous is cleaned away after an hour, or when the table or ``log_retention`` says.
     """
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder / "_delta_log"
+        self._entries = LogFiles(folder)
         self._next = 0
 
     def read_new(self) -> list[TableCommit]:
@@ -60,20 +61,19 @@ class DeltaLog:
         return list(self._new())
 
     def _new(self) -> Iterator[TableCommit]:
-        while True:
-            path = self._folder / f"{self._next:020}.json"
-            try:
-                text = path.read_text(encoding="utf-8")
-            except FileNotFoundError:
-                return
-            try:
-                commit = _commit(self._next, [json.loads(line) for line in text.splitlines()])
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
-                raise TableUnreadableError(
-                    f"{path} is no commit of a Delta table ({error}); the table is damaged"
-                ) from error
+        while (commit := self._read(self._next)) is not None:
             self._next += 1
             yield commit
+
+    def _read(self, version: int) -> TableCommit | None:
+        try:
+            actions = self._entries.read(version)
+            return None if actions is None else _commit(version, actions)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise TableUnreadableError(
+                f"{self._entries.entry(version)} is no commit of a Delta table ({error}); the "
+                "table is damaged"
+            ) from error
 
 
 def read_rows(folder: Path, columns: Sequence[str]) -> pa.Table:
