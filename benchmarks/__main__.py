@@ -10,7 +10,7 @@ from importlib import import_module
 import structlog
 
 #: Each is a module of this package with a function ``run``, described by its docstring.
-NAMES = ("passthrough", "spark", "memory", "coordination", "chaos", "lifecycle", "soak")
+NAMES = ("passthrough", "spark", "pipeline", "memory", "coordination", "chaos", "lifecycle", "soak")
 
 #: What some of them take from the command line.
 _OPTIONS = {"chaos": ("minutes", "seed"), "lifecycle": ("seed",), "soak": ("minutes", "seed")}

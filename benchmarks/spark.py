@@ -133,18 +133,19 @@ def _compare(plan: Plan, load: Load, servers: LocalStack, channel: Side, streami
         plan.rounds,
         say=lambda line: say(f"{load.name} {line}"),
     )
-    _require_fair_sizes(plan, load, rounds)
+    require_fair_sizes(load, rounds, "channel", plan.sizes_differ)
     return rounds
 
 
-def _require_fair_sizes(plan: Plan, load: Load, rounds: Rounds) -> None:
+def require_fair_sizes(load: Load, rounds: Rounds, side: str, sizes_differ: float) -> None:
     """Refuse micro-batches whose size flatters the channel: larger for a rate, smaller for a count.
 
-    A lane waits for no slow partition, so that its micro-batches are not always full.
+    A lane waits for no slow partition, so that its micro-batches are not always full. They may
+    differ by ``sizes_differ`` of the cap.
     """
-    ours, theirs = (rounds.median(side, "mean_batch") for side in ("channel", "streaming"))
+    ours, theirs = (rounds.median(each, "mean_batch") for each in (side, "streaming"))
     flattery = ours - theirs if load.figure == "rate" else theirs - ours
-    if flattery > plan.sizes_differ * load.batch:
+    if flattery > sizes_differ * load.batch:
         sizes = f"{ours} records on average against {theirs}"
         raise AssertionError(f"{load.name}: micro-batches of {sizes} are no fair comparison")
 

@@ -43,14 +43,18 @@ class SparkChannel:
         self._runtime.start()
 
     def round(self, request: Request) -> Result:
-        """Read the configuration's topic as ``group``, up to ``ends``."""
-        config = _in_group(self._configs[request["config"]], request["group"])
+        """Read the topic as ``group``, up to ``ends``, or so many ``records`` of one that grows.
+
+        Into the Delta table ``table`` where there is one.
+        """
+        config = _of_round(self._configs[request["config"]], request)
         reducers.reset(counting=request["counting"])
         processor = build_processor(
             config.channels["bench"], lambda: self._runtime, config.instance_id, config.kafka
         )
         controller = KafkaController(config, processors={"bench": processor})
-        expected = sum(request["ends"].values())
+        ends = request.get("ends")
+        expected = sum(ends.values()) if ends else request["records"]
         controller.start(Deadline.after(60))
         try:
             failure = _wait(controller, expected)
@@ -58,9 +62,9 @@ class SparkChannel:
             left = controller.stop(Deadline.after(30)).left
         if failure is not None or left:
             raise AssertionError(f"the channel failed with {failure}, left {left}")
-        found = committed(config, request["ends"])
-        if sum(reducers.NOTES.sizes) != expected or found != request["ends"]:
-            raise AssertionError(f"of {request['ends']}: {found}, {sum(reducers.NOTES.sizes)}")
+        found = committed(config, ends) if ends else None
+        if sum(reducers.NOTES.sizes) != expected or found != ends:
+            raise AssertionError(f"of {ends}: {found}, {sum(reducers.NOTES.sizes)}")
         return pace(reducers.NOTES.begun, reducers.NOTES.sizes) | {
             "counted": reducers.NOTES.counted,
             **{f"{stage}_s": _seconds(controller, stage) for stage in STAGES},
@@ -79,9 +83,14 @@ def _seconds(controller: KafkaController, stage: str) -> float:
     return round(value or 0.0, 3)
 
 
-def _in_group(config: Config, group: str) -> Config:
-    changed = config.channels["bench"].model_copy(update={"group": group})
-    return config.model_copy(update={"channels": {"bench": changed}})
+def _of_round(config: Config, request: Request) -> Config:
+    channel = config.channels["bench"]
+    changes: dict[str, Any] = {"group": request["group"]}
+    if "topic" in request:
+        changes["topics"] = (request["topic"],)
+    if "table" in request and channel.sink is not None:
+        changes["sink"] = channel.sink.model_copy(update={"path": request["table"]})
+    return config.model_copy(update={"channels": {"bench": channel.model_copy(update=changes)}})
 
 
 def _wait(controller: KafkaController, expected: int) -> BaseException | None:

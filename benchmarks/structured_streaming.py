@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import tempfile
 import time
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,15 +16,44 @@ from pyspark.sql import DataFrame, SparkSession
 
 from benchmarks import reducers
 from benchmarks.pace import pace
+from headrace.clock import Deadline
 from headrace.config import load
 from headrace.kafka import properties
+from headrace.local.waiting import wait_for
+from headrace.records import TopicPartition
 from headrace.spark.factory import spark_settings
+from headrace.spark.micro_batch import MicroBatch
+from headrace.spark.sinks import PartitionCommit
+from headrace.spark.sinks.delta import DeltaSink
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
+    from typing import TypeAlias
+
     from pyspark.sql.streaming.query import StreamingQuery
 
     from benchmarks.sides import Request, Result
     from headrace.config import Config
+
+    #: Stores a micro-batch's result under its number.
+    Write: TypeAlias = Callable[[int, DataFrame], None]
+
+    #: What is done with a micro-batch; None where there is nothing to store.
+    Reduce: TypeAlias = Callable[[DataFrame], DataFrame | None]
+
+
+#: Seconds that a round of steady input may take.
+_PATIENCE = 200.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Input:
+    """What a query reads, in micro-batches of so many records."""
+
+    config: Config
+    topic: str
+    batch: int
 
 
 def connector() -> str:
@@ -45,18 +76,28 @@ class StructuredStreaming:
         self._session = _session(next(iter(self._configs.values())))
 
     def round(self, request: Request) -> Result:
-        """Read the configuration's topic from its beginning up to ``ends``."""
+        """Read the topic from its beginning up to ``ends``, or so many ``records``."""
         config = self._configs[request["config"]]
         reducers.reset(counting=request["counting"])
-        with tempfile.TemporaryDirectory(prefix="headrace-bench-") as folder:
-            query = _query(self._session, config, request["batch"], folder)
+        reduce = reducers.counts if "ends" in request else _timestamps
+        writing: AbstractContextManager[Write]
+        writing = _table(request["table"]) if "table" in request else nullcontext(_nowhere)
+        with writing as write, tempfile.TemporaryDirectory(prefix="headrace-bench-") as folder:
+            query = _query(self._session, _of_round(config, request), folder, write, reduce)
             try:
-                query.processAllAvailable()
+                if "ends" in request:
+                    query.processAllAvailable()
+                else:
+                    deadline = Deadline.after(_PATIENCE)
+                    wait_for(lambda: sum(_sizes(query)) >= request["records"], deadline)
             finally:
                 query.stop()
-        sizes = [row for p in query.recentProgress if (row := p["numInputRows"]) > 0]
-        if sum(sizes) != sum(request["ends"].values()):
-            raise AssertionError(f"of {request['ends']}: {sum(sizes)} rows")
+        sizes = _sizes(query)
+        expected = sum(request["ends"].values()) if "ends" in request else request["records"]
+        if sum(sizes) != expected:
+            raise AssertionError(f"of {expected}: {sum(sizes)} rows")
+        if "ends" not in request:  # it began with an empty micro-batch if it was there first
+            return {}
         return pace(reducers.NOTES.begun, sizes) | {"counted": reducers.NOTES.counted}
 
     def close(self) -> None:
@@ -78,26 +119,67 @@ def _session(config: Config) -> SparkSession:
     return session
 
 
-def _query(session: SparkSession, config: Config, batch: int, folder: str) -> StreamingQuery:
-    """Start a query that begins the next micro-batch as soon as it has done the last one."""
+def _of_round(config: Config, request: Request) -> _Input:
     channel = config.channels["bench"]
+    topic = request.get("topic", channel.topics[0])
+    return _Input(config, topic, request["batch"])
+
+
+def _sizes(query: StreamingQuery) -> list[int]:
+    return [rows for p in query.recentProgress if (rows := p["numInputRows"]) > 0]
+
+
+def _query(
+    session: SparkSession, source: _Input, folder: str, write: Write, reduce: Reduce
+) -> StreamingQuery:
+    """Start a query that begins the next micro-batch as soon as it has done the last one."""
+    config, channel = source.config, source.config.channels["bench"]
     prefetch = int(channel.buffer.max_bytes * properties.PREFETCH_SHARE)
     ours = properties.source({}, channel.group, prefetch)
     options = {
         "kafka.bootstrap.servers": ",".join(config.kafka.bootstrap_servers),
         "kafka.fetch.max.bytes": str(ours["fetch.max.bytes"]),
         "kafka.max.partition.fetch.bytes": str(ours["fetch.message.max.bytes"]),
-        "subscribe": channel.topics[0],
+        "subscribe": source.topic,
         "startingOffsets": "earliest",
-        "maxOffsetsPerTrigger": str(batch),
+        "maxOffsetsPerTrigger": str(source.batch),
     }
     frame = session.readStream.format("kafka").options(**options).load()
-    writer = frame.writeStream.foreachBatch(_count)
+
+    def store(frame: DataFrame, number: int) -> None:
+        _store(frame, number, reduce, write)
+
+    writer = frame.writeStream.foreachBatch(store)
     return writer.option("checkpointLocation", f"{folder}/checkpoint").start()
 
 
-def _count(frame: DataFrame, _number: int) -> None:
+def _timestamps(frame: DataFrame) -> DataFrame:
+    return frame.select("timestamp")
+
+
+def _store(frame: DataFrame, number: int, reduce: Reduce, write: Write) -> None:
     reducers.NOTES.begun.append(time.perf_counter())
-    result = reducers.counts(frame)
+    result = reduce(frame)
     if result is not None:
-        result.write.format("noop").mode("overwrite").save()
+        write(number, result)
+
+
+def _nowhere(_number: int, result: DataFrame) -> None:
+    result.write.format("noop").mode("overwrite").save()
+
+
+@contextmanager
+def _table(path: str) -> Iterator[Write]:
+    """Write to a Delta table as our own sink does: files aside, one commit with the batch's id."""
+    sink = DeltaSink(path)
+    sink.open()
+    query = TopicPartition("query", 0)
+
+    def write(number: int, result: DataFrame) -> None:
+        staged = sink.stage(MicroBatch(f"batch-{number}", "query", ()), result)
+        sink.commit(staged, [PartitionCommit("query", query, number, number + 1)])
+
+    try:
+        yield write
+    finally:
+        sink.close()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from benchmarks import coordination, memory, passthrough, soak, spark
+from benchmarks import coordination, memory, passthrough, pipeline, soak, spark
 from benchmarks.lifecycle import run as lifecycle
 from benchmarks.lifecycle.run import Plan as LifecyclePlan
 
@@ -38,6 +38,28 @@ def test_spark_counts_the_same_rows_on_both_sides() -> None:
     assert figures["records_tiny"] == load.records
     assert len(figures["ratios_tiny"]) == plan.rounds
     assert figures["ratio"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_pipeline_stores_the_same_rows_on_all_sides() -> None:
+    """Tables by value, by reference and of Structured Streaming add up; latencies are found."""
+    load = spark.Load("1k", 500, 5_000, "batches_per_second", "", 0.0)
+    steady = pipeline.Steady(rate=200, seconds=6.0, warm_up=1.0)
+    plan = pipeline.Plan(
+        loads=(load,),
+        steady=steady,
+        rounds=1,
+        partitions=2,
+        warm_up=1,
+        master="local[1]",
+        commits=200,
+        sizes_differ=1,
+    )
+    figures = json.loads(pipeline.run(plan).as_json())
+    assert figures["batch_ratio_1k"] > 0
+    assert figures["latency_p50_ratio"] > 0
+    assert figures["delta_commit_growth"] > 0
 
 
 def test_memory_watches_a_daemon_that_takes_nothing() -> None:
