@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.errors import ImportPathError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from types import ModuleType
 
 
@@ -32,6 +32,43 @@ def load_callable(path: str, *arguments: str) -> Callable[..., Any]:
     if arguments:
         _check_signature(path, function, arguments)
     return function
+
+
+def load_factory(path: str, options: Mapping[str, Any]) -> Callable[..., Any]:
+    """Import the callable that makes something of options, given by name.
+
+    Raises:
+        ImportPathError: as :func:`load_callable` does, or it does not take these options.
+    """
+    factory = load_callable(path)
+    try:
+        signature = inspect.signature(factory)
+    except (TypeError, ValueError):
+        return factory  # as below
+    try:
+        signature.bind(**options)
+    except TypeError as error:
+        given = ", ".join(options) or "none"
+        raise ImportPathError(
+            f"{path!r} takes {signature}, and the options are {given}: {error}; correct them, or "
+            "the factory"
+        ) from None
+    return factory
+
+
+def make(path: str, options: Mapping[str, Any]) -> Any:
+    """Return what a factory makes of its options. Blocks for as long as it does.
+
+    Raises:
+        ImportPathError: as :func:`load_factory` does, or the factory failed.
+    """
+    factory = load_factory(path, options)
+    try:
+        return factory(**options)
+    except Exception as error:
+        raise ImportPathError(
+            f"{path!r} with options {sorted(options)} failed: {type(error).__name__}: {error}"
+        ) from error
 
 
 def _module(path: str, name: str) -> ModuleType:

@@ -36,8 +36,8 @@ from headrace.config.model.processor import (
 )
 from headrace.config.model.root import Config, LoggingConfig, MetricsConfig, ReloadConfig
 from headrace.config.model.sink import (
-    KEEPS_OFFSETS,
     ConsoleSinkConfig,
+    CustomSinkConfig,
     DeltaSinkConfig,
     FunctionSinkConfig,
     JsonLinesSinkConfig,
@@ -45,6 +45,7 @@ from headrace.config.model.sink import (
     NoopSinkConfig,
     SinkConfig,
     SqlSinkConfig,
+    keeps_offsets,
 )
 from headrace.config.model.spark import SparkConfig
 from headrace.config.model.tls import KafkaTls, ZooKeeperTls
@@ -53,7 +54,6 @@ from headrace.config.model.zookeeper import ZooKeeperConfig, ZooKeeperDigest, Zo
 from headrace.config.show import show
 
 __all__ = [
-    "KEEPS_OFFSETS",
     "AdminConfig",
     "AdminTls",
     "ArrowProcessorConfig",
@@ -66,6 +66,7 @@ __all__ = [
     "ConsoleSinkConfig",
     "CoordinatorConfig",
     "CustomProcessorConfig",
+    "CustomSinkConfig",
     "DeadLetterConfig",
     "Delivery",
     "DeltaSinkConfig",
@@ -103,6 +104,7 @@ __all__ = [
     "ZooKeeperTls",
     "diff",
     "guarantee",
+    "keeps_offsets",
     "load",
     "show",
 ]

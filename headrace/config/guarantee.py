@@ -12,7 +12,12 @@ from headrace.config.model.processor import (
     SimpleProcessorConfig,
     SparkProcessorConfig,
 )
-from headrace.config.model.sink import DeltaSinkConfig, KafkaSinkConfig, SqlSinkConfig
+from headrace.config.model.sink import (
+    CustomSinkConfig,
+    DeltaSinkConfig,
+    KafkaSinkConfig,
+    SqlSinkConfig,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -85,10 +90,24 @@ def _base(channel: ChannelConfig) -> tuple[Delivery, str]:
     for kind, reason in _ONCE.items():
         if isinstance(sink, kind):
             return Delivery.EXACTLY_ONCE, reason
+    if isinstance(sink, CustomSinkConfig):
+        return _custom(sink)
     name = "" if sink is None else f"{sink.type} "
     return (
         Delivery.AT_LEAST_ONCE,
         f"the {name}sink keeps no offsets, so rows may be written again after a crash",
+    )
+
+
+def _custom(sink: CustomSinkConfig) -> tuple[Delivery, str]:
+    """Nothing is imported here: what the file demands of the sink is asked of it at the start."""
+    if sink.guarantee == "exactly_once":
+        reason = "takes rows and offsets in one transaction and refuses repetitions"
+        return Delivery.EXACTLY_ONCE, f"the sink of {sink.factory}, asked at the start, {reason}"
+    reason = "need not keep offsets, so rows may be written again after a crash"
+    return (
+        Delivery.AT_LEAST_ONCE,
+        f"the sink of {sink.factory} {reason}; guarantee: exactly_once demands that it does",
     )
 
 

@@ -15,6 +15,7 @@ from headrace.config import (
     Change,
     ChangeKind,
     CustomProcessorConfig,
+    CustomSinkConfig,
     Effect,
     FunctionSinkConfig,
     SparkProcessorConfig,
@@ -81,23 +82,34 @@ class Code:
 
 @dataclass(frozen=True, slots=True)
 class Former:
-    """What a channel ran, and what was imported, if that was forgotten."""
+    """What a channel ran, and what of it was imported and has been forgotten."""
 
     name: str
-    of_channel: Code | None
-    imported: Code | None
+    of_channel: tuple[Code, ...]
+    imported: tuple[Code, ...]
 
 
-def import_path(channel: ChannelConfig) -> str | None:
-    """Return where a channel's code is, None for a channel without code of its own."""
+def import_paths(channel: ChannelConfig) -> tuple[str, ...]:
+    """Return where a channel's code is: the processor's, and then the sink's."""
+    return tuple(path for path in (_of_processor(channel), _of_sink(channel)) if path is not None)
+
+
+def _of_processor(channel: ChannelConfig) -> str | None:
     match channel.processor:
         case SparkProcessorConfig() as chosen:
             return chosen.code
         case ArrowProcessorConfig(reducer=path) | CustomProcessorConfig(factory=path):
             return path
         case _:
-            sink = channel.sink
-            return sink.function if isinstance(sink, FunctionSinkConfig) else None
+            return None
+
+
+def _of_sink(channel: ChannelConfig) -> str | None:
+    match channel.sink:
+        case FunctionSinkConfig(function=path) | CustomSinkConfig(factory=path):
+            return path
+        case _:
+            return None
 
 
 class CodeBook:
@@ -105,14 +117,14 @@ class CodeBook:
 
     def __init__(self) -> None:
         self._imported: dict[_Package, Code] = {}
-        self._of_channels: dict[str, Code] = {}
+        self._of_channels: dict[str, tuple[Code, ...]] = {}
 
     def note(self, name: str, channel: ChannelConfig) -> None:
-        """Take note that a processor was built from what is imported now."""
-        path = import_path(channel)
-        self._of_channels.pop(name, None)
-        if path is not None and channel.processor.reload:
-            self._of_channels[name] = self._code(path)
+        """Take note that processor and sink were built from what is imported now."""
+        paths = import_paths(channel) if channel.processor.reload else ()
+        # one package counts once
+        codes = {code.package: code for code in map(self._code, paths)}
+        self._of_channels[name] = tuple(codes.values())
 
     def _code(self, path: str) -> Code:
         package = _package(path)
@@ -125,44 +137,47 @@ class CodeBook:
     def files(self) -> dict[Path, str]:
         """Return the files to watch, with the digests of what the channels run. Any thread."""
         found: dict[Path, str] = {}
-        for code in tuple(self._of_channels.values()):
-            found |= code.files
+        for codes in tuple(self._of_channels.values()):
+            for code in codes:
+                found |= code.files
         return found
 
     def change(self, name: str) -> Change | None:
         """Return that a channel's files are not what it runs, None while they are."""
-        code = self._of_channels.get(name)
-        if code is None or not code.is_stale:
+        if not any(code.is_stale for code in self._of_channels.get(name, ())):
             return None
         steps = ("channels", name, "processor", "code")
         return Change(steps, ChangeKind.CODE, None, None, Effect.CHANNEL)
 
     def forget(self, name: str) -> Former:
-        """Have a channel's package imported afresh the next time, if files of it have changed.
+        """Have a channel's packages imported afresh the next time, where files have changed.
 
         Returns:
             what to give to ``restore`` to have things as they were.
         """
-        code = self._of_channels.get(name)
-        present = None if code is None else self._imported.get(code.package)
-        if present is None or not present.is_stale:
-            return Former(name, code, None)
-        _forget(present.package)
-        for file in present.files:
+        codes = self._of_channels.get(name, ())
+        present = (self._imported.get(code.package) for code in codes)
+        stale = tuple(code for code in present if code is not None and code.is_stale)
+        for code in stale:
+            self._forget(code)
+        importlib.invalidate_caches()
+        return Former(name, codes, stale)
+
+    def _forget(self, code: Code) -> None:
+        _forget(code.package)
+        for file in code.files:
             # a source that was changed within a second, and is as long, looks like the compiled one
             with suppress(OSError, NotImplementedError, ValueError):
                 Path(importlib.util.cache_from_source(str(file))).unlink(missing_ok=True)
-        importlib.invalidate_caches()
-        del self._imported[present.package]
-        return Former(name, code, present)
+        del self._imported[code.package]
 
     def restore(self, former: Former) -> None:
         """Have what was there before ``forget``."""
-        if former.of_channel is not None:
-            self._of_channels[former.name] = former.of_channel
-        code = former.imported
-        if code is None:
-            return
+        self._of_channels[former.name] = former.of_channel
+        for code in former.imported:
+            self._restore(code)
+
+    def _restore(self, code: Code) -> None:
         _forget(code.package)
         sys.modules.update(code.modules)
         for name, module in code.modules.items():

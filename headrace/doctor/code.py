@@ -3,33 +3,41 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from typing import TYPE_CHECKING
 
 from headrace import config
 from headrace.doctor.finding import error, ok
 from headrace.errors import ImportPathError
-from headrace.importing import load_callable
+from headrace.importing import load_callable, load_factory
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from headrace.doctor.finding import Finding
 
 
 def check_code(settings: config.Config) -> Iterator[Finding]:
-    """Import each channel's reducer, function or factory; that runs its module."""
+    """Import each channel's reducer, function or factories; that runs its module."""
     folders = [str(folder) for folder in settings.python_path]
     sys.path[:0] = [folder for folder in folders if folder not in sys.path]
     for name, channel in settings.channels.items():
         path, arguments = _called(channel)
-        if path is None:
-            continue
-        try:
-            load_callable(path, *arguments)
-        except ImportPathError as problem:
-            yield error(f"code of channel {name}", str(problem), "correct the path or the code")
-        else:
-            yield ok(f"code of channel {name}", path)
+        if path is not None:
+            yield _finding(
+                f"code of channel {name}", path, partial(load_callable, path, *arguments)
+            )
+        if isinstance(channel.sink, config.CustomSinkConfig):
+            path, options = channel.sink.factory, channel.sink.options
+            yield _finding(f"sink of channel {name}", path, partial(load_factory, path, options))
+
+
+def _finding(what: str, path: str, load: Callable[[], object]) -> Finding:
+    try:
+        load()
+    except ImportPathError as problem:
+        return error(what, str(problem), "correct the path or the code")
+    return ok(what, path)
 
 
 def _called(channel: config.ChannelConfig) -> tuple[str | None, tuple[str, ...]]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 from headrace.channel.committer import REFRESH_INTERVAL
 from headrace.channel.offset_stores import transactional_prefix
 from headrace.clock import SYSTEM_CLOCK, Deadline
-from headrace.config import KEEPS_OFFSETS, KafkaOffsetsConfig
+from headrace.config import KafkaOffsetsConfig, keeps_offsets
 from headrace.doctor.finding import error, ok, warning
 from headrace.errors import HeadraceError, KafkaUnavailableError
 from headrace.kafka import KafkaOffsetStore, KafkaTopicCatalog
@@ -87,7 +87,7 @@ def check_retention(
         yield warning(check, f"not known: {problem}", advice)
         return
     seen = f"{seconds / 60:g} min; offsets of idle partitions are stored every hour"
-    lost = [name for name, c in concerned.items() if not isinstance(c.sink, KEEPS_OFFSETS)]
+    lost = [name for name, c in concerned.items() if not keeps_offsets(c.sink)]
     advice = "raise offsets.retention.minutes above 60, or keep offsets in ZooKeeper"
     if seconds > REFRESH_INTERVAL:
         yield ok(check, seen)

@@ -100,10 +100,9 @@ class Lookout:
         return Reader(*self._kafka[name], keeping.keeper, SYSTEM_CLOCK)
 
 
-def _out_of_reach(factory: str) -> str:
+def _out_of_reach(code: str) -> str:
     return (
-        f"the processor {factory} keeps offsets of its own, which win at the start and cannot be "
-        "seen from here"
+        f"the {code} keeps offsets of its own, which win at the start and cannot be seen from here"
     )
 
 

@@ -266,8 +266,8 @@ def _refuse_out_of_reach(name: str, opened: Access) -> None:
 
 def _out_of_reach(name: str, opened: Access) -> str:
     return (
-        f"channel {name}: the processor {opened.keeping.out_of_reach} keeps offsets of its own "
+        f"channel {name}: the {opened.keeping.out_of_reach} keeps offsets of its own "
         "(it has a stored_offset), which win over the group's at the start and can neither be read "
-        "nor changed from here; change them where the processor keeps them, and the next start "
+        "nor changed from here; change them where it keeps them, and the next start "
         "commits them to the group"
     )

@@ -9,19 +9,22 @@ from typing import TYPE_CHECKING, NoReturn
 from headrace import config
 from headrace.offsets.hold import own_name
 from headrace.processors.contract import BatchProcessor
-from headrace.spark.sinks.contract import OffsetKeeper
+from headrace.spark.sinks.contract import Guarantee, OffsetKeeper
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
+    from typing import Any
+
+    from headrace.spark.sinks import Sink
 
 
 @dataclass(frozen=True, slots=True)
 class Keeping:
     """What wins over the group's offsets at the start.
 
-    ``keeper`` is a sink that can be asked and changed. ``out_of_reach`` names a processor that
-    keeps offsets where only its own code finds them.
+    ``keeper`` is a sink that can be asked and changed. ``out_of_reach`` names a processor or a
+    sink that keeps offsets where only its own code finds them.
     """
 
     keeper: OffsetKeeper | None = None
@@ -31,27 +34,42 @@ class Keeping:
 def keeping_of(
     channel: config.ChannelConfig, python_path: Iterable[Path], kafka: config.KafkaConfig
 ) -> Keeping:
-    """Find out what keeps offsets for a channel. A custom processor is imported and built for it.
+    """Find out what keeps offsets for a channel. Code of one's own is imported and called for it.
 
     Raises:
         ConfigError: a sink's path cannot be used.
-        StartError: the processor cannot be imported or built.
+        StartError: the processor, or a sink of one's own, cannot be imported or built.
     """
     match channel.processor:
         case config.SparkProcessorConfig() | config.ArrowProcessorConfig():
             from headrace.processors.sinks import open_sink  # noqa: PLC0415 - pyspark takes a second
 
-            sink = open_sink(channel, own_name(), kafka)
-            return Keeping(keeper=sink if isinstance(sink, OffsetKeeper) else None)
+            _import_from(python_path)
+            return _kept_by(channel, open_sink(channel, own_name(), kafka))
         case config.CustomProcessorConfig(factory=factory):
             from headrace.processors.factory import build_processor  # noqa: PLC0415 - as above
 
-            sys.path[:0] = [f for f in map(str, python_path) if f not in sys.path]
+            _import_from(python_path)
             processor = build_processor(channel, _no_spark, own_name(), kafka)
             keeps = type(processor).stored_offset is not BatchProcessor.stored_offset
-            return Keeping(out_of_reach=factory if keeps else None)
+            return Keeping(out_of_reach=f"processor {factory}" if keeps else None)
         case config.SimpleProcessorConfig():
             return Keeping()
+
+
+def _import_from(python_path: Iterable[Path]) -> None:
+    sys.path[:0] = [f for f in map(str, python_path) if f not in sys.path]
+
+
+def _kept_by(channel: config.ChannelConfig, sink: Sink[Any]) -> Keeping:
+    if isinstance(sink, OffsetKeeper):
+        return Keeping(keeper=sink)
+    if (
+        isinstance(channel.sink, config.CustomSinkConfig)
+        and sink.guarantee is Guarantee.EXACTLY_ONCE
+    ):
+        return Keeping(out_of_reach=f"sink {channel.sink.factory}")
+    return Keeping()
 
 
 def _no_spark() -> NoReturn:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace import config
 from headrace.errors import ImportPathError
-from headrace.importing import load_callable
+from headrace.importing import load_callable, make
 from headrace.inline.engine import InlineEngine
 from headrace.inline.reducer import load_arrow_reducer
 from headrace.kafka.java_client import java_client_properties
@@ -21,7 +21,7 @@ from headrace.processors.spark import JOB_SHARE, SparkProcessor, decode, merge_l
 from headrace.spark.engine import SparkEngine
 from headrace.spark.in_workers import WorkerReducer
 from headrace.spark.inputs import ByReference, ByValue
-from headrace.spark.reducer import load_reducer
+from headrace.spark.reducer import load_reducer, send_by_value
 from headrace.spark.sql import SqlReducer
 
 if TYPE_CHECKING:
@@ -67,6 +67,8 @@ def _spark(
     sink: Sink[Any],
     source: Input,
 ) -> BatchProcessor:
+    if isinstance(channel.sink, config.CustomSinkConfig):
+        send_by_value(load_callable(channel.sink.factory))
     engine = SparkEngine(runtime, reducer_of(chosen), sink, decode(chosen), source)
     return SparkProcessor(
         engine, limits=merge_limits(channel), job_timeout=channel.batch_timeout * JOB_SHARE
@@ -115,14 +117,7 @@ def _simple(channel: config.ChannelConfig, chosen: config.SimpleProcessorConfig)
 
 
 def _custom(chosen: config.CustomProcessorConfig) -> BatchProcessor:
-    factory = load_callable(chosen.factory)
-    try:
-        processor: Any = factory(**chosen.keyword_arguments())
-    except Exception as error:
-        raise ImportPathError(
-            f"{chosen.factory!r} with options {sorted(chosen.options)} failed: "
-            f"{type(error).__name__}: {error}"
-        ) from error
+    processor = make(chosen.factory, chosen.keyword_arguments())
     if not isinstance(processor, BatchProcessor):
         raise ImportPathError(
             f"{chosen.factory!r} returned a {type(processor).__name__}; it must return a "

@@ -19,7 +19,7 @@ def open_sink(channel: config.ChannelConfig, member: str, kafka: config.KafkaCon
 
     Raises:
         ConfigError: the path, the url or a property cannot be used.
-        StartError: the sink takes an extra that is not installed.
+        StartError: the sink takes an extra that is not installed, or its factory cannot be used.
     """
     match channel.sink:
         case None:

@@ -9,6 +9,7 @@ from headrace.errors import StartError
 from headrace.spark.connector import connector_properties
 from headrace.spark.settings import SparkSettings
 from headrace.spark.sinks.console import ConsoleSink
+from headrace.spark.sinks.custom import custom_sink
 from headrace.spark.sinks.delta import DeltaSink, Upkeep
 from headrace.spark.sinks.jsonl import JsonLinesSink
 from headrace.spark.sinks.noop import NoopSink
@@ -36,7 +37,7 @@ def build_sink(section: config.SinkConfig, member: str) -> Sink[Any]:
 
     Raises:
         ConfigError: the path or the url cannot be used.
-        StartError: the sink takes an extra that is not installed.
+        StartError: the sink takes an extra that is not installed, or its factory cannot be used.
     """
     match section:
         case config.DeltaSinkConfig():
@@ -55,6 +56,8 @@ def build_sink(section: config.SinkConfig, member: str) -> Sink[Any]:
             return ConsoleSink(rows=rows)
         case config.NoopSinkConfig():
             return NoopSink()
+        case config.CustomSinkConfig():
+            return custom_sink(section)
         case config.KafkaSinkConfig():
             raise AssertionError("headrace.processors.sinks builds it, with its clients")
         case config.FunctionSinkConfig():

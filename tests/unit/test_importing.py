@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from headrace.errors import ImportPathError
-from headrace.importing import load_callable
+from headrace.importing import load_callable, load_factory, make
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -16,6 +16,7 @@ MODULE = """
 NUMBER = 3
 def send(record): ...
 def no_arguments(): ...
+def made(a, *, b=2): return a / b
 """
 
 
@@ -50,3 +51,36 @@ def test_what_cannot_be_used_is_said_in_a_sentence(path: str, words: str) -> Non
     """Each mistake names the path and the next step."""
     with pytest.raises(ImportPathError, match=words):
         load_callable(path, "record")
+
+
+def test_options_are_given_by_name() -> None:
+    """What a factory makes of them is returned."""
+    assert make("good_code:made", {"b": 3, "a": 12}) == 4
+
+
+@pytest.mark.parametrize(
+    ("path", "options", "words"),
+    [
+        (
+            "good_code:made",
+            {"a": 1, "c": 2},
+            r"takes \(a, \*, b=2\), and the options are a, c: .*'c'",
+        ),
+        ("good_code:made", {}, "the options are none: missing a required argument: 'a'"),
+        ("good_code:maed", {}, "did you mean made?"),
+    ],
+)
+def test_options_that_are_not_taken_are_named(
+    path: str, options: dict[str, int], words: str
+) -> None:
+    """Before the factory is called: what it takes, what it is given, and what is wrong."""
+    with pytest.raises(ImportPathError, match=words):
+        load_factory(path, options)
+
+
+def test_values_of_options_are_not_repeated() -> None:
+    """They may be secrets; the names and the factory's own error are enough."""
+    with pytest.raises(
+        ImportPathError, match=r"with options \['a', 'b'\] failed: ZeroDivisionError"
+    ):
+        make("good_code:made", {"a": 4711, "b": 0})

@@ -31,7 +31,7 @@ from headrace.config.model.processor import (
     SimpleProcessorConfig,
     SparkProcessorConfig,
 )
-from headrace.config.model.sink import FITTING, KafkaSinkConfig, SinkConfig
+from headrace.config.model.sink import FITTING, CustomSinkConfig, KafkaSinkConfig, SinkConfig
 from headrace.config.subscription import Subscription
 from headrace.config.wording import either
 
@@ -194,6 +194,7 @@ class ChannelConfig(Section):
         yield from self._static_contradictions()
         yield from self._buffer_contradictions()
         yield from self._dead_letter_contradictions()
+        yield from self._reload_contradictions()
 
     def _buffer_contradictions(self) -> Iterator[Contradiction]:
         if self.by_reference:
@@ -218,6 +219,14 @@ class ChannelConfig(Section):
             yield Contradiction(
                 ("buffer",),
                 "has no effect with source: by_reference, which fetches nothing; leave it out",
+            )
+
+    def _reload_contradictions(self) -> Iterator[Contradiction]:
+        chosen = self.processor
+        queries = isinstance(chosen, SparkProcessorConfig) and chosen.sql is not None
+        if chosen.reload and queries and not isinstance(self.sink, CustomSinkConfig):
+            yield Contradiction(
+                ("processor", "reload"), "is true, which has no effect with sql; leave it out"
             )
 
     def _sink_contradictions(self) -> Iterator[Contradiction]:

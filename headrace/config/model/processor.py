@@ -82,8 +82,6 @@ class SparkProcessorConfig(Section):
             yield Contradiction(("result",), "is missing; arrow needs the columns that it returns")
         if self.arrow is None and self.result is not None:
             yield Contradiction(("result",), "goes with arrow only; leave it out")
-        if self.reload and self.sql is not None:
-            yield Contradiction(("reload",), "is true, which has no effect with sql; leave it out")
 
 
 class ArrowProcessorConfig(Section):

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
 from headrace.config.contradiction import Contradiction
 from headrace.config.kinds.databases import DatabaseUrl, scheme_of
 from headrace.config.kinds.paths import LocalPath, TableFolder
+from headrace.config.kinds.properties import Options
 from headrace.config.kinds.scalars import Count, WholeNumber
-from headrace.config.kinds.secrets import SecretValue
+from headrace.config.kinds.secrets import SecretValue, reveal_all
 from headrace.config.kinds.text import Distinct, FreeText, ImportPath, SqlTable, Topic
 from headrace.config.kinds.units import Duration
 from headrace.config.model.base import Cold, Section
@@ -129,6 +131,26 @@ class NoopSinkConfig(Section):
     """This sink."""
 
 
+class CustomSinkConfig(Section):
+    """A sink of one's own."""
+
+    type: Cold[Literal["custom"]] = "custom"
+    """This sink."""
+
+    factory: Cold[ImportPath]
+    """The class or function that returns a sink."""
+
+    options: Cold[Annotated[Mapping[str, Any], Options()]] = Field(default={})
+    """What the factory is called with, as keyword arguments."""
+
+    guarantee: Cold[Literal["at_least_once", "exactly_once"]] = "at_least_once"
+    """What the sink has to promise at the least; it is asked at the start."""
+
+    def keyword_arguments(self) -> dict[str, Any]:
+        """Return ``options`` with the secrets in plain text, for the factory only."""
+        return reveal_all(self.options)
+
+
 class FunctionSinkConfig(Section):
     """A function of one's own, for the simple processor."""
 
@@ -146,17 +168,22 @@ SinkConfig = Annotated[
     | JsonLinesSinkConfig
     | ConsoleSinkConfig
     | NoopSinkConfig
+    | CustomSinkConfig
     | FunctionSinkConfig,
     Field(discriminator="type"),
 ]
 
 #: The types of sinks that fit each type of processor; a custom processor has its own.
 FITTING: dict[str, tuple[str, ...]] = {
-    "spark": ("delta", "sql", "kafka", "jsonl", "console", "noop"),
-    "arrow": ("delta", "sql", "kafka", "jsonl", "console", "noop"),
+    "spark": ("delta", "sql", "kafka", "jsonl", "console", "noop", "custom"),
+    "arrow": ("delta", "sql", "kafka", "jsonl", "console", "noop", "custom"),
     "simple": ("function",),
     "custom": (),
 }
 
-#: The sinks that keep offsets, by which a start goes.
-KEEPS_OFFSETS = (DeltaSinkConfig, SqlSinkConfig, KafkaSinkConfig)
+
+def keeps_offsets(sink: SinkConfig | None) -> bool:
+    """Whether the sink keeps offsets, by which a start goes."""
+    if isinstance(sink, CustomSinkConfig):
+        return sink.guarantee == "exactly_once"
+    return isinstance(sink, DeltaSinkConfig | SqlSinkConfig | KafkaSinkConfig)

@@ -52,6 +52,23 @@ SQL_REASON = "the database takes rows and offsets in one transaction and refuses
             ]
         ),
         (
+            {"processor": SPARK, "sink": {"type": "custom", "factory": "a:b"}},
+            (
+                "at-least-once: the sink of a:b need not keep offsets, so rows may be written "
+                "again after a crash; guarantee: exactly_once demands that it does"
+            ),
+        ),
+        (
+            {
+                "processor": SPARK,
+                "sink": {"type": "custom", "factory": "a:b", "guarantee": "exactly_once"},
+            },
+            (
+                "exactly-once: the sink of a:b, asked at the start, takes rows and offsets in one "
+                "transaction and refuses repetitions"
+            ),
+        ),
+        (
             {"processor": {"type": "simple"}, "sink": "a:b"},
             (
                 "at-least-once: offsets are committed after the function returns, "

@@ -213,15 +213,15 @@ WORKERS = "a whole number from 1 to 256"
         (
             "sink: 5",
             (
-                "sink: *** is not a mapping with type: delta, sql, kafka, jsonl, console, noop or "
-                "function or null"
+                "sink: *** is not a mapping with type: delta, sql, kafka, jsonl, console, noop, "
+                "custom or function or null"
             ),
         ),
         (
             "sink: consol",
             (
-                "sink.type: 'consol' is not delta, sql, kafka, jsonl, console, noop or function; "
-                "did you mean console?"
+                "sink.type: 'consol' is not delta, sql, kafka, jsonl, console, noop, custom or "
+                "function; did you mean console?"
             ),
         ),
         ("sink: delta", "sink.path: is missing; give a path"),
@@ -241,7 +241,22 @@ WORKERS = "a whole number from 1 to 256"
         ),
         (
             "sink: {path: x}",
-            ("sink.type: is missing; give delta, sql, kafka, jsonl, console, noop or function"),
+            (
+                "sink.type: is missing; give delta, sql, kafka, jsonl, console, noop, custom or "
+                "function"
+            ),
+        ),
+        (
+            "sink: {type: custom, factory: 'a.b'}",
+            "sink.factory: 'a.b' is not an import path such as package.module:name",
+        ),
+        (
+            "sink: {type: custom, factory: 'a:b', options: {a-b: 1}}",
+            "sink.options.a-b: is not the name of an argument in Python",
+        ),
+        (
+            "sink: {type: custom, factory: 'a:b', guarantee: twice}",
+            "sink.guarantee: 'twice' is not at_least_once or exactly_once",
         ),
         (
             "sink: {type: delta, path: x, partition_by: [a, a]}",

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from headrace.config import ChangeKind, ChannelConfig
-from headrace.controller.code import CodeBook, import_path
+from headrace.controller.code import CodeBook, import_paths
 from headrace.errors import ImportPathError
 from headrace.importing import load_callable
 
@@ -61,8 +61,7 @@ def channel(*, reload: bool = True, path: str = f"{PACKAGE}.jobs:work") -> Chann
 def build(book: CodeBook, name: str = "main", **options: Any) -> Any:
     """Import a channel's function, as building its processor does, and return its answer."""
     config = channel(**options)
-    path = import_path(config)
-    assert path is not None
+    (path,) = import_paths(config)
     function = load_callable(path)
     book.note(name, config)
     return function(None)
@@ -189,20 +188,55 @@ def test_code_is_followed_only_where_that_is_wanted(folder: Folder) -> None:
     assert {path.name for path in book.files()} == {"importing.py"}
 
 
+@pytest.mark.usefixtures("folder")
+def test_the_sink_s_package_is_followed_beside_the_reducer_s(tmp_path: Path) -> None:
+    """Either one is a change, each is imported afresh for itself, and both can be had back."""
+    (tmp_path / "sink_of_a_test.py").write_text("def make():\n    return 'one'", encoding="utf-8")
+    config = ChannelConfig.model_validate(
+        {
+            "topics": ["events"],
+            "group": "group",
+            "processor": {"type": "arrow", "reducer": f"{PACKAGE}.jobs:work", "reload": True},
+            "sink": {"type": "custom", "factory": "sink_of_a_test:make"},
+        }
+    )
+    work, make = map(load_callable, import_paths(config))
+    book = CodeBook()
+    book.note("main", config)
+    assert {path.name for path in book.files()} == {
+        "__init__.py",
+        "jobs.py",
+        "helpers.py",
+        "sink_of_a_test.py",
+    }
+    (tmp_path / "sink_of_a_test.py").write_text("def make():\n    return 'two'", encoding="utf-8")
+    assert book.change("main") is not None
+    former = book.forget("main")
+    found = [load_callable(path) for path in import_paths(config)]
+    assert (found[0], found[1]()) == (work, "two")
+    book.restore(former)
+    assert [load_callable(path) for path in import_paths(config)] == [work, make]
+    del sys.modules["sink_of_a_test"]
+
+
+_CUSTOM_SINK = {"type": "custom", "factory": "c:d"}
+
+
 @pytest.mark.parametrize(
-    ("processor", "sink", "path"),
+    ("processor", "sink", "paths"),
     [
-        ({"type": "spark", "reducer": "a:b"}, "noop", "a:b"),
-        ({"type": "spark", "sql": "select 1"}, "noop", None),
-        ({"type": "spark", "arrow": "a:b", "result": "a INT"}, "noop", "a:b"),
-        ({"type": "arrow", "reducer": "a:b"}, "noop", "a:b"),
-        ({"type": "custom", "factory": "a:b"}, None, "a:b"),
-        ({"type": "simple"}, "a:b", "a:b"),
+        ({"type": "spark", "reducer": "a:b"}, "noop", ("a:b",)),
+        ({"type": "spark", "sql": "select 1"}, "noop", ()),
+        ({"type": "spark", "sql": "select 1", "reload": True}, _CUSTOM_SINK, ("c:d",)),
+        ({"type": "spark", "arrow": "a:b", "result": "a INT"}, "noop", ("a:b",)),
+        ({"type": "arrow", "reducer": "a:b"}, _CUSTOM_SINK, ("a:b", "c:d")),
+        ({"type": "custom", "factory": "a:b"}, None, ("a:b",)),
+        ({"type": "simple"}, "a:b", ("a:b",)),
     ],
 )
-def test_each_processor_says_where_its_code_is(
-    processor: dict[str, Any], sink: str | None, path: str | None
+def test_each_channel_says_where_its_code_is(
+    processor: dict[str, Any], sink: Any, paths: tuple[str, ...]
 ) -> None:
-    """What is followed is the reducer, the factory or the function."""
+    """What is followed is the reducer, the function, and the factories."""
     values = {"topics": ["t"], "group": "g", "processor": processor, "sink": sink}
-    assert import_path(ChannelConfig.model_validate(values)) == path
+    assert import_paths(ChannelConfig.model_validate(values)) == paths

@@ -127,6 +127,15 @@ def test_code_that_cannot_be_imported_is_an_error(tmp_path: Path) -> None:
     assert "it is called with (batch)" in only(check_code(config(tmp_path, wrong))).seen
 
 
+def test_a_sink_s_factory_is_tried_with_its_options(tmp_path: Path) -> None:
+    """It is imported, and not called: its name and its options are looked at."""
+    sink = {"type": "custom", "factory": "shutil:which", "options": {"cmd": "ls"}}
+    channel = {"processor": {"type": "spark", "sql": "select 1"}, "sink": sink}
+    assert not bad(check_code(config(tmp_path, channel)))
+    channel["sink"] = sink | {"options": {"command": "ls"}}
+    assert "the options are command" in only(check_code(config(tmp_path, channel))).seen
+
+
 def test_a_file_that_cannot_be_used_ends_with_2(tmp_path: Path) -> None:
     """Nothing is examined then."""
     (tmp_path / "headrace.yaml").write_text("chanels: {}\n")

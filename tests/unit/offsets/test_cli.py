@@ -16,7 +16,9 @@ from headrace.offsets.planning import change_to
 from headrace.offsets.reading import PartitionOffsets
 from headrace.processors import BatchProcessor, BatchResponse
 from headrace.records import TopicPartition
+from headrace.spark.sinks import Guarantee
 from headrace.spark.sinks.delta import DeltaSink
+from headrace.spark.sinks.noop import NoopSink
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -40,6 +42,10 @@ class Keeping_(Plain):  # noqa: N801 - the plain word is taken by what is tested
         """Return some."""
         del assignment
         return 7
+
+
+class NoopLike(NoopSink):
+    """A sink that cannot have its offsets moved, and promises what a test says."""
 
 
 def call(*arguments: str) -> tuple[int, str]:
@@ -156,4 +162,19 @@ def test_a_processor_with_offsets_of_its_own_is_out_of_reach() -> None:
     )
     assert keeping_of(channel(processor=plain), [], KafkaConfig()) == Keeping()
     found = keeping_of(channel(processor=keeping), [], KafkaConfig())
-    assert (found.keeper, found.out_of_reach) == (None, f"{__name__}:Keeping_")
+    assert (found.keeper, found.out_of_reach) == (None, f"processor {__name__}:Keeping_")
+
+
+@pytest.mark.parametrize(
+    ("guarantee", "out_of_reach"),
+    [(Guarantee.EXACTLY_ONCE, f"sink {__name__}:NoopLike"), (Guarantee.AT_LEAST_ONCE, None)],
+)
+def test_a_sink_of_one_s_own_is_asked_for_its_offsets(
+    guarantee: Guarantee, out_of_reach: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that keeps offsets and cannot have them moved is out of reach; one without is not."""
+    monkeypatch.setattr(NoopLike, "guarantee", guarantee)
+    inline = {"type": "arrow", "reducer": "some.module:reduce"}
+    sink = {"type": "custom", "factory": f"{__name__}:NoopLike"}
+    kept = keeping_of(channel(processor=inline, sink=sink), [], KafkaConfig())
+    assert kept == Keeping(out_of_reach=out_of_reach)
