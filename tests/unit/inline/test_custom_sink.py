@@ -4,12 +4,13 @@ import sys
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
-from pyspark import cloudpickle
+from pyspark import cloudpickle as imported
 
 from headrace.config import ChannelConfig, KafkaConfig
 from headrace.errors import ImportPathError, StartError
 from headrace.processors.factory import build_processor
-from headrace.spark import SparkRuntime, SparkSettings
+from headrace.spark.runtime import SparkRuntime
+from headrace.spark.settings import SparkSettings
 from headrace.spark.sinks import Guarantee
 from headrace.spark.sinks.noop import NoopSink
 from headrace.testing import InMemoryBroker, in_memory_channel, running
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from headrace.processors import BatchProcessor
     from headrace.spark import MicroBatch
     from headrace.spark.sinks import PartitionCommit
+
+#: pyspark's own copy, which has no annotations.
+cloudpickle: Any = imported
 
 #: What sinks made by :func:`collecting` were given, by their name.
 COLLECTED: dict[str, list[Any]] = {}
