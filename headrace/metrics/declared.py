@@ -47,6 +47,7 @@ class Metrics:
         ProcessCollector(registry=self.registry)
         self._declare_process()
         self._declare_delivery()
+        self._declare_data_flow()
         self._declare_commits()
         self._declare_group()
         self._declare_health()
@@ -98,6 +99,8 @@ class Metrics:
         self.errors = self._counter(
             "processor_errors", "Errors handed to on_exception.", *_TOPIC, "error"
         )
+
+    def _declare_data_flow(self) -> None:
         self.buffer_bytes = self._gauge(
             "buffer_bytes",
             "Bytes fetched and not yet answered, object overhead counted.",

@@ -6,59 +6,60 @@ the command line, the input or the reducer's path cannot be used.
 
 from __future__ import annotations
 
-from pathlib import Path  # noqa: TC003 - typer reads annotations at run time
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
+_Input = Annotated[
+    str,
+    typer.Option(
+        "--input",
+        metavar="FILE|TOPIC:N:FROM-TO",
+        help="JSON lines, Parquet, or the records of one partition from offset FROM up to, "
+        "not including, TO.",
+    ),
+]
+_Reducer = Annotated[str | None, typer.Option(metavar="MODULE:FUNCTION", help="The reducer.")]
+_Sql = Annotated[str | None, typer.Option(metavar="QUERY", help="A query over the view batch.")]
+_Kind = Annotated[
+    str | None,
+    typer.Option("--type", metavar="spark|arrow", help="How the reducer runs. [default: spark]"),
+]
+_Schema = Annotated[
+    str | None,
+    typer.Option(metavar="DDL", help='Decode JSON to these columns: "id INT, name STRING".'),
+]
+_Config = Annotated[
+    Path | None,
+    typer.Option("--config", "-c", metavar="FILE", help="A configuration whose channel is tried."),
+]
+_Channel = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="The channel, where the configuration has several."),
+]
+_Servers = Annotated[
+    str | None,
+    typer.Option(
+        "--bootstrap-servers", metavar="HOST:PORT", help="The brokers, without a configuration."
+    ),
+]
+_Rows = Annotated[int, typer.Option(min=0, help="The most rows that a table shows.")]
+_Json = Annotated[bool, typer.Option("--json", help="Print all rows as JSON lines instead.")]
+
 
 def reduce(
-    source: Annotated[
-        str,
-        typer.Option(
-            "--input",
-            metavar="FILE|TOPIC:N:FROM-TO",
-            help="JSON lines, Parquet, or the records of one partition from offset FROM up to, "
-            "not including, TO.",
-        ),
-    ],
+    source: _Input,
     *,
-    reducer: Annotated[
-        str | None, typer.Option(metavar="MODULE:FUNCTION", help="The reducer.")
-    ] = None,
-    sql: Annotated[
-        str | None, typer.Option(metavar="QUERY", help="A query over the view batch.")
-    ] = None,
-    kind: Annotated[
-        str | None,
-        typer.Option(
-            "--type", metavar="spark|arrow", help="How the reducer runs. [default: spark]"
-        ),
-    ] = None,
-    schema: Annotated[
-        str | None,
-        typer.Option(metavar="DDL", help='Decode JSON to these columns: "id INT, name STRING".'),
-    ] = None,
-    config: Annotated[
-        Path | None,
-        typer.Option(
-            "--config", "-c", metavar="FILE", help="A configuration whose channel is tried."
-        ),
-    ] = None,
-    channel: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="The channel, where the configuration has several."),
-    ] = None,
-    servers: Annotated[
-        str | None,
-        typer.Option(
-            "--bootstrap-servers", metavar="HOST:PORT", help="The brokers, without a configuration."
-        ),
-    ] = None,
-    rows: Annotated[int, typer.Option(min=0, help="The most rows that a table shows.")] = 20,
-    json: Annotated[
-        bool, typer.Option("--json", help="Print all rows as JSON lines instead.")
-    ] = False,
+    reducer: _Reducer = None,
+    sql: _Sql = None,
+    kind: _Kind = None,
+    schema: _Schema = None,
+    config: _Config = None,
+    channel: _Channel = None,
+    servers: _Servers = None,
+    rows: _Rows = 20,
+    json: _Json = False,
 ) -> None:
     """Try a reducer on a file or on a range of offsets, and print its rows. Commits nothing.
 

@@ -11,6 +11,10 @@ _ROOT = Path(__file__).parents[3]
 _FOLDERS = ("headrace", "tests", "benchmarks", "examples", "scripts")
 _LOCKS = sorted((_ROOT / "requirements").glob("*.lock"))
 
+#: A function as the formatter writes it: what follows is deeper, or ends the parameters. To parse
+#: everything takes seconds.
+_FUNCTION = re.compile(r"^( *)(?:async )?def (\w+).*\n(?:(?:\1 +\S.*|\1\).*)?\n)*", re.MULTILINE)
+
 
 def _sources(*folders: str) -> list[Path]:
     return [path for folder in folders for path in sorted((_ROOT / folder).rglob("*.py"))]
@@ -38,6 +42,17 @@ def test_no_source_file_is_longer_than_400_lines() -> None:
     """A module that outgrows one idea is noticed here."""
     lengths = {path: path.read_text(encoding="utf-8").count("\n") for path in _sources(*_FOLDERS)}
     assert {str(path): length for path, length in lengths.items() if length > 400} == {}
+
+
+def test_no_function_is_longer_than_40_lines() -> None:
+    """A function that does several things is noticed here; its docstring counts."""
+    found = {
+        f"{path.relative_to(_ROOT)} {function[2]}": length
+        for path in _sources(*_FOLDERS)
+        for function in _FUNCTION.finditer(path.read_text(encoding="utf-8"))
+        if (length := function[0].rstrip().count("\n") + 1) > 40
+    }
+    assert found == {}
 
 
 def test_every_test_says_what_it_asserts() -> None:
