@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 from headrace.channel.committer import REFRESH_INTERVAL
 from headrace.channel.offset_stores import transactional_prefix
 from headrace.clock import SYSTEM_CLOCK, Deadline
-from headrace.config import KafkaOffsetsConfig, keeps_offsets
+from headrace.config import KafkaOffsetsConfig, KafkaSinkConfig, keeps_offsets
 from headrace.doctor.finding import error, ok, warning
 from headrace.errors import HeadraceError, KafkaUnavailableError
 from headrace.kafka import KafkaOffsetStore, KafkaTopicCatalog
@@ -116,7 +116,7 @@ def _channel(name: str, channel: ChannelConfig, clients: _Clients) -> Iterator[F
     try:
         found = _topics(channel, clients.catalog)
         yield from judge_topics(check, channel, found)
-        yield from check_dead_letters(f"dead letters of channel {name}", channel, clients.catalog)
+        yield from check_written(name, channel, clients.catalog)
         partitions = [
             TopicPartition(t.name, n) for t in found.values() for n in range(t.partitions)
         ]
@@ -161,21 +161,23 @@ def judge_topics(
         yield ok(check, f"topics and partitions: {seen}")
 
 
-def check_dead_letters(
-    check: str, channel: ChannelConfig, catalog: TopicCatalog
-) -> Iterator[Finding]:
-    """See whether the dead-letter topic exists, where the channel has one."""
-    letters = channel.on_error.dead_letter
-    if letters is None:
-        return
-    found = catalog.describe([letters.topic], Deadline.after(TIMEOUT)).get(letters.topic)
+def check_written(name: str, channel: ChannelConfig, catalog: TopicCatalog) -> Iterator[Finding]:
+    """See whether the topics exist that the channel writes to: dead letters, and its sink's."""
+    letters, sink = channel.on_error.dead_letter, channel.sink
+    if letters is not None:
+        check = f"dead letters of channel {name}"
+        yield _written(check, letters.topic, "on_error.dead_letter.topic", catalog)
+    # without a topic each row names its own
+    if isinstance(sink, KafkaSinkConfig) and sink.topic is not None:
+        yield _written(f"sink of channel {name}", sink.topic, "sink.topic", catalog)
+
+
+def _written(check: str, topic: str, key: str, catalog: TopicCatalog) -> Finding:
+    found = catalog.describe([topic], Deadline.after(TIMEOUT)).get(topic)
     if found is None:
-        advice = (
-            "create it, or correct on_error.dead_letter.topic; or this user may not describe it"
-        )
-        yield error(check, f"{letters.topic} does not exist", advice)
-    else:
-        yield ok(check, f"{found.name} ({found.partitions})")
+        advice = f"create it, or correct {key}; or this user may not describe it"
+        return error(check, f"{topic} does not exist", advice)
+    return ok(check, f"{found.name} ({found.partitions})")
 
 
 def check_stamps(check: str, newest: float | None) -> Iterator[Finding]:

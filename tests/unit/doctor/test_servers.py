@@ -9,9 +9,9 @@ from headrace.clock import SYSTEM_CLOCK
 from headrace.doctor import zookeeper
 from headrace.doctor.finding import Level
 from headrace.doctor.kafka import (
-    check_dead_letters,
     check_retention,
     check_stamps,
+    check_written,
     judge_topics,
 )
 from headrace.doctor.zookeeper import check_zookeeper, judge
@@ -152,16 +152,32 @@ def test_records_from_the_future_are_a_warning() -> None:
     assert not list(check_stamps("t", None))
 
 
-def test_a_dead_letter_topic_has_to_exist(tmp_path: Path) -> None:
-    """A channel without one is not asked for any."""
+def test_topics_that_a_channel_writes_to_have_to_exist(tmp_path: Path) -> None:
+    """The dead letters' and the sink's; a channel without either is not asked for any."""
     broker = InMemoryBroker()
     catalog = broker.catalog()
     plain = config(tmp_path).channels["flights"]
-    assert not list(check_dead_letters("dead letters", plain, catalog))
+    assert not list(check_written("flights", plain, catalog))
     policy = {"policy": "dead_letter", "dead_letter": {"topic": "flights.dead"}}
-    channel = config(tmp_path, {"on_error": policy}).channels["flights"]
-    (finding,) = check_dead_letters("dead letters", channel, catalog)
-    assert (finding.level, finding.seen) == (Level.ERROR, "flights.dead does not exist")
+    sink = {"type": "kafka", "topic": "flights.late"}
+    channel = config(tmp_path, {"on_error": policy, "sink": sink}).channels["flights"]
+    found = list(check_written("flights", channel, catalog))
+    assert [(each.level, each.seen) for each in found] == [
+        (Level.ERROR, "flights.dead does not exist"),
+        (Level.ERROR, "flights.late does not exist"),
+    ]
+    assert "on_error.dead_letter.topic" in found[0].advice
+    assert "sink.topic" in found[1].advice
     broker.create_topic("flights.dead", 3)
-    (finding,) = check_dead_letters("dead letters", channel, catalog)
-    assert (finding.level, finding.seen) == (Level.OK, "flights.dead (3)")
+    broker.create_topic("flights.late", 2)
+    found = list(check_written("flights", channel, catalog))
+    assert [(each.check, each.level, each.seen) for each in found] == [
+        ("dead letters of channel flights", Level.OK, "flights.dead (3)"),
+        ("sink of channel flights", Level.OK, "flights.late (2)"),
+    ]
+
+
+def test_rows_that_name_their_topics_are_not_looked_for(tmp_path: Path) -> None:
+    """A Kafka sink without a topic of its own has none that could be missing."""
+    channel = config(tmp_path, {"sink": {"type": "kafka"}}).channels["flights"]
+    assert not list(check_written("flights", channel, InMemoryBroker().catalog()))
