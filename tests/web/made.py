@@ -36,6 +36,8 @@ class Trouble:
     state: PartitionState
     attempts: int = 0
     error: str | None = None
+    suspects: int = 0
+    dead_letters: int = 0
 
 
 @dataclass(frozen=True)
@@ -97,8 +99,8 @@ def _partition(made: Made, topic: str, number: int, index: int) -> d.PartitionSt
         held_bytes=lag * 420,
         outstanding_batches=1 if state is S.RUNNING else 0,
         attempts=trouble.attempts if trouble else 0,
-        suspect_records=0,
-        dead_letters=0,
+        suspect_records=trouble.suspects if trouble else 0,
+        dead_letters=trouble.dead_letters if trouble else 0,
         held_back_until=ago(-24) if failing else None,
         callback_s=0.12 if state is S.RUNNING else None,
         last_error=trouble.error if trouble else None,
@@ -158,7 +160,7 @@ def _totals(partitions: list[d.PartitionStatus], records_per_s: float) -> d.Tota
         records=812_334_120,
         records_per_s=records_per_s,
         skipped_records=2,
-        dead_letters=0,
+        dead_letters=sum(each.dead_letters for each in partitions),
         errors=sum(each.attempts for each in partitions) + 3,
         commit_failures=0,
         rebalances=4,

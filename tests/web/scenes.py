@@ -220,11 +220,13 @@ def paused() -> Process:
 
 
 def failing() -> Process:
-    """A poison record, a channel that has failed, and partitions that nobody owns."""
+    """Poison records, a channel that has failed, and partitions that nobody owns."""
     error = "ValueError: invalid literal for int() with base 10: 'N/A' (column dep_delay)"
-    flights = replace(
-        _FLIGHTS, troubles=(Trouble(8, S.BACKING_OFF, 14, error),), growing=True, unowned=2
+    troubles = (
+        Trouble(8, S.BACKING_OFF, 14, error),
+        Trouble(7, S.RUNNING, suspects=250, dead_letters=3),
     )
+    flights = replace(_FLIGHTS, troubles=troubles, growing=True, unowned=2)
     clicks = replace(
         _CLICKS,
         state=ChannelState.FAILED,

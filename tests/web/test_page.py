@@ -65,6 +65,16 @@ def test_what_is_wrong_stands_first(stage: Stage, visits: Visits) -> None:
     assert page.title().startswith("(2 faults, 3 things to look at) mill-1")
 
 
+def test_dead_letters_and_what_is_in_question_are_shown(stage: Stage, visits: Visits) -> None:
+    """A channel counts its dead letters; a partition says how many records it looks among."""
+    stage.process = failing()
+    page = visits.open(stage.url)
+    page.wait_for_selector("#partitions tbody tr")
+    counted = page.locator(".numbers div", has_text="dead letters").locator("dd")
+    assert counted.all_inner_texts() == ["2 · 0", "2 · 3"]
+    assert "looks for what fails among 250 records" in page.inner_text("#partitions")
+
+
 def test_all_is_well_where_nothing_is_wrong(stage: Stage, visits: Visits) -> None:
     """A healthy process has no list of problems."""
     stage.process = healthy()

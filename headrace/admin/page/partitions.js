@@ -158,6 +158,7 @@ function newRow() {
 }
 
 function detailOf(p) {
+  if (p.suspect_records) return `looks for what fails among ${many(p.suspect_records, "record")}`;
   if (p.look === "failing") {
     const next = p.held_back_until ? `, next ${clock(p.held_back_until)}` : "";
     return `${many(p.attempts, "attempt")}${next}: ${p.last_error ?? ""}`;
