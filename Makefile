@@ -50,7 +50,7 @@ docs: ## build the documentation as a site in site/; a warning is an error
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 bench: ## run the benchmarks named in BENCHMARKS, one after the other
-	$(SET_UP) run
+	$(SET_UP) bench
 	@for name in $(BENCHMARKS); do $(BIN)/python -m benchmarks $$name --json || exit 1; done
 
 lock: ## write the lock files anew after a change in pyproject.toml (UPGRADE=--upgrade: newest)

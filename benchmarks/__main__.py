@@ -10,10 +10,25 @@ from importlib import import_module
 import structlog
 
 #: Each is a module of this package with a function ``run``, described by its docstring.
-NAMES = ("passthrough", "spark", "pipeline", "memory", "coordination", "chaos", "lifecycle", "soak")
+NAMES = (
+    "passthrough",
+    "spark",
+    "pipeline",
+    "peers",
+    "memory",
+    "coordination",
+    "chaos",
+    "lifecycle",
+    "soak",
+)
 
 #: What some of them take from the command line.
-_OPTIONS = {"chaos": ("minutes", "seed"), "lifecycle": ("seed",), "soak": ("minutes", "seed")}
+_OPTIONS = {
+    "chaos": ("minutes", "seed"),
+    "lifecycle": ("seed",),
+    "soak": ("minutes", "seed"),
+    "peers": ("without",),
+}
 
 
 def main() -> int:
@@ -39,6 +54,9 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument(
         "--seed", type=int, default=1, help="chaos, lifecycle, soak: what is done, and when"
+    )
+    parser.add_argument(
+        "--without", action="append", default=[], metavar="PEER", help="peers: leave this one out"
     )
     return parser.parse_args()
 

@@ -1,11 +1,11 @@
 """Set up this checkout: Java, the virtual environment, the locked packages, Kafka's jars.
 
-    python3 scripts/bootstrap.py run|test|test-all|check|docs
+    python3 scripts/bootstrap.py run|test|test-all|check|docs|bench
 
 "run" is what the demo needs, "test" adds what the tests need, "test-all" what the slow ones need
-beside that, "check" what the checkers need, "docs" what builds the documentation. Once done it
-returns at once, until a lock file changes. While packages are being installed the environment bears
-no stamp: a set-up interrupted there makes the environment anew.
+beside that, "check" what the checkers need, "docs" what builds the documentation, "bench" what the
+benchmarks need. Once done it returns at once, until a lock file changes. While packages are being
+installed the environment bears no stamp: a set-up interrupted there makes the environment anew.
 
 Only the standard library: this runs before anything is installed.
 """
@@ -39,9 +39,13 @@ MINIMUM_PYTHON = (3, 10)
 STEPS = {
     "run": ("build", "run", "project", "kafka"),
     "test": ("build", "run", "test", "project", "kafka", "connector"),
-    "test-all": ("build", "run", "test", "test-all", "docs", "project", "kafka", "connector"),
-    "check": ("build", "run", "test", "test-all", "check", "project"),
+    "test-all": (
+        *("build", "run", "test", "test-all", "bench", "docs"),
+        *("project", "kafka", "connector"),
+    ),
+    "check": ("build", "run", "test", "test-all", "bench", "check", "project"),
     "docs": ("build", "run", "docs", "project"),
+    "bench": ("build", "run", "bench", "project", "kafka", "connector"),
 }
 
 #: What each step depends on: its lock file, or these.

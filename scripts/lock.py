@@ -20,9 +20,13 @@ GROUPS = {
     "build": ["--group", "build"],
     "test": ["--group", "test"],
     "test-all": ["--group", "test-all"],
+    "bench": ["--group", "bench"],
     "docs": ["--group", "docs"],
     "check": ["--group", "check"],
 }
+
+#: The peers of a benchmark, each with an environment of its own: NAME.in to NAME.lock.
+PEERS = Path("benchmarks", "peers", "locks")
 
 OPTIONS = [
     "--universal",
@@ -40,12 +44,20 @@ def main(arguments: list[str]) -> None:
     """Write all lock files."""
     uv = Path(sys.executable).parent / "uv"
     earlier: list[str] = []
+    command = [str(uv), "pip", "compile", *OPTIONS, *arguments]
     for name, sources in GROUPS.items():
         target = f"requirements/{name}.lock"
-        command = [str(uv), "pip", "compile", *sources, *OPTIONS, *earlier, *arguments]
-        subprocess.run([*command, "--output-file", target], check=True, cwd=ROOT)
-        print(target)
+        compile_lock([*command, *sources, *earlier], target)
         earlier += ["--constraint", target]
+    for source in sorted(ROOT.joinpath(PEERS).glob("*.in")):
+        place = PEERS / source.name
+        compile_lock([*command, str(place)], str(place.with_suffix(".lock")))
+
+
+def compile_lock(command: list[str], target: str) -> None:
+    """Write one lock file."""
+    subprocess.run([*command, "--output-file", target], check=True, cwd=ROOT)
+    print(target)
 
 
 if __name__ == "__main__":

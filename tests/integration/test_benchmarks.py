@@ -10,6 +10,9 @@ import pytest
 from benchmarks import coordination, memory, passthrough, pipeline, soak, spark
 from benchmarks.lifecycle import run as lifecycle
 from benchmarks.lifecycle.run import Plan as LifecyclePlan
+from benchmarks.peers import run as peers
+from benchmarks.peers.environments import InstallError
+from benchmarks.peers.run import Plan as PeersPlan
 
 if TYPE_CHECKING:
     from benchmarks.report import Report
@@ -116,3 +119,26 @@ def test_soak_watches_a_daemon_and_its_jvm() -> None:
     assert figures["processes_gone"] == []
     assert min(figures["daemon"]["rss_mib"] + figures["jvm"]["rss_mib"]) > 50
     assert [heap is None or heap > 10 for heap in figures["live_heap_mib"]] == [True, True]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_peers_read_the_same_as_a_channel() -> None:
+    """A bare loop, a channel and two other libraries count and commit the same records."""
+    plan = PeersPlan(
+        rounds=1, seconds=0.1, probe=25_000, probing=0.0, most=50_000, ours=("headrace",)
+    )
+    try:
+        report = peers(without=("faststream", "faust", "quix"), plan=plan)
+    except InstallError as error:
+        if "HASHES" in str(error):
+            raise
+        pytest.skip(f"no package index, so no peers: {error}")
+    figures = json.loads(report.as_json())
+    assert figures["left_out"] == ["faststream", "faust", "quix"]
+    for work in plan.works:
+        sides = [figures[f"{work}_{side}"] for side in ("raw", "headrace", "aiokafka", "arroyo")]
+        assert all(side["rate"] > 0 and side["memory_mib"] > 0 for side in sides)
+    assert figures["ratio_to_raw"] > 0
+    assert figures["json_ratio_to_fastest_peer"] > 0
+    assert figures["versions"]["arroyo"]["confluent-kafka"]

@@ -19,7 +19,7 @@ def bootstrap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    for name in ("build", "run", "test", "test-all", "check"):
+    for name in ("build", "run", "test", "test-all", "bench", "check"):
         (tmp_path / f"{name}.lock").write_text(name, encoding="utf-8")
     for name, value in {"ROOT": tmp_path, "LOCKS": tmp_path, "VENV": tmp_path / ".venv"}.items():
         monkeypatch.setattr(module, name, value)
@@ -76,7 +76,7 @@ def test_another_purpose_adds_only_what_it_lacks(bootstrap: Any, ran: list[str])
     bootstrap.set_up("run")
     ran.clear()
     bootstrap.set_up("check")
-    assert ran == ["test", "test-all", "check"]
+    assert ran == ["test", "test-all", "bench", "check"]
 
 
 def test_a_changed_lock_makes_the_environment_anew(bootstrap: Any, ran: list[str]) -> None:

@@ -10,6 +10,7 @@ import pytest
 _ROOT = Path(__file__).parents[3]
 _FOLDERS = ("headrace", "tests", "benchmarks", "examples", "scripts")
 _LOCKS = sorted((_ROOT / "requirements").glob("*.lock"))
+_PEERS = sorted((_ROOT / "benchmarks" / "peers" / "locks").glob("*.lock"))
 
 #: A function as the formatter writes it: what follows is deeper, or ends the parameters. To parse
 #: everything takes seconds.
@@ -20,7 +21,7 @@ def _sources(*folders: str) -> list[Path]:
     return [path for folder in folders for path in sorted((_ROOT / folder).rglob("*.py"))]
 
 
-@pytest.mark.parametrize("lock", _LOCKS, ids=lambda path: path.name)
+@pytest.mark.parametrize("lock", [*_LOCKS, *_PEERS], ids=lambda path: path.name)
 def test_a_lock_file_pins_everything_and_names_no_place(lock: Path) -> None:
     """Every requirement has one version and hashes; no address and no path stands in the file."""
     text = lock.read_text(encoding="utf-8")
@@ -35,7 +36,8 @@ def test_a_lock_file_pins_everything_and_names_no_place(lock: Path) -> None:
 
 def test_every_purpose_of_the_set_up_has_its_lock() -> None:
     """There is a lock file for each purpose, and no other."""
-    assert [path.stem for path in _LOCKS] == ["build", "check", "docs", "run", "test-all", "test"]
+    purposes = ["bench", "build", "check", "docs", "run", "test-all", "test"]
+    assert [path.stem for path in _LOCKS] == purposes
 
 
 def test_no_source_file_is_longer_than_400_lines() -> None:

@@ -1,0 +1,90 @@
+"""From rounds to what the comparison says."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.peers.environments import versions
+from benchmarks.peers.sides import SIDES, Role
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from benchmarks.peers.run import Plan
+    from benchmarks.rounds import Rounds
+
+TARGET_TO_RAW = 0.9
+TARGET_TO_FASTEST = 2.0
+
+#: The side that runs without reducer, whose ratios come without a name before them.
+_INLINE = "headrace"
+
+#: What a plan says of how the figures came about.
+_OF_PLAN = ("rounds", "size", "partitions")
+
+
+def figures(plan: Plan, rounds: Mapping[str, Rounds], without: Collection[str]) -> dict[str, Any]:
+    """Return ratios first, then what each side took, then how it was measured."""
+    found: dict[str, Any] = {}
+    for work, measured in rounds.items():
+        found |= _ratios("" if work == "sum" else f"{work}_", measured)
+    found |= {"target_to_raw": TARGET_TO_RAW, "target_to_fastest_peer": TARGET_TO_FASTEST}
+    for work, measured in rounds.items():
+        found |= {f"{work}_{side}": _side(measured, side) for side in measured.results}
+    return found | _conditions(plan, rounds, without)
+
+
+def _ratios(prefix: str, rounds: Rounds) -> dict[str, Any]:
+    """Return medians of the rounds' ratios; the fastest peer is that with the highest median."""
+    roles = {side.name: side.role for side in SIDES}
+    ours = [name for name in rounds.results if roles[name] is Role.OURS]
+    peers = [name for name in rounds.results if roles[name] is Role.PEER]
+    fastest = max(peers, key=lambda name: rounds.median(name, "rate"), default=None)
+    found: dict[str, Any] = {}
+    for name in ours:
+        kind = name.removeprefix(_INLINE).lstrip("_")
+        place = f"{prefix}{kind}_" if kind else prefix
+        found[f"{place}ratio_to_raw"] = _ratio(rounds, name, "raw")
+        if fastest is not None:
+            found[f"{place}ratio_to_fastest_peer"] = _ratio(rounds, name, fastest)
+    found |= {f"{prefix}ratio_to_{peer}": _ratio(rounds, ours[0], peer) for peer in peers}
+    return found | {f"{prefix}fastest_peer": fastest}
+
+
+def _ratio(rounds: Rounds, one: str, other: str) -> float:
+    return round(rounds.ratio(one, other, "rate"), 3)
+
+
+def _side(rounds: Rounds, name: str) -> dict[str, Any]:
+    """Return medians, and the rates round by round."""
+    records = rounds.median(name, "records")
+    seconds = rounds.median(name, "seconds")
+    used = rounds.median(name, "cpu_seconds")
+    return {
+        "rate": round(rounds.median(name, "rate")),
+        "rates": rounds.values(name, "rate"),
+        "records": round(records),
+        "seconds": seconds,
+        "cores": round(used / seconds, 2),
+        "cpu_s_per_million": round(used / records * 1e6, 2),
+        "memory_mib": round(max(rounds.values(name, "memory_mib"))),
+        "threads": max(rounds.values(name, "threads")),
+    }
+
+
+def _conditions(
+    plan: Plan, rounds: Mapping[str, Rounds], without: Collection[str]
+) -> dict[str, Any]:
+    sides: Sequence[str] = list(next(iter(rounds.values())).results)
+    peers = [side.name for side in SIDES if side.role is Role.PEER and side.name in sides]
+    return {
+        **{name: value for name, value in asdict(plan).items() if name in _OF_PLAN},
+        "left_out": sorted(without),
+        "versions": {
+            "confluent-kafka": version("confluent-kafka"),
+            "pyspark": version("pyspark"),
+            **{peer: versions(peer) for peer in peers},
+        },
+    }

@@ -1,0 +1,99 @@
+"""Rounds of all sides on one broker, for both kinds of work."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from benchmarks import stack
+from benchmarks.peers.environments import python_of
+from benchmarks.peers.figures import figures
+from benchmarks.peers.process import PeerError
+from benchmarks.peers.sides import PEERS, SIDES, Role, Runner
+from benchmarks.peers.topics import Topics
+from benchmarks.report import Report, say
+from benchmarks.rounds import alternate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Sequence
+
+    from benchmarks.peers.sides import Side
+    from benchmarks.rounds import Measured, Rounds
+
+#: What the sides do: sum the lengths of values, and count JSON by a field.
+WORKS = ("sum", "json")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How much is read. ``size`` in bytes; a side's round is to take about ``seconds``.
+
+    The first round of each side, of ``probe`` records and not counted, is repeated with more while
+    it takes less than ``probing`` seconds. Without ``ours`` there are all channels.
+    """
+
+    rounds: int = 3
+    seconds: float = 4.0
+    probe: int = 100_000
+    probing: float = 0.7
+    most: int = 12_800_000
+    partitions: int = 4
+    size: int = 160
+    works: Sequence[str] = WORKS
+    ours: Sequence[str] = ()
+
+
+def run(without: Collection[str] = (), plan: Plan | None = None) -> Report:
+    """Compare, round by round. Blocks for some minutes, and longer where peers are installed first.
+
+    Raises:
+        PeerError: a peer cannot be installed or run; ``without`` leaves it out.
+    """
+    plan = plan or Plan()
+    sides = _wanted(plan, without)
+    for side in sides:
+        if side.role is Role.PEER:
+            python_of(side.name)  # nothing else is begun while one of them cannot be had
+    with stack.servers() as servers, ExitStack() as closing:
+        topics = Topics(servers, size=plan.size, partitions=plan.partitions, most=plan.most)
+        rounds = {}
+        for work in plan.works:
+            runners = [Runner(side, work, servers) for side in sides]
+            for runner in runners:
+                closing.callback(runner.close)
+            rounds[work] = _compare(plan, runners, topics)
+    return Report("peers", figures(plan, rounds, without))
+
+
+def _wanted(plan: Plan, without: Collection[str]) -> list[Side]:
+    unknown = sorted(set(without) - set(PEERS))
+    if unknown:
+        raise PeerError(f"{', '.join(unknown)} is no peer; there are {', '.join(PEERS)}")
+    ours = plan.ours or [side.name for side in SIDES if side.role is Role.OURS]
+    return [
+        side
+        for side in SIDES
+        if side.name not in without and (side.role is not Role.OURS or side.name in ours)
+    ]
+
+
+def _compare(plan: Plan, runners: Sequence[Runner], topics: Topics) -> Rounds:
+    """Find out how much each side is to read, then measure."""
+    chosen = {runner: topics.of(_rate(plan, runner, topics) * plan.seconds) for runner in runners}
+
+    def one(runner: Runner) -> Callable[[], Measured]:
+        return lambda: runner.round(chosen[runner])
+
+    return alternate({runner.side.name: one(runner) for runner in runners}, plan.rounds, say=say)
+
+
+def _rate(plan: Plan, runner: Runner, topics: Topics) -> float:
+    """Return about how many records a side reads in a second."""
+    records = float(plan.probe)
+    while True:
+        probed = runner.round(topics.of(records))
+        say(f"probe, not counted: {runner.name} {probed['rate']:,} a second")
+        if probed["seconds"] >= plan.probing or probed["records"] >= plan.most / 2:
+            return float(probed["rate"])
+        records = min(plan.most, 4 * probed["records"])
