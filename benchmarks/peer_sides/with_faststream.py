@@ -15,6 +15,14 @@ if TYPE_CHECKING:
     from faststream.confluent.message import KafkaMessage
 
 
+async def _as_bytes(message: KafkaMessage) -> Any:
+    return message.body
+
+
+async def _as_objects(message: KafkaMessage) -> Any:
+    return list(map(orjson.loads, message.body))
+
+
 async def read(wire: Wire, request: Request) -> None:
     """Read once."""
     meter = Meter(wire, request.records)
@@ -35,12 +43,6 @@ async def read(wire: Wire, request: Request) -> None:
         if meter.each_key([value["key"] for value in values], len(values)):
             app.exit()
 
-    async def as_bytes(message: KafkaMessage) -> Any:
-        return message.body
-
-    async def as_objects(message: KafkaMessage) -> Any:
-        return list(map(orjson.loads, message.body))
-
     def on_assign(_consumer: object, partitions: list[object]) -> None:
         if partitions:
             meter.assigned()
@@ -53,7 +55,7 @@ async def read(wire: Wire, request: Request) -> None:
         auto_offset_reset="earliest",
         auto_commit_interval_ms=1000,
         on_assign=on_assign,
-        decoder=as_bytes if request.work == "sum" else as_objects,
+        decoder=_as_bytes if request.work == "sum" else _as_objects,
         check_crcs=False,
     )(total if request.work == "sum" else count)
     await app.run()
