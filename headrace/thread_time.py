@@ -28,7 +28,7 @@ class Activity(Enum):
     """Stores offsets, or has the sink make a result visible."""
 
     WAIT = "wait"
-    """Waits for the answer to a batch that it handed out."""
+    """Waits for others: for the answer to a batch that it handed out, or for the sink."""
 
     BACK_PRESSURE = "back_pressure"
     """Fetches nothing because the buffers are full."""
@@ -49,6 +49,9 @@ class Role(Enum):
     LANE = "lane"
     """Submits Spark jobs, or runs reducers itself."""
 
+    SINK = "sink"
+    """Has the sink commit what the lane staged."""
+
     COMMITTER = "committer"
     """Stores offsets."""
 
@@ -57,7 +60,14 @@ class Role(Enum):
 ACTIVITIES: Mapping[Role, tuple[Activity, ...]] = {
     Role.FETCHER: (Activity.FETCH, Activity.BACK_PRESSURE, Activity.IDLE),
     Role.WORKER: (Activity.PROCESS, Activity.WAIT, Activity.IDLE),
-    Role.LANE: (Activity.PROCESS, Activity.SPARK, Activity.COMMIT, Activity.IDLE),
+    Role.LANE: (
+        Activity.PROCESS,
+        Activity.SPARK,
+        Activity.COMMIT,
+        Activity.WAIT,
+        Activity.IDLE,
+    ),
+    Role.SINK: (Activity.COMMIT, Activity.IDLE),
     Role.COMMITTER: (Activity.COMMIT, Activity.IDLE),
 }
 

@@ -42,8 +42,8 @@ class InlineEngine(SinkEngine):
         self._decoder: InlineDecoder | None = None
         self._lane: InlineLane | None = None
 
-    def open(self, channel: str, turn: Callable[[], None]) -> None:
-        """Load the reducer, open the sink, then have the lane run ``turn``. Blocks.
+    def open(self, channel: str, turn: Callable[[], None], commit: Callable[[], bool]) -> None:
+        """Load the reducer, open the sink, then have threads run ``turn`` and ``commit``. Blocks.
 
         Raises:
             StartError: the reducer or the sink cannot be used.
@@ -61,6 +61,7 @@ class InlineEngine(SinkEngine):
             raise
         self._lane = InlineLane(f"inline-{channel}", turn)
         self._lane.start()
+        self._start_commits(channel, commit)
 
     def prepare(self, batch: Batch) -> pa.Table:
         """Turn a batch into columns. Any thread."""
@@ -97,7 +98,6 @@ class InlineEngine(SinkEngine):
         """Do nothing: there is no JVM that could have died."""
 
     def close(self, deadline: Deadline) -> bool:
-        """End the lane and the sink; say whether the lane ended in time."""
+        """End the lane, the commits and the sink; say whether the threads ended in time."""
         ended = self._lane is None or self._lane.stop(deadline)
-        self._sink.close()
-        return ended
+        return self._close_sink(deadline) and ended

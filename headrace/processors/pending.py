@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import Future, InvalidStateError
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ from headrace.processors.batch_size import AdaptiveSize
 from headrace.processors.responses import BatchResponse
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Sequence
 
     from headrace.records import Assignment, Batch, TopicPartition
 
@@ -71,7 +71,7 @@ class PendingBatch:
 
 
 class OpenBatches:
-    """All batches of a channel that are not answered: waiting, or in the lane's hand.
+    """All batches of a channel that are not answered: waiting, or taken for a micro-batch.
 
     Keeps the order within each partition: what follows a failed batch is withdrawn, also when it
     arrives only after the failure, because the channel had cut it before. All methods may be
@@ -84,7 +84,7 @@ class OpenBatches:
         self._changed = threading.Condition()
         self._waiting: list[PendingBatch] = []
         self._in_hand: list[PendingBatch] = []
-        self._jobs: dict[str, list[PendingBatch]] = {}
+        self._jobs: dict[str, Sequence[PendingBatch]] = {}
         self._failed: dict[TopicPartition, Batch] = {}
         self._closed = False
 
@@ -100,7 +100,7 @@ class OpenBatches:
             self._size = self._size.resized(limits.max_records, limits.target)
 
     def took(self, records: int, seconds: float) -> None:
-        """Take note of how long a micro-batch took, from its plan to its commit."""
+        """Take note of how long the job and the commit of a micro-batch took."""
         with self._changed:
             self._size.took(records, seconds)
 
@@ -123,17 +123,17 @@ class OpenBatches:
         return batch.start == failed.next_offset
 
     def take(self, timeout: float) -> list[PendingBatch]:
-        """Take what the next micro-batch holds in hand; empty after ``timeout`` seconds.
+        """Take what the next micro-batch holds; empty after ``timeout`` seconds.
 
         As many as fit, from the front, without waiting for more: what arrives while a job runs
         goes into the next one together. Batches of one partition keep their order.
         """
         with self._changed:
-            self._in_hand = []
+            self._in_hand = [each for each in self._in_hand if not each.future.done()]
             self._changed.wait_for(lambda: bool(self._waiting), timeout)
             taken = self._fitting()
             self._waiting = self._waiting[len(taken) :]
-            self._in_hand = taken
+            self._in_hand = self._in_hand + taken
             return taken
 
     def _fitting(self) -> list[PendingBatch]:
@@ -150,19 +150,18 @@ class OpenBatches:
                 break
         return taken
 
-    @contextmanager
-    def job(self, name: str, batches: list[PendingBatch]) -> Iterator[None]:
-        """Have :meth:`jobs_of` find the job for the time of the block."""
+    def begin_job(self, name: str, batches: Sequence[PendingBatch]) -> None:
+        """Have :meth:`jobs_of` find a job, from its plan until nothing of it is stored any more."""
         with self._changed:
             self._jobs[name] = batches
-        try:
-            yield
-        finally:
-            with self._changed:
-                del self._jobs[name]
+
+    def end_job(self, name: str) -> None:
+        """Have it found no longer."""
+        with self._changed:
+            del self._jobs[name]
 
     def jobs_of(self, answer: Future[BatchResponse]) -> list[str]:
-        """Return the running jobs that the batch with this answer is part of."""
+        """Return the jobs that the batch with this answer is part of."""
         with self._changed:
             return [
                 name
@@ -171,7 +170,7 @@ class OpenBatches:
             ]
 
     def is_in_job(self, assignment: Assignment) -> bool:
-        """Whether a running job has batches of an assignment, also withdrawn ones."""
+        """Whether a job has batches of an assignment, also withdrawn ones."""
         with self._changed:
             return any(
                 pending.batch.assignment is assignment
@@ -216,7 +215,7 @@ class OpenBatches:
             pending.withdraw(reason)
 
     def _remove(self, assignment: Assignment) -> list[PendingBatch]:
-        """Return what of an assignment is in hand, and what waits, which waits no longer."""
+        """Return what of an assignment was taken, and what waits, which waits no longer."""
         mine = [each for each in self._waiting if each.batch.assignment is assignment]
         self._waiting = [each for each in self._waiting if each not in mine]
         return [each for each in self._in_hand if each.batch.assignment is assignment] + mine

@@ -10,7 +10,8 @@ import structlog
 
 from headrace.config import ArrowProcessorConfig, SparkProcessorConfig
 from headrace.processors.contract import BatchProcessor, ChannelContext
-from headrace.processors.micro_batches import Engine, MicroBatchRunner, commits_of
+from headrace.processors.jobs import commits_of
+from headrace.processors.micro_batches import MicroBatchRunner
 from headrace.processors.pending import MergeLimits, OpenBatches, PendingBatch
 from headrace.spark.decode import Decode, Decoding, OnUndecodable
 from headrace.spark.sinks.contract import CommitConflictError, OffsetMove
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from headrace.clock import Deadline
     from headrace.config import ChannelConfig
     from headrace.errors import PartitionError
+    from headrace.processors.engine import Engine
     from headrace.processors.responses import BatchResponse
     from headrace.records import Assignment, Batch
 
@@ -58,9 +60,9 @@ class SparkProcessor(BatchProcessor):
     ``engine`` runs the jobs: Spark, or a reducer in this process, which is a job as well here.
 
     ``on_next_batch`` prepares the batch on the worker's thread and returns a future. The lane's
-    thread takes what waits, up to ``limits``, as one micro-batch: one job, one commit, whole or
-    not at all. A micro-batch that fails is run again batch by batch, so that only those fail which
-    fail alone. ``job_timeout`` bounds each job in seconds.
+    thread takes what waits, up to ``limits``, as one micro-batch: one job, and one commit on a
+    thread beside it, whole or not at all. A micro-batch that fails is run again batch by batch, so
+    that only those fail which fail alone. ``job_timeout`` bounds each job in seconds.
 
     The futures fail with UndecodableRecordError, SinkConflictError, BatchTimeoutError,
     OwnershipLostError, BatchCancelledError (not failures of the batch), ReducerError,
@@ -96,7 +98,7 @@ class SparkProcessor(BatchProcessor):
         self._runner = MicroBatchRunner(
             self._engine, self._open, context, lambda: self._job_timeout
         )
-        self._engine.open(context.channel, self._runner.turn)
+        self._engine.open(context.channel, self._runner.turn, self._runner.commits.turn)
 
     def on_reconfigured(self, channel: ChannelConfig) -> None:
         """Have the next micro-batch merged, decoded and bounded in time as configured now."""
@@ -177,7 +179,7 @@ class SparkProcessor(BatchProcessor):
             self._engine.move_to(move, note)
 
     def close(self, deadline: Deadline) -> None:
-        """Cancel what runs, end the lane and close the sink; answer what is left."""
+        """Cancel what runs, commit what is staged, close the sink; answer what is left."""
         self._open.refuse()
         if not self._engine.close(deadline):
             log.error("lane_left_behind", channel=self.context.channel)

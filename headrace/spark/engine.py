@@ -58,8 +58,8 @@ class SparkEngine(SinkEngine):
         self._decoder: Decoder | None = None
         self._lane: Lane | None = None
 
-    def open(self, channel: str, turn: Callable[[], None]) -> None:
-        """Check everything that can be checked, then have the lane run ``turn``. Blocks.
+    def open(self, channel: str, turn: Callable[[], None], commit: Callable[[], bool]) -> None:
+        """Check all that can be checked, then have threads run ``turn`` and ``commit``. Blocks.
 
         Raises:
             StartError: the reducer, Spark or the sink cannot be used.
@@ -83,6 +83,7 @@ class SparkEngine(SinkEngine):
             raise
         self._lane = Lane(f"spark-{channel}", self._runtime, turn)
         self._lane.start()
+        self._start_commits(channel, commit)
 
     def _check_own(self, decoder: Decoder, hand_over: HandOver) -> None:
         if isinstance(self._function, OwnReducer):
@@ -149,7 +150,6 @@ class SparkEngine(SinkEngine):
         self._lane.revive()
 
     def close(self, deadline: Deadline) -> bool:
-        """End the lane and the sink; say whether the lane ended in time."""
+        """End the lane, the commits and the sink; say whether the threads ended in time."""
         ended = self._lane is None or self._lane.stop(deadline)
-        self._sink.close()
-        return ended
+        return self._close_sink(deadline) and ended

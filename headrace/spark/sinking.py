@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+import structlog
 
 from headrace.spark.sinks.moving import move_offset, move_without_data
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
+    from headrace.clock import Deadline
     from headrace.records import TopicPartition
     from headrace.spark.sinks.contract import OffsetMove, PartitionCommit, Sink
+
+log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +32,60 @@ class Staged:
     skipped: Mapping[TopicPartition, Sequence[int]]
 
 
+class CommitThread:
+    """Calls ``turn`` again and again on one thread, until it is stopped and finds nothing to do.
+
+    ``turn`` says whether it found something, and waits for a fraction of a second at most where
+    there is nothing. An exception from it is logged and does not end the thread.
+    """
+
+    def __init__(self, name: str, turn: Callable[[], bool]) -> None:
+        self._name = name
+        self._turn = turn
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._stopping = threading.Event()
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self, deadline: Deadline) -> bool:
+        """End the thread once it finds nothing to do; say whether it ended by the deadline."""
+        self._stopping.set()
+        return deadline.joined(self._thread)
+
+    def _run(self) -> None:
+        while self._found_something() or not self._stopping.is_set():
+            pass
+
+    def _found_something(self) -> bool:
+        try:
+            return self._turn()
+        except Exception:
+            log.exception("lane_turn_failed", lane=self._name)
+            return False
+
+
 class SinkEngine:
-    """What engines have in common: a sink of their own. They differ in how they stage."""
+    """What engines have in common: a sink of their own, and the thread that commits to it.
+
+    They differ in how they stage, which they do on a thread of theirs meanwhile.
+    """
 
     def __init__(self, sink: Sink[Any]) -> None:
         self._sink = sink
+        self._commit_lock = threading.Lock()
+        self._commits: CommitThread | None = None
+
+    def _start_commits(self, channel: str, commit: Callable[[], bool]) -> None:
+        self._commits = CommitThread(f"sink-{channel}", commit)
+        self._commits.start()
+
+    def _close_sink(self, deadline: Deadline) -> bool:
+        """End the commits, after the lane, and close the sink; say whether they ended in time."""
+        ended = self._commits is None or self._commits.stop(deadline)
+        self._sink.close()
+        return ended
 
     def stored_offset(self, identity: str) -> int | None:
         """Return the sink's offset for a partition. May block."""
@@ -42,15 +97,17 @@ class SinkEngine:
 
     def commit(self, staged: Staged, offsets: Sequence[PartitionCommit]) -> None:
         """Make the result and the offsets visible, both or neither; see :meth:`Sink.commit`."""
-        self._sink.commit(staged.sink, offsets)
+        with self._commit_lock:
+            self._sink.commit(staged.sink, offsets)
 
     def discard(self, staged: Staged) -> None:
         """Remove a result that will not be committed."""
         self._sink.discard(staged.sink)
 
     def move(self, offsets: Sequence[PartitionCommit]) -> None:
-        """Move the sink's offsets without data, as a micro-batch without a result does."""
-        move_without_data(self._sink, offsets)
+        """Move the sink's offsets without data, as a job without a result does. Any thread."""
+        with self._commit_lock:
+            move_without_data(self._sink, offsets)
 
     def move_to(self, move: OffsetMove, note: str) -> None:
         """Move one of the sink's offsets forward or back. Any thread; blocks.

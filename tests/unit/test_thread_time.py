@@ -52,6 +52,7 @@ def test_a_block_goes_back_to_what_was_done_before(turn_clock: Callable[[float],
         Activity.PROCESS: 4,
         Activity.SPARK: 2,
         Activity.COMMIT: 0,
+        Activity.WAIT: 0,
         Activity.IDLE: 4,
     }
 

@@ -113,8 +113,9 @@ class Sink(Protocol[S]):
     """Stores the results of micro-batches, and their offsets where it can.
 
     ``S`` is what :meth:`stage` hands to :meth:`commit`. Between the two the processor makes sure
-    that every partition is still its own. :meth:`stored_offset` is called on any thread; the rest
-    on the lane's thread, and with several lanes on several at the same time.
+    that every partition is still its own. :meth:`stored_offset` is called on any thread,
+    :meth:`stage` on the lane's, while :meth:`commit` may be at work on an earlier micro-batch: that
+    is called one at a time, in the order of the offsets, and by several threads.
     """
 
     @property

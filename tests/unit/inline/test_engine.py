@@ -161,7 +161,7 @@ def test_a_schema_that_cannot_be_read_ends_the_start() -> None:
     """Nothing is opened then."""
     engine = InlineEngine(numbers, NoopSink(), Decode(Decoding.JSON, "n"))
     with pytest.raises(ConfigError, match="decode schema 'n' is not a list of columns"):
-        engine.open("main", lambda: None)
+        engine.open("main", lambda: None, lambda: False)
 
 
 def numbers(table: pa.Table, batch: MicroBatch) -> pa.Table:

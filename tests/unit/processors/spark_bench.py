@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from headrace.clock import Deadline
+    from headrace.processors.commit_line import CommitLine
     from headrace.processors.pending import MergeLimits
     from headrace.records import Batch
     from headrace.spark.decode import Decode
@@ -41,7 +42,7 @@ class Engine:
     stage_script: list[Exception | Callable[[MicroBatch], None] | None] = field(
         default_factory=list
     )
-    commit_script: list[Exception | None] = field(default_factory=list)
+    commit_script: list[BaseException | None] = field(default_factory=list)
     jobs: list[MicroBatch] = field(default_factory=list)
     stored: list[list[PartitionCommit]] = field(default_factory=list)
     moves: list[tuple[OffsetMove, str]] = field(default_factory=list)
@@ -55,11 +56,13 @@ class Engine:
     decode: Decode | None = None
     seconds: float = 5.0
     turn: Callable[[], None] = field(init=False)
+    commit_turn: Callable[[], bool] = field(init=False)
 
-    def open(self, channel: str, turn: Callable[[], None]) -> None:
+    def open(self, channel: str, turn: Callable[[], None], commit: Callable[[], bool]) -> None:
         """Leave the turns to the test."""
         assert channel == "channel"
         self.turn = turn
+        self.commit_turn = commit
 
     def decode_as(self, decode: Decode) -> None:
         """Note how to decode."""
@@ -92,7 +95,7 @@ class Engine:
 
     def commit(self, staged: str, offsets: Sequence[PartitionCommit]) -> None:
         """Do what the script says."""
-        assert staged == self.jobs[-1].id
+        assert staged in [job.id for job in self.jobs]
         step = self.commit_script.pop(0) if self.commit_script else None
         if step is not None:
             raise step
@@ -138,8 +141,8 @@ class Engine:
 class Bench:
     """A processor over the double, with partitions 0 to 3 assigned."""
 
-    def __init__(self, limits: MergeLimits | None = None) -> None:
-        self.engine = Engine()
+    def __init__(self, limits: MergeLimits | None = None, engine: Engine | None = None) -> None:
+        self.engine = engine or Engine()
         self.metrics = Metrics()
         self.processor = SparkProcessor(self.engine, limits=limits, job_timeout=5.0)
         self.processor.open(ChannelContext("channel", "group", self.metrics))
@@ -158,9 +161,30 @@ class Bench:
         assignment = self.assignments[partition]
         return make_batch([b"v"] * records, assignment=assignment, start=start, attempt=attempt)
 
-    def turn(self) -> None:
-        """Run the lane once."""
+    @property
+    def line(self) -> CommitLine:
+        """What is between the lane and the sink."""
+        runner = self.processor._runner
+        assert runner is not None
+        return runner._line
+
+    def staged(self, partition: int, start: int = 0) -> Future[BatchResponse]:
+        """Hand over a batch, and run the lane once."""
+        answer = self.send(partition, start)
         self.engine.turn()
+        return answer
+
+    def turn(self) -> None:
+        """Run the lane once, commit what it staged, and have it see to what came back."""
+        self.engine.turn()
+        self.commit()
+        if self.line.has_returned:
+            self.engine.turn()
+
+    def commit(self) -> None:
+        """Commit all that is in line."""
+        while self.line._waiting:
+            assert self.engine.commit_turn()
 
 
 def error_of(future: Future[BatchResponse]) -> BaseException | None:

@@ -1,0 +1,84 @@
+"""What runs the jobs of a processor of micro-batches, as that processor sees it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from headrace.clock import Deadline
+    from headrace.records import Batch, TopicPartition
+    from headrace.spark.decode import Decode
+    from headrace.spark.micro_batch import MicroBatch
+    from headrace.spark.sinks.contract import OffsetMove, PartitionCommit
+    from headrace.thread_time import Activity
+
+
+class Engine(Protocol):
+    """What runs the jobs: Spark, or a reducer in this process; a double in unit tests."""
+
+    @property
+    def activity(self) -> Activity:
+        """What the lane's thread does during :meth:`stage`."""
+        ...
+
+    @property
+    def span(self) -> str:
+        """What the time of :meth:`stage` is called in a trace."""
+        ...
+
+    def open(self, channel: str, turn: Callable[[], None], commit: Callable[[], bool]) -> None:
+        """Get ready, then call ``turn`` again and again on the lane's thread.
+
+        And ``commit`` on another; it says whether there was anything to commit.
+        """
+        ...
+
+    def stored_offset(self, identity: str) -> int | None:
+        """Return the sink's offset for a partition."""
+        ...
+
+    def prepare(self, batch: Batch) -> Any:
+        """Do what can be done on a worker thread while another job runs."""
+        ...
+
+    def stage(self, micro_batch: MicroBatch, tables: Sequence[Any], seconds: float | None) -> Any:
+        """Run the job; nothing is visible yet. On the lane's thread."""
+        ...
+
+    def skipped(self, staged: Any) -> Mapping[TopicPartition, Sequence[int]]:
+        """Return the offsets of the records that the job left out."""
+        ...
+
+    def commit(self, staged: Any, offsets: Sequence[PartitionCommit]) -> None:
+        """Make result and offsets visible, both or neither. One thread at a time."""
+        ...
+
+    def discard(self, staged: Any) -> None:
+        """Remove a result that will not be committed."""
+        ...
+
+    def move(self, offsets: Sequence[PartitionCommit]) -> None:
+        """Move the sink's offsets without data."""
+        ...
+
+    def decode_as(self, decode: Decode) -> None:
+        """Decode the next micro-batch in another way; the schema is the same."""
+        ...
+
+    def move_to(self, move: OffsetMove, note: str) -> None:
+        """Move one of the sink's offsets forward or back, as an operator asks; any thread."""
+        ...
+
+    def cancel(self, micro_batch_id: str) -> None:
+        """Cancel a running job; does not block, and does nothing when it is over."""
+        ...
+
+    def revive(self) -> None:
+        """Bring Spark back after a JvmDiedError. On the lane's thread."""
+        ...
+
+    def close(self, deadline: Deadline) -> bool:
+        """End the lane, commit what it staged, close the sink; say whether it ended in time."""
+        ...

@@ -1,0 +1,115 @@
+"""A micro-batch on its way: what it is made of, what the sink has to store, who still wants it."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from headrace.errors import OwnershipLostError
+from headrace.spans import joint
+from headrace.spark.micro_batch import MicroBatch, ranges_of
+from headrace.spark.sinks.contract import PartitionCommit
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from headrace.processors.pending import PendingBatch
+    from headrace.records import Assignment, Batch
+    from headrace.spans import Span
+
+
+class WithdrawnError(Exception):
+    """Part of a staged micro-batch is no longer ours; the rest has to be computed again."""
+
+
+@dataclass(eq=False, slots=True)
+class Job:
+    """One micro-batch between its plan and its commit.
+
+    ``number`` counts the jobs of a channel in the order in which their batches were taken.
+    ``staged`` is the engine's own, ``seconds`` what it took to get there.
+    """
+
+    number: int
+    batches: Sequence[PendingBatch]
+    micro_batch: MicroBatch
+    span: Span
+    staged: Any = None
+    seconds: float = 0.0
+
+    @property
+    def context(self) -> dict[str, Any]:
+        """What lines that are logged on the way say of the micro-batch."""
+        found = {"channel": self.micro_batch.channel, "micro_batch": self.micro_batch.id}
+        if len(self.batches) > 1:
+            names = [f"{each.partition}@{each.batch.start}" for each in self.batches]
+            return {**found, "batches": names}
+        batch = self.batches[0].batch
+        topic, partition = batch.partition
+        own = {"topic": topic, "partition": partition, "epoch": batch.assignment.epoch}
+        return {**found, **own, "batch": batch.first_offset}
+
+
+def planned(number: int, channel: str, batches: Sequence[PendingBatch]) -> Job:
+    """Return the job of these batches. Its span begins, below the first one's.
+
+    Raises:
+        ValueError: the batches of a partition do not follow upon one another.
+    """
+    micro_batch = MicroBatch(
+        uuid.uuid4().hex[:16],
+        channel,
+        ranges_of(pending.batch for pending in batches),
+        max(pending.batch.attempt for pending in batches),
+    )
+    span = joint(
+        [pending.batch.span for pending in batches],
+        "micro_batch",
+        id=micro_batch.id,
+        records=micro_batch.records,
+        batches=len(batches),
+    )
+    return Job(number, batches, micro_batch, span)
+
+
+def commits_of(batches: Sequence[Batch]) -> list[PartitionCommit]:
+    """Return what the sink has to store for the batches: one share for each partition."""
+    held = {batch.partition: batch.assignment for batch in batches}
+    return [
+        PartitionCommit(
+            held[key].identity, key, part.start, part.next_offset, held[key].transactional_id
+        )
+        for part in ranges_of(batches)
+        for key in [part.topic_partition]
+    ]
+
+
+def wanted(batches: Sequence[PendingBatch]) -> list[PendingBatch]:
+    """Return the batches whose outcome may still take effect; answer the lost ones.
+
+    Behind one that was withdrawn no other of its assignment is wanted: the channel withdraws those
+    as well, one after the other.
+    """
+    ended: list[Assignment] = []
+    for pending in batches:
+        assignment = pending.batch.assignment
+        if any(assignment is one for one in ended):
+            pending.withdraw("the batch before it was withdrawn")
+        elif not pending.future.done() and not assignment.is_current():
+            partition = pending.partition
+            message = f"{partition}: the claim ended before the batch was stored"
+            pending.fail(OwnershipLostError(partition, message))
+        if pending.future.done():
+            ended.append(assignment)
+    return [pending for pending in batches if not pending.future.done()]
+
+
+def require_all(batches: Sequence[PendingBatch]) -> None:
+    """Return if every batch is still wanted.
+
+    Raises:
+        WithdrawnError: some are not.
+    """
+    if len(wanted(batches)) < len(batches):
+        raise WithdrawnError

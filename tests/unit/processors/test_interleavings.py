@@ -1,0 +1,202 @@
+"""Lane and sink in any order of their steps, with failures anywhere: each batch counts once."""
+
+from __future__ import annotations
+
+from concurrent.futures import CancelledError
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.errors import SinkConflictError
+from headrace.processors.pending import MergeLimits
+from headrace.spark.failures import JvmDiedError
+from headrace.spark.sinks.contract import CommitConflictError
+from tests.unit.processors.spark_bench import Bench, Engine
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from concurrent.futures import Future
+
+    from headrace.processors.responses import BatchResponse
+    from headrace.spark.micro_batch import MicroBatch
+    from headrace.spark.sinks.contract import PartitionCommit
+
+PARTITIONS = 3
+IN_FLIGHT = 3
+RECORDS = 10
+
+
+@dataclass
+class KeepingEngine(Engine):
+    """A double whose sink keeps offsets, and refuses what does not follow them."""
+
+    offsets: dict[int, int] = field(default_factory=dict)
+    conflicts: int = 0
+
+    def commit(self, staged: str, offsets: Sequence[PartitionCommit]) -> None:
+        """Store what follows upon what is stored."""
+        wrong = [
+            SinkConflictError(o.partition, o.start, self.offsets.get(o.partition.partition, 0))
+            for o in offsets
+            if self.offsets.get(o.partition.partition, 0) != o.start
+        ]
+        if wrong:
+            self.conflicts += 1
+            raise CommitConflictError(wrong)
+        super().commit(staged, offsets)
+        self.offsets.update({o.partition.partition: o.next_offset for o in offsets})
+
+    def move(self, offsets: Sequence[PartitionCommit]) -> None:
+        """Move without data, as a commit does."""
+        for offset in offsets:
+            assert self.offsets.get(offset.partition.partition, 0) == offset.start
+            self.offsets[offset.partition.partition] = offset.next_offset
+
+
+class Partition:
+    """Stands for the channel: cuts batches, and takes them again from where one failed."""
+
+    def __init__(self, bench: Bench, number: int, *, skips: bool) -> None:
+        self._bench = bench
+        self._number = number
+        self._skips = skips
+        self.position = 0
+        self.skipped: list[int] = []
+        self.out: list[tuple[int, Future[BatchResponse]]] = []
+
+    def send(self) -> None:
+        """Hand out the next batch, unless as many are out as may be."""
+        self.settle()
+        if len(self.out) < IN_FLIGHT:
+            self.out.append((self.position, self._bench.send(self._number, self.position)))
+            self.position += RECORDS
+
+    def settle(self) -> None:
+        """Take the answers in their order."""
+        while self.out and self.out[0][1].done():
+            start, answer = self.out.pop(0)
+            try:
+                answer.result(0)
+            except (CancelledError, Exception) as error:  # noqa: BLE001 - any failure of a double
+                self.withdraw()
+                self.position = start
+                self._decide(start, error)
+            else:
+                assert self._stored >= start + RECORDS, "answered before its commit"
+
+    def _decide(self, start: int, error: BaseException) -> None:
+        """Skip a batch that is bad, as the policy may."""
+        processor, batch = self._bench.processor, self._bench.batch(self._number, start)
+        if isinstance(error, ValueError) and self._skips:
+            processor.pass_over(batch)
+            self.skipped.append(start)
+            self.position = start + RECORDS
+        processor.on_exception(batch.assignment, error, batch)
+
+    def withdraw(self) -> None:
+        """Take back all that is out and read on from what the sink has."""
+        for _, answer in self.out:
+            answer.cancel()
+        self.out.clear()
+        self.position = self._stored
+
+    @property
+    def _stored(self) -> int:
+        assert isinstance(self._bench.engine, KeepingEngine)
+        return self._bench.engine.offsets.get(self._number, 0)
+
+
+numbers = st.integers(0, PARTITIONS - 1)
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.sampled_from(["send", "stage", "stage", "withdraw"]), numbers),
+        st.tuples(st.sampled_from(["lane", "sink", "sink fails"])),
+        st.tuples(st.sampled_from(["job fails", "JVM dies", "sink meanwhile"])),
+    ),
+    min_size=8,
+    max_size=60,
+)
+
+
+def apply(bench: Bench, channel: Sequence[Partition], step: tuple[str] | tuple[str, int]) -> None:
+    """Do one step."""
+    engine, line = bench.engine, bench.line
+
+    def commit_meanwhile(_: MicroBatch) -> None:
+        if line._waiting:
+            engine.commit_turn()
+
+    scripts: dict[str, Callable[[], None]] = {
+        "job fails": lambda: engine.stage_script.append(ValueError("bad")),
+        "JVM dies": lambda: engine.stage_script.append(JvmDiedError("gone")),
+        "sink meanwhile": lambda: engine.stage_script.append(commit_meanwhile),
+    }
+    match step:
+        case ("send", int(number)):
+            channel[number].send()
+        case ("stage", int(number)):
+            channel[number].send()
+            lane_turn(bench)
+        case ("withdraw", int(number)):
+            channel[number].settle()
+            channel[number].withdraw()
+        case ("sink" | "sink fails" as how,):
+            if line._waiting:
+                engine.commit_script = [OSError("away")] if how == "sink fails" else []
+                engine.commit_turn()
+        case ("lane",):
+            lane_turn(bench)
+        case (script, *_):
+            scripts[str(script)]()
+
+
+def lane_turn(bench: Bench) -> None:
+    """Let the lane do what it can do without waiting for others."""
+    line, waiting = bench.line, bench.processor._open._waiting
+    if line.has_returned:
+        if not line._staged:
+            bench.engine.turn()
+    elif waiting and line.wait_for_room(0):
+        bench.engine.turn()
+
+
+def is_busy(bench: Bench) -> bool:
+    """Whether anything is left to do."""
+    line = bench.line
+    return bool(bench.processor._open._waiting or line._staged or line.has_returned)
+
+
+@given(steps=steps, skips=st.booleans(), most=st.sampled_from([RECORDS, 3 * RECORDS, 100]))
+@settings(max_examples=60, deadline=None)
+def test_offsets_are_stored_once_and_in_order(
+    steps: list[tuple[str] | tuple[str, int]], skips: bool, most: int
+) -> None:
+    """Whatever fails and in whichever order threads get on, each batch counts once, in its order.
+
+    A sink that keeps offsets sees no conflict at all: nothing is committed behind a gap, and
+    nothing that was withdrawn or passed over.
+    """
+    engine = KeepingEngine()
+    bench = Bench(MergeLimits(max_records=most), engine)
+    channel = [Partition(bench, number, skips=skips) for number in range(PARTITIONS)]
+    for step in steps:
+        apply(bench, channel, step)
+    while is_busy(bench):
+        lane_turn(bench)
+        bench.commit()
+        for partition in channel:
+            partition.settle()
+    for partition in channel:
+        partition.settle()
+
+    assert engine.conflicts == 0
+    stored = [each for commit in engine.stored_ranges for each in commit]
+    for number, partition in enumerate(channel):
+        offsets = [at for n, start, end in stored if n == number for at in range(start, end)]
+        passed = [at for start in partition.skipped for at in range(start, start + RECORDS)]
+        assert partition.out == []
+        assert sorted(offsets + passed) == list(range(engine.offsets.get(number, 0)))
+    assert len(engine.discarded) == len(set(engine.discarded))
+    assert not any(bench.processor.may_still_store(each) for each in bench.assignments)
