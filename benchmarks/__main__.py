@@ -6,6 +6,7 @@ import argparse
 import logging
 import sys
 from importlib import import_module
+from pathlib import Path
 
 import structlog
 
@@ -21,6 +22,9 @@ NAMES = (
     "lifecycle",
     "soak",
 )
+
+#: Makes a page with charts of what they printed.
+_RESULTS = "results"
 
 #: What some of them take from the command line.
 _OPTIONS = {
@@ -38,6 +42,10 @@ def main() -> int:
         for name in NAMES:
             print(f"{name:<12} {import_module(f'benchmarks.{name}').__doc__}")
         return 0
+    if chosen.name == _RESULTS:
+        for path in import_module("benchmarks.plotting").write(chosen.files):
+            print(path)
+        return 0
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     run = import_module(f"benchmarks.{chosen.name}").run
     report = run(**{name: getattr(chosen, name) for name in _OPTIONS.get(chosen.name, ())})
@@ -47,7 +55,18 @@ def main() -> int:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("name", nargs="?", choices=NAMES, help="which one; none lists them")
+    parser.add_argument(
+        "name",
+        nargs="?",
+        choices=(*NAMES, _RESULTS),
+        help="which one; none lists them; results writes RESULTS.md and its charts",
+    )
+    parser.add_argument(
+        "files",
+        nargs="*",
+        type=Path,
+        help="results: files of JSON lines, in place of those in benchmarks/results",
+    )
     parser.add_argument("--json", action="store_true", help="end with one JSON object on a line")
     parser.add_argument(
         "--minutes", type=float, default=10.0, help="chaos, soak: how long it goes on"

@@ -8,6 +8,7 @@ import platform
 import sys
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from pathlib import Path
 from typing import Any
 
 
@@ -41,8 +42,24 @@ def _surroundings() -> dict[str, Any]:
     return {
         "cores": len(os.sched_getaffinity(0)),
         "python": platform.python_version(),
+        "machine": {
+            "processor": _processor(),
+            "memory": f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') >> 30} GiB",
+            "system": platform.platform(),
+        },
+        "load": [round(load, 1) for load in os.getloadavg()],
         "at": datetime.now(timezone.utc).isoformat(timespec="seconds"),
     }
+
+
+def _processor() -> str:
+    """Return the processor's own name, which only Linux tells."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.machine()
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.machine())
 
 
 def say(line: str) -> None:

@@ -83,8 +83,7 @@ def _conditions(
         **{name: value for name, value in asdict(plan).items() if name in _OF_PLAN},
         "left_out": sorted(without),
         "versions": {
-            "confluent-kafka": version("confluent-kafka"),
-            "pyspark": version("pyspark"),
+            "headrace": {name: version(name) for name in ("confluent-kafka", "pyspark", "pyarrow")},
             **{peer: versions(peer) for peer in peers},
         },
     }

@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+from xml.etree import ElementTree
+
+from benchmarks.plotting import write
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_AROUND = {
+    "cores": 2,
+    "python": "3.11.7",
+    "machine": {"processor": "a fast one", "memory": "24 GiB", "system": "Linux"},
+    "load": [0.5, 0.4, 0.3],
+}
+
+
+def _side(rate: int, memory: int) -> dict[str, Any]:
+    return {
+        "rate": rate,
+        "rates": [rate, rate],
+        "records": 1000,
+        "seconds": 2.0,
+        "cores": 1.2,
+        "cpu_s_per_million": 0.9,
+        "memory_mib": memory,
+        "threads": 5,
+    }
+
+
+_PEERS = {
+    "benchmark": "peers",
+    "ratio_to_raw": 0.8,
+    "ratio_to_fastest_peer": 2.5,
+    "ratio_to_aiokafka": 2.5,
+    "fastest_peer": "aiokafka",
+    "target_to_raw": 0.9,
+    "target_to_fastest_peer": 2.0,
+    "sum_raw": _side(2_000_000, 60),
+    "sum_headrace": _side(1_600_000, 150),
+    "sum_headrace_spark": _side(400_000, 900),
+    "sum_aiokafka": _side(640_000, 50),
+    "rounds": 2,
+    "partitions": 4,
+    "size": 160,
+    "left_out": ["faust"],
+    "versions": {"headrace": {"pyspark": "4.0.5"}, "aiokafka": {"aiokafka": "0.14.0"}},
+    "at": "2026-11-22T10:00:00+00:00",
+    **_AROUND,
+}
+
+_OTHER = {"benchmark": "memory", "worst": 1.2, "at": "2026-11-21T10:00:00+00:00", **_AROUND}
+
+
+def _written(folder: Path, *lines: dict[str, Any]) -> str:
+    kept = folder / "kept.json"
+    texts = ["a line of a server's", *map(json.dumps, lines)]
+    kept.write_text("\n".join(texts) + "\n", encoding="utf-8")
+    page = folder / "RESULTS.md"
+    write([kept], page)
+    return page.read_text(encoding="utf-8")
+
+
+def test_the_page_says_what_was_met_what_was_missed_and_where_a_peer_is_better(
+    tmp_path: Path,
+) -> None:
+    """Targets have verdicts, and a peer that takes less or is faster is named."""
+    text = _written(tmp_path, _PEERS)
+    assert "| `ratio_to_raw` | 0.8 | 0.9 | **missed** |" in text
+    assert "| `ratio_to_fastest_peer` (aiokafka) | 2.5 | 2.0 | met |" in text
+    assert "Less memory than `headrace` (150) take aiokafka 50." in text
+    assert "aiokafka is faster than `headrace_spark`." in text
+    assert "Left out: faust." in text
+    assert "2 cores, a fast one, 24 GiB, Linux, Python 3.11.7" in text
+
+
+def test_the_latest_line_of_each_benchmark_counts(tmp_path: Path) -> None:
+    """An older result is passed over wherever it stands, and one without charts has a table."""
+    newer = {**_OTHER, "worst": 1.1, "at": "2026-11-22T10:00:00+00:00"}
+    text = _written(tmp_path, newer, _OTHER)
+    assert "| `worst` | 1.1 |" in text
+    assert "1.2" not in text
+
+
+def test_charts_are_svg_that_stays_the_same_and_fetches_nothing(tmp_path: Path) -> None:
+    """Two runs write the same bytes, whose only address is the name of the format."""
+    text = _written(tmp_path, _PEERS)
+    chart = tmp_path / "results" / "peers-sum.svg"
+    first = chart.read_bytes()
+    assert "(results/peers-sum.svg)" in text
+    assert ElementTree.fromstring(first).tag == "{http://www.w3.org/2000/svg}svg"
+    addresses = first.replace(b"http://www.w3.org/2000/svg", b"")
+    assert b"http" not in addresses
+    _written(tmp_path, _PEERS)
+    assert chart.read_bytes() == first
