@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,10 @@ from pygal.style import Style
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
+
+# pygal hooks itself into every later import of the process, for maps that are not used here, and
+# in a way that Python warns of.
+sys.meta_path[:] = [each for each in sys.meta_path if type(each) is not pygal.PluginImportFixer]
 
 #: Colours that can be told apart, also without seeing red and green, on white and on dark.
 OURS, PEER, CEILING = "#2f7fc1", "#c98a1b", "#8a8f98"

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import json
 from typing import TYPE_CHECKING, Any
-from xml.etree import ElementTree
+from xml.etree import ElementTree as ET
 
 from benchmarks.plotting import write
 
@@ -90,7 +90,7 @@ def test_charts_are_svg_that_stays_the_same_and_fetches_nothing(tmp_path: Path) 
     chart = tmp_path / "results" / "peers-sum.svg"
     first = chart.read_bytes()
     assert "(results/peers-sum.svg)" in text
-    assert ElementTree.fromstring(first).tag == "{http://www.w3.org/2000/svg}svg"
+    assert ET.fromstring(first).tag == "{http://www.w3.org/2000/svg}svg"
     addresses = first.replace(b"http://www.w3.org/2000/svg", b"")
     assert b"http" not in addresses
     _written(tmp_path, _PEERS)
