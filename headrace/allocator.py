@@ -16,6 +16,14 @@ ARENAS = 2
 _M_ARENA_MAX = -8
 
 
+def give_back() -> bool:
+    """Return free memory to the system; False where the C library is not glibc, or had none.
+
+    glibc does so by itself at the end of its heap alone. Any thread; blocks for milliseconds.
+    """
+    return platform.libc_ver()[0] == "glibc" and bool(ctypes.CDLL(None).malloc_trim(0))
+
+
 def limit_arenas() -> bool:
     """Have threads that come later share few arenas; False where nothing was changed.
 

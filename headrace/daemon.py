@@ -19,6 +19,7 @@ from headrace.allocator import limit_arenas
 from headrace.clock import Deadline
 from headrace.config import load
 from headrace.controller import KafkaController, Reloader
+from headrace.controller.sweeping import Sweeping
 from headrace.diagnostics import Diagnostics
 from headrace.errors import ConfigError, FatalError, StartError
 from headrace.logs import configure_logging, install_hooks
@@ -289,6 +290,7 @@ def _wait(
     controller: KafkaController, process: LocalProcess, signals: Signals, service: Service
 ) -> BaseException | None:
     """Wait for a signal, the end of a bounded run or the failure of a channel; return that."""
+    sweeping = Sweeping(controller)
     while signals.asked is None:
         failure = controller.wait(_TURN)
         if failure is not None:
@@ -298,6 +300,7 @@ def _wait(
             return None
         process.turned()
         service.turned(controller.turning())
+        sweeping.turn()
         if service.supervised:
             service.status(_summary(controller))
     log.info("stopping", signal=signals.asked)

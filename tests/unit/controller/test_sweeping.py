@@ -1,0 +1,65 @@
+"""What claims that ended were made of is given back soon."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from typing import TYPE_CHECKING
+
+import pytest
+
+from headrace.controller.sweeping import INTERVAL, Sweeping
+from headrace.testing import FakeClock
+from tests.unit.controller.world import delivers
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.unit.controller.world import World
+
+
+@pytest.fixture(autouse=True)
+def _no_collection_by_itself() -> Iterator[None]:
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def test_a_channel_that_was_replaced_is_freed(world: World) -> None:
+    """Nothing of the channel is left two looks behind its end, without the collector's own."""
+    clock = FakeClock()
+    sweeping = Sweeping(world.controller, clock)
+    delivers(world)
+    clock.advance(INTERVAL)
+    assert not sweeping.turn()
+    former = weakref.ref(world.controller.channels["main"])
+    world.channel(group="again")
+    world.reload()
+    delivers(world, "again")
+    for _ in range(2):
+        clock.advance(INTERVAL)
+        swept = sweeping.turn()
+    assert swept
+    assert former() is None
+
+
+def test_nothing_is_collected_while_no_claim_ends(world: World) -> None:
+    """A process that only works is never held up."""
+    clock = FakeClock()
+    sweeping = Sweeping(world.controller, clock)
+    delivers(world)
+    for _ in range(5):
+        clock.advance(INTERVAL)
+        assert not sweeping.turn()
+
+
+def test_looks_are_rare(world: World) -> None:
+    """Between two looks lies the interval, whatever ended."""
+    clock = FakeClock()
+    sweeping = Sweeping(world.controller, clock)
+    delivers(world)
+    world.channel(group="again")
+    world.reload()
+    delivers(world, "again")
+    clock.advance(INTERVAL - 1)
+    assert not sweeping.turn()
