@@ -84,6 +84,7 @@ def committed_records(bootstrap_servers: str, topic: str) -> list[Message]:
             "enable.partition.eof": True,
             "enable.auto.commit": False,
             "auto.offset.reset": "earliest",
+            "fetch.wait.max.ms": 10,  # the broker would wait for more at the end
             "log_level": 0,
         }
     ) as consumer:

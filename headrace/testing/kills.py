@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 import traceback
+from collections import Counter
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -20,13 +21,17 @@ def killed_at_every_line(
     modules: Collection[ModuleType],
     *,
     first: int = 0,
+    step: int = 1,
+    passes: int | None = None,
 ) -> int:
-    """Fork processes that do one piece of work, each killed a line later than the one before.
+    """Fork processes that do one piece of work, each killed ``step`` lines later than the last.
 
-    ``prepare`` gets the number of the process, from ``first`` on, and returns its work. It is
+    ``prepare`` gets the number of the process, from ``first`` on, which is that of the line it is
+    killed at, and returns its work. With a ``step`` several of these can share the lines. It is
     called in the new process, and is the place to look at what those before left behind: an
     exception in it, or in the work, ends the whole. Lines of ``modules`` count, on all threads
-    that the work starts. Return the number of the process that came to its end. Blocks; the
+    that the work starts, and each of them no more than ``passes`` times where that is given, as
+    for long loops. Return the number of the process that came to its end. Blocks; the
     calling process should have no other thread and no client, because neither goes through a fork.
 
     Raises:
@@ -37,21 +42,21 @@ def killed_at_every_line(
     while True:
         pid = os.fork()
         if pid == 0:
-            _work_until(number, prepare, files)
+            _work_until(prepare, _Killer(number, files, passes), number)
         _, status = os.waitpid(pid, 0)
         if os.WIFEXITED(status):
             if os.WEXITSTATUS(status):
                 raise AssertionError(f"process {number} failed")
             return number
-        number += 1
+        number += step
 
 
 def _work_until(
-    number: int, prepare: Callable[[int], Callable[[], object]], files: Collection[str | None]
+    prepare: Callable[[int], Callable[[], object]], killer: _Killer, number: int
 ) -> None:
     try:
         work = prepare(number)
-        with _Killer(number, files):
+        with killer:
             work()
     except BaseException:  # noqa: BLE001 - this process ends here, whatever it is
         traceback.print_exc()
@@ -62,9 +67,11 @@ def _work_until(
 class _Killer:
     """Counts lines, and kills the process at one of them. Any thread."""
 
-    def __init__(self, left: int, files: Collection[str | None]) -> None:
+    def __init__(self, left: int, files: Collection[str | None], passes: int | None) -> None:
         self._left = left
         self._files = files
+        self._passes = passes
+        self._passed: Counter[tuple[str, int]] = Counter()
         self._lock = threading.Lock()
 
     def __enter__(self) -> None:
@@ -85,10 +92,14 @@ class _Killer:
         return self._line if frame.f_code.co_filename in self._files else None
 
     def _line(self, frame: FrameType, event: str, _: Any) -> Callable[..., Any]:
-        del frame
         if event == "line":
             with self._lock:
-                if self._left == 0:
-                    os.kill(os.getpid(), signal.SIGKILL)
-                self._left -= 1
+                if self._counts(frame.f_code.co_filename, frame.f_lineno):
+                    if self._left == 0:
+                        os.kill(os.getpid(), signal.SIGKILL)
+                    self._left -= 1
         return self._line
+
+    def _counts(self, file: str, line: int) -> bool:
+        self._passed[file, line] += 1
+        return self._passes is None or self._passed[file, line] <= self._passes

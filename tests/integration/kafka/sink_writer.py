@@ -1,6 +1,6 @@
-"""Processes that write through a Kafka sink, each killed a line later than the one before.
+"""Processes that write through a Kafka sink, each killed STEP lines later than the one before.
 
-    python -m tests.integration.kafka.sink_writer FIRST SERVERS GROUP SOURCE TOPIC_ID TOPIC
+    python -m tests.integration.kafka.sink_writer FIRST STEP SERVERS GROUP SOURCE TOPIC_ID TOPIC
 
 Each micro-batch has one record of each of two partitions; each record becomes one.
 """
@@ -44,7 +44,10 @@ PARTITIONS = range(2)
 class Owner:
     """Takes over from the process before, as a member does, and looks at what it left."""
 
-    def __init__(self, servers: str, group: str, source: str, topic_id: str, topic: str) -> None:
+    def __init__(
+        self, servers: str, group: str, source: str, topic_id: str, topic: str, *, step: int
+    ) -> None:
+        self._step = step
         self._servers = servers
         self._group = group
         self._source = source
@@ -54,8 +57,9 @@ class Owner:
     def take_over(self, number: int) -> Callable[[], object]:
         """Shut out the process before, compare offsets and records, and return what is next."""
         properties = {"bootstrap.servers": self._servers, "log_level": 0}
-        if number:
-            fence_producers(properties, [_producer(number - 1)], Deadline.after(WAIT))
+        if number >= self._step:
+            former = self._producer(number - self._step)
+            fence_producers(properties, [former], Deadline.after(WAIT))
         sink = KafkaSink(KafkaResults(properties, self._group, "m"), self._topic)
         starts = {n: sink.stored_offset(self._identity(n)) or 0 for n in PARTITIONS}
         self._require_whole(starts)
@@ -70,11 +74,14 @@ class Owner:
                 TopicPartition(self._source, n),
                 start,
                 start + 1,
-                _producer(number),
+                self._producer(number),
             )
             for n, start in starts.items()
         ]
         sink.commit(staged, shares)
+
+    def _producer(self, number: int) -> str:
+        return f"headrace.{self._group}.{number}"
 
     def _identity(self, number: int) -> str:
         return identity_of("cluster", self._group, self._topic_id, number)
@@ -90,17 +97,15 @@ class Owner:
         sys.stdout.flush()
 
 
-def _producer(number: int) -> str:
-    return f"headrace.sink-writer.{number}"
-
-
 def main(arguments: list[str]) -> None:
     """Have all of them write, and look at what the last one left."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
-    first, *about = arguments
-    owner = Owner(*about)
-    last = killed_at_every_line(owner.take_over, MODULES, first=int(first))
-    owner.take_over(last + 1)
+    first, step, *about = arguments
+    owner = Owner(*about, step=int(step))
+    last = killed_at_every_line(
+        owner.take_over, MODULES, first=int(first), step=int(step), passes=2
+    )
+    owner.take_over(last + int(step))
     sys.stdout.write(f"ended {last}\n")
 
 

@@ -1,0 +1,222 @@
+"""Processes that write through a sink, each killed a line later than the one before.
+
+    python -m tests.integration.spark.killed delta-first|delta-later|delta-columns FOLDER
+    python -m tests.integration.spark.killed sql-first|sql-later URL
+
+Each has a table of its own, and the next one goes on there. A micro-batch has one record of each
+of two partitions; each record becomes one row.
+"""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import pandas as pd  # noqa: F401 - as below
+import pyarrow as pa
+import pyarrow.dataset  # else each process would import on its own what is imported when needed
+import sqlalchemy as sa
+import structlog
+from deltalake import DeltaTable
+
+import headrace.spark.sinks.arrow_files
+import headrace.spark.sinks.delta.log
+import headrace.spark.sinks.delta.sink
+import headrace.spark.sinks.delta.table
+import headrace.spark.sinks.sql.database
+import headrace.spark.sinks.sql.offsets
+import headrace.spark.sinks.sql.sink
+import headrace.spark.sinks.sql.target
+import headrace.spark.sinks.staging
+from headrace.spark.sinks.delta import DeltaSink
+from headrace.spark.sinks.delta.log import LogFiles
+from headrace.spark.sinks.schema import SchemaChanges
+from headrace.spark.sinks.sql import SqlSink
+from headrace.testing.kills import killed_at_every_line
+from headrace.testing.sinks import identity, micro_batch, share
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+
+    from headrace.spark.sinks.contract import Sink
+    from headrace.testing.sinks import Place, Row
+
+_ROOT = Path(__file__).resolve().parents[3]
+
+PARTITIONS = range(2)
+
+
+class DeltaPlace:
+    """A table in a folder, of two files for each micro-batch."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def sink(self) -> Sink[Any]:
+        """Return a sink that adds columns where a result has more."""
+        changes = SchemaChanges.ADD_COLUMNS
+        return DeltaSink(self._folder, partition_by=["partition"], schema_changes=changes)
+
+    def rows(self) -> list[Row]:
+        """Return the table's rows; none where there is no table."""
+        if not LogFiles(self._folder).has_entries():
+            return []
+        rows: list[Row] = DeltaTable(self._folder).to_pyarrow_table().to_pylist()
+        return rows
+
+
+class SqlPlace:
+    """A table of a database."""
+
+    def __init__(self, url: str, table: str) -> None:
+        self._url = url
+        self._table = table
+        self._run(f'CREATE TABLE IF NOT EXISTS {table} ("partition" INTEGER, "offset" INTEGER)')
+
+    def sink(self) -> Sink[Any]:
+        """Return a sink on the table."""
+        return SqlSink(self._url, self._table)
+
+    def rows(self) -> list[Row]:
+        """Return the table's rows."""
+        return self._run(f'SELECT "partition", "offset" FROM {self._table}')
+
+    def _run(self, statement: str) -> list[Row]:
+        engine = sa.create_engine(self._url)
+        with engine.begin() as connection:
+            found = connection.exec_driver_sql(statement)
+            rows = [dict(row) for row in found.mappings()] if found.returns_rows else []
+        engine.dispose()
+        return rows
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """Where each process writes, by its number, and through which code.
+
+    Each finds ``commits_before``. Micro-batches from the offset ``wider_from`` on have a column
+    more. A loop shows at its second pass what it does at any later one.
+    """
+
+    place: Callable[[int], Place]
+    modules: tuple[ModuleType, ...]
+    commits_before: int = 0
+    wider_from: int | None = None
+    passes: int = 1
+
+
+class Writers:
+    """One process after the other; each looks at what the one before left, and goes on there."""
+
+    def __init__(self, way: Way) -> None:
+        self._way = way
+
+    def take_over(self, number: int) -> Callable[[], object]:
+        """Require that nothing was lost and nothing doubled, and return what is next."""
+        if number:
+            self._go_on(self._way.place(number - 1))
+        place = self._way.place(number)
+        sink = place.sink()
+        sink.open()
+        for _ in range(self._way.commits_before):
+            self._write(sink, self._stored(sink))
+        starts = self._stored(sink)
+        return lambda: self._write(sink, starts)
+
+    def _go_on(self, place: Place) -> None:
+        sink = place.sink()
+        sink.open()
+        stored = self._require_whole(place, sink)
+        self._write(sink, stored)
+        self._require_whole(place, sink)
+        sink.close()
+        sys.stdout.write(f"{stored[0] - self._way.commits_before}\n")
+        sys.stdout.flush()
+
+    def _stored(self, sink: Sink[Any]) -> dict[int, int]:
+        return {n: sink.stored_offset(identity(n)) or 0 for n in PARTITIONS}
+
+    def _write(self, sink: Sink[Any], starts: dict[int, int]) -> None:
+        columns = {"partition": [*starts], "offset": [*starts.values()]}
+        if self._is_wider(starts[0]):
+            columns["more"] = columns["offset"]
+        staged = sink.stage(micro_batch(uuid4().hex), pa.table(columns))
+        sink.commit(staged, [share(n, start, start + 1) for n, start in starts.items()])
+
+    def _is_wider(self, offset: int) -> bool:
+        return self._way.wider_from is not None and offset >= self._way.wider_from
+
+    def _require_whole(self, place: Place, sink: Sink[Any]) -> dict[int, int]:
+        """Require one row for every offset below a stored one, and no other."""
+        stored = self._stored(sink)
+        found = place.rows()
+        rows = sorted((row["partition"], row["offset"]) for row in found)
+        if rows != [(n, offset) for n in PARTITIONS for offset in range(stored[n])]:
+            raise AssertionError(f"stored {stored}, found {found}")
+        if any(row.get("more") != row["offset"] for row in found if self._is_wider(row["offset"])):
+            raise AssertionError(f"a column is not what it was: {found}")
+        return stored
+
+
+_LOG = (
+    headrace.spark.sinks.delta.log,
+    headrace.spark.sinks.delta.sink,
+    headrace.spark.sinks.delta.table,
+)
+_FILES = (headrace.spark.sinks.arrow_files, headrace.spark.sinks.staging)
+_SQL = (
+    headrace.spark.sinks.sql.database,
+    headrace.spark.sinks.sql.offsets,
+    headrace.spark.sinks.sql.sink,
+    headrace.spark.sinks.sql.target,
+)
+
+
+def way_of(name: str, where: str) -> Way:
+    """Return a way by its name. How files are written and moved is the same in all of a table's."""
+    match name:
+        case "delta-first":
+            return Way(lambda number: DeltaPlace(Path(where, str(number))), _LOG)
+        case "delta-later":
+            modules = (*_LOG, *_FILES)
+            return Way(lambda number: DeltaPlace(Path(where, str(number))), modules, 1, passes=2)
+        case "delta-columns":
+            return Way(lambda number: DeltaPlace(Path(where, str(number))), _LOG, 1, wider_from=1)
+        case "sql-first" | "sql-later":
+            before = int(name == "sql-later")
+            return Way(lambda number: SqlPlace(where, f"written_{number}"), _SQL, before, passes=2)
+        case _:
+            raise ValueError(name)
+
+
+def assert_nothing_lost_or_doubled(name: str, where: str, lines: int) -> None:
+    """Run it: at some of the lines nothing is stored yet, at others all is, at none a part."""
+    command = [sys.executable, "-m", __name__, name, where]
+    writers = subprocess.run(
+        command, capture_output=True, text=True, check=False, timeout=550, cwd=_ROOT
+    )
+
+    assert writers.returncode == 0, writers.stderr
+    *stored, last = writers.stdout.splitlines()
+    assert {*stored} == {"0", "1"}
+    assert int(last) > lines
+
+
+def main(arguments: list[str]) -> None:
+    """Have all of them write, and look at what the last one left."""
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    way = way_of(*arguments)
+    writers = Writers(way)
+    last = killed_at_every_line(writers.take_over, way.modules, passes=way.passes)
+    writers.take_over(last + 1)
+    sys.stdout.write(f"{last}\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
