@@ -40,7 +40,7 @@ _SETTING = Setting(
             "sink": {"type": "delta", "path": "{folder}"},
         }
     },
-    sections={"spark": {"master": "local[1]", "driver_memory": "768MiB"}},
+    sections={"spark": {"master": "local[1]", "driver_memory": "768MiB", "warm_up": 1}},
 )
 
 
