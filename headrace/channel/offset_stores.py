@@ -5,7 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from headrace.channel.moved_offsets import MovedOffsets
-from headrace.config import KafkaOffsetsConfig, KafkaSinkConfig, ZooKeeperOffsetsConfig
+from headrace.config import (
+    KafkaOffsetsConfig,
+    KafkaSinkConfig,
+    ZooKeeperOffsetsConfig,
+    single_sinks,
+)
 from headrace.coordinators.offset_nodes import ZooKeeperOffsetStore
 from headrace.kafka import KafkaOffsetStore, TransactionalOffsetStore
 
@@ -64,4 +69,5 @@ def sink_is_fenced(channel: ChannelConfig) -> bool:
 
     Other sinks refuse it by the offsets they keep, or take it twice.
     """
-    return isinstance(channel.sink, KafkaSinkConfig)
+    sinks = single_sinks(channel.sink).values()
+    return any(isinstance(sink, KafkaSinkConfig) for sink in sinks)

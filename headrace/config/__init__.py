@@ -43,9 +43,12 @@ from headrace.config.model.sink import (
     JsonLinesSinkConfig,
     KafkaSinkConfig,
     NoopSinkConfig,
+    OutputConfig,
+    SeveralSinkConfig,
     SinkConfig,
     SqlSinkConfig,
     keeps_offsets,
+    single_sinks,
 )
 from headrace.config.model.spark import SparkConfig
 from headrace.config.model.tls import KafkaTls, ZooKeeperTls
@@ -86,10 +89,12 @@ __all__ = [
     "NoopSinkConfig",
     "OffsetsConfig",
     "OnErrorConfig",
+    "OutputConfig",
     "PauseConfig",
     "ProcessorConfig",
     "ReloadConfig",
     "Section",
+    "SeveralSinkConfig",
     "SimpleProcessorConfig",
     "SinkConfig",
     "SparkConfig",
@@ -107,4 +112,5 @@ __all__ = [
     "keeps_offsets",
     "load",
     "show",
+    "single_sinks",
 ]

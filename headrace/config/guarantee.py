@@ -16,6 +16,7 @@ from headrace.config.model.sink import (
     CustomSinkConfig,
     DeltaSinkConfig,
     KafkaSinkConfig,
+    SeveralSinkConfig,
     SqlSinkConfig,
 )
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from headrace.config.model.channel import ChannelConfig
+    from headrace.config.model.sink import SingleSinkConfig
 
 
 #: The sinks that are exactly once, and why.
@@ -87,16 +89,32 @@ def _base(channel: ChannelConfig) -> tuple[Delivery, str]:
             Delivery.AT_LEAST_ONCE,
             "offsets are committed after the function returns, so it may see records again",
         )
+    if isinstance(sink, SeveralSinkConfig):
+        return _several(sink)
+    assert sink is not None, "the configuration demands a sink"
+    return _of_sink(sink)
+
+
+def _of_sink(sink: SingleSinkConfig) -> tuple[Delivery, str]:
     for kind, reason in _ONCE.items():
         if isinstance(sink, kind):
             return Delivery.EXACTLY_ONCE, reason
     if isinstance(sink, CustomSinkConfig):
         return _custom(sink)
-    name = "" if sink is None else f"{sink.type} "
     return (
         Delivery.AT_LEAST_ONCE,
-        f"the {name}sink keeps no offsets, so rows may be written again after a crash",
+        f"the {sink.type} sink keeps no offsets, so rows may be written again after a crash",
     )
+
+
+def _several(sink: SeveralSinkConfig) -> tuple[Delivery, str]:
+    """The weakest output decides."""
+    for name, output in sink.outputs.items():
+        delivery, reason = _of_sink(output)
+        if delivery is not Delivery.EXACTLY_ONCE:
+            return delivery, f"output {name}: {reason}"
+    reason = "each output takes rows and offsets in one transaction and refuses repetitions"
+    return Delivery.EXACTLY_ONCE, f"{reason}; one that a crash left behind gets what it lacks"
 
 
 def _custom(sink: CustomSinkConfig) -> tuple[Delivery, str]:

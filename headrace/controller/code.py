@@ -19,6 +19,7 @@ from headrace.config import (
     Effect,
     FunctionSinkConfig,
     SparkProcessorConfig,
+    single_sinks,
 )
 from headrace.files import digest
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from types import ModuleType
 
-    from headrace.config import ChannelConfig
+    from headrace.config import ChannelConfig, SinkConfig
 
 #: Our own package holds the process together, so a processor in it is never imported afresh.
 _OWN = "headrace"
@@ -90,8 +91,9 @@ class Former:
 
 
 def import_paths(channel: ChannelConfig) -> tuple[str, ...]:
-    """Return where a channel's code is: the processor's, and then the sink's."""
-    return tuple(path for path in (_of_processor(channel), _of_sink(channel)) if path is not None)
+    """Return where a channel's code is: the processor's, and then that of its sinks."""
+    sinks = map(_of_sink, single_sinks(channel.sink).values())
+    return tuple(path for path in (_of_processor(channel), *sinks) if path is not None)
 
 
 def _of_processor(channel: ChannelConfig) -> str | None:
@@ -104,8 +106,8 @@ def _of_processor(channel: ChannelConfig) -> str | None:
             return None
 
 
-def _of_sink(channel: ChannelConfig) -> str | None:
-    match channel.sink:
+def _of_sink(sink: SinkConfig) -> str | None:
+    match sink:
         case FunctionSinkConfig(function=path) | CustomSinkConfig(factory=path):
             return path
         case _:

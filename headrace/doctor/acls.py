@@ -7,7 +7,12 @@ import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from headrace.config import KafkaOffsetsConfig, KafkaSinkConfig, ZooKeeperOffsetsConfig
+from headrace.config import (
+    KafkaOffsetsConfig,
+    KafkaSinkConfig,
+    ZooKeeperOffsetsConfig,
+    single_sinks,
+)
 from headrace.config.subscription import is_pattern
 from headrace.kafka.results import sink_group
 
@@ -52,8 +57,9 @@ def _of_channel(channel: ChannelConfig) -> Iterator[Acl]:
             yield Acl("topic", entry, ("Read",))
     if channel.on_error.dead_letter is not None:
         yield Acl("topic", channel.on_error.dead_letter.topic, ("Write",))
-    if isinstance(channel.sink, KafkaSinkConfig):
-        yield from _of_sink(channel.group, channel.sink.topic)
+    for sink in single_sinks(channel.sink).values():
+        if isinstance(sink, KafkaSinkConfig):
+            yield from _of_sink(channel.group, sink.topic)
     only_looks = isinstance(channel.offsets, ZooKeeperOffsetsConfig)
     yield Acl("group", channel.group, ("Describe" if only_looks else "Read",))
     match channel.offsets:

@@ -27,9 +27,10 @@ def check_code(settings: config.Config) -> Iterator[Finding]:
             yield _finding(
                 f"code of channel {name}", path, partial(load_callable, path, *arguments)
             )
-        if isinstance(channel.sink, config.CustomSinkConfig):
-            path, options = channel.sink.factory, channel.sink.options
-            yield _finding(f"sink of channel {name}", path, partial(load_factory, path, options))
+        for sink in config.single_sinks(channel.sink).values():
+            if isinstance(sink, config.CustomSinkConfig):
+                load = partial(load_factory, sink.factory, sink.options)
+                yield _finding(f"sink of channel {name}", sink.factory, load)
 
 
 def _finding(what: str, path: str, load: Callable[[], object]) -> Finding:

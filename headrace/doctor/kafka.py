@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 from headrace.channel.committer import REFRESH_INTERVAL
 from headrace.channel.offset_stores import transactional_prefix
 from headrace.clock import SYSTEM_CLOCK, Deadline
-from headrace.config import KafkaOffsetsConfig, KafkaSinkConfig, keeps_offsets
+from headrace.config import KafkaOffsetsConfig, KafkaSinkConfig, keeps_offsets, single_sinks
 from headrace.doctor.finding import error, ok, warning
 from headrace.errors import HeadraceError, KafkaUnavailableError
 from headrace.kafka import KafkaOffsetStore, KafkaTopicCatalog
@@ -163,13 +163,15 @@ def judge_topics(
 
 def check_written(name: str, channel: ChannelConfig, catalog: TopicCatalog) -> Iterator[Finding]:
     """See whether the topics exist that the channel writes to: dead letters, and its sink's."""
-    letters, sink = channel.on_error.dead_letter, channel.sink
+    letters = channel.on_error.dead_letter
     if letters is not None:
         check = f"dead letters of channel {name}"
         yield _written(check, letters.topic, "on_error.dead_letter.topic", catalog)
     # without a topic each row names its own
-    if isinstance(sink, KafkaSinkConfig) and sink.topic is not None:
-        yield _written(f"sink of channel {name}", sink.topic, "sink.topic", catalog)
+    for steps, sink in single_sinks(channel.sink).items():
+        if isinstance(sink, KafkaSinkConfig) and sink.topic is not None:
+            key = ".".join([*map(str, steps), "topic"])
+            yield _written(f"sink of channel {name}", sink.topic, key, catalog)
 
 
 def _written(check: str, topic: str, key: str, catalog: TopicCatalog) -> Finding:

@@ -84,7 +84,7 @@ class InlineEngine(SinkEngine):
         assert self._decoder is not None
         with self._lane.job(micro_batch.id, seconds):
             decoded = self._decoder.apply(pa.concat_tables(tables))
-            result = checked(self._function(decoded.table, micro_batch))
+            result = self.checked(self._function(decoded.table, micro_batch), checked)
             return Staged(self._sink.stage(micro_batch, result), decoded.skipped)
 
     def decode_as(self, decode: Decode) -> None:

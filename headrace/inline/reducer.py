@@ -9,6 +9,8 @@ import pyarrow as pa
 from headrace.importing import load_callable
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from headrace.spark.micro_batch import MicroBatch
 
 
@@ -20,8 +22,10 @@ class ArrowReducer(Protocol):
     result goes to the sink; None stores the offsets only.
     """
 
-    def __call__(self, table: pa.Table, batch: MicroBatch, /) -> pa.Table | None:
-        """Return what the sink is to store."""
+    def __call__(
+        self, table: pa.Table, batch: MicroBatch, /
+    ) -> pa.Table | Mapping[str, pa.Table | None] | None:
+        """Return what the sink is to store, or what each of its outputs is to, by their names."""
         ...
 
 

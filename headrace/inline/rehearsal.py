@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from headrace.inline.decode import InlineDecoder
 from headrace.inline.reducer import checked
 from headrace.spark.decode import Decode
 from headrace.spark.rehearsed import Rehearsed, rehearsed_batch
+from headrace.spark.sinks.result import results_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -27,5 +29,7 @@ def rehearse(
         Exception: what it raised.
     """
     decoded = InlineDecoder(decode or Decode()).apply(table)
-    result = checked(reducer(decoded.table, rehearsed_batch(table, attempt)))
-    return Rehearsed(result, decoded.skipped)
+    result = reducer(decoded.table, rehearsed_batch(table, attempt))
+    if isinstance(result, Mapping):
+        return Rehearsed(None, decoded.skipped, results_of(result, checked))
+    return Rehearsed(checked(result), decoded.skipped)

@@ -10,6 +10,7 @@ from headrace import config
 from headrace.offsets.hold import own_name
 from headrace.processors.contract import BatchProcessor
 from headrace.spark.sinks.contract import Guarantee, OffsetKeeper
+from headrace.spark.sinks.several import SeveralSink
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from headrace.spark.sinks import Sink
+    from headrace.spark.sinks.several.keepers import Keepers
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,8 @@ def _import_from(python_path: Iterable[Path]) -> None:
 
 
 def _kept_by(channel: config.ChannelConfig, sink: Sink[Any]) -> Keeping:
+    if isinstance(sink, SeveralSink):
+        return _kept_by_outputs(sink.keepers)
     if isinstance(sink, OffsetKeeper):
         return Keeping(keeper=sink)
     if (
@@ -70,6 +74,13 @@ def _kept_by(channel: config.ChannelConfig, sink: Sink[Any]) -> Keeping:
     ):
         return Keeping(out_of_reach=f"sink {channel.sink.factory}")
     return Keeping()
+
+
+def _kept_by_outputs(keepers: Keepers) -> Keeping:
+    if not keepers.outputs:
+        return Keeping()
+    fixed = keepers.unmovable()
+    return Keeping(keeper=keepers) if fixed is None else Keeping(out_of_reach=f"output {fixed}")
 
 
 def _no_spark() -> NoReturn:

@@ -39,6 +39,10 @@ class Engine(Protocol):
         """Return the sink's offset for a partition."""
         ...
 
+    def boundary(self, batch: Batch) -> int | None:
+        """Return where a batch has to be cut, because a part of the sink stands there."""
+        ...
+
     def prepare(self, batch: Batch) -> Any:
         """Do what can be done on a worker thread while another job runs."""
         ...

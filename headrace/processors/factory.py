@@ -67,8 +67,9 @@ def _spark(
     sink: Sink[Any],
     source: Input,
 ) -> BatchProcessor:
-    if isinstance(channel.sink, config.CustomSinkConfig):
-        send_by_value(load_callable(channel.sink.factory))
+    for each in config.single_sinks(channel.sink).values():
+        if isinstance(each, config.CustomSinkConfig):
+            send_by_value(load_callable(each.factory))
     engine = SparkEngine(runtime, reducer_of(chosen), sink, decode(chosen), source)
     return SparkProcessor(
         engine, limits=merge_limits(channel), job_timeout=channel.batch_timeout * JOB_SHARE

@@ -36,6 +36,8 @@ class MergeLimits:
 class PendingBatch:
     """A batch that is not answered yet. ``prepared`` is the engine's own.
 
+    ``whole`` is what the channel delivered, where only its first part is taken.
+
     The channel may cancel the future at any time, so that setting it can come too late; the
     channel knows then, and expects nothing.
     """
@@ -43,11 +45,17 @@ class PendingBatch:
     batch: Batch
     prepared: Any
     future: Future[BatchResponse] = field(default_factory=Future)
+    whole: Batch | None = None
 
     @property
     def partition(self) -> TopicPartition:
         """The batch's partition."""
         return self.batch.partition
+
+    @property
+    def delivered(self) -> Batch:
+        """What the channel delivered."""
+        return self.whole or self.batch
 
     @property
     def runs_alone(self) -> bool:
@@ -56,8 +64,9 @@ class PendingBatch:
 
     def advance(self) -> None:
         """Answer that result and offset are stored."""
+        offset = None if self.whole is None else self.batch.next_offset
         with suppress(InvalidStateError):
-            self.future.set_result(BatchResponse.advance())
+            self.future.set_result(BatchResponse.advance(offset=offset))
 
     def fail(self, error: BaseException) -> None:
         """Answer with an error."""
@@ -107,9 +116,11 @@ class OpenBatches:
     def put(self, pending: PendingBatch) -> None:
         """Queue a batch behind all others, or withdraw it if it must not be processed."""
         with self._changed:
-            refused = self._closed or self._follows_failed(pending.batch)
+            refused = self._closed or self._follows_failed(pending.delivered)
             if not refused:
                 self._failed.pop(pending.partition, None)
+                if pending.whole is not None:  # what follows it was cut before the rest comes again
+                    self._failed[pending.partition] = pending.whole
                 self._waiting.append(pending)
                 self._changed.notify()
         if refused:
@@ -184,7 +195,7 @@ class OpenBatches:
         with self._changed:
             if pending.future.done():
                 return
-            self._failed[batch.partition] = batch
+            self._failed[batch.partition] = pending.delivered
             others = self._remove(batch.assignment)
         pending.fail(error)
         for other in others:

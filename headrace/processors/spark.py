@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from bisect import bisect_left
+from concurrent.futures import Future
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -13,17 +15,16 @@ from headrace.processors.contract import BatchProcessor, ChannelContext
 from headrace.processors.jobs import commits_of
 from headrace.processors.micro_batches import MicroBatchRunner
 from headrace.processors.pending import MergeLimits, OpenBatches, PendingBatch
+from headrace.processors.responses import BatchResponse
+from headrace.records import offset_of
 from headrace.spark.decode import Decode, Decoding, OnUndecodable
 from headrace.spark.sinks.contract import CommitConflictError, OffsetMove
 
 if TYPE_CHECKING:
-    from concurrent.futures import Future
-
     from headrace.clock import Deadline
     from headrace.config import ChannelConfig
     from headrace.errors import PartitionError
     from headrace.processors.engine import Engine
-    from headrace.processors.responses import BatchResponse
     from headrace.records import Assignment, Batch
 
 log = structlog.get_logger(__name__)
@@ -52,6 +53,13 @@ def merge_limits(channel: ChannelConfig) -> MergeLimits:
     assert isinstance(chosen, _MERGING), "another processor merges nothing"
     limits = MergeLimits(chosen.max_records, target=chosen.target_duration)
     return replace(limits, max_bytes=sys.maxsize) if channel.by_reference else limits
+
+
+def cut(batch: Batch, boundary: int) -> Batch:
+    """Return the part of a batch before an offset within it; it may have no records."""
+    count = bisect_left(batch.records, boundary, key=offset_of)
+    size = batch.size * count // max(1, len(batch))
+    return replace(batch, records=batch.records[:count], next_offset=boundary, size=size)
 
 
 class SparkProcessor(BatchProcessor):
@@ -118,13 +126,28 @@ class SparkProcessor(BatchProcessor):
         self._open.forget_failure(assignment)
 
     def on_next_batch(self, batch: Batch) -> Future[BatchResponse]:
-        """Prepare the batch and queue it. Returns at once; the lane completes the future."""
+        """Prepare the batch and queue it. Returns at once; the lane completes the future.
+
+        Where an output of the sink stands within the batch, only the part before that is taken.
+        """
+        boundary = self._engine.boundary(batch)
+        part = batch if boundary is None else cut(batch, boundary)
+        if not part.records:
+            return self._pass_gap(part)
         with self.context.metrics.stage(self.context.channel, "arrow"):
-            pending = PendingBatch(batch, self._engine.prepare(batch))
+            whole = None if part is batch else batch
+            pending = PendingBatch(part, self._engine.prepare(part), whole=whole)
         # it is given the future only: with the batch it would keep itself, and the records, alive
         pending.future.add_done_callback(self._on_done)
         self._open.put(pending)
         return pending.future
+
+    def _pass_gap(self, part: Batch) -> Future[BatchResponse]:
+        """Have all outputs stand behind offsets that no record has. Blocks."""
+        answer: Future[BatchResponse] = Future()
+        self.pass_over(part)
+        answer.set_result(BatchResponse.advance(offset=part.next_offset))
+        return answer
 
     def on_exception(
         self,
@@ -155,7 +178,12 @@ class SparkProcessor(BatchProcessor):
         Raises:
             SinkConflictError: the sink does not stand where the batch begins.
         """
+        boundary = self._engine.boundary(batch)
         try:
+            while boundary is not None:
+                self._engine.move(commits_of([cut(batch, boundary)]))
+                batch = replace(batch, start=boundary)
+                boundary = self._engine.boundary(batch)
             self._engine.move(commits_of([batch]))
         except CommitConflictError as error:
             raise error.conflicts[0] from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import traceback
 from dataclasses import dataclass, replace
@@ -177,13 +178,29 @@ def _told(error: BaseException | None) -> str:
 
 
 def _print(table: pa.Table, found: Rehearsed, *, rows: int, as_json: bool) -> None:
-    if found.rows is None:
+    if found.outputs is None:
+        _print_result(table, found.rows, rows=rows, as_json=as_json)
+    for name, result in (found.outputs or {}).items():
+        if as_json:
+            _print_output(name, result)
+        else:
+            typer.echo(f"output {name}:")
+            _print_result(table, result, rows=rows, as_json=False)
+    for partition, offsets in found.skipped.items():
+        typer.echo(f"{partition}: undecodable, left out: {', '.join(map(str, offsets))}", err=True)
+
+
+def _print_result(table: pa.Table, result: pa.Table | None, *, rows: int, as_json: bool) -> None:
+    if result is None:
         typer.echo(f"{table.num_rows} records; the reducer returned None", err=True)
     elif as_json:
-        for line in json_lines(found.rows):
+        for line in json_lines(result):
             typer.echo(line)
     else:
         sink = ConsoleSink(rows=rows, console=Console())
-        sink.commit(sink.stage(rehearsed_batch(table), found.rows), [])
-    for partition, offsets in found.skipped.items():
-        typer.echo(f"{partition}: undecodable, left out: {', '.join(map(str, offsets))}", err=True)
+        sink.commit(sink.stage(rehearsed_batch(table), result), [])
+
+
+def _print_output(name: str, result: pa.Table | None) -> None:
+    for line in () if result is None else json_lines(result):
+        typer.echo(f'{{"output":{json.dumps(name)},"row":{line}}}')

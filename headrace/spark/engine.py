@@ -123,7 +123,7 @@ class SparkEngine(SinkEngine):
     def _reduce(self, micro_batch: MicroBatch, frame: DataFrame) -> Staged:
         decoder = self._decoder
         assert decoder is not None, "open comes first"
-        result = checked(self._function(decoder.apply(frame), micro_batch))
+        result = self.checked(self._function(decoder.apply(frame), micro_batch), checked)
         staged = self._sink.stage(micro_batch, result)
         try:
             skipped = decoder.skipped(frame) if decoder.counts_skipped else {}

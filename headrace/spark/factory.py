@@ -58,8 +58,8 @@ def build_sink(section: config.SinkConfig, member: str) -> Sink[Any]:
             return NoopSink()
         case config.CustomSinkConfig():
             return custom_sink(section)
-        case config.KafkaSinkConfig():
-            raise AssertionError("headrace.processors.sinks builds it, with its clients")
+        case config.KafkaSinkConfig() | config.SeveralSinkConfig():
+            raise AssertionError("headrace.processors.sinks builds them, with their clients")
         case config.FunctionSinkConfig():
             raise AssertionError("the configuration refuses a function for these processors")
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 from headrace.importing import load_callable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from types import ModuleType
 
     from pyspark.sql import DataFrame
@@ -26,8 +26,10 @@ class Reducer(Protocol):
     result goes to the sink; None stores the offsets only.
     """
 
-    def __call__(self, df: DataFrame, batch: MicroBatch, /) -> DataFrame | None:
-        """Return what the sink is to store."""
+    def __call__(
+        self, df: DataFrame, batch: MicroBatch, /
+    ) -> DataFrame | Mapping[str, DataFrame | None] | None:
+        """Return what the sink is to store, or what each of its outputs is to, by their names."""
         ...
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from py4j.protocol import Py4JError
@@ -14,7 +15,7 @@ from headrace.spark.handover import HandOver
 from headrace.spark.job_failures import failure_of
 from headrace.spark.reducer import OwnReducer, checked, send_by_value
 from headrace.spark.rehearsed import Rehearsed, rehearsed_batch
-from headrace.spark.sinks.result import rows_of
+from headrace.spark.sinks.result import results_of, rows_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -50,10 +51,17 @@ def rehearse(
         send_by_value(reducer)
     frame = hand_over.data_frame(arrow.merge([table], _TASKS))
     try:
-        result = checked(reducer(decoder.apply(frame), rehearsed_batch(table, attempt)))
-        rows = None if result is None else rows_of(result)
+        result = reducer(decoder.apply(frame), rehearsed_batch(table, attempt))
+        several = isinstance(result, Mapping)
+        outputs = results_of(result, _rows) if several else None
+        rows = None if several else _rows(result)
         skipped = decoder.skipped(frame) if decoder.counts_skipped else {}
     except (Py4JError, PySparkException) as error:
         text = text_of(error)
         raise (undecodable_in(text) or failure_of(error, text)) from error
-    return Rehearsed(rows, skipped)
+    return Rehearsed(rows, skipped, outputs)
+
+
+def _rows(result: object) -> pa.Table | None:
+    found = checked(result)
+    return None if found is None else rows_of(found)

@@ -22,11 +22,13 @@ CHANNEL = "rehearsal"
 class Rehearsed:
     """What a reducer made of the records. ``rows`` is None where it returned None.
 
+    ``outputs`` has the rows by name where it returned several results, None where it did not.
     ``skipped`` has the offsets of undecodable records that were left out, by partition.
     """
 
     rows: pa.Table | None
     skipped: Mapping[TopicPartition, Sequence[int]] = field(default_factory=dict)
+    outputs: Mapping[str, pa.Table | None] | None = None
 
 
 def rehearsed_batch(table: pa.Table, attempt: int = 1) -> MicroBatch:

@@ -8,13 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
+from headrace.spark.sinks.contract import Divided
 from headrace.spark.sinks.moving import move_offset, move_without_data
+from headrace.spark.sinks.result import results_of
+from headrace.spark.sinks.several import SeveralSink
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from headrace.clock import Deadline
-    from headrace.records import TopicPartition
+    from headrace.records import Batch, TopicPartition
     from headrace.spark.sinks.contract import OffsetMove, PartitionCommit, Sink
 
 log = structlog.get_logger(__name__)
@@ -90,6 +93,23 @@ class SinkEngine:
     def stored_offset(self, identity: str) -> int | None:
         """Return the sink's offset for a partition. May block."""
         return self._sink.stored_offset(identity)
+
+    def boundary(self, batch: Batch) -> int | None:
+        """Return where a batch has to be cut, None where it need not be. Does not block."""
+        if not isinstance(self._sink, Divided):
+            return None
+        found = self._sink.boundary(batch.assignment.identity, batch.start)
+        return None if found is None or found >= batch.next_offset else found
+
+    def checked(self, result: object, check: Callable[[object], Any]) -> Any:
+        """Return what a reducer returned: one result, or with several outputs one for each.
+
+        Raises:
+            TypeError: it is something else, or names an output that there is not.
+        """
+        if not isinstance(self._sink, SeveralSink) or result is None:
+            return check(result)
+        return results_of(result, check, self._sink.names)
 
     def skipped(self, staged: Staged) -> Mapping[TopicPartition, Sequence[int]]:
         """Return the offsets of undecodable records that the reducer did not get."""

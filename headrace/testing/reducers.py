@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from headrace.inline import ArrowReducer
     from headrace.spark.reducer import Reducer
+    from headrace.spark.rehearsed import Rehearsed
     from headrace.spark.runtime import SparkRuntime
 
     #: A record as a test gives it: a whole one, or a value; a mapping is a value in JSON.
@@ -58,12 +59,15 @@ def reduce_arrow(
     schema: str | None = None,
     undecodable: str = "fail",
     attempt: int = 1,
+    output: str | None = None,
 ) -> list[Row]:
     """Run a reducer of type ``arrow`` on the records, and return its rows.
 
     ``reducer`` is the function, or its import path. None for a result is no rows. With ``schema``
     values are decoded from JSON, and ``undecodable`` is "fail" or "skip", as in a channel's
     configuration.
+
+    A reducer for several outputs gives the rows that it has for ``output``.
 
     Raises:
         UndecodableRecordError: a value does not fit the schema.
@@ -73,9 +77,8 @@ def reduce_arrow(
     function: Any = (
         load_callable(reducer, "table", "batch") if isinstance(reducer, str) else reducer
     )
-    return _rows(
-        rehearse(function, records_table(records), _decode(schema, undecodable), attempt).rows
-    )
+    decode = _decode(schema, undecodable)
+    return _rows(rehearse(function, records_table(records), decode, attempt), output)
 
 
 class LocalSpark:
@@ -117,11 +120,13 @@ class LocalSpark:
         schema: str | None = None,
         undecodable: str = "fail",
         attempt: int = 1,
+        output: str | None = None,
     ) -> list[Row]:
         """Run a reducer on the records, and return its rows.
 
         ``reducer`` is the function, or its import path. With ``schema`` values are decoded from
-        JSON, and ``undecodable`` is "fail" or "skip", as in a channel's configuration.
+        JSON, and ``undecodable`` is "fail" or "skip", as in a channel's configuration. A reducer
+        for several outputs gives the rows that it has for ``output``.
 
         Raises:
             UndecodableRecordError: a value does not fit the schema.
@@ -132,7 +137,7 @@ class LocalSpark:
         function: Any = (
             load_callable(reducer, "df", "batch") if isinstance(reducer, str) else reducer
         )
-        return self._run(function, records, schema, undecodable, attempt)
+        return self._run(function, records, schema, undecodable, attempt, output=output)
 
     def reduce_arrow(
         self,
@@ -184,6 +189,8 @@ class LocalSpark:
         schema: str | None,
         undecodable: str,
         attempt: int,
+        *,
+        output: str | None = None,
     ) -> list[Row]:
         from headrace.spark import rehearsal  # noqa: PLC0415 - imports pyspark
 
@@ -191,7 +198,8 @@ class LocalSpark:
             raise RuntimeError("LocalSpark is not started; use it in a with statement")
         decode = _decode(schema, undecodable)
         table = records_table(records)
-        return _rows(rehearsal.rehearse(self._session, function, table, decode, attempt).rows)
+        found = rehearsal.rehearse(self._session, function, table, decode, attempt)
+        return _rows(found, output)
 
 
 def _decode(schema: str | None, undecodable: str) -> Decode:
@@ -207,5 +215,9 @@ def _record(given: Given) -> FakeRecord:
     return FakeRecord(value_=given.encode() if isinstance(given, str) else given)
 
 
-def _rows(table: pa.Table | None) -> list[Row]:
+def _rows(found: Rehearsed, output: str | None) -> list[Row]:
+    if (found.outputs is None) != (output is None):
+        returned = "one result" if found.outputs is None else "several results"
+        raise TypeError(f"the reducer returned {returned}, and output is {output!r}")
+    table = found.rows if found.outputs is None else found.outputs.get(output or "")
     return [] if table is None else table.to_pylist()

@@ -9,13 +9,16 @@ from deltalake import DeltaTable
 
 from headrace.spark.sinks.delta import DeltaSink
 from headrace.spark.sinks.jsonl import JsonLinesSink
+from headrace.spark.sinks.several import SeveralSink, alone
 from headrace.spark.sinks.sql import SqlSink
 from tests.unit.spark.sinks.sql_tables import Base
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from headrace.spark.micro_batch import MicroBatch
     from headrace.spark.sinks.contract import Sink
+    from headrace.spark.sinks.several.sink import StagedOutputs
     from headrace.testing.sinks import Row
 
 
@@ -75,3 +78,42 @@ class JsonLinesPlace:
     def rows(self) -> list[Row]:
         """Read the file."""
         return [json.loads(line) for line in self.path.read_text().splitlines()]
+
+
+class SeveralPlace:
+    """Two Delta tables and a table of SQLite between them, all with the same rows."""
+
+    def __init__(self, folder: Path) -> None:
+        self.delta = DeltaPlace(folder / "table")
+        self.sql = SqlPlace(folder / "base.db")
+        self.other = DeltaPlace(folder / "other")
+
+    def sink(self) -> Sink[Any]:
+        """Return a sink of the three, which gives each of them all rows."""
+        sinks = {
+            "delta": self.delta.sink(),
+            "sql": self.sql.sink(),
+            "other": self.other.sink(),
+        }
+        return AllTheSame([alone(name, sink) for name, sink in sinks.items()])
+
+    def close(self) -> None:
+        """Close what was not closed."""
+        self.sql.close()
+
+    def rows(self) -> list[Row]:
+        """Read one of them, having seen that they are the same."""
+        found = [
+            sorted(place.rows(), key=lambda row: int(row["id"]))
+            for place in (self.delta, self.sql, self.other)
+        ]
+        assert found[0] == found[1] == found[2]
+        return found[0]
+
+
+class AllTheSame(SeveralSink):
+    """A sink of several outputs whose reducer returns one result for all."""
+
+    def stage(self, micro_batch: MicroBatch, result: Any) -> StagedOutputs:
+        """Give each output the result."""
+        return super().stage(micro_batch, dict.fromkeys(self.names, result))

@@ -31,12 +31,22 @@ from headrace.config.model.processor import (
     SimpleProcessorConfig,
     SparkProcessorConfig,
 )
-from headrace.config.model.sink import FITTING, CustomSinkConfig, KafkaSinkConfig, SinkConfig
+from headrace.config.model.sink import (
+    FITTING,
+    CustomSinkConfig,
+    KafkaSinkConfig,
+    SeveralSinkConfig,
+    SinkConfig,
+    single_sinks,
+    sink_form,
+)
 from headrace.config.subscription import Subscription
 from headrace.config.wording import either
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from headrace.config.wording import Steps
 
 InFlight = Annotated[int, WholeNumber(1, 16)]
 
@@ -46,13 +56,6 @@ def _coordinator_form(value: Any) -> Any:
     if isinstance(value, str):
         return {"type": value}
     return {"type": "dynamic", **value} if isinstance(value, dict) else value
-
-
-def _sink_form(value: Any) -> Any:
-    """Let bare text name a function, or the type of a sink."""
-    if not isinstance(value, str):
-        return value
-    return {"type": "function", "function": value} if ":" in value else {"type": value}
 
 
 def _offsets_form(value: Any) -> Any:
@@ -143,7 +146,7 @@ class ChannelConfig(Section):
     """The most batches of one partition that are delivered and not answered; by default 2 for
     the spark and arrow processors and 1 for the others."""
 
-    sink: Cold[Annotated[SinkConfig, BeforeValidator(_sink_form, str | SinkConfig)] | None] = None
+    sink: Cold[Annotated[SinkConfig, BeforeValidator(sink_form, str | SinkConfig)] | None] = None
     """Where results go; a custom processor has none. Bare text is a function
     (package.module:name) or a type (noop)."""
 
@@ -224,7 +227,9 @@ class ChannelConfig(Section):
     def _reload_contradictions(self) -> Iterator[Contradiction]:
         chosen = self.processor
         queries = isinstance(chosen, SparkProcessorConfig) and chosen.sql is not None
-        if chosen.reload and queries and not isinstance(self.sink, CustomSinkConfig):
+        sinks = single_sinks(self.sink).values()
+        own = any(isinstance(sink, CustomSinkConfig) for sink in sinks)
+        if chosen.reload and queries and not own:
             yield Contradiction(
                 ("processor", "reload"), "is true, which has no effect with sql; leave it out"
             )
@@ -241,8 +246,20 @@ class ChannelConfig(Section):
                 f"is of type {self.sink.type}, which does not fit the {processor} processor; "
                 + (f"it takes {either(fitting)}" if fitting else "it takes none, so leave it out"),
             )
-        if isinstance(self.sink, KafkaSinkConfig):
-            yield from self._kafka_sink_contradictions(self.sink)
+        for steps, sink in single_sinks(self.sink).items():
+            if isinstance(sink, KafkaSinkConfig):
+                yield from self._kafka_sink_contradictions(steps, sink)
+        if isinstance(self.sink, SeveralSinkConfig):
+            yield from self._several_contradictions(self.processor)
+
+    def _several_contradictions(self, chosen: ProcessorConfig) -> Iterator[Contradiction]:
+        if isinstance(chosen, SparkProcessorConfig) and chosen.reducer is None:
+            way = "sql" if chosen.sql is not None else "arrow"
+            yield Contradiction(
+                ("sink",),
+                f"is of type several, and {way} makes one result; take a reducer, which returns "
+                "one for each output",
+            )
 
     def _dead_letter_contradictions(self) -> Iterator[Contradiction]:
         letters = self.on_error.dead_letter
@@ -261,10 +278,12 @@ class ChannelConfig(Section):
                 "committed already; leave one of them out",
             )
 
-    def _kafka_sink_contradictions(self, sink: KafkaSinkConfig) -> Iterator[Contradiction]:
+    def _kafka_sink_contradictions(
+        self, steps: Steps, sink: KafkaSinkConfig
+    ) -> Iterator[Contradiction]:
         if sink.topic is not None and self.subscription.covers(sink.topic):
             yield Contradiction(
-                ("sink", "topic"),
+                (*steps, "topic"),
                 f"is {sink.topic}, which the channel reads, so that each result would come back; "
                 "name another topic",
             )

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from itertools import combinations
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from headrace.config.contradiction import Contradiction
 from headrace.config.kinds.databases import DatabaseUrl, scheme_of
@@ -13,12 +14,14 @@ from headrace.config.kinds.paths import LocalPath, TableFolder
 from headrace.config.kinds.properties import Options
 from headrace.config.kinds.scalars import Count, WholeNumber
 from headrace.config.kinds.secrets import SecretValue, reveal_all
-from headrace.config.kinds.text import Distinct, FreeText, ImportPath, SqlTable, Topic
+from headrace.config.kinds.text import Distinct, FreeText, ImportPath, Name, SqlTable, Topic
 from headrace.config.kinds.units import Duration
 from headrace.config.model.base import Cold, Section
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from headrace.config.wording import Steps
 
 #: The databases whose rows can be replaced by key.
 _UPSERTING = ("postgresql", "sqlite")
@@ -161,6 +164,64 @@ class FunctionSinkConfig(Section):
     """The function that gets each batch or record."""
 
 
+OutputConfig = Annotated[
+    DeltaSinkConfig
+    | SqlSinkConfig
+    | KafkaSinkConfig
+    | JsonLinesSinkConfig
+    | ConsoleSinkConfig
+    | NoopSinkConfig
+    | CustomSinkConfig,
+    Field(discriminator="type"),
+]
+
+
+def sink_form(value: Any) -> Any:
+    """Let bare text name a function, or the type of a sink."""
+    if not isinstance(value, str):
+        return value
+    return {"type": "function", "function": value} if ":" in value else {"type": value}
+
+
+class SeveralSinkConfig(Section):
+    """A sink for each of the results that a reducer returns, by their names."""
+
+    type: Cold[Literal["several"]] = "several"
+    """This sink."""
+
+    outputs: Cold[
+        Annotated[
+            Mapping[Name, Annotated[OutputConfig, BeforeValidator(sink_form, str | OutputConfig)]],
+            Field(min_length=1),
+        ]
+    ]
+    """The sinks by the names of the results. Those that keep no offsets are written first, the
+    others in the order of the file; tables of one database and topics together."""
+
+    def contradictions(self) -> Iterator[Contradiction]:
+        """Yield outputs that would take each other's rows for their own."""
+        for (first, one), (second, other) in combinations(self.outputs.items(), 2):
+            if _place(one) is not None and _place(one) == _place(other):
+                yield Contradiction(
+                    ("outputs", second),
+                    f"goes where {first} goes; give it a table of its own, or have the reducer "
+                    "return both as one result",
+                )
+
+
+def _place(output: OutputConfig) -> object:
+    """Return where an output keeps its offsets, None where it keeps none of its own."""
+    match output:
+        case DeltaSinkConfig(path=path):
+            return path
+        case SqlSinkConfig(url=url, table=table, offsets_table=offsets):
+            return url, table, offsets
+        case CustomSinkConfig(factory=factory, options=options):
+            return factory, options
+        case _:
+            return None
+
+
 SinkConfig = Annotated[
     DeltaSinkConfig
     | SqlSinkConfig
@@ -169,21 +230,39 @@ SinkConfig = Annotated[
     | ConsoleSinkConfig
     | NoopSinkConfig
     | CustomSinkConfig
+    | SeveralSinkConfig
     | FunctionSinkConfig,
     Field(discriminator="type"),
 ]
 
+#: What stands for itself: every sink but one of several outputs.
+SingleSinkConfig: TypeAlias = OutputConfig | FunctionSinkConfig
+
 #: The types of sinks that fit each type of processor; a custom processor has its own.
+_RESULTS = ("delta", "sql", "kafka", "jsonl", "console", "noop", "custom", "several")
 FITTING: dict[str, tuple[str, ...]] = {
-    "spark": ("delta", "sql", "kafka", "jsonl", "console", "noop", "custom"),
-    "arrow": ("delta", "sql", "kafka", "jsonl", "console", "noop", "custom"),
+    "spark": _RESULTS,
+    "arrow": _RESULTS,
     "simple": ("function",),
     "custom": (),
 }
 
 
+def single_sinks(sink: SinkConfig | None) -> Mapping[Steps, SingleSinkConfig]:
+    """Return the sinks that results go to, by their places in the channel."""
+    if sink is None:
+        return {}
+    if isinstance(sink, SeveralSinkConfig):
+        return {("sink", "outputs", name): output for name, output in sink.outputs.items()}
+    return {("sink",): sink}
+
+
 def keeps_offsets(sink: SinkConfig | None) -> bool:
     """Whether the sink keeps offsets, by which a start goes."""
+    return any(map(_keeps, single_sinks(sink).values()))
+
+
+def _keeps(sink: SingleSinkConfig) -> bool:
     if isinstance(sink, CustomSinkConfig):
         return sink.guarantee == "exactly_once"
     return isinstance(sink, DeltaSinkConfig | SqlSinkConfig | KafkaSinkConfig)

@@ -95,6 +95,18 @@ class OffsetKeeper(Protocol):
         ...
 
 
+@runtime_checkable
+class Divided(Protocol):
+    """What a sink has besides, if its parts may stand apart after a crash or a failure."""
+
+    def boundary(self, identity: str, start: int) -> int | None:
+        """Return the offset that a batch from ``start`` must not cross, None without one.
+
+        Any thread; does not block.
+        """
+        ...
+
+
 class SinkFailedError(RetryableError):
     """A commit failed for a reason that is not in the rows: the sink is away, full or denied."""
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from headrace.spark.micro_batch import MicroBatch
     from headrace.spark.reducer import Reducer
     from headrace.spark.runtime import SparkRuntime
+    from headrace.spark.sinks.contract import Sink
 
 ADVANCE = BatchResponse.advance()
 SECONDS = 100
@@ -42,12 +43,15 @@ class Channel:
         folder: Path,
         reducer: Reducer | str,
         decode: Decode | None = None,
+        *,
         job_timeout: float | None = None,
+        sink: Sink[Any] | None = None,
     ) -> None:
         self.folder = folder
         self.metrics = Metrics()
         self.processor = SparkProcessor(
-            SparkEngine(runtime, reducer, DeltaSink(folder), decode), job_timeout=job_timeout
+            SparkEngine(runtime, reducer, sink or DeltaSink(folder), decode),
+            job_timeout=job_timeout,
         )
         self.processor.open(ChannelContext("channel", "group", self.metrics))
         self.assignments = [FakeAssignment(TopicPartition("t", number)) for number in range(4)]

@@ -32,6 +32,7 @@ import headrace.spark.sinks.sql.database
 import headrace.spark.sinks.sql.offsets
 import headrace.spark.sinks.sql.sink
 import headrace.spark.sinks.sql.target
+import headrace.spark.sinks.sql.transaction
 import headrace.spark.sinks.staging
 from headrace.spark.sinks.delta import DeltaSink
 from headrace.spark.sinks.delta.log import LogFiles
@@ -175,6 +176,7 @@ _SQL = (
     headrace.spark.sinks.sql.offsets,
     headrace.spark.sinks.sql.sink,
     headrace.spark.sinks.sql.target,
+    headrace.spark.sinks.sql.transaction,
 )
 
 

@@ -56,6 +56,17 @@ def test_a_reducer_is_tested_in_one_line(spark: LocalSpark) -> None:
     assert spark.reduce(lambda *_: None, FLIGHTS) == []
 
 
+def test_a_reducer_for_several_outputs_is_tested_in_one_line(spark: LocalSpark) -> None:
+    """The output whose rows are wanted is named."""
+
+    def several(df: DataFrame, _: MicroBatch) -> dict[str, DataFrame | None]:
+        return {"late": df.where("delay > 0").select("delay"), "none": None}
+
+    late = spark.reduce(several, FLIGHTS, schema=SCHEMA, output="late")
+    assert sorted(row["delay"] for row in late) == [5, 10]
+    assert spark.reduce(several, FLIGHTS, schema=SCHEMA, output="none") == []
+
+
 def test_a_query_is_tested_in_one_line(spark: LocalSpark) -> None:
     """A query sees the view that a channel's sees, with headers and times."""
     record = FakeRecord(value_=b"v", headers_=[("h", b"1")], timestamp_=1_700_000_000_123)

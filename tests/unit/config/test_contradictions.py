@@ -184,7 +184,8 @@ _SIMPLE = {"type": "simple"}
 _CUSTOM = {"type": "custom", "factory": "a:b"}
 _DEAD_LETTERS = {"policy": "dead_letter", "dead_letter": {"topic": "events.dead"}}
 _FITS_SPARK = (
-    "does not fit the spark processor; it takes delta, sql, kafka, jsonl, console, noop or custom"
+    "does not fit the spark processor; it takes delta, sql, kafka, jsonl, console, noop, custom "
+    "or several"
 )
 _FITS_SIMPLE = "does not fit the simple processor; it takes function"
 _FITS_NONE = "does not fit the custom processor; it takes none, so leave it out"
@@ -197,7 +198,7 @@ _FITS_NONE = "does not fit the custom processor; it takes none, so leave it out"
             {"sink": None},
             (
                 "sink is missing; the spark processor takes delta, sql, kafka, jsonl, console, "
-                "noop or custom"
+                "noop, custom or several"
             ),
         ),
         ({"sink": "a:b"}, f"sink is of type function, which {_FITS_SPARK}"),

@@ -69,6 +69,20 @@ SQL_REASON = "the database takes rows and offsets in one transaction and refuses
             ),
         ),
         (
+            {"processor": SPARK, "sink": {"type": "several", "outputs": {"a": DELTA, "b": SQL}}},
+            (
+                "exactly-once: each output takes rows and offsets in one transaction and refuses "
+                "repetitions; one that a crash left behind gets what it lacks"
+            ),
+        ),
+        (
+            {"processor": SPARK, "sink": {"type": "several", "outputs": {"a": DELTA, "b": "noop"}}},
+            (
+                "at-least-once: output b: the noop sink keeps no offsets, so rows may be written "
+                "again after a crash"
+            ),
+        ),
+        (
             {"processor": {"type": "simple"}, "sink": "a:b"},
             (
                 "at-least-once: offsets are committed after the function returns, "

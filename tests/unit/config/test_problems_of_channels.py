@@ -214,14 +214,14 @@ WORKERS = "a whole number from 1 to 256"
             "sink: 5",
             (
                 "sink: *** is not a mapping with type: delta, sql, kafka, jsonl, console, noop, "
-                "custom or function or null"
+                "custom, several or function or null"
             ),
         ),
         (
             "sink: consol",
             (
-                "sink.type: 'consol' is not delta, sql, kafka, jsonl, console, noop, custom or "
-                "function; did you mean console?"
+                "sink.type: 'consol' is not delta, sql, kafka, jsonl, console, noop, custom, "
+                "several or function; did you mean console?"
             ),
         ),
         ("sink: delta", "sink.path: is missing; give a path"),
@@ -242,9 +242,24 @@ WORKERS = "a whole number from 1 to 256"
         (
             "sink: {path: x}",
             (
-                "sink.type: is missing; give delta, sql, kafka, jsonl, console, noop, custom or "
-                "function"
+                "sink.type: is missing; give delta, sql, kafka, jsonl, console, noop, custom, "
+                "several or function"
             ),
+        ),
+        (
+            "sink: {type: several, outputs: {}}",
+            "sink.outputs: an empty mapping is not a mapping with at least one entry",
+        ),
+        (
+            "sink: {type: several, outputs: {a: {type: several, outputs: {b: noop}}}}",
+            (
+                "sink.outputs.a.type: 'several' is not delta, sql, kafka, jsonl, console, noop or "
+                "custom"
+            ),
+        ),
+        (
+            "sink: {type: several, outputs: {a: {type: delta}}}",
+            "sink.outputs.a.path: is missing; give a path",
         ),
         (
             "sink: {type: custom, factory: 'a.b'}",

@@ -230,6 +230,11 @@ _CUSTOM_SINK = {"type": "custom", "factory": "c:d"}
         ({"type": "spark", "sql": "select 1", "reload": True}, _CUSTOM_SINK, ("c:d",)),
         ({"type": "spark", "arrow": "a:b", "result": "a INT"}, "noop", ("a:b",)),
         ({"type": "arrow", "reducer": "a:b"}, _CUSTOM_SINK, ("a:b", "c:d")),
+        (
+            {"type": "arrow", "reducer": "a:b"},
+            {"type": "several", "outputs": {"x": _CUSTOM_SINK, "y": "noop"}},
+            ("a:b", "c:d"),
+        ),
         ({"type": "custom", "factory": "a:b"}, None, ("a:b",)),
         ({"type": "simple"}, "a:b", ("a:b",)),
     ],

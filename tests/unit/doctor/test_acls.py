@@ -50,9 +50,10 @@ def test_a_kafka_sink_writes_and_keeps_offsets(tmp_path: Path) -> None:
     """It writes to its topic, or to any, and its offsets are in a group beside the channel's."""
     spark = {"type": "spark", "reducer": "a:b"}
     for topic, name in (("late", "late"), (None, "*")):
-        acls = needed_acls(
-            config(tmp_path, {"processor": spark, "sink": {"type": "kafka", "topic": topic}})
-        )
+        sink = {"type": "kafka", "topic": topic}
+        acls = needed_acls(config(tmp_path, {"processor": spark, "sink": sink}))
+        several = {"type": "several", "outputs": {"a": sink, "b": "noop"}}
+        assert needed_acls(config(tmp_path, {"processor": spark, "sink": several})) == acls
         assert acls[1:] == [
             Acl("topic", name, ("Write",)),
             Acl("group", "statistics.sink", ("Read",)),

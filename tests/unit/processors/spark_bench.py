@@ -50,6 +50,7 @@ class Engine:
     discarded: list[str] = field(default_factory=list)
     cancelled: list[str] = field(default_factory=list)
     left_out: dict[TopicPartition, list[int]] = field(default_factory=dict)
+    boundaries: dict[int, int] = field(default_factory=dict)
     revived: int = 0
     revive_error: Exception | None = None
     move_error: Exception | None = None
@@ -71,6 +72,11 @@ class Engine:
     def stored_offset(self, identity: str) -> int | None:
         """Return a number made of the identity."""
         return len(identity)
+
+    def boundary(self, batch: Batch) -> int | None:
+        """Return where the test has a part of the sink stand, if that is within the batch."""
+        found = self.boundaries.get(batch.partition.partition)
+        return found if found is not None and batch.start < found < batch.next_offset else None
 
     def prepare(self, batch: Batch) -> Any:
         """Return the batch's start as its table."""

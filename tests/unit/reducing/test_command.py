@@ -29,6 +29,10 @@ def nothing(table, batch):
     return None
 
 
+def several(table, batch):
+    return {"a": table.select(["offset"]), "b": None}
+
+
 def broken(table, batch):
     return helper(table)
 
@@ -88,6 +92,17 @@ def test_rows_are_printed_as_a_table(run: Callable[..., Result]) -> None:
     assert done.exit_code == 0, done.output
     assert "2 records, 2 rows, the first 1" in done.output
     assert "size" in done.output
+
+
+def test_rows_of_several_outputs_are_printed_by_name(run: Callable[..., Result]) -> None:
+    """As one table after the other, or each row with the name of its output."""
+    command = (*ARROW, "--reducer", f"{MODULE}:several")
+    done = run(*command)
+    assert done.exit_code == 0, done.output
+    assert "output a:" in done.output
+    assert "2 records, 2 rows" in done.output
+    rows = [json.loads(line) for line in run(*command, "--json").stdout.splitlines()]
+    assert rows == [{"output": "a", "row": {"offset": at}} for at in range(2)]
 
 
 def test_rows_are_printed_as_json(run: Callable[..., Result]) -> None:

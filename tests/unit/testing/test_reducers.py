@@ -86,3 +86,18 @@ def test_spark_has_to_be_started() -> None:
     """Outside of a with statement there is no session."""
     with pytest.raises(RuntimeError, match="with statement"):
         LocalSpark().query("select 1", [])
+
+
+def test_the_output_of_a_reducer_of_several_is_named() -> None:
+    """Its rows are returned; a name that is left out has none."""
+
+    def several(table: pa.Table, batch: MicroBatch) -> dict[str, pa.Table | None]:
+        return {"a": sizes(table, batch), "b": None}
+
+    assert reduce_arrow(several, [b"ab"], output="a") == [{"offset": 0, "size": 2}]
+    assert reduce_arrow(several, [b"ab"], output="b") == []
+    assert reduce_arrow(several, [b"ab"], output="c") == []
+    with pytest.raises(TypeError, match="returned several results, and output is None"):
+        reduce_arrow(several, [b"ab"])
+    with pytest.raises(TypeError, match="returned one result, and output is 'a'"):
+        reduce_arrow(sizes, [b"ab"], output="a")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Protocol
 
 from headrace.errors import ResultRefusedError
@@ -111,12 +112,22 @@ class KafkaSink:
             RowsRefusedError: a row is too large, or for a partition that does not exist.
             HeadraceError: nothing was stored as far as can be told.
         """
-        rows = () if staged.rows is None else records_of(staged.rows, self._topic)
+        self.commit_together([(self, staged)], offsets)
+
+    @staticmethod
+    def commit_together(
+        staged: Sequence[tuple[KafkaSink, StagedRecords]], offsets: Sequence[PartitionCommit]
+    ) -> None:
+        """Commit what sinks with the same transactions have staged in one, as :meth:`commit`."""
+        records = chain.from_iterable(sink._records(own) for sink, own in staged)  # noqa: SLF001 - of this class
         try:
-            conflicts = self._transactions.commit(offsets, rows)
+            conflicts = staged[0][0]._transactions.commit(offsets, records)  # noqa: SLF001 - as above
         except ResultRefusedError as error:
             raise RowsRefusedError(str(error)) from error
         _require_none(conflicts)
+
+    def _records(self, staged: StagedRecords) -> Iterable[ResultRecord]:
+        return () if staged.rows is None else records_of(staged.rows, self._topic)
 
     def discard(self, staged: StagedRecords) -> None:
         """Hold nothing: the rows are in memory, and a failed transaction is undone."""

@@ -6,31 +6,24 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
-import structlog
-from sqlalchemy.exc import DataError, IntegrityError, SQLAlchemyError
+from sqlalchemy.exc import SQLAlchemyError
 
-from headrace.errors import SinkConflictError, StartError
-from headrace.spark.sinks.contract import CommitConflictError, Guarantee, RowsRefusedError
+from headrace.errors import StartError
+from headrace.spark.sinks.contract import Guarantee
 from headrace.spark.sinks.result import columns_of, rows_of
-from headrace.spark.sinks.sql.database import TIMEOUT, Database, TableName, brief, gave_way
+from headrace.spark.sinks.sql.database import TIMEOUT, Database, TableName, brief
 from headrace.spark.sinks.sql.offsets import OffsetsTable
 from headrace.spark.sinks.sql.target import Target, WriteMode
+from headrace.spark.sinks.sql.transaction import Write, carry_out
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from typing import Any
+    from collections.abc import Sequence
 
     import pyarrow as pa
 
     from headrace.spark.micro_batch import MicroBatch
     from headrace.spark.sinks.contract import OffsetMove, PartitionCommit
     from headrace.spark.sinks.result import Result
-    from headrace.spark.sinks.sql.offsets import Offset
-
-log = structlog.get_logger(__name__)
-
-#: How often a transaction is made that gives way to others.
-_ATTEMPTS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,20 +110,24 @@ class SqlSink:
         return StagedRows(micro_batch.id, self._target.prepare(rows_of(result)))
 
     def commit(self, staged: StagedRows, offsets: Sequence[PartitionCommit]) -> None:
-        """Write the rows and move the offsets in one transaction.
+        """Write the rows and move the offsets in one transaction; see :func:`carry_out`."""
+        carry_out(self._database, [self._write(staged, offsets)])
 
-        Raises:
-            CommitConflictError: another writer moved some of the offsets.
-            LaterOffsetsError: a later version of Headrace wrote some of them.
-            RowsRefusedError: a rule of the table, or a column's type, refuses some of the rows.
-            SQLAlchemyError: the database refused, or nothing was stored as far as can be told.
-        """
+    def _write(self, staged: StagedRows, offsets: Sequence[PartitionCommit]) -> Write:
         said = {
             "member": self._member,
             "micro_batch": staged.name,
             "stored_at": sa.func.current_timestamp(),
         }
-        self._commit(staged, offsets, said)
+        return Write(self._target, self._offsets, offsets, said, staged.rows)
+
+    @staticmethod
+    def commit_together(
+        staged: Sequence[tuple[SqlSink, StagedRows]], offsets: Sequence[PartitionCommit]
+    ) -> None:
+        """Commit what sinks of one database have staged in one transaction, as :meth:`commit`."""
+        writes = [sink._write(own, offsets) for sink, own in staged]  # noqa: SLF001 - of this class
+        carry_out(staged[0][0]._database, writes)  # noqa: SLF001 - as above
 
     def move_offsets(self, moves: Sequence[OffsetMove], note: str) -> None:
         """Move the offsets in one transaction; their rows keep the latest note.
@@ -141,57 +138,7 @@ class SqlSink:
         """
         self._offsets.create()
         said = {"member": self._member, "note": note, "noted_at": sa.func.current_timestamp()}
-        self._commit(StagedRows("offsets"), moves, said)
-
-    def _commit(
-        self, staged: StagedRows, offsets: Sequence[Offset], said: Mapping[str, Any]
-    ) -> None:
-        for attempt in range(1, _ATTEMPTS + 1):
-            try:
-                self._transact(staged, offsets, said)
-            except SQLAlchemyError as error:
-                if self._is_stored(offsets, error):
-                    return
-                if isinstance(error, (DataError, IntegrityError)):
-                    raise RowsRefusedError(f"{self._target.place}: {brief(error)}") from error
-                if not gave_way(error) or attempt == _ATTEMPTS:
-                    raise
-                log.info("sql_commit_repeated", table=self._target.place, error=brief(error))
-            else:
-                return
-
-    def _transact(
-        self, staged: StagedRows, offsets: Sequence[Offset], said: Mapping[str, Any]
-    ) -> None:
-        """Move the offsets first: who has lost a partition does not even begin to write."""
-        with self._database.transaction() as connection:
-            self._offsets.move(connection, offsets, said)
-            if staged.rows is not None:
-                self._target.write(connection, staged.rows)
-
-    def _is_stored(self, offsets: Sequence[Offset], error: SQLAlchemyError) -> bool:
-        """Tell a failed transaction's outcome from the offsets, on another connection.
-
-        Raises:
-            CommitConflictError: some are neither where it begins nor where it ends.
-            SQLAlchemyError: the database cannot be asked; ``error`` again.
-        """
-        try:
-            found = self._stored([offset.identity for offset in offsets])
-        except SQLAlchemyError:
-            log.exception("sql_outcome_unknown", table=self._target.place)
-            raise error from None
-        if all(found.get(offset.identity) == offset.next_offset for offset in offsets):
-            log.warning("sql_commit_found_stored", table=self._target.place, error=brief(error))
-            return True
-        conflicts = [
-            SinkConflictError(offset.partition, offset.start, found[offset.identity])
-            for offset in offsets
-            if found.get(offset.identity, offset.start) != offset.start
-        ]
-        if conflicts:
-            raise CommitConflictError(conflicts) from error
-        return False
+        carry_out(self._database, [Write(self._target, self._offsets, moves, said, None)])
 
     def discard(self, staged: StagedRows) -> None:
         """Hold nothing: the rows are in memory."""

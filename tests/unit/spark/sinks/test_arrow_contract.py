@@ -21,7 +21,7 @@ from headrace.testing.sinks import (
     share,
     table,
 )
-from tests.contracts.places import DeltaPlace, JsonLinesPlace, SqlPlace
+from tests.contracts.places import DeltaPlace, JsonLinesPlace, SeveralPlace, SqlPlace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,6 +47,16 @@ class TestSql(TablesOfArrow, OffsetKeeperContract):
         """Return a table whose name needs quotes."""
         options: dict[str, Any] = request.param
         with closing(SqlPlace(tmp_path / "base.db", **options)) as place:
+            yield place
+
+
+class TestSeveral(TablesOfArrow, OffsetKeeperContract):
+    """The contract on outputs of different kinds."""
+
+    @pytest.fixture
+    def place(self, tmp_path: Path) -> Iterator[Place]:
+        """Return three empty tables."""
+        with closing(SeveralPlace(tmp_path)) as place:
             yield place
 
 

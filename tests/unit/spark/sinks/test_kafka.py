@@ -207,3 +207,15 @@ def test_a_sink_opens_and_closes_what_it_commits_through(transactions: Transacti
     sink.discard(sink.stage(micro_batch("one"), None))
     sink.close()
     assert transactions.closed
+
+
+def test_sinks_with_the_same_transactions_produce_in_one(transactions: Transactions) -> None:
+    """Records of all topics and the offsets are in one transaction, in the order of the sinks."""
+    staged = []
+    for topic in ("a", "b"):
+        sink = KafkaSink(transactions, topic)
+        staged.append((sink, sink.stage(micro_batch("m"), pa.table({"value": [topic]}))))
+    KafkaSink.commit_together(staged, [SHARE])
+    ((moves, records),) = transactions.done
+    assert list(moves) == [SHARE]
+    assert [(record.topic, record.value) for record in records] == [("a", b"a"), ("b", b"b")]

@@ -14,14 +14,13 @@ from headrace.spark.sinks.contract import (
     OffsetMove,
     RowsRefusedError,
 )
+from headrace.spark.sinks.sql import SqlSink, transaction
 from headrace.spark.sinks.sql.offsets import LaterOffsetsError
 from headrace.spark.sinks.sql.sink import StagedRows
 from tests.unit.spark.sinks.sql_tables import Base, share, staged, wrap_commit
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from headrace.spark.sinks.sql import SqlSink
 
 
 @pytest.fixture
@@ -73,7 +72,7 @@ def test_an_outcome_that_cannot_be_looked_up_is_decided_by_the_replay(
 
     def commit_and_vanish(call: Callable[[], None]) -> None:
         call()
-        monkeypatch.setattr(sink, "_stored", lambda _: _lose_connection())
+        monkeypatch.setattr(sink._offsets, "read", lambda *_: _lose_connection())
         _lose(call)
 
     def _lose_connection() -> dict[str, int]:
@@ -99,13 +98,13 @@ def test_a_lost_commit_that_another_owner_overtook_is_a_conflict(
 
     rows = staged(sink, [{"id": 2, "name": "b"}])
     wrap_commit(sink, _lose)
-    real = sink._stored
+    real = sink._offsets.read
 
-    def move_first(identities: list[str]) -> dict[str, int]:
+    def move_first(*arguments: Any) -> dict[str, int]:
         other.move_offsets([OffsetMove("id/0", TopicPartition("t", 0), 10, 15)], "by hand")
-        return real(identities)
+        return real(*arguments)
 
-    sink._stored = move_first  # type: ignore[method-assign,assignment]
+    sink._offsets.read = move_first  # type: ignore[method-assign,assignment]
     with pytest.raises(CommitConflictError) as caught:
         sink.commit(rows, [share(0, 10, 20)])
 
@@ -119,7 +118,7 @@ def test_a_transaction_that_gave_way_is_made_again(
     """A deadlock or a serialization failure undid everything, so the same is done once more."""
     deadlock = sqlite3.OperationalError("deadlock detected")
     deadlock.sqlstate = "40P01"  # type: ignore[attr-defined]
-    real, turns = sink._transact, []
+    real, turns = transaction._transact, []
 
     def transact(*arguments: Any) -> None:
         turns.append(1)
@@ -127,7 +126,7 @@ def test_a_transaction_that_gave_way_is_made_again(
             raise OperationalError("UPDATE", {}, deadlock)
         real(*arguments)
 
-    monkeypatch.setattr(sink, "_transact", transact)
+    monkeypatch.setattr(transaction, "_transact", transact)
     with capture_logs() as events:
         sink.commit(staged(sink, [{"id": 2, "name": "b"}]), [share(0, 10, 20)])
 
@@ -222,3 +221,43 @@ def test_two_members_create_the_offsets_table_at_once(
 
     assert second.stored_offset("id/0") is None
     assert base.rows("headrace_offsets") == []
+
+
+def test_tables_of_one_database_are_written_in_one_transaction(
+    base: Base, sinks: Callable[..., SqlSink]
+) -> None:
+    """What one table refuses leaves the rows and offsets of the other as they were, too."""
+    base.run("CREATE TABLE other (id INTEGER PRIMARY KEY, name TEXT)")
+    both = [sinks(), sinks(table="other")]
+    for each in both:
+        each.open()
+    rows, twice = [{"id": 1, "name": "a"}], [{"id": 1, "name": "a"}, {"id": 1, "name": "b"}]
+
+    parts = [(both[0], staged(both[0], rows)), (both[1], staged(both[1], twice))]
+    with pytest.raises(RowsRefusedError, match=r"t in .*, other in .*UNIQUE"):
+        SqlSink.commit_together(parts, [share(0, 0, 10)])
+    assert base.rows() == base.rows("other") == []
+    assert [each.stored_offset("id/0") for each in both] == [None, None]
+
+    SqlSink.commit_together([(each, staged(each, rows)) for each in both], [share(0, 0, 10)])
+    assert base.rows() == base.rows("other") == [(1, "a")]
+    assert [each.stored_offset("id/0") for each in both] == [10, 10]
+
+
+def test_an_answer_that_is_lost_is_looked_up_for_all_tables(
+    base: Base, sinks: Callable[..., SqlSink]
+) -> None:
+    """A COMMIT that took effect and raised all the same is one that succeeded."""
+    base.run("CREATE TABLE other (id INTEGER PRIMARY KEY, name TEXT)")
+    both = [sinks(), sinks(table="other")]
+    for each in both:
+        each.open()
+
+    def commit_and_lose(call: Callable[[], None]) -> None:
+        call()
+        _lose(call)
+
+    wrap_commit(both[0], commit_and_lose)
+    parts = [(each, staged(each, [{"id": 1, "name": "a"}])) for each in both]
+    SqlSink.commit_together(parts, [share(0, 0, 10)])
+    assert base.rows() == base.rows("other") == [(1, "a")]

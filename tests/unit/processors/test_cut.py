@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace.errors import BatchCancelledError
+from headrace.processors.responses import BatchResponse
+from headrace.processors.spark import cut
+from headrace.records import TopicPartition
+from headrace.references import OffsetRun
+from headrace.testing import FakeRecord
+from headrace.testing.records import FakeAssignment, make_batch
+from tests.unit.processors.spark_bench import ADVANCE, Bench, error_of
+
+if TYPE_CHECKING:
+    from headrace.records import Batch
+
+
+def test_a_batch_is_cut_where_a_part_of_the_sink_stands(bench: Bench) -> None:
+    """The part before that is stored, and the answer has the rest come again."""
+    bench.engine.boundaries[0] = 4
+    first, other = bench.send(0), bench.send(1)
+    bench.turn()
+    assert bench.engine.stored_ranges == [[(0, 0, 4), (1, 0, 10)]]
+    assert first.result(0) == BatchResponse.advance(offset=4)
+    assert other.result(0) == ADVANCE
+
+
+def test_what_follows_a_batch_that_was_cut_is_withdrawn(bench: Bench) -> None:
+    """It was cut by the channel before that knew; what begins at the boundary is taken."""
+    bench.engine.boundaries[0] = 4
+    bench.send(0)
+    assert isinstance(error_of(bench.send(0, 10)), BatchCancelledError)
+    bench.engine.boundaries.clear()
+    bench.turn()
+    rest = bench.send(0, 4, records=6)
+    bench.turn()
+    assert rest.result(0) == ADVANCE
+    assert bench.engine.stored_ranges == [[(0, 0, 4)], [(0, 4, 10)]]
+
+
+def test_what_follows_a_cut_batch_that_failed_is_withdrawn_too(bench: Bench) -> None:
+    """The batch comes again as the channel knows it."""
+    bench.engine.boundaries[0] = 4
+    bench.engine.stage_script.append(ValueError("no"))
+    first = bench.send(0)
+    bench.turn()
+    assert isinstance(error_of(first), ValueError)
+    assert isinstance(error_of(bench.send(0, 10)), BatchCancelledError)
+
+
+def test_offsets_without_records_before_the_boundary_are_passed_over(bench: Bench) -> None:
+    """There is nothing to compute, and the offsets move all the same."""
+    assignment = bench.assignments[0]
+    bench.engine.boundaries[0] = 5
+    batch = make_batch([FakeRecord(offset_=7)], assignment=assignment, start=3)
+    assert bench.processor.on_next_batch(batch).result(0) == BatchResponse.advance(offset=5)
+    [[moved]] = bench.engine.moved
+    assert (moved.start, moved.next_offset) == (3, 5)
+    assert bench.engine.jobs == []
+
+
+def _of_run() -> Batch:
+    run = OffsetRun(10, 30, 100)
+    made = make_batch([b"v"], assignment=FakeAssignment(TopicPartition("t", 0)))
+    return type(made)(made.assignment, 10, run, 30, run.size)
+
+
+def test_a_run_of_offsets_is_cut_as_one() -> None:
+    """By reference there are no records at hand, and the part is a run again."""
+    part = cut(_of_run(), 17)
+    assert isinstance(part.records, OffsetRun)
+    assert (part.start, part.next_offset, part.size) == (10, 17, 700)
+    assert (part.records.start, part.records.next_offset) == (10, 17)
