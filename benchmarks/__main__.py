@@ -16,6 +16,7 @@ NAMES = (
     "spark",
     "pipeline",
     "peers",
+    "scale",
     "memory",
     "coordination",
     "chaos",

@@ -183,9 +183,9 @@ def _size(plan: Plan, servers: LocalStack, size: int) -> dict[str, Any]:
         await_shares([one], [size])
         process = psutil.Process(one.pid)
         threads, memory = process.num_threads(), process.memory_info().rss
-        before = _requests(servers)
+        before = requests(servers)
         joined, moves = _join(one, two, size // 2)
-        operations = _requests(servers) - before
+        operations = requests(servers) - before
         measured = {
             "threads": threads,
             "memory_mib": round(memory / _MIB, 1),
@@ -198,7 +198,7 @@ def _size(plan: Plan, servers: LocalStack, size: int) -> dict[str, Any]:
     return measured
 
 
-def _requests(servers: LocalStack) -> int:
+def requests(servers: LocalStack) -> int:
     """Return how many requests ZooKeeper has had from all clients, signs of life among them."""
     answer = four_letter_word(servers.zookeeper.port, b"mntr").decode()
     facts = dict(line.split("\t", 1) for line in answer.splitlines() if "\t" in line)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 #: Seconds that a round may take.
 _PATIENCE = 200.0
 
+#: Seconds that Spark may take to start: a cluster's executors have to start as well.
+_START = 240.0
+
 #: Seconds between two looks whether everything has come.
 _LOOK = 0.2
 
@@ -39,7 +43,8 @@ class SparkChannel:
             name: load(Path(path)) for name, path in settings["configs"].items()
         }
         some = next(iter(self._configs.values()))
-        self._runtime = SparkRuntime(spark_settings(some.spark))
+        settings = replace(spark_settings(some.spark), start_timeout=_START)
+        self._runtime = SparkRuntime(settings)
         self._runtime.start()
 
     def round(self, request: Request) -> Result:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import tempfile
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +35,16 @@ _PRODUCER = {"compression.type": "none", "partitioner": "random"}
 
 #: Each topic is read by several rounds; a broker that deletes old segments would end that.
 _BROKER = {"log.retention.hours": "-1", "log.retention.bytes": "-1"}
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic that is filled: its records, their values' bytes, and where each partition ends."""
+
+    name: str
+    records: int
+    bytes: int
+    ends: dict[int, int]
 
 
 @contextmanager

@@ -21,7 +21,6 @@ from headrace.kafka import properties
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from benchmarks.peers.topics import Topic
     from benchmarks.rounds import Measured
     from headrace.local import LocalStack
 
@@ -145,7 +144,7 @@ class Runner:
         self._stays = side.name == "headrace_spark"
         self._process: SideProcess | None = None
 
-    def round(self, topic: Topic) -> Measured:
+    def round(self, topic: stack.Topic) -> Measured:
         """Have the side read a topic. Blocks."""
         request = Request(
             self.work,
@@ -189,7 +188,7 @@ class Runner:
         source = properties.source({}, "", prefetch)
         return {name: value for name, value in source.items() if name not in _NOT_FED}
 
-    def _check(self, measured: Measured, topic: Topic, group: str) -> None:
+    def _check(self, measured: Measured, topic: stack.Topic, group: str) -> None:
         """Compare what was counted and committed with what is there."""
         found = (measured["records"], measured["bytes"], measured.pop("keys"))
         wanted = (

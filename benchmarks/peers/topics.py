@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from benchmarks import stack
@@ -28,16 +27,6 @@ _FILL_TIMEOUT = 300.0
 _PRODUCER = {"compression.type": "none", "partitioner": "random"}
 
 
-@dataclass(frozen=True, slots=True)
-class Topic:
-    """A topic that is filled: its records, their values' bytes, and where each partition ends."""
-
-    name: str
-    records: int
-    bytes: int
-    ends: dict[int, int]
-
-
 class Topics:
     """Fills topics when they are first asked for. ``size`` of the values is in bytes."""
 
@@ -46,16 +35,16 @@ class Topics:
         self._values = [_value(number, size) for number in range(_VARIETY)]
         self._partitions = partitions
         self._most = most
-        self._made: dict[int, Topic] = {}
+        self._made: dict[int, stack.Topic] = {}
 
-    def of(self, records: float) -> Topic:
+    def of(self, records: float) -> stack.Topic:
         """Return the topic whose length comes closest to that. Blocks while it is filled."""
         doublings = max(0, round(math.log2(max(1.0, min(records, self._most)) / _SHORTEST)))
         if doublings not in self._made:
             self._made[doublings] = self._make(_SHORTEST << doublings)
         return self._made[doublings]
 
-    def _make(self, records: int) -> Topic:
+    def _make(self, records: int) -> stack.Topic:
         name = f"peers-{records}"
         stack.create(self._servers, name, self._partitions)
         client = {"bootstrap.servers": self._servers.bootstrap_servers, **_PRODUCER}
@@ -64,7 +53,7 @@ class Topics:
         producer.send(((None, values[n % _VARIETY]) for n in range(records)), deadline)
         producer.flush(deadline)
         ends = stack.ends(self._servers, name, self._partitions)
-        return Topic(name, records, records * len(values[0]), ends)
+        return stack.Topic(name, records, records * len(values[0]), ends)
 
 
 def counts(records: int) -> dict[str, int]:

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.plotting import general, peers
+from benchmarks.plotting import general, peers, scale
 from benchmarks.plotting.charts import save
 
 if TYPE_CHECKING:
@@ -19,7 +19,10 @@ KEPT = Path(__file__).parents[1] / "results"
 PAGE = KEPT.parent / "RESULTS.md"
 
 #: What has charts and words of its own. Each other benchmark has a table.
-_SECTIONS: dict[str, Callable[[dict[str, Any]], Section]] = {"peers": peers.section}
+_SECTIONS: dict[str, Callable[[dict[str, Any]], Section]] = {
+    "peers": peers.section,
+    "scale": scale.section,
+}
 
 _TOP = """\
 # Results

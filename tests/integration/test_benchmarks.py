@@ -13,6 +13,8 @@ from benchmarks.lifecycle.run import Plan as LifecyclePlan
 from benchmarks.peers import run as peers
 from benchmarks.peers.environments import InstallError
 from benchmarks.peers.run import Plan as PeersPlan
+from benchmarks.scale import run as scale
+from benchmarks.scale.run import Plan as ScalePlan
 
 if TYPE_CHECKING:
     from benchmarks.report import Report
@@ -142,3 +144,16 @@ def test_peers_read_the_same_as_a_channel() -> None:
     assert figures["ratio_to_raw"] > 0
     assert figures["json_ratio_to_fastest_peer"] > 0
     assert figures["versions"]["arroyo"]["confluent-kafka"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_scale_has_daemons_read_all_of_a_topic_together() -> None:
+    """One daemon and two read and commit each record once, at few partitions and at more."""
+    plan = ScalePlan(
+        partitions=(4, 16), daemons=(1, 2), spark_partitions=(), workers=(), records=20_000
+    )
+    figures = json.loads(scale(plan).as_json())
+    found = [figures["daemons"][one][many] for one in ("1", "2") for many in ("4", "16")]
+    assert all(each["rate"] > 0 and each["threads"] > 0 for each in found)
+    assert figures["rest"]["2"]["requests_per_look"] > max(plan.partitions)

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from deltalake import DeltaTable
 
+from benchmarks.scale.cluster import WAIT, Cluster
 from headrace.clock import Deadline
 from headrace.local.jars import CONNECTOR, cached
 from headrace.local.waiting import wait_for
 from tests.brokers import Broker
 from tests.integration.daemon.rig import Site
-from tests.integration.spark.standalone import WAIT, Cluster
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -53,6 +53,33 @@ _PEERS = {
 
 _OTHER = {"benchmark": "memory", "worst": 1.2, "at": "2026-11-21T10:00:00+00:00", **_AROUND}
 
+_READ = {
+    "rate": 500_000,
+    "cpu_s_per_million": 1.5,
+    "servers_cpu_s_per_million": 0.4,
+    "cores_busy": 1.9,
+    "memory_mib": 190,
+    "threads": 40,
+    "connections": 9,
+}
+
+_SCALE = {
+    "benchmark": "scale",
+    "cost_growth_partitions": 1.1,
+    "cost_growth_daemons": 1.3,
+    "cost_growth_both": 1.2,
+    "target": 1.2,
+    "daemons": {"1": {"4": _READ, "1000": _READ}, "2": {"4": _READ, "1000": _READ}},
+    "rest": {"2": {"requests_per_look": 2010, "requests_per_look_and_partition": 2.01}},
+    "workers": {"1": {"4": {**_READ, "micro_batch_s": 0.5, "mean_batch": 1000.0}}},
+    "spark_cpu_ms_per_task": {"1": 4.2},
+    "records": 1000,
+    "size": 160,
+    "batch": 100,
+    "at": "2026-11-22T10:00:00+00:00",
+    **_AROUND,
+}
+
 
 def _written(folder: Path, *lines: dict[str, Any]) -> str:
     kept = folder / "kept.json"
@@ -95,3 +122,14 @@ def test_charts_are_svg_that_stays_the_same_and_fetches_nothing(tmp_path: Path) 
     assert b"http" not in addresses
     _written(tmp_path, _PEERS)
     assert chart.read_bytes() == first
+
+
+def test_scale_says_how_the_cost_grows_and_draws_it(tmp_path: Path) -> None:
+    """Growth has verdicts, each number of daemons a line, and Spark a chart of its own."""
+    text = _written(tmp_path, _SCALE)
+    assert "| `cost_growth_daemons` | 1.3 | 1.2 | **missed** |" in text
+    assert "| `cost_growth_both` | 1.2 | 1.2 | met |" in text
+    assert "4.2 ms of processor time with 1 workers" in text
+    for chart in ("scale-rate.svg", "scale-cost.svg", "scale-spark.svg"):
+        assert f"(results/{chart})" in text
+    assert "2 daemons" in (tmp_path / "results" / "scale-cost.svg").read_text(encoding="utf-8")
