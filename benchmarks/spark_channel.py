@@ -43,8 +43,7 @@ class SparkChannel:
             name: load(Path(path)) for name, path in settings["configs"].items()
         }
         some = next(iter(self._configs.values()))
-        settings = replace(spark_settings(some.spark), start_timeout=_START)
-        self._runtime = SparkRuntime(settings)
+        self._runtime = SparkRuntime(replace(spark_settings(some.spark), start_timeout=_START))
         self._runtime.start()
 
     def round(self, request: Request) -> Result:
