@@ -14,7 +14,6 @@ from headrace.local.jars import CONNECTOR, cached
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from benchmarks.scale.used import Usage
     from headrace.local import LocalStack
@@ -33,7 +32,7 @@ def reduce_on(
     folder.mkdir()
     cluster = Cluster(folder, workers)
     try:
-        configs = {topic.name: _config(servers, topic, cluster, folder, batch) for topic in topics}
+        configs = {topic.name: _config(servers, topic, cluster, workers, batch) for topic in topics}
         with Side("spark", SparkChannel, {"configs": configs}) as side:
             say(f"{workers} workers, warm-up: {_round(side, topics[0], usage)}")
             return {len(topic.ends): _round(side, topic, usage) for topic in topics}
@@ -66,10 +65,10 @@ def _round(side: Side, topic: stack.Topic, usage: Usage) -> dict[str, Any]:
 
 
 def _config(
-    servers: LocalStack, topic: stack.Topic, cluster: Cluster, folder: Path, batch: int
+    servers: LocalStack, topic: stack.Topic, cluster: Cluster, workers: int, batch: int
 ) -> str:
     path = stack.configuration(
-        folder / topic.name,
+        servers.directory / f"cluster-{workers}" / topic.name,
         stack.addresses(servers),
         {
             "topics": [topic.name],
@@ -87,7 +86,10 @@ def _config(
             "master": cluster.master,
             "warm_up": 5,
             "connector": str(cached(CONNECTOR)[0].parent),
-            "properties": dict(cluster.properties),
+            "properties": {
+                **cluster.properties,
+                "spark.sql.shuffle.partitions": str(workers),  # Spark's own 200 are for more cores
+            },
         },
     )
     return str(path)
