@@ -149,7 +149,7 @@ def test_peers_read_the_same_as_a_channel() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_scale_has_daemons_read_all_of_a_topic_together() -> None:
-    """One daemon and two read and commit each record once, and ZooKeeper counts what they ask at rest."""
+    """One daemon and two read and commit each record once, and their requests are counted."""
     plan = ScalePlan(
         partitions=(8,), daemons=(1, 2), spark_partitions=(), workers=(), records=20_000
     )
