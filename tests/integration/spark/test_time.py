@@ -1,4 +1,4 @@
-"""Where the time of a Spark job goes: the lane's account, and the trace of the batch."""
+"""Where the time of a Spark job goes: the threads' accounts, and the trace of the batch."""
 
 from __future__ import annotations
 
@@ -18,15 +18,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-def test_the_lane_accounts_for_job_and_commit(channel: Callable[..., Channel]) -> None:
-    """Its time is at Spark and at the sink's commit while these run, and has an end of its own."""
+def test_lane_and_sink_account_for_job_and_commit(channel: Callable[..., Channel]) -> None:
+    """The lane's time is at Spark and the sink's at its commit; both accounts have an end."""
     ch = channel(places)
     assert ch.send(0, [b"v"] * 50).result(SECONDS) == ADVANCE
-    (lane,) = ch.metrics.thread_times()
-    spent = lane.seconds()
-    assert lane.role is Role.LANE
-    assert spent[Activity.SPARK] > 0
-    assert spent[Activity.COMMIT] > 0
+    spent = {time.role: time.seconds() for time in ch.metrics.thread_times()}
+    assert spent.keys() == {Role.LANE, Role.SINK}
+    assert spent[Role.LANE][Activity.SPARK] > 0
+    assert spent[Role.SINK][Activity.COMMIT] > 0
     ch.close()
     assert ch.metrics.thread_times() == ()
 
