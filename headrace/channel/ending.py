@@ -46,7 +46,8 @@ class Endings:
 
         Its start position may be on the way to the broker still, and is waited for as long as a
         commit may take: after an end that is not clean the next owner may shut this member out,
-        with all its other partitions.
+        with all its other partitions. That it has to where a commit of ours under a former claim
+        may be stored yet, which is decided before a start position is found.
         """
         self._hear(owned)
         latest = self._parts.clock.monotonic() + COMMIT_TIMEOUT
@@ -54,7 +55,8 @@ class Endings:
         gone = self._is_gone(owned)
         if owned.owes_commit and not gone and not self._parts.overdue(owned):
             return
-        clean = gone or not owned.owes_commit
+        doubtful = owned.committed is None and owned.claim.follows_own_doubt
+        clean = gone or not (owned.owes_commit or doubtful)
         self._drop(owned)
         owned.become(PartitionState.TERMINATED)
         self._parts.coordinator.released(owned.claim, clean=clean)

@@ -66,6 +66,17 @@ class Claim:
             transactional_id=self.transactional_id,
         )
 
+    @property
+    def follows_own_doubt(self) -> bool:
+        """Whether the claim before was of the same stay and did not end cleanly.
+
+        Nobody fences a producer of its own: what it committed then is to be decided first.
+        """
+        former = self.previous
+        if former is None or former.clean_end or former.transactional_id is None:
+            return False
+        return former.transactional_id == self.transactional_id
+
     def fenced(self) -> Claim:
         """Return the claim as it is once all former owners are shut out."""
         return replace(self, unfenced=())

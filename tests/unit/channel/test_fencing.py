@@ -18,8 +18,10 @@ from tests.unit.channel.in_memory import P0, P1, committed, values
 from tests.unit.channel.recorder import PATIENCE, Recorder
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping
 
+    from headrace.kafka.ports import StoredOffset
+    from headrace.records import TopicPartition
     from headrace.testing import InMemoryBroker
 
 PATHS = GroupPaths("group")
@@ -124,6 +126,33 @@ def test_a_claim_that_ends_before_it_fenced_hands_the_duty_down(broker: InMemory
         assert tried_once.wait(PATIENCE)
     assert epoch_node(zookeeper).clean_end
     assert epoch_node(zookeeper).unfenced == ("gone",)
+
+
+def test_a_claim_that_ends_before_own_commits_are_decided_is_no_clean_end(
+    broker: InMemoryBroker,
+) -> None:
+    """The next owner has to shut our producer out: a commit under our former claim is under way."""
+    zookeeper = InMemoryZooKeeper()
+    own = "headrace.group.member.8"
+    former = EpochDocument(7, "member", 8, transactional_id=own, clean_end=False)
+    zookeeper.put(PATHS.epoch(P0), former.encode())
+    channel = in_memory_channel(Recorder(), broker, zookeeper=zookeeper, offsets=TRANSACTIONS)
+    find, tried_once = channel._parts.store.find, Event()
+
+    def undecided(
+        partitions: Collection[TopicPartition], deadline: Deadline
+    ) -> Mapping[TopicPartition, StoredOffset]:
+        if P0 in partitions:
+            tried_once.set()
+            raise OffsetStoreError("a commit is not decided yet")
+        return find(partitions, deadline)
+
+    channel._parts.store.find = undecided  # type: ignore[method-assign]
+    with running(channel):
+        assert tried_once.wait(PATIENCE)
+    found = epoch_node(zookeeper)
+    assert (found.epoch, found.transactional_id) == (8, own)
+    assert not found.clean_end
 
 
 def test_a_superseded_owner_lets_go(
