@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 WAIT = 30.0
 
 #: Room for a record of 1 MB and what is around it, the client's own default being just below.
-_PRODUCER = {"message.max.bytes": 2_000_000, "linger.ms": 0}
+#: Idempotent: otherwise a request that is sent again may come behind the next one.
+_PRODUCER = {"message.max.bytes": 2_000_000, "linger.ms": 0, "enable.idempotence": True}
 
 #: What a broker answers while the group's coordinator is being chosen, or is another one now.
 _COORDINATOR_MOVES = {

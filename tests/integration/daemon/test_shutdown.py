@@ -187,6 +187,8 @@ def test_a_start_that_is_called_off_without_servers(site: Site, cable: Cable) ->
     document["kafka"]["bootstrap_servers"] = f"{LOOPBACK}:{free_port()}"
     daemon = site.daemon(document).start()
     daemon.wait_event("zookeeper_session_started")
+    # before it there is no channel that the stop would have to end
+    eventually(lambda: "starting" in _states(daemon))
     cable.cut()
     daemon.signal(signal.SIGTERM)
     eventually(lambda: "stopping" in _states(daemon))
