@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from headrace.allocator import ARENAS
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -109,10 +111,15 @@ class SparkSettings:
         """Return the environment variables Spark reads, where the surroundings set none.
 
         Without ``PYSPARK_PYTHON`` the workers run the ``python3`` of the path, which lacks
-        pyarrow as a rule; without ``SPARK_LOCAL_IP`` Spark looks the host's name up.
+        pyarrow as a rule; without ``SPARK_LOCAL_IP`` Spark looks the host's name up; with few
+        arenas the JVM's threads leave less free memory in each (Hadoop limits its own likewise).
         """
         python = self.properties.get("spark.pyspark.python", sys.executable)
-        wanted = {"PYSPARK_PYTHON": python, "PYSPARK_PIN_THREAD": "true"}
+        wanted = {
+            "PYSPARK_PYTHON": python,
+            "PYSPARK_PIN_THREAD": "true",
+            "MALLOC_ARENA_MAX": str(ARENAS),
+        }
         if self.is_local:
             wanted["SPARK_LOCAL_IP"] = "127.0.0.1"
         return {name: value for name, value in wanted.items() if name not in os.environ}

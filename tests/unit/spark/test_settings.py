@@ -69,3 +69,11 @@ def test_workers_run_this_python(monkeypatch: pytest.MonkeyPatch) -> None:
     assert SparkSettings().environment()["PYSPARK_PYTHON"] == sys.executable
     monkeypatch.setenv("PYSPARK_PYTHON", "/other/python")
     assert "PYSPARK_PYTHON" not in SparkSettings().environment()
+
+
+def test_threads_of_the_jvm_share_few_arenas(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The JVM's C library has two arenas, unless the environment names a number."""
+    monkeypatch.delenv("MALLOC_ARENA_MAX", raising=False)
+    assert SparkSettings().environment()["MALLOC_ARENA_MAX"] == "2"
+    monkeypatch.setenv("MALLOC_ARENA_MAX", "8")
+    assert "MALLOC_ARENA_MAX" not in SparkSettings().environment()
