@@ -124,7 +124,10 @@ class SparkRuntime:
 
     def new_session(self) -> SparkSession:
         """Return a session with SQL settings and temporary views of its own."""
-        session = self.session.newSession()
+        return self._derived(self.session)
+
+    def _derived(self, root: SparkSession) -> SparkSession:
+        session = root.newSession()
         if "spark.sql.shuffle.partitions" not in self.settings.effective():
             session.conf.set("spark.sql.shuffle.partitions", str(self._cores))
         return session
@@ -296,7 +299,9 @@ class SparkRuntime:
         context = SparkContext(conf=jvm.conf, gateway=jvm.gateway)
         session = SparkSession(context)
         self._cores = context.defaultParallelism
-        self._warm_up(session)
+        self._warm_up(self._derived(session))
+        # a cluster's executors come while the first jobs wait for them
+        self._cores = context.defaultParallelism
         self._session = session
 
     def _warm_up(self, session: SparkSession) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -41,6 +44,24 @@ def hold(frames):
 def places(df, batch):
     rows = df.selectExpr("partition", "offset", "cast(value as string) as value")
     return rows.mapInArrow(hold, rows.schema)
+"""
+
+#: In a process of its own, which may have a Spark context.
+_WIDTH = """
+import json
+import sys
+
+from headrace.clock import Deadline
+from headrace.spark.runtime import SparkRuntime, SparkSettings
+
+master, properties = json.loads(sys.argv[1])
+runtime = SparkRuntime(SparkSettings(master, properties, warm_up=1))
+try:
+    runtime.start()
+    tasks = runtime.new_session().conf.get("spark.sql.shuffle.partitions")
+    print(json.dumps([runtime.cores, tasks]))
+finally:
+    runtime.stop(Deadline.after(30))
 """
 
 
@@ -105,3 +126,19 @@ def test_a_worker_may_die_over_its_tasks(site: Site, cluster: Cluster, tmp_path:
     rows = DeltaTable(tmp_path / "table").to_pyarrow_table().to_pylist()
     places = sorted((row["partition"], row["offset"]) for row in rows)
     assert places == [(number, n) for number in NUMBERS for n in range(600)]
+
+
+def test_a_session_is_as_wide_as_the_cluster(tmp_path: Path) -> None:
+    """Micro-batches and shuffles have a task for each core, though the executors come late.
+
+    Three cores: without executors Spark says two.
+    """
+    cluster = Cluster(tmp_path, workers=3)
+    unawaited = {name: of for name, of in cluster.properties.items() if "scheduler" not in name}
+    argument = json.dumps([cluster.master, unawaited])
+    command = [sys.executable, "-c", _WIDTH, argument]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    finally:
+        cluster.close()
+    assert done.stdout.splitlines()[-1:] == ['[3, "3"]'], done.stderr
