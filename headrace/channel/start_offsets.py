@@ -22,6 +22,9 @@ class StartOffsets:
     So what is read for one partition is read for all others that were claimed meanwhile: a
     request for each would cost more than all else in a large rebalance. It is kept for the very
     claim it was read for: after ZooKeeper lost its data, a later one may have the same epochs.
+
+    A partition that failed is read by itself from then on, and holds up nobody: one that cannot be
+    read, because a transaction has its offset in doubt, fails all that are asked for with it.
     """
 
     def __init__(
@@ -41,6 +44,8 @@ class StartOffsets:
             OffsetStoreError: no answer, or a former owner may still commit.
         """
         owned.claim = self._fences.put_up(owned.claim, deadline)
+        if owned.attempts > 1:
+            return self._store.find([owned.partition], deadline).get(owned.partition)
         with self._lock:
             if owned not in self._found:
                 self._read(owned, deadline)
@@ -56,6 +61,7 @@ class StartOffsets:
         """Whether its offset will be asked for, and nobody of before can move it any more."""
         return (
             owned not in self._answered
+            and owned.attempts <= 1
             and owned.is_unresolved()
             and self._fences.are_up(owned.claim)
         )

@@ -74,6 +74,19 @@ def test_what_has_begun_is_not_asked_for(bench: Bench, own: Callable[..., OwnedP
     assert bench.asked == [[2]]
 
 
+def test_one_that_failed_is_read_by_itself(
+    bench: Bench, own: Callable[..., OwnedPartition]
+) -> None:
+    """What keeps its offset from being read keeps nobody else waiting."""
+    bench.held = [own(number) for number in range(3)]
+    bench.held[0].attempts = 2
+    bench.commit(0, 7)
+    assert bench.read(bench.held[1]) is None
+    assert bench.read(bench.held[0]) == StoredOffset(7, 1)
+    assert bench.read(bench.held[2]) is None
+    assert bench.asked == [[1, 2], [0]]
+
+
 def test_a_second_question_is_asked_anew(bench: Bench, own: Callable[..., OwnedPartition]) -> None:
     """Whoever reads again, after an error or a raised epoch, sees what is stored now."""
     owned = own(0)
