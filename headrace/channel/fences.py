@@ -41,7 +41,7 @@ class Fences:
             done = self._shut_out_under(claim.lease)
             wanted = [i for i in claim.unfenced if i not in done]
             if wanted:
-                self._store.fence(wanted, deadline)
+                self._store.fence(wanted, claim.partition, deadline)
                 self._done = claim.lease, done.union(wanted)
         return claim.fenced()
 

@@ -78,10 +78,16 @@ class MovedOffsets:
                 self._left.difference_update(self._drop(moved))
         return failures
 
-    def fence(self, transactional_ids: Collection[str], deadline: Deadline) -> None:
+    def fence(
+        self, transactional_ids: Collection[str], partition: TopicPartition, deadline: Deadline
+    ) -> None:
         """Shut out former owners in both stores."""
-        self._store.fence(transactional_ids, deadline)
-        self._former.fence(transactional_ids, deadline)
+        self._store.fence(transactional_ids, partition, deadline)
+        self._former.fence(transactional_ids, partition, deadline)
+
+    def answers(self, partition: TopicPartition, deadline: Deadline) -> bool:
+        """Whether both stores answer."""
+        return all(store.answers(partition, deadline) for store in (self._store, self._former))
 
     def serve(self) -> None:
         """Let both clients run their callbacks."""

@@ -13,6 +13,7 @@ from headrace.config import (
 )
 from headrace.coordinators.offset_nodes import ZooKeeperOffsetStore
 from headrace.kafka import KafkaOffsetStore, TransactionalOffsetStore
+from headrace.kafka.results import sink_group
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -36,7 +37,8 @@ def open_offset_store(
         case KafkaOffsetsConfig(fencing="transactions"):
             kafka: OffsetStore = TransactionalOffsetStore(client_properties, channel.group)
         case _:
-            kafka = KafkaOffsetStore(client_properties, channel.group)
+            produced_in = sink_group(channel.group) if sink_is_fenced(channel) else None
+            kafka = KafkaOffsetStore(client_properties, channel.group, produced_in=produced_in)
     return arranged(channel, kafka, nodes)
 
 

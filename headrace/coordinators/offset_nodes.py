@@ -183,8 +183,14 @@ class ZooKeeperOffsetStore:
         self._existing.difference_update(gone)
         return gone
 
-    def fence(self, transactional_ids: Collection[str], deadline: Deadline) -> None:
+    def fence(
+        self, transactional_ids: Collection[str], partition: TopicPartition, deadline: Deadline
+    ) -> None:
         """Do nothing: the epoch nodes refuse whoever claimed before."""
+
+    def answers(self, partition: TopicPartition, deadline: Deadline) -> bool:  # noqa: ARG002 - nothing is ever in doubt here
+        """Return True: there are no transactions to pass over."""
+        return True
 
     def serve(self) -> None:
         """Do nothing: the session has its own threads."""

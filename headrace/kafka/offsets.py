@@ -11,9 +11,9 @@ from confluent_kafka import TopicPartition as ClientPartition
 
 from headrace.kafka import properties
 from headrace.kafka.clients import open_consumer
-from headrace.kafka.fencing import fence_producers
+from headrace.kafka.fencing import Place, fence_producers
 from headrace.kafka.offset_metadata import entry, stored_in
-from headrace.kafka.ports import Failure, OffsetStoreError
+from headrace.kafka.ports import Failure, OffsetStoreError, OffsetTimeoutError
 from headrace.records import TopicPartition
 
 if TYPE_CHECKING:
@@ -39,12 +39,19 @@ class KafkaOffsetStore:
     known by the epoch in its metadata, and is mended by the owner; see ``channel.offset_guard``.
 
     ``quiet``: the client has nothing to say between two requests, so that it need not be served.
+    ``produced_in``: the group that owners' producers store offsets in, where it is another one.
     """
 
     def __init__(
-        self, client_properties: Mapping[str, Any], group: str, *, quiet: bool = False
+        self,
+        client_properties: Mapping[str, Any],
+        group: str,
+        *,
+        quiet: bool = False,
+        produced_in: str | None = None,
     ) -> None:
         self._group = group
+        self._produced_in = produced_in or group
         self._properties = dict(client_properties)
         self._answers: list[tuple[object, list[ClientPartition]]] = []
         self._unanswered = 0
@@ -74,22 +81,25 @@ class KafkaOffsetStore:
         try:
             found = self._consumer.committed(wanted, timeout=max(0.001, deadline.remaining))
         except KafkaException as error:
-            raise self._unreadable(partitions, error.args[0].str()) from error
+            raise self._unreadable(partitions, error.args[0]) from error
         offsets = {}
         for each in found:
             partition = TopicPartition(each.topic, each.partition)
             if each.error is not None:
-                raise self._unreadable([partition], each.error.str())
+                raise self._unreadable([partition], each.error)
             stored = stored_in(each)
             if stored is not None:
                 offsets[partition] = stored
         return offsets
 
-    def _unreadable(self, partitions: Collection[TopicPartition], reason: str) -> OffsetStoreError:
+    def _unreadable(
+        self, partitions: Collection[TopicPartition], error: KafkaError
+    ) -> OffsetStoreError:
         first = next(iter(partitions), None)
         more = f" and {len(partitions) - 1} more" if len(partitions) > 1 else ""
-        return OffsetStoreError(
-            f"group {self._group}: the offset of {first}{more} cannot be read: {reason}"
+        late = error.code() == KafkaError._TIMED_OUT  # noqa: SLF001 - the client's public name for it
+        return (OffsetTimeoutError if late else OffsetStoreError)(
+            f"group {self._group}: the offset of {first}{more} cannot be read: {error.str()}"
         )
 
     def commit(
@@ -122,9 +132,30 @@ class KafkaOffsetStore:
         """
         return self._consumer.consumer_group_metadata()
 
-    def fence(self, transactional_ids: Collection[str], deadline: Deadline) -> None:
+    def fence(
+        self, transactional_ids: Collection[str], partition: TopicPartition, deadline: Deadline
+    ) -> None:
         """Shut out the producers of members that committed through transactions."""
-        fence_producers(self._properties, transactional_ids, deadline)
+        place = Place(self._produced_in, partition)
+        fence_producers(self._properties, transactional_ids, deadline, place)
+
+    def answers(self, partition: TopicPartition, deadline: Deadline) -> bool:
+        """Read past transactions, in the group that producers store offsets in as well."""
+        groups = sorted({self._group, self._produced_in})
+        return all(self._tells(group, partition, deadline) for group in groups)
+
+    def _tells(self, group: str, partition: TopicPartition, deadline: Deadline) -> bool:
+        settings = properties.consumer(properties.silent(self._properties), group)
+        consumer = open_consumer({**settings, "isolation.level": "read_uncommitted"})
+        try:
+            wanted = [ClientPartition(partition.topic, partition.partition)]
+            (found,) = consumer.committed(wanted, timeout=max(0.001, deadline.remaining))
+        except KafkaException:
+            return False
+        else:
+            return found.error is None
+        finally:
+            consumer.close()
 
     def serve(self) -> None:
         """Run what callbacks have come."""

@@ -39,6 +39,10 @@ class OffsetStoreError(HeadraceError):
     """Offsets could not be read: no answer in time, or an error of the coordinator."""
 
 
+class OffsetTimeoutError(OffsetStoreError):
+    """Offsets could not be read in time: no broker answers, or a transaction has them in doubt."""
+
+
 class RecordSource(Protocol):
     """One consumer that only assigns. Used by one thread, its fetcher, which also closes it."""
 
@@ -185,13 +189,23 @@ class OffsetStore(Protocol):
         """
         ...
 
-    def fence(self, transactional_ids: Collection[str], deadline: Deadline) -> None:
+    def fence(
+        self, transactional_ids: Collection[str], partition: TopicPartition, deadline: Deadline
+    ) -> None:
         """Shut out the producers of former owners, so that nothing they sent counts any more.
 
-        Any thread; blocks. What they had committed before can be read when this returns.
+        Any thread; blocks. What they had committed before can be read when this returns, of all
+        partitions; ``partition`` is one that they had.
 
         Raises:
-            OffsetStoreError: one of them may still commit.
+            OffsetStoreError: one of them may still commit, or have left an offset in doubt.
+        """
+        ...
+
+    def answers(self, partition: TopicPartition, deadline: Deadline) -> bool:
+        """Whether the offset can be read if transactions that have it in doubt are passed over.
+
+        Any thread; blocks. After an ``OffsetTimeoutError`` this tells the two reasons apart.
         """
         ...
 

@@ -135,12 +135,18 @@ class TransactionalOffsetStore:
             self._ended.append(self._member.transactional_id)
             self._member = None
 
-    def fence(self, transactional_ids: Collection[str], deadline: Deadline) -> None:
+    def fence(
+        self, transactional_ids: Collection[str], partition: TopicPartition, deadline: Deadline
+    ) -> None:
         """Shut out the producers of former owners."""
-        self._plain.fence(transactional_ids, deadline)
+        self._plain.fence(transactional_ids, partition, deadline)
         member = self._member
         if member is not None and member.transactional_id in transactional_ids:
             self._shut_out = member.transactional_id
+
+    def answers(self, partition: TopicPartition, deadline: Deadline) -> bool:
+        """Read past transactions."""
+        return self._plain.answers(partition, deadline)
 
     def serve(self) -> None:
         """Run what callbacks have come."""

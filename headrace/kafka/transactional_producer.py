@@ -7,6 +7,7 @@ from functools import partial
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
+import structlog
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from headrace.clock import Deadline
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from confluent_kafka import TopicPartition as ClientPartition
 
     from headrace.clock import Clock
+
+log = structlog.get_logger(__name__)
 
 #: Milliseconds after which the brokers abort a transaction whose producer is silent. Offsets in an
 #: open transaction cannot be read; a new owner does not wait for this, it fences the producer.
@@ -119,6 +122,17 @@ class TransactionalProducer:
             return None
         return self._finish(partial(self._settle, deadline), deadline)
 
+    def abort(
+        self, entries: list[ClientPartition], group: object, deadline: Deadline
+    ) -> Failure | None:
+        """Abort a transaction that has offsets, which ends all that this id left in the group.
+
+        None: it is aborted. Where the brokers refused the offsets for good, that is logged.
+        """
+        if self.busy_for(deadline.clock) > 0:
+            return Failure(_BUSY)
+        return self._finish(partial(self._retract, entries, group, deadline), deadline)
+
     def _finish(self, work: Callable[[], None], deadline: Deadline) -> Failure | None:
         call = self._begin(work, deadline.clock)
         call.join(deadline.remaining)
@@ -179,6 +193,23 @@ class TransactionalProducer:
         self._producer.commit_transaction(_left(deadline))
         self._phase = _Phase.READY
         self.undecided = frozenset()
+
+    def _retract(self, entries: list[ClientPartition], group: object, deadline: Deadline) -> None:
+        self._settle(deadline)
+        self._producer.begin_transaction()
+        self._phase = _Phase.OPEN
+        try:
+            # the other half is for the abort: the client tries as long as it is let
+            self._producer.send_offsets_to_transaction(entries, group, _left(deadline) / 2)
+        except KafkaException as error:
+            if not error.args[0].txn_requires_abort():
+                raise
+            log.warning(
+                "group_not_cleared",
+                transactional_id=self.transactional_id,
+                error=error.args[0].str(),
+            )
+        self._settle(deadline)
 
     def _settle(self, deadline: Deadline) -> None:
         match self._phase:

@@ -170,7 +170,7 @@ class Hold:
         """
         ids = {unfenced for claim in self._claims.values() for unfenced in claim.unfenced}
         if ids:
-            store.fence(ids, deadline)
+            store.fence(ids, next(iter(self._claims)), deadline)
             self._claims = {p: claim.fenced() for p, claim in self._claims.items()}
 
     def commit(self, partition: TopicPartition, offset: int, topic_id: str | None) -> Commit:

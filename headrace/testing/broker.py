@@ -316,12 +316,21 @@ class InMemoryOffsets:
             self._broker._changed.notify_all()  # noqa: SLF001 - as above
         return dict.fromkeys(gone, Failure("unknown topic or partition", topic_missing=True))
 
-    def fence(self, transactional_ids: Collection[str], deadline: Deadline) -> None:
+    def fence(
+        self,
+        transactional_ids: Collection[str],
+        partition: TopicPartition,  # noqa: ARG002 - none is in doubt here
+        deadline: Deadline,
+    ) -> None:
         """Refuse what comes through these producers from now on."""
         if self._broker.down or deadline.expired:
             raise OffsetStoreError("producers cannot be fenced: broker is down")
         with self._broker._changed:  # noqa: SLF001 - one double in two classes
             self._broker._shut_out.update(transactional_ids)  # noqa: SLF001 - as above
+
+    def answers(self, partition: TopicPartition, deadline: Deadline) -> bool:  # noqa: ARG002 - all or none
+        """Whether the broker is not down."""
+        return not (self._broker.down or deadline.expired)
 
     def serve(self) -> None:
         """Do nothing: there are no callbacks."""

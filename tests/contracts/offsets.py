@@ -84,7 +84,7 @@ class Member:
                 self._world.hand.delete(path)
             claim = self.registry.claim([partition], lease())[partition]
             assert isinstance(claim, Claim), claim
-            self.store.fence(claim.unfenced, Deadline.after(WAIT))
+            self.store.fence(claim.unfenced, partition, Deadline.after(WAIT))
             self.claims[partition] = claim.fenced()
 
     def commit(self, offsets: Mapping[int, int], wait: float = WAIT) -> dict[int, Failure]:
@@ -240,6 +240,13 @@ class OffsetStoreContract:
         a.take(1)
         assert a.commit({1: 11}) == {}, "a new stay commits again"
         assert b.stored(1) == StoredOffset(11, 2)
+
+    def test_it_answers_whatever_is_in_doubt(self, world: World, a: Member) -> None:
+        """A partition's offset can be asked for past transactions, be there one or not."""
+        a.take(0)
+        assert a.commit({0: 7}) == {}
+        for number in range(2):
+            assert a.store.answers(world.partition(number), Deadline.after(WAIT))
 
     def test_without_time_nothing_is_promised(self, a: Member) -> None:
         """A commit without time left has a reason for each partition, and may be repeated."""

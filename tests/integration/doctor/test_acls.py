@@ -12,21 +12,22 @@ from headrace.clock import Deadline
 from headrace.config import Config
 from headrace.controller import KafkaController
 from headrace.doctor import kafka
-from headrace.doctor.acls import needed_acls
+from headrace.doctor.acls import Acl, needed_acls
 from headrace.doctor.finding import Level
 from headrace.doctor.kafka import check_kafka
+from headrace.kafka.fencing import Place, fence_producers
 from headrace.local.kafka import KafkaBroker
 from headrace.local.ports import LOOPBACK, free_port
 from headrace.local.waiting import wait_for
 from headrace.processors import BatchProcessor, BatchResponse
 from headrace.records import TopicPartition
 from tests.brokers import Broker
+from tests.integration.seen import recorded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from headrace.doctor.acls import Acl
     from headrace.records import Batch
 
 WAIT = 30.0
@@ -171,3 +172,27 @@ def test_the_least_permissions_suffice_and_none_can_be_spared(
     for spared in acls:
         guarded.allow([acl for acl in acls if acl is not spared])
         assert wait_for(lambda: bool(_warned(settings)), Deadline.after(WAIT)), spared
+
+
+def test_without_the_right_to_read_the_group_a_producer_is_shut_out_all_the_same(
+    guarded: Guarded,
+) -> None:
+    """What it may have left in doubt in the group is not cleared, and that is said."""
+    topic = guarded.operator.create_topic(1)
+    guarded.allow(
+        [Acl("topic", topic, ("Read",)), Acl("transactional-id", "tx", ("Write",), prefixed=True)]
+    )
+    properties = {
+        "bootstrap.servers": guarded.users,
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "PLAIN",
+        "sasl.username": "headrace",
+        "sasl.password": "secret",
+        "log_level": 0,
+    }
+    fence_producers(properties, ["tx.1"], Deadline.after(WAIT))
+    place = Place("some group", TopicPartition(topic, 0))
+    with recorded() as log:
+        fence_producers(properties, ["tx.1"], Deadline.after(WAIT), place)
+    log.expect("group_not_cleared", transactional_id="tx.1")
+    log.expect("producer_fenced", transactional_id="tx.1")

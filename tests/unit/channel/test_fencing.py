@@ -45,7 +45,7 @@ def test_a_member_whose_producer_is_shut_out_joins_anew(broker: InMemoryBroker) 
         assert committed(broker, P1, 0)
         before = epoch_node(zookeeper)
         assert before.transactional_id == f"headrace.group.member.{before.member_epoch}"
-        broker.store("group").fence([before.transactional_id], Deadline.after(PATIENCE))
+        broker.store("group").fence([before.transactional_id], P0, Deadline.after(PATIENCE))
         broker.produce(P0, *values(5))
         assert committed(broker, P0, 10)
         recorder.wait(lambda: recorder.names(1).count("assigned") == 2)
@@ -95,12 +95,12 @@ def test_a_partition_waits_until_its_former_owner_is_shut_out(broker: InMemoryBr
     fence = channel._parts.store.fence
     asked: list[list[str]] = []
 
-    def refuse(ids: list[str], deadline: Deadline) -> None:
+    def refuse(ids: list[str], partition: TopicPartition, deadline: Deadline) -> None:
         asked.append(ids)
         if len(asked) < 3:
             raise OffsetStoreError("not just now")
         assert recorder.names() == []
-        fence(ids, deadline)
+        fence(ids, partition, deadline)
 
     channel._parts.store.fence = refuse  # type: ignore[method-assign,assignment]
     with running(channel):
@@ -116,7 +116,7 @@ def test_a_claim_that_ends_before_it_fenced_hands_the_duty_down(broker: InMemory
     channel = in_memory_channel(recorder, broker, zookeeper=zookeeper)
     tried_once = Event()
 
-    def refuse(_ids: list[str], _: Deadline) -> None:
+    def refuse(*_: object) -> None:
         tried_once.set()
         raise OffsetStoreError("never")
 
@@ -181,7 +181,7 @@ def test_each_producer_is_shut_out_once(
     store = broker.store("group")
     asked: list[str] = []
 
-    def note(ids: Collection[str], _: Deadline) -> None:
+    def note(ids: Collection[str], *_: object) -> None:
         asked.extend(ids)
 
     monkeypatch.setattr(store, "fence", note)
@@ -200,7 +200,7 @@ def test_a_producer_is_shut_out_anew_under_another_lease(
     store = broker.store("group")
     asked: list[str] = []
 
-    def note(ids: Collection[str], _: Deadline) -> None:
+    def note(ids: Collection[str], *_: object) -> None:
         asked.extend(ids)
 
     monkeypatch.setattr(store, "fence", note)

@@ -228,7 +228,7 @@ def test_what_a_producer_left_that_is_shut_out_need_not_be_waited_for(
     monkeypatch.setattr(store._plain, "fence", lambda *_: None)
     stage.script["commit"] = deque([TIMED_OUT])
     assert commit() is not None
-    store.fence(["tx.1"], Deadline.after(WAIT))
+    store.fence(["tx.1"], P0, Deadline.after(WAIT))
     assert store.find([P0], Deadline.after(WAIT)) == {P0: stored}
 
 

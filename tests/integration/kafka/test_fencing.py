@@ -1,0 +1,185 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from contextlib import closing
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+import pytest
+from confluent_kafka import Consumer, KafkaException, Producer
+from confluent_kafka import TopicPartition as ClientPartition
+
+from headrace.clock import Deadline
+from headrace.kafka import KafkaOffsetStore
+from headrace.kafka.fencing import Place, fence_producers
+from headrace.kafka.ports import OffsetStoreError, OffsetTimeoutError
+from headrace.kafka.results import sink_group
+from headrace.records import TopicPartition
+from tests.brokers import Broker
+from tests.doubts import leave_in_doubt
+from tests.kafka_sinks import KafkaPlace
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+WAIT = 30.0
+
+#: Seconds in which a broker on loopback has read an offset many times.
+_SOON = 2.0
+
+#: Leaves a transaction open, says so, and waits to be killed.
+_OPEN = """
+import sys, threading
+from confluent_kafka import Consumer, Producer, TopicPartition
+servers, transactional_id, group, topic = sys.argv[1:]
+metadata = Consumer({"bootstrap.servers": servers, "group.id": group}).consumer_group_metadata()
+producer = Producer({"bootstrap.servers": servers, "transactional.id": transactional_id})
+producer.init_transactions(30)
+producer.begin_transaction()
+producer.send_offsets_to_transaction([TopicPartition(topic, 0, 9)], metadata, 30)
+print("open", flush=True)
+threading.Event().wait()
+"""
+
+
+@pytest.fixture(scope="module")
+def broker(bootstrap_servers: str) -> Broker:
+    """One producer and one admin client for all tests."""
+    return Broker(bootstrap_servers)
+
+
+class Group:
+    """A group whose offset of partition 0 is 5; a topic of its own has two partitions."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self.name = f"group.{uuid4().hex[:12]}"
+        self.topic = broker.create_topic(2)
+        self.partition = TopicPartition(self.topic, 0)
+        self.properties = {"bootstrap.servers": broker.address, "log_level": 0}
+        self.id = f"headrace.{self.name}.m.1"
+        self.store = KafkaOffsetStore(self.properties, self.name)
+        broker.commit(self.name, self.partition, 5)
+
+    def offset(self, number: int = 0, wait: float = _SOON) -> int | None:
+        """Return the group's offset."""
+        found = self.store.read(TopicPartition(self.topic, number), Deadline.after(wait))
+        return None if found is None else found.offset
+
+    def producer(self, transactional_id: str, offset: int, number: int = 0) -> Producer:
+        """Return a producer with an open transaction that has one offset."""
+        producer = Producer({**self.properties, "transactional.id": transactional_id})
+        producer.init_transactions(WAIT)
+        self.send(producer, offset, number)
+        return producer
+
+    def send(self, producer: Producer, offset: int, number: int = 0) -> None:
+        """Open a transaction that has one offset."""
+        with Consumer({"group.id": self.name, "log_level": 0}) as consumer:
+            metadata = consumer.consumer_group_metadata()
+        entries = [ClientPartition(self.topic, number, offset)]
+        producer.begin_transaction()
+        producer.send_offsets_to_transaction(entries, metadata, WAIT)
+
+    def fence(self, number: int = 0) -> None:
+        """Shut the id's producer out."""
+        place = Place(self.name, TopicPartition(self.topic, number))
+        fence_producers(self.properties, [self.id], Deadline.after(WAIT), place)
+
+
+@pytest.fixture
+def group(broker: Broker) -> Iterator[Group]:
+    """A group of a test's own."""
+    group = Group(broker)
+    yield group
+    group.store.close()
+
+
+def test_what_a_broker_left_in_doubt_is_cleared(group: Group) -> None:
+    """Beginning anew is not enough; with an aborted transaction the offset from before is read."""
+    leave_in_doubt(group.broker.address, group.id, group.name, group.partition, 9)
+    fence_producers(group.properties, [group.id], Deadline.after(WAIT))
+    with pytest.raises(OffsetTimeoutError):
+        group.offset()
+    assert group.store.answers(group.partition, Deadline.after(WAIT))
+    group.fence(number=1)
+    assert group.offset() == 5
+    assert group.offset(1) is None
+
+
+def test_a_commit_of_the_same_producer_ends_the_doubt_as_well(group: Group) -> None:
+    """One that goes on needs nobody: what the brokers had decided is then as it was decided."""
+    leave_in_doubt(group.broker.address, group.id, group.name, group.partition, 9)
+    group.producer(group.id, 3, number=1).commit_transaction(WAIT)
+    assert [group.offset(number) for number in (0, 1)] == [9, 3]
+
+
+def test_what_a_sink_s_transaction_left_in_doubt_is_cleared(broker: Broker) -> None:
+    """The store of a channel with a Kafka sink clears the group of the sink."""
+    with closing(KafkaPlace(broker)) as place, closing(place.results()) as results:
+        assert results.commit([place.share(0, 0, 10, "tx.1")]) == []
+        partition, group = TopicPartition(place.source, 0), sink_group(place.group)
+        leave_in_doubt(broker.address, "tx.1", group, partition, 20)
+        with pytest.raises(OffsetTimeoutError):
+            results.stored(place.identity(0))
+        store = KafkaOffsetStore(place.properties, place.group, produced_in=group)
+        with closing(store):
+            store.fence(["tx.1"], partition, Deadline.after(WAIT))
+        assert results.stored(place.identity(0)) == 10
+
+
+def test_what_a_killed_process_left_open_is_undone(group: Group) -> None:
+    """Its offset is never read, that from before is, and at once."""
+    about = [group.broker.address, group.id, group.name, group.topic]
+    with subprocess.Popen(
+        [sys.executable, "-c", _OPEN, *about], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "open\n"
+        process.kill()
+    with pytest.raises(OffsetTimeoutError):
+        group.offset()
+    group.fence()
+    assert group.offset() == 5
+
+
+def test_what_is_committed_stays(group: Group) -> None:
+    """The aborted transaction takes nothing back of what the same id stored before."""
+    producer = group.producer(group.id, 7)
+    producer.commit_transaction(WAIT)
+    for _ in range(2):
+        group.fence()
+        assert group.offset() == 7
+    with pytest.raises(KafkaException, match="fenced"):
+        group.send(producer, 8)
+    assert group.offset() == 7
+
+
+def test_others_transactions_go_on(group: Group) -> None:
+    """One of another id, open in the same group meanwhile, is neither ended nor lost."""
+    other = group.producer("other", 3, number=1)
+    group.fence()
+    assert group.offset() == 5
+    with pytest.raises(OffsetTimeoutError):
+        group.offset(1)
+    other.commit_transaction(WAIT)
+    assert group.offset(1) == 3
+
+
+def test_a_topic_that_is_gone_stands_in_nobody_s_way(group: Group) -> None:
+    """The brokers take no offset of it, and clear the group all the same."""
+    leave_in_doubt(group.broker.address, group.id, group.name, group.partition, 9)
+    place = Place(group.name, TopicPartition("no-such-topic", 0))
+    fence_producers(group.properties, [group.id], Deadline.after(4.0), place)
+    assert group.offset() == 5
+
+
+def test_without_brokers_nobody_is_shut_out(group: Group) -> None:
+    """The error names the producer and says that its partitions wait."""
+    nowhere = {"bootstrap.servers": "127.0.0.1:1", "log_level": 0}
+    place = Place(group.name, group.partition)
+    with pytest.raises(OffsetStoreError, match=rf"'{group.id}' cannot be fenced.*wait"):
+        fence_producers(nowhere, [group.id], Deadline.after(1.0), place)
+    with closing(KafkaOffsetStore(nowhere, group.name, quiet=True)) as store:
+        assert not store.answers(group.partition, Deadline.after(0.5))
