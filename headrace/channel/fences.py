@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from threading import Lock
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,7 @@ class Fences:
         self._store = store
         self._lock = Lock()
         self._done: tuple[Lease | None, frozenset[str]] = None, frozenset()
+        self._doubted: tuple[Lease | None, frozenset[str]] = None, frozenset()
 
     def are_up(self, claim: Claim) -> bool:
         """Whether nobody of before may commit any more. Does not block."""
@@ -45,6 +47,24 @@ class Fences:
                 self._done = claim.lease, done.union(wanted)
         return claim.fenced()
 
+    def doubt(self, claim: Claim) -> Claim:
+        """Return the claim with all producers of before to be shut out, once for each lease.
+
+        To be used where the brokers have an offset in doubt for longer than any transaction lasts:
+        shutting out ends that as well. Does not block for long.
+        """
+        with self._lock:
+            doubted = _under(claim.lease, self._doubted)
+            fresh = [i for i in claim.former_producers if i not in doubted]
+            self._doubted = claim.lease, doubted.union(fresh)
+            self._done = claim.lease, self._shut_out_under(claim.lease).difference(fresh)
+        return replace(claim, unfenced=tuple(dict.fromkeys([*claim.unfenced, *fresh])))
+
     def _shut_out_under(self, lease: Lease) -> frozenset[str]:
-        remembered, done = self._done
-        return done if remembered is lease else frozenset()
+        return _under(lease, self._done)
+
+
+def _under(lease: Lease, known: tuple[Lease | None, frozenset[str]]) -> frozenset[str]:
+    """Return what is known under one lease; nothing, where it is known under another."""
+    remembered, ids = known
+    return ids if remembered is lease else frozenset()

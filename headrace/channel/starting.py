@@ -13,6 +13,7 @@ from headrace.channel.start_offsets import StartOffsets
 from headrace.channel.states import PartitionState
 from headrace.clock import Deadline
 from headrace.errors import HeadraceError
+from headrace.kafka.ports import OffsetTimeoutError
 
 if TYPE_CHECKING:
     from headrace.channel.partition import OwnedPartition
@@ -24,13 +25,21 @@ log = structlog.get_logger(__name__)
 #: Seconds to wait for the group's offset or the watermarks of one partition.
 READ_TIMEOUT = 5.0
 
+#: Attempts after which a time-out may be due to a transaction that nobody ends: with their waits
+#: they take longer than a transaction that goes on (``TRANSACTION_TIMEOUT_MS``).
+DOUBT_EVERY = 4
+
+#: Seconds in which brokers that answer say so.
+_ANSWER_TIMEOUT = 2.0
+
 
 class Starting:
     """What a worker does with a partition in STARTING. Called by the thread that holds it."""
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
-        self._offsets = StartOffsets(parts.store, Fences(parts.store), parts.held)
+        self._fences = Fences(parts.store)
+        self._offsets = StartOffsets(parts.store, self._fences, parts.held)
 
     def turn(self, owned: OwnedPartition) -> None:
         """Take the next step towards the first delivery; an error is tried again with back-off."""
@@ -52,6 +61,22 @@ class Starting:
                 error=f"{type(error).__name__}: {error}",
                 retry_in=round(wait, 1),
             )
+            if isinstance(error, OffsetTimeoutError) and owned.attempts % DOUBT_EVERY == 0:
+                self._doubt(owned)
+
+    def _doubt(self, owned: OwnedPartition) -> None:
+        """Have the producers of before shut out once more, if only a transaction is in the way."""
+        parts = self._parts
+        if not parts.store.answers(owned.partition, Deadline.after(_ANSWER_TIMEOUT, parts.clock)):
+            return
+        owned.claim = self._fences.doubt(owned.claim)
+        log.warning(
+            "start_offset_in_doubt",
+            channel=parts.name,
+            topic=owned.partition.topic,
+            partition=owned.partition.partition,
+            transactional_ids=list(owned.claim.unfenced),
+        )
 
     def _resolve(self, owned: OwnedPartition) -> None:
         parts = self._parts

@@ -77,6 +77,18 @@ class Claim:
             return False
         return former.transactional_id == self.transactional_id
 
+    @property
+    def former_producers(self) -> tuple[str, ...]:
+        """The producers that stored this partition's offsets before, as far as is known.
+
+        Also those that ended cleanly or are shut out, and our own after a claim of the same stay.
+        """
+        former = self.previous
+        if former is None:
+            return ()
+        named = dict.fromkeys([*former.unfenced, former.transactional_id])
+        return tuple(each for each in named if each is not None)
+
     def fenced(self) -> Claim:
         """Return the claim as it is once all former owners are shut out."""
         return replace(self, unfenced=())

@@ -14,6 +14,7 @@ from headrace.kafka.fencing import fence_producers
 from headrace.kafka.ports import StoredOffset
 from headrace.zookeeper.session import ZooKeeperSession
 from headrace.zookeeper.settings import ZooKeeperSettings
+from tests.doubts import leave_in_doubt
 from tests.integration.channel.rig import WAIT, Notes, eventually
 
 if TYPE_CHECKING:
@@ -103,6 +104,29 @@ def test_a_killed_member_s_producer_is_shut_out(group: Group, session: Session) 
         assert present.unfenced == (former.transactional_id,)
     assert EpochDocument.decode(path, session.get(path).data).unfenced == ()
     assert notes.records[group.partition()] == list(range(20, 40))
+
+
+def test_an_offset_that_stays_in_doubt_is_cleared(
+    group: Group, session: Session, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though its former owner ended cleanly: the next one goes on from the offset before."""
+    monkeypatch.setattr("headrace.channel.starting.READ_TIMEOUT", 2.0)
+    path = GroupPaths(group.name).epoch(group.partition())
+    with group.running(Notes(), offsets=TRANSACTIONS):
+        group.produce(20)
+        eventually(lambda: group.stored() == [StoredOffset(20, 1)])
+    former = EpochDocument.decode(path, session.get(path).data)
+    assert former.clean_end
+    assert former.transactional_id is not None
+    leave_in_doubt(group.broker.address, former.transactional_id, group.name, group.partition(), 7)
+    notes = Notes()
+    with group.running(notes, "b", offsets=TRANSACTIONS):
+        group.produce(20, start=20)
+        log.expect("start_offset_in_doubt", transactional_ids=[former.transactional_id])
+        notes.wait_values(20)
+        eventually(lambda: group.stored() == [StoredOffset(40, 2)])
+    assert notes.records[group.partition()] == list(range(20, 40))
+    assert EpochDocument.decode(path, session.get(path).data).unfenced == ()
 
 
 def test_a_group_moves_to_zookeeper_and_back(group: Group, session: Session) -> None:
