@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from benchmarks.chaos import delta
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
 
@@ -33,9 +33,11 @@ class Stored:
 class Conservation:
     """What became of the acknowledged records in one sink.
 
-    ``lost`` are missing; ``duplicated`` counts occurrences beyond the first; ``disordered`` counts
-    records stored behind one with a higher offset, duplicates left out. Of ``claims`` partitions,
-    ``moved`` were written by more than one member; ``moves`` counts the changes.
+    ``lost`` are missing; ``unreadable`` are missing as well, but where the broker lets nobody read
+    the group's offset, so that they were not read. ``duplicated`` counts occurrences beyond the
+    first; ``disordered`` counts records stored behind one with a higher offset, duplicates left
+    out. Of ``claims`` partitions, ``moved`` were written by more than one member; ``moves`` counts
+    the changes.
     """
 
     acknowledged: int
@@ -46,6 +48,7 @@ class Conservation:
     claims: int
     moved: int
     moves: int
+    unreadable: int = 0
 
 
 def acknowledged(path: Path) -> dict[int, int]:
@@ -94,10 +97,15 @@ def reached(directory: Path) -> dict[str, int]:
     return highest
 
 
-def compare(sent: Mapping[int, int], found: Iterable[Stored]) -> Conservation:
+def compare(
+    sent: Mapping[int, int],
+    found: Iterable[Stored],
+    waits: Callable[[int], bool] = lambda _: False,
+) -> Conservation:
     """Hold what is stored against what was acknowledged.
 
-    A record whose acknowledgement got lost may be there or not.
+    A record whose acknowledgement got lost may be there or not. ``waits`` says of a record's
+    number whether it is in a partition that cannot be begun with.
     """
     seen: Counter[int] = Counter()
     highest: dict[str, int] = {}
@@ -111,10 +119,13 @@ def compare(sent: Mapping[int, int], found: Iterable[Stored]) -> Conservation:
         turns = writers.setdefault(each.partition, [])
         if not turns or turns[-1] != each.member:
             turns.append(each.member)
+    missing = [number for number in sent if number not in seen]
+    unreadable = sum(map(waits, missing))
     return Conservation(
         acknowledged=len(sent),
         stored=sum(seen.values()),
-        lost=sum(number not in seen for number in sent),
+        lost=len(missing) - unreadable,
+        unreadable=unreadable,
         duplicated=sum(seen.values()) - len(seen),
         disordered=disordered,
         claims=len(writers),
@@ -123,6 +134,6 @@ def compare(sent: Mapping[int, int], found: Iterable[Stored]) -> Conservation:
     )
 
 
-def check(ledger: Path, sink: Path) -> Conservation:
-    """Compare a producer's file with a sink's folder."""
-    return compare(acknowledged(ledger), stored(sink))
+def check(ledger: Path, sink: Path, waits: Callable[[int], bool] = lambda _: False) -> Conservation:
+    """Compare a producer's file with a sink's folder; ``waits`` as in :func:`compare`."""
+    return compare(acknowledged(ledger), stored(sink), waits)

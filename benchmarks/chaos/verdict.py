@@ -113,6 +113,7 @@ def _must_not(evidence: Evidence) -> dict[str, int]:
     sure = [found[name] for name in evidence.transactional]
     return {
         "lost": sum(each.lost for each in found.values()),
+        "unreadable": sum(each.unreadable for each in found.values()),
         "duplicated": sum(each.duplicated for each in sure),
         "duplicated_by_clean_events": sum(evidence.clean.values()),
         "disordered": sum(each.disordered for each in sure),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from benchmarks.chaos.commits import backwards, read_commits
+from benchmarks.chaos.doubts import in_doubt
 from benchmarks.chaos.watcher import OffsetWatcher
 from headrace.clock import Deadline
 from headrace.coordinators.layout import GroupPaths, OffsetDocument
@@ -13,6 +14,7 @@ from headrace.local.waiting import wait_for
 from headrace.records import TopicPartition as Partition
 from headrace.zookeeper.session import ZooKeeperSession
 from headrace.zookeeper.settings import ZooKeeperSettings
+from tests.doubts import leave_in_doubt
 
 _WAIT = 20.0
 _TOPIC = "watched"
@@ -52,6 +54,17 @@ def test_a_commit_to_kafka_that_goes_back_is_found(bootstrap_servers: str) -> No
     assert found == {groups[0]: [10, 5], groups[1]: [5, 10], groups[2]: [10, 12, 7]}
     assert all(c.topic == _TOPIC and c.at > 0 for c in commits if c.group in groups)
     assert backwards(commits, groups) == {groups[0]: 1, groups[1]: 0, groups[2]: 1}
+
+
+def test_an_offset_that_is_in_doubt_is_found(bootstrap_servers: str) -> None:
+    """Only its partition is named, and none where no broker answers."""
+    topic, group = "watched-doubt", "watched-doubt"
+    create_topic({"bootstrap.servers": bootstrap_servers}, topic, 2, Deadline.after(_WAIT))
+    _commit(bootstrap_servers, group, 5)
+    assert in_doubt(bootstrap_servers, group, topic, 2) == frozenset()
+    leave_in_doubt(bootstrap_servers, "watched-doubt", group, Partition(topic, 1), 7)
+    assert in_doubt(bootstrap_servers, group, topic, 2, patience=2.0) == frozenset({1})
+    assert in_doubt("127.0.0.1:1", group, topic, 2, patience=0.1) == frozenset()
 
 
 def test_an_offset_in_zookeeper_that_goes_back_is_found(zookeeper_hosts: str) -> None:

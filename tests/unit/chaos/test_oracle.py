@@ -27,6 +27,12 @@ def test_a_missing_record_is_lost() -> None:
     assert compare(_SENT, _stored(0, 2)).lost == 1
 
 
+def test_a_missing_record_that_nobody_could_read_is_not_lost() -> None:
+    """It counts by itself, and only where it is missing."""
+    found = compare(_SENT, _stored(0), waits=lambda number: number < 2)
+    assert (found.lost, found.unreadable) == (1, 1)
+
+
 def test_each_further_occurrence_is_a_duplicate() -> None:
     """A record that is there three times is duplicated twice, and not out of order."""
     found = compare(_SENT, _stored(0, 1, 1, 2, 1))

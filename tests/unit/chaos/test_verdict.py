@@ -50,6 +50,7 @@ def test_a_run_with_nothing_wrong_holds() -> None:
     ("figure", "changed"),
     [
         ("lost", {"found": {"sure": replace(_RIGHT, lost=1)}}),
+        ("unreadable", {"found": {"sure": replace(_RIGHT, unreadable=1)}}),
         ("duplicated", {"found": {"sure": replace(_RIGHT, duplicated=1)}}),
         ("disordered", {"found": {"sure": replace(_RIGHT, disordered=1)}}),
         ("duplicated_by_clean_events", {"clean": {"sure": 1}}),
