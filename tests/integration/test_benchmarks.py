@@ -32,6 +32,7 @@ def test_passthrough_reads_the_same_on_both_sides() -> None:
     assert min(figures["commits_per_round"]) >= plan.partitions
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_spark_counts_the_same_rows_on_both_sides() -> None:
     """The channel and Structured Streaming count every row, in micro-batches of one size."""

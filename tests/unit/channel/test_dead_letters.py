@@ -242,12 +242,14 @@ def test_a_sink_that_stands_elsewhere_is_followed(
     """Somebody else's commit wins over the record that was to be passed over."""
     broker.produce(P0, *values(20))
     recorder = refusing(1)
-    recorder.raising["passed over"] = SinkConflictError(P0, 1, 15)
     recorder.stored[0] = 0
-    channel = channel_of(recorder, broker, letters)
-    with running(channel):
-        recorder.wait(lambda: bool(recorder.delivered()))
+
+    def stored_by_another(batch: Batch) -> None:
         recorder.stored[0] = 15
+        raise SinkConflictError(batch.partition, 1, 15)
+
+    recorder.pass_over = stored_by_another  # type: ignore[method-assign]
+    with running(channel_of(recorder, broker, letters)):
         assert committed(broker, P0, 20)
     assert recorder.delivered()[-1][0] == 15
 

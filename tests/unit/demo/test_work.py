@@ -74,7 +74,8 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_interrupts_once(number: signal.Signals) -> None:
     """The first signal raises, a second one during the clean-up does not, handlers come back."""
-    before = signal.getsignal(number)
+    # the tests themselves may run under nohup
+    found = signal.signal(number, signal.SIG_DFL)
 
     def interrupted_twice() -> None:
         with interruptible():
@@ -83,10 +84,13 @@ def test_a_signal_interrupts_once(number: signal.Signals) -> None:
             finally:
                 os.kill(os.getpid(), number)
 
-    with pytest.raises(Interruption) as raised:
-        interrupted_twice()
-    assert raised.value.number == number
-    assert signal.getsignal(number) is before
+    try:
+        with pytest.raises(Interruption) as raised:
+            interrupted_twice()
+        assert raised.value.number == number
+        assert signal.getsignal(number) is signal.SIG_DFL
+    finally:
+        signal.signal(number, found)
 
 
 def test_an_ignored_signal_stays_ignored() -> None:
