@@ -18,6 +18,9 @@ _ROOT = Path(__file__).resolve().parents[3]
 #: moving them, writing the rows, and the commit.
 _STEPS = 3 + 2 * (2 + 2 + 1 + 1)
 
+#: Seconds for processes that take half a minute where nothing else runs.
+_WAIT = 300
+
 
 def create(url: str) -> None:
     """Create the table that the processes write to."""
@@ -36,7 +39,7 @@ def assert_killed_at_every_step(url: str) -> None:
     """Kill a writer at each of its steps: rows and offsets agree after every single one."""
     create(url)
     writer = _start(url, "steps")
-    *states, last = writer.communicate(timeout=100)[0].splitlines()
+    *states, last = writer.communicate(timeout=_WAIT)[0].splitlines()
 
     assert writer.returncode == 0
     assert all(whole(*ast.literal_eval(state)) for state in states)
@@ -53,7 +56,7 @@ def assert_fights_store_each_offset_once(url: str, rounds: int) -> None:
     create(url)
     writers = _start(url, "fight", str(rounds))
 
-    statuses = [int(word) for word in writers.communicate(timeout=100)[0].splitlines()[-1].split()]
+    statuses = [int(word) for word in writers.communicate(timeout=_WAIT)[0].splitlines()[-1].split()]
 
     conflict = 1 << 8  # as wait has exit code 1
     assert {*statuses} <= {0, conflict}

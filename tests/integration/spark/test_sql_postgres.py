@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from headrace.spark.sinks.contract import Sink
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 
 @pytest.fixture(scope="module")
