@@ -62,6 +62,33 @@ def test_a_killed_jvm_is_rebuilt_and_the_batch_replayed(
     assert found == [(0, n) for n in range(20)] + [(1, n) for n in range(10, 20)]
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_jvm_out_of_memory_is_rebuilt_and_the_batch_replayed(
+    channel: Callable[..., Channel], spark_runtime: SparkRuntime
+) -> None:
+    """A job that takes more than the heap ends the JVM, and each record is stored once."""
+    pids: list[int | None] = []
+
+    def greedy_once(df: DataFrame, batch: MicroBatch) -> DataFrame:
+        result = places(df, batch)
+        if batch.ranges[0].start == 0 or len(pids) > 1:
+            return result
+        pids.append(spark_runtime.pid)
+        # 16 GB in one array, of which Java allows more than any test's heap has
+        return result.where("size(sequence(offset, offset + 2000000000)) > 0")
+
+    ch = channel(greedy_once)
+    assert ch.send(0, [b"v"] * 10).result(SECONDS) == ADVANCE
+    pids.append(spark_runtime.pid)
+
+    assert ch.send(0, [b"v"] * 10, start=10).result(SECONDS) == ADVANCE
+
+    assert spark_runtime.pid not in pids
+    found = sorted((row["partition"], row["offset"]) for row in ch.rows())
+    assert found == [(0, n) for n in range(20)]
+
+
 _JOBS = """
 from pyspark.sql.functions import udf
 from made_up_jobs.words import word
