@@ -18,6 +18,7 @@ NAMES = (
     "peers",
     "scale",
     "memory",
+    "endurance",
     "coordination",
     "chaos",
     "lifecycle",

@@ -29,7 +29,9 @@ def spark_settings(section: config.SparkConfig) -> SparkSettings:
     properties |= connector_properties(section.connector, properties)
     properties["spark.app.name"] = section.app_name
     properties["spark.driver.memory"] = f"{section.driver_memory >> 20}m"
-    return SparkSettings(section.master, properties, section.warm_up)
+    return SparkSettings(
+        section.master, properties, section.warm_up, start_timeout=section.start_timeout
+    )
 
 
 def build_sink(section: config.SinkConfig, member: str) -> Sink[Any]:

@@ -283,7 +283,7 @@ class SparkRuntime:
             opened.result()
             return
         self._require_wanted()
-        raise TimeoutError(f"not ready after {seconds:.0f} s")
+        raise TimeoutError(f"not ready after {seconds:.0f} s, which is spark.start_timeout")
 
     def _require_wanted(self) -> None:
         if self.is_retired:

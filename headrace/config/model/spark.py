@@ -12,7 +12,7 @@ from headrace.config.kinds.properties import Properties, PropertyValue
 from headrace.config.kinds.scalars import WholeNumber
 from headrace.config.kinds.secrets import reveal_all
 from headrace.config.kinds.text import FreeText
-from headrace.config.kinds.units import GIB, MIB, Size
+from headrace.config.kinds.units import GIB, MIB, Duration, Size
 from headrace.config.model.base import Cold, Section
 
 _FIELDS = {
@@ -55,6 +55,10 @@ class SparkConfig(Section):
 
     warm_up: Cold[Annotated[int, WholeNumber(0, 1000)]] = 20
     """Small jobs to run before the process is ready: the first ones are several times slower."""
+
+    start_timeout: Cold[Annotated[float, Duration(10, 3600)]] = 120.0
+    """How long a session may take to be ready, warm-up included; on a cluster that counts the wait
+    for executors. A service manager has to wait longer."""
 
     def session_properties(self) -> dict[str, Any]:
         """Return ``properties`` with the secrets in plain text, for Spark only."""

@@ -56,7 +56,9 @@ def assert_fights_store_each_offset_once(url: str, rounds: int) -> None:
     create(url)
     writers = _start(url, "fight", str(rounds))
 
-    statuses = [int(word) for word in writers.communicate(timeout=_WAIT)[0].splitlines()[-1].split()]
+    statuses = [
+        int(word) for word in writers.communicate(timeout=_WAIT)[0].splitlines()[-1].split()
+    ]
 
     conflict = 1 << 8  # as wait has exit code 1
     assert {*statuses} <= {0, conflict}

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from headrace.config import SparkConfig
+from headrace.spark.factory import spark_settings
 from headrace.spark.settings import SparkSettings, local_cores
 
 
@@ -77,3 +79,10 @@ def test_threads_of_the_jvm_share_few_arenas(monkeypatch: pytest.MonkeyPatch) ->
     assert SparkSettings().environment()["MALLOC_ARENA_MAX"] == "2"
     monkeypatch.setenv("MALLOC_ARENA_MAX", "8")
     assert "MALLOC_ARENA_MAX" not in SparkSettings().environment()
+
+
+def test_the_configuration_says_how_long_a_start_may_take() -> None:
+    """Two minutes, unless spark.start_timeout says otherwise."""
+    assert spark_settings(SparkConfig()).start_timeout == 120
+    longer = SparkConfig.model_validate({"start_timeout": "10m"})
+    assert spark_settings(longer).start_timeout == 600
