@@ -41,8 +41,8 @@ class Plan:
     """
 
     loads: tuple[Load, ...] = (
-        Load("100k", 100_000, 3_500_000, "rate", "throughput_ratio_100k", 1.5),
-        Load("1k", 1_000, 100_000, "batches_per_second", "batch_ratio_1k", 1.7),
+        Load("100k", 100_000, 3_500_000, "rate", "throughput_ratio_100k", 2.0),
+        Load("1k", 1_000, 100_000, "batches_per_second", "batch_ratio_1k", 2.0),
     )
     rounds: int = 3
     partitions: int = 4
