@@ -18,6 +18,7 @@ from headrace.records import TopicPartition
 from headrace.spark.micro_batch import MicroBatch
 from headrace.spark.sinks.contract import (
     CommitConflictError,
+    Grouping,
     Guarantee,
     OffsetKeeper,
     OffsetMove,
@@ -247,6 +248,89 @@ class ExactlyOnceContract(SinkContract):
                 each.commit(staged, [self.share(number, turn * 10, turn * 10 + 10)])
 
         assert [row["id"] for row in sorted_rows(place)] == list(range(6))
+
+    def test_a_sink_that_groups_is_put_to_that_contract_as_well(self, sink: Sink[Any]) -> None:
+        """Who has ``commit_all`` has it called: derive from :class:`GroupingContract`."""
+        assert isinstance(sink, Grouping) == isinstance(self, GroupingContract)
+
+
+class GroupingContract(ExactlyOnceContract):
+    """What a sink does beyond that which takes several results in one transaction."""
+
+    def commit_all(self, sink: Sink[Any], staged: list[Any], shares: list[PartitionCommit]) -> None:
+        """Commit them at once."""
+        assert isinstance(sink, Grouping)
+        sink.commit_all(staged, shares)
+
+    def test_several_results_are_committed_at_once(
+        self, sink: Sink[Any], place: Place, frames: Frames
+    ) -> None:
+        """All rows are there, each once, and each partition is where its last micro-batch ends."""
+        staged = [
+            sink.stage(micro_batch("one"), frames(ROWS)),
+            sink.stage(micro_batch("two"), frames(MORE)),
+        ]
+        self.commit_all(sink, staged, [self.share(0, 0, 20), self.share(1, 5, 10)])
+
+        assert sorted_rows(place) == ROWS + MORE
+        stored = [sink.stored_offset(self.identity(number)) for number in range(2)]
+        assert stored == [20, 10]
+        last = [{"id": 4, "name": "d"}]
+        sink.commit(sink.stage(micro_batch("three"), frames(last)), [self.share(0, 20, 30)])
+        assert sorted_rows(place) == ROWS + MORE + last
+
+    def test_results_without_rows_are_among_them(
+        self, sink: Sink[Any], place: Place, frames: Frames
+    ) -> None:
+        """An empty result and none at all, before and behind one with rows."""
+        results = [None, frames([]), frames(ROWS), None]
+        staged = [sink.stage(micro_batch(f"m{n}"), each) for n, each in enumerate(results)]
+        self.commit_all(sink, staged, [self.share(0, 0, 40)])
+
+        assert sorted_rows(place) == ROWS
+        assert sink.stored_offset(self.identity(0)) == 40
+
+    def test_after_a_conflict_each_can_be_committed_by_itself(
+        self, sink: Sink[Any], place: Place, frames: Frames
+    ) -> None:
+        """Nothing of them is stored, the partition that moved is named, the others can go on."""
+        other = place.sink()
+        other.open()
+        other.commit(other.stage(micro_batch("other"), frames([])), [self.share(1, 0, 10)])
+        staged = [
+            sink.stage(micro_batch("one"), frames(ROWS)),
+            sink.stage(micro_batch("two"), frames(MORE)),
+        ]
+
+        with pytest.raises(CommitConflictError) as caught:
+            self.commit_all(sink, staged, [self.share(0, 0, 10), self.share(1, 0, 10)])
+
+        assert [conflict.partition.partition for conflict in caught.value.conflicts] == [1]
+        assert place.rows() == []
+        sink.commit(staged[0], [self.share(0, 0, 10)])
+        with pytest.raises(CommitConflictError):
+            sink.commit(staged[1], [self.share(1, 0, 10)])
+        sink.discard(staged[1])
+        assert sorted_rows(place) == ROWS
+
+    def test_what_was_committed_at_once_is_not_taken_again(
+        self, sink: Sink[Any], place: Place, frames: Frames
+    ) -> None:
+        """Neither together nor one by one, by this sink or by another on the same place."""
+        staged = [sink.stage(micro_batch(name), frames(ROWS)) for name in ("one", "two")]
+        self.commit_all(sink, [staged[0]], [self.share(0, 0, 20)])
+        other = place.sink()
+        other.open()
+        again = other.stage(micro_batch("again"), frames(ROWS))
+
+        with pytest.raises(CommitConflictError):
+            self.commit_all(other, [again], [self.share(0, 0, 20)])
+        other.discard(again)
+        with pytest.raises(CommitConflictError):
+            sink.commit(staged[1], [self.share(0, 0, 10)])
+        sink.discard(staged[1])
+
+        assert sorted_rows(place) == ROWS
 
 
 class OffsetKeeperContract(ExactlyOnceContract):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from headrace.spark.sinks.contract import (
     CommitConflictError,
+    Grouping,
     Guarantee,
     OffsetKeeper,
     OffsetMove,
@@ -13,6 +14,7 @@ from headrace.spark.sinks.contract import (
 
 __all__ = [
     "CommitConflictError",
+    "Grouping",
     "Guarantee",
     "OffsetKeeper",
     "OffsetMove",

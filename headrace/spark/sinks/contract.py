@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 from headrace.errors import HeadraceError, RetryableError, SinkConflictError
 
@@ -103,6 +103,20 @@ class Divided(Protocol):
         """Return the offset that a batch from ``start`` must not cross, None without one.
 
         Any thread; does not block.
+        """
+        ...
+
+
+@runtime_checkable
+class Grouping(Protocol):
+    """What a sink has besides, if one transaction may have the results of several micro-batches."""
+
+    def commit_all(self, staged: Sequence[Any], offsets: Sequence[PartitionCommit]) -> None:
+        """Make all that was staged visible, in its order, and move the offsets; or do nothing.
+
+        There is one share for each partition, from where the first of the micro-batches begins to
+        where the last one ends. Called as :meth:`Sink.commit` is, and raises the same; of what was
+        staged nothing may be gone then, because each is committed by itself next.
         """
         ...
 

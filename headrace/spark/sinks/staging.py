@@ -11,6 +11,7 @@ import time
 import uuid
 from contextlib import suppress
 from dataclasses import dataclass, field
+from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
@@ -20,7 +21,7 @@ import pyarrow.parquet as pq
 import structlog
 from deltalake.transaction import AddAction
 
-from headrace.errors import ConfigError, StartError
+from headrace.errors import ConfigError, RetryableError, StartError
 from headrace.processes import is_alive
 from headrace.spark.sinks.arrow_files import NULL_VALUE, plain, schema_json, write_files
 
@@ -58,23 +59,37 @@ def local_folder(path: str | Path) -> Path:
     return Path(path).absolute()
 
 
+class PlacingError(RetryableError):
+    """Only some of a result's files are in place, because moving them failed once."""
+
+
+class Placing(Enum):
+    """How far a result's files got into the table's folder."""
+
+    WAITS = "waits"
+    """They are in the staging folder."""
+
+    BEGUN = "begun"
+    """Some may be in the table's folder: they are being moved, or that failed."""
+
+    DONE = "done"
+    """All are there."""
+
+
 @dataclass(slots=True)
 class StagedFiles:
     """One micro-batch's result on its way: where its files are and whether they may be removed.
 
-    ``schema`` is in JSON as Delta and Spark spell it, None where the reducer returned no result.
+    ``may_be_visible`` says that they are, or may be, part of the table, and must stay. ``schema``
+    is in JSON as Delta and Spark spell it, None where the reducer returned no result.
     """
 
     name: str
     folder: Path | None = None
     schema: str | None = None
+    placing: Placing = Placing.WAITS
     placed: list[AddAction] = field(default_factory=list)
-    is_placed: bool = False
     may_be_visible: bool = False
-
-    def keep(self) -> None:
-        """Note that the files are, or may be, part of the table: they must stay."""
-        self.may_be_visible = True
 
 
 class Staging:
@@ -132,15 +147,33 @@ class Staging:
             raise
         return staged
 
-    def place(self, staged: StagedFiles) -> list[AddAction]:
-        """Move the files into the table's folder, once, and describe them for the log.
+    def place(self, staged: Sequence[StagedFiles]) -> list[AddAction]:
+        """Move the files into the table's folder, each once, and describe them for the log.
 
         They lie flat there: the log alone says which partition a file belongs to, and no value
         has to be spelt in a path.
+
+        Raises:
+            PlacingError: moving some of them failed before, and which are where is not known.
         """
-        if staged.folder is None or staged.is_placed:
-            return staged.placed
-        staged.is_placed = True
+        waiting = [each for each in staged if each.placing is not Placing.DONE]
+        for each in waiting:
+            self._move(each)
+        if self._durable and any(each.placed for each in waiting):
+            sync(self._table)
+        for each in waiting:
+            each.placing = Placing.DONE
+        return [action for each in staged for action in each.placed]
+
+    def _move(self, staged: StagedFiles) -> None:
+        if staged.folder is None:
+            return
+        if staged.placing is Placing.BEGUN:
+            raise PlacingError(
+                f"{self._table}: the files of micro-batch {staged.name} are partly in place since "
+                "a commit failed; it is computed again"
+            )
+        staged.placing = Placing.BEGUN
         for number, source in enumerate(sorted(staged.folder.rglob("*.parquet"))):
             rows = pq.read_metadata(source).num_rows
             if rows == 0:
@@ -152,9 +185,6 @@ class Staging:
                 sync(source)
             source.rename(self._table / name)
             staged.placed.append(_add_action(self._table / name, source, staged.folder, rows))
-        if self._durable and staged.placed:
-            sync(self._table)
-        return staged.placed
 
     def remove(self, staged: StagedFiles, *, placed: bool = False) -> None:
         """Remove the staged folder and, with ``placed``, the files that were moved out of it."""

@@ -16,7 +16,7 @@ from headrace.kafka.fencing import fence_producers
 from headrace.kafka.results import sink_group
 from headrace.records import ResultRecord, TopicPartition
 from headrace.spark.sinks.kafka import KafkaSink
-from headrace.testing.sinks import OffsetKeeperContract, micro_batch
+from headrace.testing.sinks import GroupingContract, OffsetKeeperContract, micro_batch
 from tests.brokers import Broker
 from tests.kafka_sinks import KafkaPlace, committed_records
 
@@ -57,7 +57,7 @@ def results(place: KafkaPlace) -> Iterator[KafkaResults]:
         yield results
 
 
-class TestKafka(OffsetKeeperContract):
+class TestKafka(GroupingContract, OffsetKeeperContract):
     """The contract on topics, with rows as values in JSON."""
 
     @pytest.fixture

@@ -1,10 +1,12 @@
 """Processes that write through a sink, each killed a line later than the one before.
 
     python -m tests.integration.spark.killed delta-first|delta-later|delta-columns FOLDER
-    python -m tests.integration.spark.killed sql-first|sql-later URL
+    python -m tests.integration.spark.killed delta-group|delta-divided FOLDER
+    python -m tests.integration.spark.killed sql-first|sql-later|sql-group URL
 
 Each has a table of its own, and the next one goes on there. A micro-batch has one record of each
-of two partitions; each record becomes one row.
+of two partitions; each record becomes one row. A group is two micro-batches in one transaction; a
+divided one fails in the end, and each is committed by itself then.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from __future__ import annotations
 import logging
 import subprocess
 import sys
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,6 +37,7 @@ import headrace.spark.sinks.sql.sink
 import headrace.spark.sinks.sql.target
 import headrace.spark.sinks.sql.transaction
 import headrace.spark.sinks.staging
+from headrace.spark.sinks.contract import Grouping
 from headrace.spark.sinks.delta import DeltaSink
 from headrace.spark.sinks.delta.log import LogFiles
 from headrace.spark.sinks.schema import SchemaChanges
@@ -42,7 +46,7 @@ from headrace.testing.kills import killed_at_every_line
 from headrace.testing.sinks import identity, micro_batch, share
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection, Iterator
     from types import ModuleType
 
     from headrace.spark.sinks.contract import Sink
@@ -101,8 +105,9 @@ class SqlPlace:
 class Way:
     """Where each process writes, by its number, and through which code.
 
-    Each finds ``commits_before``. Micro-batches from the offset ``wider_from`` on have a column
-    more. A loop shows at its second pass what it does at any later one.
+    Each finds ``commits_before``, of as many micro-batches as there are ``together`` in each.
+    Micro-batches from the offset ``wider_from`` on have a column more. A loop shows at its second
+    pass what it does at any later one.
     """
 
     place: Callable[[int], Place]
@@ -110,6 +115,8 @@ class Way:
     commits_before: int = 0
     wider_from: int | None = None
     passes: int = 1
+    together: int = 1
+    is_divided: bool = False
 
 
 class Writers:
@@ -128,6 +135,8 @@ class Writers:
         for _ in range(self._way.commits_before):
             self._write(sink, self._stored(sink))
         starts = self._stored(sink)
+        if self._way.is_divided:
+            return lambda: self._write_divided(sink, starts)
         return lambda: self._write(sink, starts)
 
     def _go_on(self, place: Place) -> None:
@@ -137,18 +146,37 @@ class Writers:
         self._write(sink, stored)
         self._require_whole(place, sink)
         sink.close()
-        sys.stdout.write(f"{stored[0] - self._way.commits_before}\n")
+        sys.stdout.write(f"{stored[0] - self._way.commits_before * self._way.together}\n")
         sys.stdout.flush()
 
     def _stored(self, sink: Sink[Any]) -> dict[int, int]:
         return {n: sink.stored_offset(identity(n)) or 0 for n in PARTITIONS}
 
     def _write(self, sink: Sink[Any], starts: dict[int, int]) -> None:
-        columns = {"partition": [*starts], "offset": [*starts.values()]}
+        together = self._way.together
+        staged = [self._stage(sink, starts, behind) for behind in range(together)]
+        shares = [share(n, start, start + together) for n, start in starts.items()]
+        if together == 1:
+            sink.commit(staged[0], shares)
+        else:
+            assert isinstance(sink, Grouping)
+            sink.commit_all(staged, shares)
+
+    def _write_divided(self, sink: Sink[Any], starts: dict[int, int]) -> None:
+        staged = [self._stage(sink, starts, behind) for behind in range(2)]
+        assert isinstance(sink, Grouping)
+        with no_entry_of_the_log(), suppress(OSError):
+            sink.commit_all(staged, [share(n, start, start + 2) for n, start in starts.items()])
+        for behind, own in enumerate(staged):
+            begin = {n: start + behind for n, start in starts.items()}
+            sink.commit(own, [share(n, start, start + 1) for n, start in begin.items()])
+
+    def _stage(self, sink: Sink[Any], starts: dict[int, int], behind: int) -> Any:
+        """Stage the micro-batch that is so many behind the first one."""
+        columns = {"partition": [*starts], "offset": [start + behind for start in starts.values()]}
         if self._is_wider(starts[0]):
             columns["more"] = columns["offset"]
-        staged = sink.stage(micro_batch(uuid4().hex), pa.table(columns))
-        sink.commit(staged, [share(n, start, start + 1) for n, start in starts.items()])
+        return sink.stage(micro_batch(uuid4().hex), pa.table(columns))
 
     def _is_wider(self, offset: int) -> bool:
         return self._way.wider_from is not None and offset >= self._way.wider_from
@@ -163,6 +191,20 @@ class Writers:
         if any(row.get("more") != row["offset"] for row in found if self._is_wider(row["offset"])):
             raise AssertionError(f"a column is not what it was: {found}")
         return stored
+
+
+@contextmanager
+def no_entry_of_the_log() -> Iterator[None]:
+    """Have every commit to a Delta table fail when all of its files are in place."""
+
+    def add(*_: Any, **__: Any) -> bool:
+        raise OSError("no space left")
+
+    real, LogFiles.add = LogFiles.add, add  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        LogFiles.add = real  # type: ignore[method-assign]
 
 
 _LOG = (
@@ -190,15 +232,36 @@ def way_of(name: str, where: str) -> Way:
             return Way(lambda number: DeltaPlace(Path(where, str(number))), modules, 1, passes=2)
         case "delta-columns":
             return Way(lambda number: DeltaPlace(Path(where, str(number))), _LOG, 1, wider_from=1)
-        case "sql-first" | "sql-later":
-            before = int(name == "sql-later")
-            return Way(lambda number: SqlPlace(where, f"written_{number}"), _SQL, before, passes=2)
+        case "delta-group" | "delta-divided":
+            modules, is_divided = (*_LOG, *_FILES), name == "delta-divided"
+            return Way(
+                lambda number: DeltaPlace(Path(where, str(number))),
+                modules,
+                int(not is_divided),
+                passes=2,
+                together=1 if is_divided else 2,
+                is_divided=is_divided,
+            )
+        case "sql-first" | "sql-later" | "sql-group":
+            before, together = int(name != "sql-first"), 1 + (name == "sql-group")
+            return Way(
+                lambda number: SqlPlace(where, f"written_{number}"),
+                _SQL,
+                before,
+                passes=2,
+                together=together,
+            )
         case _:
             raise ValueError(name)
 
 
-def assert_nothing_lost_or_doubled(name: str, where: str, lines: int) -> None:
-    """Run it: at some of the lines nothing is stored yet, at others all is, at none a part."""
+def assert_nothing_lost_or_doubled(
+    name: str, where: str, lines: int, found: Collection[int] = (0, 1)
+) -> None:
+    """Run it: a process finds that the one before stored so many micro-batches, no part of one.
+
+    By default at some of the lines nothing is stored yet, at others all is.
+    """
     command = [sys.executable, "-m", __name__, name, where]
     writers = subprocess.run(
         command, capture_output=True, text=True, check=False, timeout=550, cwd=_ROOT
@@ -206,7 +269,7 @@ def assert_nothing_lost_or_doubled(name: str, where: str, lines: int) -> None:
 
     assert writers.returncode == 0, writers.stderr
     *stored, last = writers.stdout.splitlines()
-    assert {*stored} == {"0", "1"}
+    assert {*map(int, stored)} == {*found}
     assert int(last) > lines
 
 

@@ -11,8 +11,8 @@ from deltalake import DeltaTable
 if TYPE_CHECKING:
     from pathlib import Path
 
-#: Each process commits one row at a time to whichever of the shared partitions it likes, as an
-#: owner would that does not know of the others.
+#: Each process commits one row, or two results of one row at once, to whichever of the shared
+#: partitions it likes, as an owner would that does not know of the others.
 _WRITER = """
 import random, sys
 import pyarrow as pa, pyarrow.parquet as pq, structlog
@@ -33,20 +33,24 @@ conflicts = 0
 for turn in range(rounds):
     numbers = choice.sample(range(3), choice.randint(1, 2))
     starts = {number: sink.stored_offset(f"id/{number}") or 0 for number in numbers}
-    name = f"{seed}-{turn}"
-    own = sink._staging.own / name
-    own.mkdir(parents=True)
-    rows = pa.table({"partition": list(starts), "offset": list(starts.values())})
-    pq.write_table(rows, own / "part-0.snappy.parquet")
-    staged = StagedFiles(name, own, schema)
+    staged = []
+    for behind in range(choice.randint(1, 2)):
+        name = f"{seed}-{turn}-{behind}"
+        own = sink._staging.own / name
+        own.mkdir(parents=True)
+        offsets = [start + behind for start in starts.values()]
+        rows = pa.table({"partition": list(starts), "offset": offsets})
+        pq.write_table(rows, own / "part-0.snappy.parquet")
+        staged.append(StagedFiles(name, own, schema))
     try:
-        sink.commit(staged, [
-            PartitionCommit(f"id/{n}", TopicPartition("t", n), start, start + 1)
+        sink.commit_all(staged, [
+            PartitionCommit(f"id/{n}", TopicPartition("t", n), start, start + len(staged))
             for n, start in starts.items()
         ])
         print("committed", flush=True)
     except CommitConflictError:
-        sink.discard(staged)
+        for each in staged:
+            sink.discard(each)
         conflicts += 1
 sink.close()
 print(conflicts)

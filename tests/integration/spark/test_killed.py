@@ -22,6 +22,18 @@ def test_a_delta_sink_killed_at_every_line_loses_and_doubles_nothing(
     assert_nothing_lost_or_doubled(way, str(tmp_path), lines)
 
 
+def test_a_group_killed_at_every_line_is_stored_whole_or_not_at_all(tmp_path: Path) -> None:
+    """Two micro-batches in one version of a Delta table, or in one transaction of SQLite."""
+    assert_nothing_lost_or_doubled("delta-group", str(tmp_path / "tables"), 200, (0, 2))
+    url = f"sqlite:///{tmp_path / 'base.db'}"
+    assert_nothing_lost_or_doubled("sql-group", url, 80, (0, 2))
+
+
+def test_a_group_that_fails_and_is_killed_while_it_is_divided_loses_nothing(tmp_path: Path) -> None:
+    """Of two micro-batches whose files are in place already none, the first or both are stored."""
+    assert_nothing_lost_or_doubled("delta-divided", str(tmp_path), 200, (0, 1, 2))
+
+
 @pytest.mark.parametrize("way", ["sql-first", "sql-later"])
 def test_a_sql_sink_killed_at_every_line_loses_and_doubles_nothing(
     way: str, tmp_path: Path

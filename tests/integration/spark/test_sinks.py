@@ -13,7 +13,7 @@ from headrace.spark.sinks.noop import NoopSink
 from headrace.spark.sinks.sql import WriteMode
 from headrace.testing.sinks import (
     ROWS,
-    ExactlyOnceContract,
+    GroupingContract,
     Place,
     SinkContract,
     data_frames,
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from headrace.spark.runtime import SparkRuntime
 
 
-class TestDelta(ExactlyOnceContract):
+class TestDelta(GroupingContract):
     """The contract on a Delta table."""
 
     @pytest.fixture
@@ -38,7 +38,7 @@ class TestDelta(ExactlyOnceContract):
         return DeltaPlace(tmp_path / "a table, 100% ü")
 
 
-class TestSqlAppend(ExactlyOnceContract):
+class TestSqlAppend(GroupingContract):
     """The contract on a table whose rows are added to."""
 
     @pytest.fixture
@@ -48,7 +48,7 @@ class TestSqlAppend(ExactlyOnceContract):
             yield place
 
 
-class TestSqlUpsert(ExactlyOnceContract):
+class TestSqlUpsert(GroupingContract):
     """The contract on a table whose rows are replaced by key."""
 
     @pytest.fixture

@@ -20,7 +20,7 @@ from headrace.spark.sinks.contract import CommitConflictError
 from headrace.spark.sinks.sql import SqlSink, WriteMode
 from headrace.spark.sinks.sql.database import _LIMITS
 from headrace.spark.sinks.sql.sink import StagedRows
-from headrace.testing.sinks import ExactlyOnceContract, Place, Row
+from headrace.testing.sinks import GroupingContract, Place, Row
 from tests.integration.spark import sql_processes
 from tests.postgres import PostgresServer, postgres_server
 from tests.unit.spark.sinks.sql_tables import share, staged_table, wrap_commit
@@ -83,7 +83,7 @@ def run(url: str, *statements: str) -> list[tuple[Any, ...]]:
     return rows
 
 
-class TestAppend(ExactlyOnceContract):
+class TestAppend(GroupingContract):
     """The contract on PostgreSQL, with rows that are added."""
 
     @pytest.fixture
@@ -93,7 +93,7 @@ class TestAppend(ExactlyOnceContract):
             yield place
 
 
-class TestUpsert(ExactlyOnceContract):
+class TestUpsert(GroupingContract):
     """The contract on PostgreSQL, with rows that are replaced."""
 
     @pytest.fixture

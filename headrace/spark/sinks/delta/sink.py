@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import uuid
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -141,16 +140,23 @@ class DeltaSink:
         so that until the first result the group's commit stays the only record.
 
         Raises:
+            PlacingError: a commit of several that failed left the files half in place.
             CommitConflictError: another writer moved some of the offsets.
             LaterFormatError: a later version of Headrace writes to the table.
             SchemaMismatchError: the result's columns are not the table's.
             DeltaError: the table could not be written; nothing was stored as far as can be told.
         """
+        self.commit_all([staged], offsets)
+
+    def commit_all(self, staged: Sequence[StagedFiles], offsets: Sequence[PartitionCommit]) -> None:
+        """Commit several results in one version of the table; see :meth:`commit`."""
         with self._lock:
             if (self._kept() or self._create(staged)) is None:
                 return
-            self._commit(staged, offsets, {MICRO_BATCH_KEY: staged.name})
-        self._staging.remove(staged)
+            names = ",".join(each.name for each in staged)
+            self._commit(staged, offsets, {MICRO_BATCH_KEY: names})
+        for each in staged:
+            self._staging.remove(each)
 
     def move_offsets(self, moves: Sequence[OffsetMove], note: str) -> None:
         """Move the offsets in one commit without data, which the table's history keeps.
@@ -160,10 +166,10 @@ class DeltaSink:
             DeltaError: the table could not be written; nothing was stored as far as can be told.
         """
         with self._lock:
-            self._commit(StagedFiles(f"offsets-{uuid.uuid4().hex[:8]}"), moves, {OFFSETS_KEY: note})
+            self._commit([], moves, {OFFSETS_KEY: note})
 
     def _commit(
-        self, staged: StagedFiles, offsets: Sequence[Offset], metadata: Mapping[str, str]
+        self, staged: Sequence[StagedFiles], offsets: Sequence[Offset], metadata: Mapping[str, str]
     ) -> None:
         for _ in range(_COMMIT_ATTEMPTS):
             if self._try(self._checked(staged, offsets), staged, offsets, metadata):
@@ -194,14 +200,15 @@ class DeltaSink:
                 self._table = KeptTable(self._folder)
         return self._table
 
-    def _create(self, staged: StagedFiles) -> KeptTable | None:
+    def _create(self, staged: Sequence[StagedFiles]) -> KeptTable | None:
         """Create the table empty, so that data only ever comes through the checked commit."""
-        if staged.schema is None:
+        schemas = [each.schema for each in staged if each.schema is not None]
+        if not schemas:
             return None
         try:
             DeltaTable.create(
                 self._folder,
-                schema=delta_schema(staged.schema),
+                schema=delta_schema(schemas[0]),
                 mode="ignore",
                 partition_by=list(self._partition_by) or None,
                 configuration=self._upkeep.properties(new=True),
@@ -216,29 +223,36 @@ class DeltaSink:
                 sync(path)
         return self._kept()
 
-    def _checked(self, staged: StagedFiles, offsets: Sequence[Offset]) -> KeptTable:
-        """Return the table once it says that every offset is where the micro-batch begins."""
+    def _checked(self, staged: Sequence[StagedFiles], offsets: Sequence[Offset]) -> KeptTable:
+        """Return the table once it says that every offset is where the micro-batches begin."""
         table = self._kept()
         assert table is not None, "a table that was there is gone"
         if _conflicts(table, offsets):
             table.refresh()
         check_format(self._folder, table)
-        new = check_schema(self._folder, table.opened, staged.schema, self._schema_changes)
+        schemas = dict.fromkeys(each.schema for each in staged)
+        widening = [schema for schema in schemas if self._new_columns(table, schema)]
         conflicts = _conflicts(table, offsets)
         if conflicts:
             raise CommitConflictError(conflicts)
-        if new:
-            self._add_columns(table, new, staged)
+        for schema in widening:
+            self._widen(table, schema)
         return table
 
-    def _add_columns(self, table: KeptTable, columns: list[Field], staged: StagedFiles) -> None:
+    def _new_columns(self, table: KeptTable, schema: str | None) -> list[Field]:
+        return check_schema(self._folder, table.opened, schema, self._schema_changes)
+
+    def _widen(self, table: KeptTable, schema: str | None) -> None:
         """Have the table get columns, in a version of its own; another member may be first."""
+        columns = self._new_columns(table, schema)  # another of the results may have brought them
+        if not columns:
+            return
         names = [column.name for column in columns]
         try:
             DeltaTable(self._folder).alter.add_columns(columns)
         except DeltaError:
             table.refresh()
-            if check_schema(self._folder, table.opened, staged.schema, self._schema_changes):
+            if self._new_columns(table, schema):
                 raise
         else:
             log.info("delta_columns_added", table=str(self._folder), columns=names)
@@ -247,7 +261,7 @@ class DeltaSink:
     def _try(
         self,
         table: KeptTable,
-        staged: StagedFiles,
+        staged: Sequence[StagedFiles],
         offsets: Sequence[Offset],
         metadata: Mapping[str, str],
     ) -> bool:
@@ -264,7 +278,7 @@ class DeltaSink:
                 table.refresh()
                 return False
         except OvertakenError:
-            staged.keep()
+            _keep(staged)
             raise
         except BaseException as error:
             if not self._is_stored(staged, offsets, error):
@@ -273,7 +287,7 @@ class DeltaSink:
         return True
 
     def _is_stored(
-        self, staged: StagedFiles, offsets: Sequence[Offset], error: BaseException
+        self, staged: Sequence[StagedFiles], offsets: Sequence[Offset], error: BaseException
     ) -> bool:
         """Tell a failed commit's outcome from the table itself, opened anew."""
         self._table = None
@@ -281,23 +295,30 @@ class DeltaSink:
             table = self._table = KeptTable(self._folder)
             stored = _shows(table, staged, offsets)
         except Exception:
-            staged.keep()
+            _keep(staged)
             log.exception("delta_outcome_unknown", table=str(self._folder))
             raise error from None
         if stored:
-            staged.keep()
+            _keep(staged)
             log.warning("delta_commit_found_stored", table=str(self._folder), error=str(error))
         return stored
 
 
-def _shows(table: KeptTable, staged: StagedFiles, offsets: Sequence[Offset]) -> bool:
+def _keep(staged: Sequence[StagedFiles]) -> None:
+    """Note that the files are, or may be, part of the table: they must stay."""
+    for each in staged:
+        each.may_be_visible = True
+
+
+def _shows(table: KeptTable, staged: Sequence[StagedFiles], offsets: Sequence[Offset]) -> bool:
     """Whether a table, opened anew, has what a commit was to store.
 
     Its files show that also where the next owner has gone on from its offsets.
     """
     if all(table.transaction_version(o.identity) == o.next_offset for o in offsets):
         return True
-    return not file_names(table.opened).isdisjoint(file.path for file in staged.placed)
+    placed = (file.path for each in staged for file in each.placed)
+    return not file_names(table.opened).isdisjoint(placed)
 
 
 def _conflicts(table: KeptTable, offsets: Sequence[Offset]) -> list[SinkConflictError]:

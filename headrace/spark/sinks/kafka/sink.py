@@ -114,6 +114,12 @@ class KafkaSink:
         """
         self.commit_together([(self, staged)], offsets)
 
+    def commit_all(
+        self, staged: Sequence[StagedRecords], offsets: Sequence[PartitionCommit]
+    ) -> None:
+        """Produce the rows of several results, in their order, in one; see :meth:`commit`."""
+        self.commit_together([(self, own) for own in staged], offsets)
+
     @staticmethod
     def commit_together(
         staged: Sequence[tuple[KafkaSink, StagedRecords]], offsets: Sequence[PartitionCommit]

@@ -111,22 +111,31 @@ class SqlSink:
 
     def commit(self, staged: StagedRows, offsets: Sequence[PartitionCommit]) -> None:
         """Write the rows and move the offsets in one transaction; see :func:`carry_out`."""
+        carry_out(self._database, [self._write([staged], offsets)])
+
+    def commit_all(self, staged: Sequence[StagedRows], offsets: Sequence[PartitionCommit]) -> None:
+        """Write the rows of several results in one transaction; see :meth:`commit`.
+
+        The offsets' rows name the last of the micro-batches.
+        """
         carry_out(self._database, [self._write(staged, offsets)])
 
-    def _write(self, staged: StagedRows, offsets: Sequence[PartitionCommit]) -> Write:
+    def _write(self, staged: Sequence[StagedRows], offsets: Sequence[PartitionCommit]) -> Write:
         said = {
             "member": self._member,
-            "micro_batch": staged.name,
+            "micro_batch": staged[-1].name,
             "stored_at": sa.func.current_timestamp(),
         }
-        return Write(self._target, self._offsets, offsets, said, staged.rows)
+        results = [each.rows for each in staged if each.rows is not None]
+        rows = self._target.as_one(results) if len(results) > 1 else results
+        return Write(self._target, self._offsets, offsets, said, rows)
 
     @staticmethod
     def commit_together(
         staged: Sequence[tuple[SqlSink, StagedRows]], offsets: Sequence[PartitionCommit]
     ) -> None:
         """Commit what sinks of one database have staged in one transaction, as :meth:`commit`."""
-        writes = [sink._write(own, offsets) for sink, own in staged]  # noqa: SLF001 - of this class
+        writes = [sink._write([own], offsets) for sink, own in staged]  # noqa: SLF001 - of this class
         carry_out(staged[0][0]._database, writes)  # noqa: SLF001 - as above
 
     def move_offsets(self, moves: Sequence[OffsetMove], note: str) -> None:
@@ -138,7 +147,7 @@ class SqlSink:
         """
         self._offsets.create()
         said = {"member": self._member, "note": note, "noted_at": sa.func.current_timestamp()}
-        carry_out(self._database, [Write(self._target, self._offsets, moves, said, None)])
+        carry_out(self._database, [Write(self._target, self._offsets, moves, said, [])])
 
     def discard(self, staged: StagedRows) -> None:
         """Hold nothing: the rows are in memory."""

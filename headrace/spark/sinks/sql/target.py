@@ -159,7 +159,25 @@ class Target:
                 f"of them null in part; let the reducer make one row for each "
                 f"{', '.join(self._key)}"
             )
+        return self._sorted(rows)
+
+    def _sorted(self, rows: pa.Table) -> pa.Table:
         return rows.sort_by([(name, "ascending") for name in self._key])
+
+    def as_one(self, results: Sequence[pa.Table]) -> Sequence[pa.Table]:
+        """Return what :meth:`write` takes for several results, in turn: as few as can be.
+
+        Of rows with one key the last stays, and all are in the order of their keys, because locks
+        are taken in one order then, as by writers that have one result. Results whose columns
+        differ, as after a change of the reducer, stay apart.
+        """
+        alike = all(each.schema.equals(results[0].schema) for each in results)
+        if not self._upserts or not alike:
+            return results
+        rows = pa.concat_tables(results)
+        numbered = rows.select(list(self._key)).append_column("", pa.array(range(rows.num_rows)))
+        last = numbered.group_by(list(self._key)).aggregate([("", "max")]).column("_max")
+        return [self._sorted(rows.take(last))]
 
     def write(self, connection: Connection, rows: pa.Table) -> None:
         """Insert or upsert the rows in chunks, in the connection's transaction."""

@@ -31,13 +31,13 @@ _ATTEMPTS = 5
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """One table's part. ``said`` goes into the offsets' rows; ``rows`` may be none."""
+    """One table's part. ``said`` goes into the offsets' rows; ``rows`` are written in turn."""
 
     target: Target
     table: OffsetsTable
     offsets: Sequence[Offset]
     said: Mapping[str, Any]
-    rows: pa.Table | None
+    rows: Sequence[pa.Table]
 
     def move(self, connection: Connection) -> None:
         """Move the offsets; see :meth:`OffsetsTable.move`."""
@@ -45,8 +45,8 @@ class Write:
 
     def write(self, connection: Connection) -> None:
         """Write the rows."""
-        if self.rows is not None:
-            self.target.write(connection, self.rows)
+        for rows in self.rows:
+            self.target.write(connection, rows)
 
     def stored(self, connection: Connection) -> Mapping[str, int]:
         """Return the offsets as they are stored now."""

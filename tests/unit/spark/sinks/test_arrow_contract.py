@@ -13,6 +13,7 @@ from headrace.spark.sinks.noop import NoopSink
 from headrace.spark.sinks.sql import WriteMode
 from headrace.testing.sinks import (
     ROWS,
+    GroupingContract,
     OffsetKeeperContract,
     Place,
     SinkContract,
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-class TestDelta(TablesOfArrow, OffsetKeeperContract):
+class TestDelta(TablesOfArrow, GroupingContract, OffsetKeeperContract):
     """The contract on a Delta table."""
 
     @pytest.fixture
@@ -37,7 +38,7 @@ class TestDelta(TablesOfArrow, OffsetKeeperContract):
         return DeltaPlace(tmp_path / "a table, 100% ü")
 
 
-class TestSql(TablesOfArrow, OffsetKeeperContract):
+class TestSql(TablesOfArrow, GroupingContract, OffsetKeeperContract):
     """The contract on a SQLite table, appended to or upserted."""
 
     @pytest.fixture(
