@@ -17,6 +17,13 @@ if TYPE_CHECKING:
 #: batches, and files on disk or rows in memory.
 ROOM = 3
 
+#: As many where the sink takes several at once: half of them in its hand, while the others come.
+GROUPING_ROOM = 8
+
+#: Bytes of records that more than ``ROOM`` results may be of, together: what one micro-batch may
+#: hold at the most, so that many small ones take no more memory than a few large ones.
+GROUPING_BYTES = 64 << 20
+
 
 @dataclass(frozen=True, slots=True)
 class Returned:
@@ -30,15 +37,16 @@ class Returned:
 class CommitLine:
     """Jobs go in at the lane's end and are taken by the thread that commits.
 
-    One that is not committed comes back, and with it each behind it that shares a partition. All
-    methods may be called on any thread.
+    That takes one at a time, or all that wait where the sink ``groups``. One that is not committed
+    comes back, and with it each behind it that shares a partition. All methods may be called on any
+    thread.
     """
 
-    def __init__(self, room: int = ROOM) -> None:
-        self._room = room
+    def __init__(self, *, groups: bool) -> None:
+        self._groups = groups
         self._changed = threading.Condition()
         self._waiting: deque[Job] = deque()
-        self._in_hand: Job | None = None
+        self._in_hand: Sequence[Job] = ()
         self._returned: list[Returned] = []
 
     @property
@@ -49,11 +57,18 @@ class CommitLine:
     def wait_for_room(self, timeout: float) -> bool:
         """Return whether another job may be staged; waits up to ``timeout`` seconds for it."""
         with self._changed:
-            return self._changed.wait_for(lambda: self._staged < self._room, timeout)
+            return self._changed.wait_for(lambda: self._has_room, timeout)
 
     @property
-    def _staged(self) -> int:
-        return len(self._waiting) + (self._in_hand is not None)
+    def _has_room(self) -> bool:
+        staged = self._staged
+        if len(staged) < ROOM or not self._groups:
+            return len(staged) < ROOM
+        return len(staged) < GROUPING_ROOM and sum(job.size for job in staged) < GROUPING_BYTES
+
+    @property
+    def _staged(self) -> list[Job]:
+        return [*self._in_hand, *self._waiting]
 
     def put(self, job: Job) -> None:
         """Line a staged job up."""
@@ -61,18 +76,18 @@ class CommitLine:
             self._waiting.append(job)
             self._changed.notify_all()
 
-    def take(self, timeout: float) -> Job | None:
-        """Return the next job, to be settled or given back; None after ``timeout`` seconds."""
+    def take(self, timeout: float) -> Sequence[Job]:
+        """Return the next jobs, to be answered or given back; none after ``timeout`` seconds."""
         with self._changed:
-            if not self._changed.wait_for(lambda: bool(self._waiting), timeout):
-                return None
-            self._in_hand = self._waiting.popleft()
+            self._changed.wait_for(lambda: bool(self._waiting), timeout)
+            taken = len(self._waiting) if self._groups else min(1, len(self._waiting))
+            self._in_hand = [self._waiting.popleft() for _ in range(taken)]
             return self._in_hand
 
     def settle(self) -> None:
-        """Note that the job in hand is over."""
+        """Note that the jobs in hand are over."""
         with self._changed:
-            self._in_hand = None
+            self._in_hand = ()
             self._changed.notify_all()
 
     def give_back(self, returned: Returned) -> None:

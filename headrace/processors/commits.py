@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from time import perf_counter
 from typing import TYPE_CHECKING
 
 import structlog
 
-from headrace.errors import RetryableError
+from headrace.errors import FencedError, RetryableError
 from headrace.logs import Bound
 from headrace.processors.commit_line import Returned
-from headrace.processors.jobs import commits_of, require_all
+from headrace.processors.jobs import commits_of, context_of, require_all
 from headrace.processors.skipped import SkippedRecords
-from headrace.spans import within
+from headrace.spans import joint, within
 from headrace.spark.sinks.contract import RowsRefusedError, SinkFailedError
 from headrace.spark.stuck import StuckReport
 from headrace.thread_time import Activity, Role
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Sequence
 
     from headrace.processors.commit_line import CommitLine
     from headrace.processors.contract import ChannelContext
@@ -28,12 +29,12 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-#: Seconds that the thread waits for a job before it looks whether it has to stop.
+#: Seconds that the thread waits for jobs before it looks whether it has to stop.
 _IDLE_TURN = 0.2
 
 
 class Commits:
-    """Commits staged jobs in the order of their line.
+    """Commits staged jobs in the order of their line, in one transaction where the sink can.
 
     ``turn`` is called on a thread of its own, ``commit`` there, and on the lane's while the line
     is empty. ``job_timeout`` is how long a commit may take, in seconds, before the log says where
@@ -62,27 +63,81 @@ class Commits:
         self._context.metrics.forget_thread(self._time)
 
     def turn(self) -> bool:
-        """Commit the next job, or wait a little for one. Return whether there was one."""
-        job = self._line.take(_IDLE_TURN)
-        if job is None:
+        """Commit what waits, or wait a little for it. Return whether there was anything."""
+        jobs = self._line.take(_IDLE_TURN)
+        if not jobs:
             return False
-        with self._time.during(Activity.COMMIT), Bound(**job.context):
-            try:
-                self._report.begin(job.micro_batch.id, self._job_timeout())
-                self._commit_in_turn(job)
-            finally:
-                self._report.end()
-                self._line.settle()
+        try:
+            with self._time.during(Activity.COMMIT):
+                self._commit_in_turn(jobs)
+        finally:
+            self._line.settle()
         return True
 
-    def _commit_in_turn(self, job: Job) -> None:
+    def _commit_in_turn(self, jobs: Sequence[Job]) -> None:
+        """Commit all at once; where that fails each by itself, so that one fails no other."""
+        ready = [job for job in jobs if self._is_ready(job)]
+        if len(ready) > 1 and self._are_over(ready):
+            return
+        for job in ready:
+            if self._is_ready(job):
+                with self._watched([job]), self._giving_back(job):
+                    self.commit(job)
+
+    def _is_ready(self, job: Job) -> bool:
+        """Whether all before the job is stored, and all of it wanted; else the lane gets it."""
         failure: BaseException | None = None
         try:
             if not self._line.follows_returned(job):
-                self.commit(job)
-                return
-            self._drop(job)
+                require_all(job.batches)
+                return True
+        except BaseException as error:  # noqa: BLE001 - as below
+            failure = error
+        self._return(job, failure)
+        return False
+
+    def _are_over(self, jobs: Sequence[Job]) -> bool:
+        """Commit several jobs in one transaction; whether none is left to be committed alone."""
+        with self._watched(jobs):
+            try:
+                seconds = self._store(jobs)
+            except FencedError as error:
+                for job in jobs:
+                    self._return(job, error)
+                return True
+            except BaseException as error:  # noqa: BLE001 - it may be about one of them only
+                reason = f"{type(error).__name__}: {error}"
+                log.info("commit_divided", channel=self._context.channel, error=reason)
+                return False
+            for job in jobs:
+                with self._giving_back(job):
+                    self._answer(job, seconds, len(jobs))
+            return True
+
+    @contextmanager
+    def _watched(self, jobs: Sequence[Job]) -> Iterator[None]:
+        """Have lines that are logged meanwhile say of which jobs, and one say if it takes long."""
+        names = ",".join(job.micro_batch.id for job in jobs)
+        with Bound(**context_of(jobs)):
+            try:
+                self._report.begin(names, self._job_timeout())
+                yield
+            finally:
+                self._report.end()
+
+    @contextmanager
+    def _giving_back(self, job: Job) -> Iterator[None]:
+        """Have the lane see to what a job fails with."""
+        try:
+            yield
         except BaseException as error:  # noqa: BLE001 - the lane sees to it
+            self._line.give_back(Returned(job.number, job.batches, error))
+
+    def _return(self, job: Job, failure: BaseException | None) -> None:
+        """Have the lane see to a job of which nothing is stored."""
+        try:
+            self._drop(job, failure)
+        except BaseException as error:  # noqa: BLE001 - a sink's own that breaks its promise
             failure = error
         self._line.give_back(Returned(job.number, job.batches, failure))
 
@@ -93,23 +148,32 @@ class Commits:
             WithdrawnError: some of its batches are no longer wanted.
             RetryableError, RowsRefusedError: see :meth:`Sink.commit`.
         """
-        begin = perf_counter()
         try:
             require_all(job.batches)
-            with (
-                self._context.metrics.stage(self._context.channel, "sink_commit"),
-                within(job.span.child("sink_commit")),
-            ):
-                self._store(job)
+            seconds = self._store([job])
         except BaseException as error:
             self._drop(job, error)
             raise
-        self._answer(job, job.seconds + perf_counter() - begin)
+        self._answer(job, seconds, 1)
 
-    def _store(self, job: Job) -> None:
-        """Commit; what a sink fails with says nothing of the records, unless it says so."""
+    def _store(self, jobs: Sequence[Job]) -> float:
+        """Commit in one transaction. Return the seconds that are each job's share."""
+        begin = perf_counter()
+        with (
+            self._context.metrics.stage(self._context.channel, "sink_commit"),
+            within(joint([job.span for job in jobs], "sink_commit")),
+        ):
+            self._hand_over(jobs)
+        return (perf_counter() - begin) / len(jobs)
+
+    def _hand_over(self, jobs: Sequence[Job]) -> None:
+        """Give all to the sink; what it fails with says nothing of the records, unless it says so.
+
+        As one micro-batch's batches have one share for each partition, so have those of several.
+        """
+        batches = [pending.batch for job in jobs for pending in job.batches]
         try:
-            self._engine.commit(job.staged, commits_of([each.batch for each in job.batches]))
+            self._engine.commit([job.staged for job in jobs], commits_of(batches))
         except (RetryableError, RowsRefusedError):
             raise
         except Exception as error:
@@ -121,8 +185,10 @@ class Commits:
         job.span.end(error, outcome="" if error is not None else "withdrawn")
         self._engine.discard(job.staged)
 
-    def _answer(self, job: Job, seconds: float) -> None:
+    def _answer(self, job: Job, seconds: float, together: int) -> None:
+        """Answer a job's batches; one transaction had as many jobs as ``together``."""
         micro_batch = job.micro_batch
+        seconds += job.seconds
         self._open.end_job(micro_batch.id)
         job.span.end()
         self._skipped.count(self._engine.skipped(job.staged))
@@ -136,4 +202,5 @@ class Commits:
             partitions=len(micro_batch.ranges),
             records=micro_batch.records,
             seconds=round(seconds, 4),
+            together=together,
         )

@@ -28,6 +28,11 @@ class Engine(Protocol):
         """What the time of :meth:`stage` is called in a trace."""
         ...
 
+    @property
+    def groups(self) -> bool:
+        """Whether :meth:`commit` takes several results at once."""
+        ...
+
     def open(self, channel: str, turn: Callable[[], None], commit: Callable[[], bool]) -> None:
         """Get ready, then call ``turn`` again and again on the lane's thread.
 
@@ -55,8 +60,11 @@ class Engine(Protocol):
         """Return the offsets of the records that the job left out."""
         ...
 
-    def commit(self, staged: Any, offsets: Sequence[PartitionCommit]) -> None:
-        """Make result and offsets visible, both or neither. One thread at a time."""
+    def commit(self, staged: Sequence[Any], offsets: Sequence[PartitionCommit]) -> None:
+        """Make results and offsets visible, all of it or nothing. One thread at a time.
+
+        Of several results nothing is discarded by that: each may still be committed by itself.
+        """
         ...
 
     def discard(self, staged: Any) -> None:

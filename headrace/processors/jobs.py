@@ -39,6 +39,11 @@ class Job:
     seconds: float = 0.0
 
     @property
+    def size(self) -> int:
+        """What its records take, in bytes."""
+        return sum(pending.batch.size for pending in self.batches)
+
+    @property
     def context(self) -> dict[str, Any]:
         """What lines that are logged on the way say of the micro-batch."""
         found = {"channel": self.micro_batch.channel, "micro_batch": self.micro_batch.id}
@@ -49,6 +54,15 @@ class Job:
         topic, partition = batch.partition
         own = {"topic": topic, "partition": partition, "epoch": batch.assignment.epoch}
         return {**found, **own, "batch": batch.first_offset}
+
+
+def context_of(jobs: Sequence[Job]) -> dict[str, Any]:
+    """What lines that are logged say while these jobs are committed, in one transaction or not."""
+    if len(jobs) == 1:
+        return jobs[0].context
+    names = [f"{each.partition}@{each.batch.start}" for job in jobs for each in job.batches]
+    ids = [job.micro_batch.id for job in jobs]
+    return {"channel": jobs[0].micro_batch.channel, "micro_batches": ids, "batches": names}
 
 
 def planned(number: int, channel: str, batches: Sequence[PendingBatch]) -> Job:

@@ -58,7 +58,7 @@ class MicroBatchRunner:
         self._open = open_batches
         self._context = context
         self._job_timeout = job_timeout
-        self._line = CommitLine()
+        self._line = CommitLine(groups=engine.groups)
         self._numbers = count(1)
         self._time = context.metrics.thread_time(context.channel, Role.LANE)
         self.commits = Commits(engine, self._line, open_batches, context, job_timeout)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from headrace.spark.sinks.contract import Divided
+from headrace.spark.sinks.contract import Divided, Grouping
 from headrace.spark.sinks.moving import move_offset, move_without_data
 from headrace.spark.sinks.result import results_of
 from headrace.spark.sinks.several import SeveralSink
@@ -115,10 +115,22 @@ class SinkEngine:
         """Return the offsets of undecodable records that the reducer did not get."""
         return staged.skipped
 
-    def commit(self, staged: Staged, offsets: Sequence[PartitionCommit]) -> None:
-        """Make the result and the offsets visible, both or neither; see :meth:`Sink.commit`."""
+    @property
+    def groups(self) -> bool:
+        """Whether the sink takes several results in one transaction."""
+        return isinstance(self._sink, Grouping)
+
+    def commit(self, staged: Sequence[Staged], offsets: Sequence[PartitionCommit]) -> None:
+        """Make results and offsets visible, all of it or nothing.
+
+        See :meth:`Sink.commit` and :meth:`Grouping.commit_all`; several only where it ``groups``.
+        """
         with self._commit_lock:
-            self._sink.commit(staged.sink, offsets)
+            if len(staged) == 1:
+                self._sink.commit(staged[0].sink, offsets)
+            else:
+                assert isinstance(self._sink, Grouping), "one at a time, then"
+                self._sink.commit_all([each.sink for each in staged], offsets)
 
     def discard(self, staged: Staged) -> None:
         """Remove a result that will not be committed."""

@@ -25,7 +25,7 @@ from headrace.tracing.recorded import OpenTelemetryTracer
 from tests.collector import collecting
 from tests.unit.channel.in_memory import P0, committed, values
 from tests.unit.channel.recorder import PATIENCE, Recorder
-from tests.unit.processors.spark_bench import Bench
+from tests.unit.processors.spark_bench import Bench, Engine
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -164,6 +164,24 @@ def test_a_spark_job_and_its_commit_are_parts_of_the_micro_batch(
     for name in ("spark_job", "sink_commit"):
         (part,) = named(exporter, name)
         assert below(part, micro_batch)
+
+
+def test_one_commit_of_several_micro_batches_is_a_part_of_the_first(
+    tracer: OpenTelemetryTracer, exporter: InMemorySpanExporter
+) -> None:
+    """It is linked to the others, and each micro-batch ends without an error."""
+    bench = Bench(engine=Engine(groups=True))
+    for number in (0, 1):
+        span = a_batch(tracer, number)
+        bench.processor.on_next_batch(replace(bench.batch(number), span=span))
+        bench.engine.turn()
+    bench.commit()
+
+    first, second = named(exporter, "micro_batch")
+    (commit,) = named(exporter, "sink_commit")
+    assert below(commit, first)
+    assert [link.context.span_id for link in commit.links] == [number_of(second)]
+    assert {each.status.status_code for each in (first, second)} == {StatusCode.UNSET}
 
 
 def test_a_failed_spark_job_says_why(

@@ -45,12 +45,29 @@ class GatedSink(NoopSink):
         super().stage(micro_batch, result)
         self.staged += 1
 
+    def has_staged(self, number: int) -> bool:
+        """Wait until so many results are staged."""
+        return bool(wait_for(lambda: self.staged == number, Deadline.after(PATIENCE)))
+
     def commit(self, staged: None, offsets: Sequence[PartitionCommit]) -> None:
         """Wait for the gate."""
         del staged
         self.committing.set()
         assert self.gate.wait(PATIENCE)
         self.committed += [offset.start for offset in offsets]
+
+
+class GroupingSink(GatedSink):
+    """Takes several results at once; notes how many."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.together: list[int] = []
+
+    def commit_all(self, staged: Sequence[None], offsets: Sequence[PartitionCommit]) -> None:
+        """Wait for the gate."""
+        self.commit(None, offsets)
+        self.together.append(len(staged))
 
 
 @pytest.fixture
@@ -63,11 +80,11 @@ def sink() -> Iterator[GatedSink]:
 
 @pytest.fixture
 def opened(sink: GatedSink) -> Iterator[Callable[..., SparkProcessor]]:
-    """Open a processor on the sink; close it at the end."""
+    """Open a processor on the sink, or on another; close it at the end."""
     made: list[SparkProcessor] = []
 
-    def open_one(seconds: float | None = None) -> SparkProcessor:
-        engine = InlineEngine(lambda table, _: table, sink)
+    def open_one(seconds: float | None = None, into: GatedSink = sink) -> SparkProcessor:
+        engine = InlineEngine(lambda table, _: table, into)
         processor = SparkProcessor(engine, job_timeout=seconds)
         processor.open(ChannelContext("main", "group", Metrics()))
         made.append(processor)
@@ -85,7 +102,7 @@ def staged_behind(processor: SparkProcessor, sink: GatedSink) -> list[Future[Bat
     first = processor.on_next_batch(make_batch([b"a"], assignment=assignment))
     assert sink.committing.wait(PATIENCE)
     second = processor.on_next_batch(make_batch([b"b"], assignment=assignment, start=1))
-    assert wait_for(lambda: sink.staged == 2, Deadline.after(PATIENCE))
+    assert sink.has_staged(2)
     return [first, second]
 
 
@@ -115,6 +132,21 @@ def test_a_stop_commits_what_is_staged(
 
     assert [answer.result(0) for answer in answers] == [ADVANCE] * 2
     assert sink.committed == [0, 1]
+
+
+def test_what_came_during_a_commit_is_the_next_one(opened: Callable[..., SparkProcessor]) -> None:
+    """Results that wait behind a commit are stored in one, and answered in their order."""
+    sink = GroupingSink()
+    processor = opened(into=sink)
+    answers = staged_behind(processor, sink)
+    for number in (3, 4):  # whose job ends when those before are in line
+        other = FakeAssignment(TopicPartition("t", number))
+        answers.append(processor.on_next_batch(make_batch([b"c"], assignment=other)))
+        assert sink.has_staged(number)
+
+    sink.gate.set()
+    assert [answer.result(PATIENCE) for answer in answers] == [ADVANCE] * 4
+    assert sink.together[0] >= 2
 
 
 def test_a_commit_that_hangs_is_told_of_and_left_behind(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from headrace.metrics import Metrics
@@ -32,8 +32,9 @@ ADVANCE = BatchResponse.advance()
 class Engine:
     """A double that runs no Spark.
 
-    The scripts have what the next calls of ``stage`` and ``commit`` do: call with the job, or raise
-    an error; when they are empty the calls succeed.
+    The scripts have what the next calls of ``stage`` and ``commit`` do: call with the job, or with
+    nothing, or raise an error; when they are empty the calls succeed. ``groups`` says whether
+    ``commit`` takes several results.
     """
 
     activity: ClassVar = Activity.SPARK
@@ -42,9 +43,10 @@ class Engine:
     stage_script: list[Exception | Callable[[MicroBatch], None] | None] = field(
         default_factory=list
     )
-    commit_script: list[BaseException | None] = field(default_factory=list)
+    commit_script: list[BaseException | Callable[[], None] | None] = field(default_factory=list)
     jobs: list[MicroBatch] = field(default_factory=list)
     stored: list[list[PartitionCommit]] = field(default_factory=list)
+    committed: list[list[str]] = field(default_factory=list)
     moves: list[tuple[OffsetMove, str]] = field(default_factory=list)
     moved: list[list[PartitionCommit]] = field(default_factory=list)
     discarded: list[str] = field(default_factory=list)
@@ -56,6 +58,7 @@ class Engine:
     move_error: Exception | None = None
     decode: Decode | None = None
     seconds: float = 5.0
+    groups: bool = False
     turn: Callable[[], None] = field(init=False)
     commit_turn: Callable[[], bool] = field(init=False)
 
@@ -99,12 +102,16 @@ class Engine:
         assert staged
         return self.left_out
 
-    def commit(self, staged: str, offsets: Sequence[PartitionCommit]) -> None:
+    def commit(self, staged: Sequence[str], offsets: Sequence[PartitionCommit]) -> None:
         """Do what the script says."""
-        assert staged in [job.id for job in self.jobs]
+        assert {*staged} <= {job.id for job in self.jobs}
+        assert self.groups or len(staged) == 1
         step = self.commit_script.pop(0) if self.commit_script else None
-        if step is not None:
+        if isinstance(step, BaseException):
             raise step
+        if step is not None:
+            step()
+        self.committed.append(list(staged))
         self.stored.append(list(offsets))
 
     def discard(self, staged: str) -> None:
@@ -174,9 +181,13 @@ class Bench:
         assert runner is not None
         return runner._line
 
-    def staged(self, partition: int, start: int = 0) -> Future[BatchResponse]:
-        """Hand over a batch, and run the lane once."""
-        answer = self.send(partition, start)
+    def staged(
+        self, partition: int, start: int = 0, size: int | None = None
+    ) -> Future[BatchResponse]:
+        """Hand over a batch, of so many bytes if that matters, and run the lane once."""
+        batch = self.batch(partition, start)
+        whole = batch if size is None else replace(batch, size=size)
+        answer = self.processor.on_next_batch(whole)
         self.engine.turn()
         return answer
 

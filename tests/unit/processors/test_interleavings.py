@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from headrace.processors.responses import BatchResponse
-    from headrace.spark.micro_batch import MicroBatch
     from headrace.spark.sinks.contract import PartitionCommit
 
 PARTITIONS = 3
@@ -35,7 +34,7 @@ class KeepingEngine(Engine):
     offsets: dict[int, int] = field(default_factory=dict)
     conflicts: int = 0
 
-    def commit(self, staged: str, offsets: Sequence[PartitionCommit]) -> None:
+    def commit(self, staged: Sequence[str], offsets: Sequence[PartitionCommit]) -> None:
         """Store what follows upon what is stored."""
         wrong = [
             SinkConflictError(o.partition, o.start, self.offsets.get(o.partition.partition, 0))
@@ -112,7 +111,9 @@ numbers = st.integers(0, PARTITIONS - 1)
 steps = st.lists(
     st.one_of(
         st.tuples(st.sampled_from(["send", "stage", "stage", "withdraw"]), numbers),
-        st.tuples(st.sampled_from(["lane", "sink", "sink fails"])),
+        st.tuples(st.sampled_from(["stage all", "lane", "sink", "sink, and lane meanwhile"])),
+        st.tuples(st.just("sink fails"), st.integers(1, PARTITIONS)),
+        st.tuples(st.just("withdraw in a commit that fails"), numbers),
         st.tuples(st.sampled_from(["job fails", "JVM dies", "sink meanwhile"])),
     ),
     min_size=8,
@@ -122,34 +123,52 @@ steps = st.lists(
 
 def apply(bench: Bench, channel: Sequence[Partition], step: tuple[str] | tuple[str, int]) -> None:
     """Do one step."""
-    engine, line = bench.engine, bench.line
+    name, *number = step
+    steps_of(bench, channel)[str(name)](*number)
 
-    def commit_meanwhile(_: MicroBatch) -> None:
-        if line._waiting:
-            engine.commit_turn()
 
-    scripts: dict[str, Callable[[], None]] = {
-        "job fails": lambda: engine.stage_script.append(ValueError("bad")),
-        "JVM dies": lambda: engine.stage_script.append(JvmDiedError("gone")),
-        "sink meanwhile": lambda: engine.stage_script.append(commit_meanwhile),
+def steps_of(bench: Bench, channel: Sequence[Partition]) -> dict[str, Callable[..., object]]:
+    """Return what each step does."""
+    script = bench.engine.stage_script
+
+    def stage(*partitions: Partition) -> None:
+        for partition in partitions:
+            partition.send()
+            lane_turn(bench)
+
+    def withdraw(number: int) -> None:
+        channel[number].settle()
+        channel[number].withdraw()
+
+    def withdraw_meanwhile(number: int) -> None:
+        withdraw(number)
+        raise OSError("away")
+
+    return {
+        "send": lambda number: channel[number].send(),
+        "stage": lambda number: stage(channel[number]),
+        "stage all": lambda: stage(*channel),
+        "withdraw": withdraw,
+        "lane": lambda: lane_turn(bench),
+        "sink": lambda: sink_turn(bench),
+        "sink, and lane meanwhile": lambda: sink_turn(bench, lambda: lane_turn(bench)),
+        "sink fails": lambda times: sink_turn(bench, *[OSError("away")] * times),
+        "withdraw in a commit that fails": lambda number: sink_turn(
+            bench, lambda: withdraw_meanwhile(number)
+        ),
+        "job fails": lambda: script.append(ValueError("bad")),
+        "JVM dies": lambda: script.append(JvmDiedError("gone")),
+        "sink meanwhile": lambda: script.append(lambda _: sink_turn(bench)),
     }
-    match step:
-        case ("send", int(number)):
-            channel[number].send()
-        case ("stage", int(number)):
-            channel[number].send()
-            lane_turn(bench)
-        case ("withdraw", int(number)):
-            channel[number].settle()
-            channel[number].withdraw()
-        case ("sink" | "sink fails" as how,):
-            if line._waiting:
-                engine.commit_script = [OSError("away")] if how == "sink fails" else []
-                engine.commit_turn()
-        case ("lane",):
-            lane_turn(bench)
-        case (script, *_):
-            scripts[str(script)]()
+
+
+def sink_turn(bench: Bench, *script: BaseException | Callable[[], None]) -> None:
+    """Let the sink commit what waits, with this script."""
+    line, engine = bench.line, bench.engine
+    if line._waiting and not line._in_hand:
+        engine.commit_script = [*script]
+        engine.commit_turn()
+        engine.commit_script = []
 
 
 def lane_turn(bench: Bench) -> None:
@@ -168,17 +187,22 @@ def is_busy(bench: Bench) -> bool:
     return bool(bench.processor._open._waiting or line._staged or line.has_returned)
 
 
-@given(steps=steps, skips=st.booleans(), most=st.sampled_from([RECORDS, 3 * RECORDS, 100]))
-@settings(max_examples=60, deadline=None)
+@given(
+    steps=steps,
+    skips=st.booleans(),
+    groups=st.booleans(),
+    most=st.sampled_from([RECORDS, 3 * RECORDS, 100]),
+)
+@settings(max_examples=200, deadline=None)
 def test_offsets_are_stored_once_and_in_order(
-    steps: list[tuple[str] | tuple[str, int]], skips: bool, most: int
+    steps: list[tuple[str] | tuple[str, int]], skips: bool, groups: bool, most: int
 ) -> None:
     """Whatever fails and in whichever order threads get on, each batch counts once, in its order.
 
-    A sink that keeps offsets sees no conflict at all: nothing is committed behind a gap, and
-    nothing that was withdrawn or passed over.
+    A sink that keeps offsets sees no conflict at all, whether it commits one result at a time or
+    all that wait: nothing is committed behind a gap, and nothing that was withdrawn or passed over.
     """
-    engine = KeepingEngine()
+    engine = KeepingEngine(groups=groups)
     bench = Bench(MergeLimits(max_records=most), engine)
     channel = [Partition(bench, number, skips=skips) for number in range(PARTITIONS)]
     for step in steps:
