@@ -49,6 +49,7 @@ def build_sink(section: config.SinkConfig, member: str) -> Sink[Any]:
                 member=member,
                 schema_changes=SchemaChanges(section.schema_changes),
                 upkeep=Upkeep(section.compact_every, section.log_retention, section.file_retention),
+                origin=section.origin,
             )
         case config.SqlSinkConfig():
             return _sql_sink(section, member)
@@ -81,6 +82,8 @@ def _sql_sink(section: config.SqlSinkConfig, member: str) -> Sink[Any]:
         mode=WriteMode(section.mode),
         key=section.key,
         offsets_table=section.offsets_table,
+        origin=section.origin,
+        origins_table=section.origins_table,
         member=member,
     )
 

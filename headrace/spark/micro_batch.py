@@ -19,6 +19,7 @@ class OffsetRange:
 
     ``start`` is the position it continues from and ``next_offset`` the one behind it; ``records``
     may be fewer than their difference, because compaction and transaction markers leave gaps.
+    ``identity`` is what a sink keeps the partition's offset under, empty in a rehearsal.
     """
 
     topic: str
@@ -26,6 +27,7 @@ class OffsetRange:
     start: int
     next_offset: int
     records: int
+    identity: str = ""
 
     @property
     def topic_partition(self) -> TopicPartition:
@@ -67,5 +69,6 @@ def ranges_of(batches: Iterable[Batch]) -> tuple[OffsetRange, ...]:
             batch.start if before is None else before.start,
             batch.next_offset,
             len(batch) + (0 if before is None else before.records),
+            batch.assignment.identity,
         )
     return tuple(ranges.values())

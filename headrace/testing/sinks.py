@@ -15,7 +15,7 @@ import pytest
 
 from headrace.clock import Deadline
 from headrace.records import TopicPartition
-from headrace.spark.micro_batch import MicroBatch
+from headrace.spark.micro_batch import MicroBatch, OffsetRange
 from headrace.spark.sinks.contract import (
     CommitConflictError,
     Grouping,
@@ -26,7 +26,7 @@ from headrace.spark.sinks.contract import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from typing import TypeAlias
 
     from headrace.spark.runtime import SparkRuntime
@@ -88,9 +88,13 @@ def share(number: int, start: int, next_offset: int) -> PartitionCommit:
     return PartitionCommit(identity(number), partition, start, next_offset)
 
 
-def micro_batch(name: str) -> MicroBatch:
-    """Return a micro-batch with a name of its own."""
-    return MicroBatch(name, "channel", ())
+def micro_batch(name: str, shares: Sequence[PartitionCommit] = ()) -> MicroBatch:
+    """Return a micro-batch with a name of its own, of these ranges."""
+    ranges = [
+        OffsetRange(*each.partition, each.start, each.next_offset, 1, each.identity)
+        for each in shares
+    ]
+    return MicroBatch(name, "channel", tuple(ranges))
 
 
 def sorted_rows(place: Place) -> list[Row]:

@@ -9,6 +9,7 @@ from deltalake import DeltaTable
 
 from headrace.spark.sinks.delta import DeltaSink
 from headrace.spark.sinks.jsonl import JsonLinesSink
+from headrace.spark.sinks.origin import ORIGIN
 from headrace.spark.sinks.several import SeveralSink, alone
 from headrace.spark.sinks.sql import SqlSink
 from tests.unit.spark.sinks.sql_tables import Base
@@ -25,19 +26,20 @@ if TYPE_CHECKING:
 class DeltaPlace:
     """A folder for a table."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, **options: Any) -> None:
         self.folder = folder
+        self.options = options
 
     def sink(self) -> Sink[Any]:
         """Return a sink on the table."""
-        return DeltaSink(self.folder)
+        return DeltaSink(self.folder, **self.options)
 
     def rows(self) -> list[Row]:
         """Read the table as any other reader does."""
         if not DeltaTable.is_deltatable(str(self.folder)):
             return []
         rows: list[Row] = DeltaTable(self.folder).to_pyarrow_table().to_pylist()
-        return rows
+        return [{name: row[name] for name in row if name != ORIGIN} for row in rows]
 
 
 class SqlPlace:
@@ -47,7 +49,8 @@ class SqlPlace:
         self.base = Base(path)
         self.options = options
         self.made: list[SqlSink] = []
-        self.base.run('CREATE TABLE "a table, 100% ü" (id BIGINT PRIMARY KEY, name TEXT)')
+        own = f", {ORIGIN} VARCHAR(64)" if options.get("origin") else ""
+        self.base.run(f'CREATE TABLE "a table, 100% ü" (id BIGINT PRIMARY KEY, name TEXT{own})')
 
     def sink(self) -> Sink[Any]:
         """Return a sink on the table."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from enum import Enum
 from typing import TypeAlias
 
 from headrace.config.kinds.moments import parse_moment
@@ -46,6 +47,16 @@ class ShiftBy:
 
 
 Target: TypeAlias = Earliest | Latest | At | To | ShiftBy
+
+
+class Replay(Enum):
+    """What becomes of a sink's output of records that are read again."""
+
+    APPEND = "append"
+    """It stays, and what is made of the records now is stored besides."""
+
+    REPLACE = "replace"
+    """It is removed in the transaction that moves the offsets."""
 
 
 def parse_target(text: str) -> Target:

@@ -42,6 +42,9 @@ class DeltaSinkConfig(Section):
     schema_changes: Cold[Literal["refuse", "add_columns"]] = "refuse"
     """What to do with a result whose columns are not the table's: fail, or add them."""
 
+    origin: Cold[bool] = False
+    """Whether each row says in a column which records it is of, for replays that replace."""
+
     compact_every: Cold[Annotated[int, WholeNumber(0, 1_000_000)]] = 500
     """Commits after which small files are made into larger ones; 0 leaves that to others."""
 
@@ -76,6 +79,12 @@ class SqlSinkConfig(Section):
     offsets_table: Cold[SqlTable] = "headrace_offsets"
     """The table that offsets go to, made where it is missing."""
 
+    origin: Cold[bool] = False
+    """Whether each row says in a column which micro-batch it is of, for replays that replace."""
+
+    origins_table: Cold[SqlTable] = "headrace_origins"
+    """The table that says what each micro-batch was made of, made where it is missing."""
+
     def contradictions(self) -> Iterator[Contradiction]:
         """Yield a mode and a key that do not fit, and a mode that the database does not have."""
         scheme = scheme_of(self.url)
@@ -91,10 +100,18 @@ class SqlSinkConfig(Section):
                 f"is upsert, which takes {' or '.join(_UPSERTING)}, and the url begins with "
                 f"{scheme}; use mode: append",
             )
-        if self.offsets_table == self.table:
+        if self.mode == "upsert" and self.origin:
             yield Contradiction(
-                ("offsets_table",), "is the table that rows go to; name another one"
+                ("origin",),
+                "does not go with mode: upsert, where what a row was before is not kept; leave it "
+                "out",
             )
+        others = {"offsets_table": self.offsets_table, "origins_table": self.origins_table}
+        for name, other in others.items():
+            if other == self.table:
+                yield Contradiction((name,), "is the table that rows go to; name another one")
+        if self.offsets_table == self.origins_table:
+            yield Contradiction(("origins_table",), "is the table of the offsets; name another one")
 
 
 class KafkaSinkConfig(Section):

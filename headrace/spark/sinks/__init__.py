@@ -8,7 +8,10 @@ from headrace.spark.sinks.contract import (
     Guarantee,
     OffsetKeeper,
     OffsetMove,
+    OutputReplacer,
     PartitionCommit,
+    Replacement,
+    ReplaceRefusedError,
     Sink,
 )
 
@@ -18,6 +21,9 @@ __all__ = [
     "Guarantee",
     "OffsetKeeper",
     "OffsetMove",
+    "OutputReplacer",
     "PartitionCommit",
+    "ReplaceRefusedError",
+    "Replacement",
     "Sink",
 ]

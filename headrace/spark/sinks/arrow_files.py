@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 from deltalake import Schema
 
 from headrace.errors import HeadraceError
+from headrace.spark.sinks.origin import ORIGIN
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -50,6 +51,14 @@ def plain(table: pa.Table) -> pa.Table:
     fields = [field.with_type(_plain(field.type)) for field in table.schema]
     columns = [_cast(field, column) for field, column in zip(fields, table.columns, strict=True)]
     return pa.Table.from_arrays(columns, schema=pa.schema(fields))
+
+
+def with_origin(table: pa.Table, origin: str | None) -> pa.Table:
+    """Return the table with the column of origins, whose text is in memory once; None: as it is."""
+    if origin is None:
+        return table
+    rows = pa.repeat(pa.scalar(0, pa.int32()), table.num_rows)
+    return table.append_column(ORIGIN, pa.DictionaryArray.from_arrays(rows, pa.array([origin])))
 
 
 def schema_json(table: pa.Table) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 from headrace.errors import HeadraceError, RetryableError, SinkConflictError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from headrace.records import TopicPartition
     from headrace.spark.micro_batch import MicroBatch
@@ -91,6 +91,56 @@ class OffsetKeeper(Protocol):
         Raises:
             CommitConflictError: an offset is not where its move starts, so somebody writes.
             Exception: nothing was moved, as far as the sink can tell.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Replacement:
+    """What replacing takes.
+
+    ``offsets`` has where each partition has to go, by its identity: the offsets that were asked
+    for, or lower ones where output can only be removed together with that of earlier records, and
+    partitions that were not asked for where it is of their records, too. ``rows`` counts what is
+    removed.
+    """
+
+    offsets: Mapping[str, int]
+    rows: int
+
+
+class ReplaceRefusedError(HeadraceError):
+    """The sink cannot tell what its output of the range is, or not remove it. Nothing changed."""
+
+
+@runtime_checkable
+class OutputReplacer(Protocol):
+    """What an :class:`OffsetKeeper` has besides, if it can remove its output of a range.
+
+    A move's range are all records from its ``next_offset`` on, of which the sink may have output up
+    to its ``start``, and more after an earlier move back. A move to where the offset stands removes
+    as well; one forward removes nothing. Neither method needs :meth:`Sink.open`. Any thread; both
+    block.
+    """
+
+    def plan_replace(self, moves: Sequence[OffsetMove]) -> Replacement:
+        """Return what replacing takes, and change nothing.
+
+        Raises:
+            ReplaceRefusedError: the sink cannot replace the output of these ranges.
+        """
+        ...
+
+    def replace(self, moves: Sequence[OffsetMove], note: str) -> int:
+        """Remove the output of the ranges and move the offsets, all or nothing; return the rows.
+
+        Output is removed that is of the ranges alone, and all of it. ``note`` is as in
+        :meth:`OffsetKeeper.move_offsets`.
+
+        Raises:
+            CommitConflictError: an offset is not where its move starts, so somebody writes.
+            ReplaceRefusedError: as in :meth:`plan_replace`, or it takes other moves than these.
+            Exception: nothing was changed, as far as the sink can tell.
         """
         ...
 

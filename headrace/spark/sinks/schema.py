@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from deltalake import Schema
 
 from headrace.errors import RetryableError
+from headrace.spark.sinks.origin import ORIGIN
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -64,7 +65,8 @@ def check_schema(
 ) -> list[Field]:
     """Compare names and types; order does not matter, because Parquet is read by name.
 
-    Returns the columns that the table has to get first.
+    Returns the columns that the table has to get first. That of origins is the sink's own: it is
+    added wherever a result has it, and never left out where the table has it.
 
     Raises:
         SchemaMismatchError: a column is of another type, or is missing or new where that is
@@ -76,8 +78,11 @@ def check_schema(
     theirs = _columns(json.loads(table.schema().to_json()))
     new, missing = ours.keys() - theirs.keys(), theirs.keys() - ours.keys()
     problems = []
+    if ORIGIN in missing:
+        problems.append(f"column {ORIGIN!r} is missing, which the sink adds with origin: true")
+        missing -= {ORIGIN}
     if changes is SchemaChanges.REFUSE:
-        problems += [f"column {name!r} is not in the table" for name in new]
+        problems += [f"column {name!r} is not in the table" for name in new - {ORIGIN}]
         problems += [f"column {name!r} is missing" for name in missing]
     problems += [
         f"column {name!r} is {_text(ours[name])}, in the table {_text(theirs[name])}"

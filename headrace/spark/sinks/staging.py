@@ -23,10 +23,19 @@ from deltalake.transaction import AddAction
 
 from headrace.errors import ConfigError, RetryableError, StartError
 from headrace.processes import is_alive
-from headrace.spark.sinks.arrow_files import NULL_VALUE, plain, schema_json, write_files
+from headrace.spark.sinks.arrow_files import (
+    NULL_VALUE,
+    plain,
+    schema_json,
+    with_origin,
+    write_files,
+)
+from headrace.spark.sinks.origin import ORIGIN
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from pyspark.sql import DataFrame
 
     from headrace.spark.sinks.result import Result
 
@@ -125,8 +134,16 @@ class Staging:
         with suppress(OSError):
             self.own.parent.rmdir()
 
-    def write(self, name: str, result: Result, partition_by: Sequence[str]) -> StagedFiles:
+    def write(
+        self,
+        name: str,
+        result: Result,
+        partition_by: Sequence[str],
+        origin: str | None = None,
+    ) -> StagedFiles:
         """Write the result. Blocks; a DataFrame's job writes one file a task.
+
+        ``origin`` is what each row says in the column of origins, None without one.
 
         Raises:
             UnstorableColumnError: a table's column has a type that Delta does not have.
@@ -134,13 +151,14 @@ class Staging:
         folder = self.own / name
         try:
             if isinstance(result, pa.Table):
-                rows = plain(result)
+                rows = with_origin(plain(result), origin)
                 staged = StagedFiles(name, folder, schema_json(rows))
                 write_files(folder, rows, partition_by)
             else:
-                staged = StagedFiles(name, folder, result.schema.json())
+                frame = _with_origin(result, origin)
+                staged = StagedFiles(name, folder, frame.schema.json())
                 (folder / _JOB_FOLDERS).mkdir(parents=True)
-                writer = result.write.mode("append").partitionBy(*partition_by)
+                writer = frame.write.mode("append").partitionBy(*partition_by)
                 writer.parquet(f"file:{folder}")
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
@@ -203,6 +221,14 @@ def sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _with_origin(frame: DataFrame, origin: str | None) -> DataFrame:
+    if origin is None:
+        return frame
+    from pyspark.sql.functions import lit  # noqa: PLC0415 - tables need no Spark
+
+    return frame.withColumn(ORIGIN, lit(origin))
 
 
 def _add_action(path: Path, source: Path, root: Path, rows: int) -> AddAction:

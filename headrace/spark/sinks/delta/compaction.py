@@ -7,55 +7,38 @@ longer part of the table.
 
 from __future__ import annotations
 
-import json
 import os
-import uuid
 from contextlib import suppress
-from dataclasses import dataclass
-from datetime import date
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 from deltalake import DeltaTable
-from deltalake.transaction import AddAction
 
 from headrace.errors import HeadraceError
+from headrace.spark.sinks.delta.data_files import (
+    NotRewritableError,
+    data_files,
+    read_file,
+    require_plain,
+    write_file,
+)
 from headrace.spark.sinks.delta.log import LogFiles, added, optimized, removed
 from headrace.spark.sinks.delta.table import file_names
-from headrace.spark.sinks.staging import sync
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from deltalake.transaction import AddAction
+
+    from headrace.spark.sinks.delta.data_files import DataFile, Values
     from headrace.spark.sinks.delta.log import Action
 
 #: Bytes that a file grows to: a quarter of what Spark reads as one partition by default.
 TARGET_BYTES = 32 << 20
 
-#: What a reader has to know of tables of these features is nothing that rewriting could break.
-_PLAIN_FEATURES = frozenset({"appendOnly", "invariants", "timestampNtz"})
-_PLAIN_WRITER = 2
-_FEATURES_WRITER = 7
-
-#: Partition values whose spelling in a log is sure.
-_SPELT = frozenset({str, bool, int, date, type(None)})
-
-Values: TypeAlias = tuple[tuple[str, str | None], ...]
-
 
 class NotCompactedError(HeadraceError):
     """The table is left as it is; the message says why."""
-
-
-@dataclass(frozen=True, slots=True)
-class SmallFile:
-    """A file of the table: its name in the table's folder, and what the log says about it."""
-
-    path: str
-    size: int
-    values: Values
 
 
 def compact(folder: Path, scratch: Path, metadata: Mapping[str, str], now: float) -> int:
@@ -71,7 +54,6 @@ def compact(folder: Path, scratch: Path, metadata: Mapping[str, str], now: float
             same, and nothing changed as far as can be told.
     """
     table = DeltaTable(folder)
-    _require_plain(folder, table)
     groups = list(_groups(_files(folder, table)))
     if not groups:
         return 0
@@ -104,56 +86,28 @@ def _remove_unnamed(folder: Path, made: Sequence[AddAction]) -> None:
                 (folder / file.path).unlink(missing_ok=True)
 
 
-def _require_plain(folder: Path, table: DeltaTable) -> None:
-    protocol = table.protocol()
-    writer = protocol.min_writer_version
-    features = {*(protocol.writer_features or ()), *(protocol.reader_features or ())}
-    known = writer <= _PLAIN_WRITER or (writer == _FEATURES_WRITER and features <= _PLAIN_FEATURES)
-    if not known:
+def _files(folder: Path, table: DeltaTable) -> list[DataFile]:
+    """Return the files that may be rewritten."""
+    try:
+        require_plain(folder, table)
+        return [file for file in data_files(folder, table) if file.is_ours]
+    except NotRewritableError as error:
         raise NotCompactedError(
-            f"{folder}: the table has writer version {writer} with {sorted(features)}, files of "
-            f"which are not rewritten here; compact it with what made it so, and set compact_every "
-            "to 0"
-        )
+            f"{error}; compact it with what made it so, and set compact_every to 0"
+        ) from error
 
 
-def _files(folder: Path, table: DeltaTable) -> list[SmallFile]:
-    """Return the files that lie in the table's folder itself, as ours do."""
-    columns = table.metadata().partition_columns
-    found = pa.table(table.get_add_actions(flatten=False)).to_pylist()
-    return [
-        SmallFile(each["path"], each["size_bytes"], _values(folder, columns, each))
-        for each in found
-        if "/" not in each["path"] and "%" not in each["path"]
-    ]
-
-
-def _values(folder: Path, columns: Sequence[str], found: Mapping[str, Any]) -> Values:
-    return tuple((name, _spelt(folder, name, found["partition"][name])) for name in columns)
-
-
-def _spelt(folder: Path, name: str, value: object) -> str | None:
-    if type(value) not in _SPELT:
-        raise NotCompactedError(
-            f"{folder}: partition column {name!r} has values of {type(value).__name__}, which is "
-            "not compacted; set compact_every to 0"
-        )
-    if isinstance(value, bool):
-        return str(value).lower()
-    return None if value is None else str(value)
-
-
-def _groups(files: Sequence[SmallFile]) -> Iterator[list[SmallFile]]:
+def _groups(files: Sequence[DataFile]) -> Iterator[list[DataFile]]:
     """Yield the files that become one, by partition.
 
     A file joins when it is no larger than all smaller ones together, so that each row is rewritten
     a number of times that grows with the logarithm of the table, as in size-tiered compaction.
     """
-    by_values: dict[Values, list[SmallFile]] = {}
+    by_values: dict[Values, list[DataFile]] = {}
     for file in files:
         by_values.setdefault(file.values, []).append(file)
     for same in by_values.values():
-        group: list[SmallFile] = []
+        group: list[DataFile] = []
         size = 0
         for file in sorted(same, key=lambda each: each.size):
             if file.size > max(size, 2 * group[0].size if group else 0) or (
@@ -168,42 +122,11 @@ def _groups(files: Sequence[SmallFile]) -> Iterator[list[SmallFile]]:
             yield group
 
 
-def _merged(folder: Path, table: DeltaTable, group: Sequence[SmallFile], now: float) -> AddAction:
-    values = dict(group[0].values)
-    schema = pa.schema(
-        [field for field in pa.schema(table.schema().to_arrow()) if field.name not in values]
+def _merged(folder: Path, table: DeltaTable, group: Sequence[DataFile], now: float) -> AddAction:
+    contents = (read_file(folder / file.path) for file in group)
+    return write_file(
+        folder, table, contents, group[0].values, "compacted", now=now, data_change=False
     )
-    path = folder / f"part-compacted-{uuid.uuid4().hex}.parquet"
-    rows = 0
-    try:
-        with pq.ParquetWriter(path, schema, compression="snappy") as writer:
-            for file in group:
-                content = pq.read_table(folder / file.path, partitioning=None)
-                writer.write_table(_fitted(content, schema))
-                rows += content.num_rows
-        sync(path)
-    except BaseException:
-        path.unlink(missing_ok=True)
-        raise
-    return AddAction(
-        path.name,
-        path.stat().st_size,
-        values,
-        round(now * 1000),
-        data_change=False,
-        stats=json.dumps({"numRecords": rows}),
-    )
-
-
-def _fitted(content: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Return the columns in the table's order and types, with nulls for those added later."""
-    columns = [
-        content.column(field.name).cast(field.type)
-        if field.name in content.column_names
-        else pa.nulls(content.num_rows, field.type)
-        for field in schema
-    ]
-    return pa.table(columns, schema=schema)
 
 
 def _commit(

@@ -107,13 +107,30 @@ def optimized(metadata: Mapping[str, str], now: float) -> Action:
     }
 
 
-def removed(path: str, size: int, values: Mapping[str, str | None], now: float) -> Action:
-    """Return the action that takes a file out of the table whose rows stay in others."""
+def replaced(metadata: Mapping[str, str], now: float) -> Action:
+    """Return what an entry that removes rows and moves offsets says about itself."""
+    return {
+        "commitInfo": {
+            **optimized(metadata, now)["commitInfo"],
+            "operation": "DELETE",
+        }
+    }
+
+
+def removed(
+    path: str,
+    size: int,
+    values: Mapping[str, str | None],
+    now: float,
+    *,
+    data_change: bool = False,
+) -> Action:
+    """Return the action that takes a file out of the table; without change its rows stay."""
     return {
         "remove": {
             "path": path,
             "deletionTimestamp": round(now * 1000),
-            "dataChange": False,
+            "dataChange": data_change,
             "extendedFileMetadata": True,
             "partitionValues": dict(values),
             "size": size,

@@ -10,8 +10,8 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from headrace.errors import HeadraceError
-from headrace.spark.sinks.delta.format import FORMAT_KEY
 from headrace.spark.sinks.delta.log import LogFiles
+from headrace.spark.sinks.delta.origins import OWN_KEYS
 from headrace.spark.sinks.delta.sink import MEMBER_KEY
 
 if TYPE_CHECKING:
@@ -94,12 +94,19 @@ def _commit(version: int, actions: Sequence[Mapping[str, Any]]) -> TableCommit:
     info: Mapping[str, Any] = next(
         (each["commitInfo"] for each in actions if "commitInfo" in each), {}
     )
+    # files of a deletion have what stays of others
+    is_new = info.get("operation") != "DELETE"
     added = [each["add"] for each in actions if "add" in each and each["add"]["dataChange"]]
     moved = [each["txn"] for each in actions if "txn" in each]
     return TableCommit(
         version=version,
         at=info.get("timestamp", 0) / 1000,
         member=info.get(MEMBER_KEY),
-        rows=sum(json.loads(each.get("stats") or "{}").get("numRecords", 0) for each in added),
-        offsets={e["appId"]: e["version"] for e in moved if e["appId"] != FORMAT_KEY},
+        rows=sum(map(_rows, added)) if is_new else 0,
+        offsets={e["appId"]: e["version"] for e in moved if not e["appId"].startswith(OWN_KEYS)},
     )
+
+
+def _rows(add: Mapping[str, Any]) -> int:
+    rows: int = json.loads(add.get("stats") or "{}").get("numRecords", 0)
+    return rows

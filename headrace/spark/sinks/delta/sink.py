@@ -11,13 +11,32 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from headrace.clock import SYSTEM_CLOCK
-from headrace.errors import HeadraceError, SinkConflictError, StartError
-from headrace.spark.sinks.contract import CommitConflictError, Guarantee
+from headrace.errors import StartError
+from headrace.spark.sinks.contract import (
+    CommitConflictError,
+    Guarantee,
+    ReplaceRefusedError,
+)
 from headrace.spark.sinks.delta.format import check_format, format_note
-from headrace.spark.sinks.delta.log import LogFiles, added, moved, written
-from headrace.spark.sinks.delta.table import KeptTable, OvertakenError, file_names
+from headrace.spark.sinks.delta.log import LogFiles, added, moved, replaced, written
+from headrace.spark.sinks.delta.origins import has_origins, origin_marks
+from headrace.spark.sinks.delta.replacing import find_output, without_output
+from headrace.spark.sinks.delta.table import (
+    KeptTable,
+    OthersFirstError,
+    OvertakenError,
+    conflicting,
+    shows,
+)
 from headrace.spark.sinks.delta.upkeep import Housekeeper, Upkeep
-from headrace.spark.sinks.schema import SchemaChanges, check_schema, delta_schema
+from headrace.spark.sinks.origin import ORIGIN, origin_text, require_covered
+from headrace.spark.sinks.result import columns_of
+from headrace.spark.sinks.schema import (
+    SchemaChanges,
+    SchemaMismatchError,
+    check_schema,
+    delta_schema,
+)
 from headrace.spark.sinks.staging import StagedFiles, Staging, local_folder, sync
 
 if TYPE_CHECKING:
@@ -28,7 +47,8 @@ if TYPE_CHECKING:
     from deltalake import Field
 
     from headrace.spark.micro_batch import MicroBatch
-    from headrace.spark.sinks.contract import OffsetMove, PartitionCommit
+    from headrace.spark.sinks.contract import OffsetMove, PartitionCommit, Replacement
+    from headrace.spark.sinks.delta.log import Action
     from headrace.spark.sinks.result import Result
 
     Offset: TypeAlias = PartitionCommit | OffsetMove
@@ -39,6 +59,9 @@ log = structlog.get_logger(__name__)
 #: that it takes a crowd to use them up.
 _COMMIT_ATTEMPTS = 100
 
+#: How often output is replaced when other writers come first: each time the table is read again.
+_REPLACE_ATTEMPTS = 10
+
 #: How a table is kept unless something else is said.
 DEFAULT_UPKEEP = Upkeep()
 
@@ -46,16 +69,6 @@ DEFAULT_UPKEEP = Upkeep()
 MICRO_BATCH_KEY = "headrace_micro_batch"
 MEMBER_KEY = "headrace_member"
 OFFSETS_KEY = "headrace_offsets"
-
-
-class OthersFirstError(HeadraceError):
-    """Each time a commit was tried another writer had made one."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(
-            f"{folder}: other writers were first {_COMMIT_ATTEMPTS} times; let fewer members write "
-            "to this table, or larger micro-batches"
-        )
 
 
 class DeltaSink:
@@ -69,7 +82,8 @@ class DeltaSink:
     ``partition_by`` names columns of the result; ``durable`` forces files to disk before the
     offsets count as stored; ``member`` is written beside each commit, to tell who made it.
     ``upkeep`` says how the table is kept small from ``open`` to ``close``, on a thread of its own,
-    and ``schema_changes`` what follows when a result's columns are not the table's.
+    and ``schema_changes`` what follows when a result's columns are not the table's. With ``origin``
+    each row says in a column of its own which records it is of, so that they can be replaced.
 
     Raises:
         ConfigError: ``path`` is not a local folder.
@@ -86,11 +100,13 @@ class DeltaSink:
         member: str | None = None,
         upkeep: Upkeep = DEFAULT_UPKEEP,
         schema_changes: SchemaChanges = SchemaChanges.REFUSE,
+        origin: bool = False,
     ) -> None:
         self._folder = local_folder(path)
         self._partition_by = tuple(partition_by)
         self._durable = durable
         self._schema_changes = schema_changes
+        self._origin = origin
         self._metadata = {} if member is None else {MEMBER_KEY: member}
         self._staging = Staging(self._folder, durable=durable)
         self._lock = threading.Lock()
@@ -128,10 +144,20 @@ class DeltaSink:
             return table.transaction_version(identity)
 
     def stage(self, micro_batch: MicroBatch, result: Result | None) -> StagedFiles:
-        """Have the result written as Parquet files that no reader of the table sees."""
+        """Have the result written as Parquet files that no reader of the table sees.
+
+        Raises:
+            SchemaMismatchError: the result has a column of the sink's name.
+        """
         if result is None:
             return StagedFiles(micro_batch.id)
-        return self._staging.write(micro_batch.id, result, self._partition_by)
+        if ORIGIN in columns_of(result):
+            raise SchemaMismatchError(
+                f"{self._folder}: the result has a column {ORIGIN}, which is the sink's own; give "
+                "it another name"
+            )
+        origin = origin_text(micro_batch.ranges) if self._origin else None
+        return self._staging.write(micro_batch.id, result, self._partition_by, origin)
 
     def commit(self, staged: StagedFiles, offsets: Sequence[PartitionCommit]) -> None:
         """Move the files into place and commit them with the offsets, or change nothing visible.
@@ -168,13 +194,69 @@ class DeltaSink:
         with self._lock:
             self._commit([], moves, {OFFSETS_KEY: note})
 
+    def plan_replace(self, moves: Sequence[OffsetMove]) -> Replacement:
+        """Look through the table for what it has of these records; see :class:`OutputReplacer`.
+
+        Reads one column of every file.
+
+        Raises:
+            ReplaceRefusedError: the table does not say enough, or is not to be rewritten.
+        """
+        with self._lock:
+            return find_output(self._folder, self._anew(), moves).replacement
+
+    def replace(self, moves: Sequence[OffsetMove], note: str) -> int:
+        """Remove what the table has of these records in the commit that moves the offsets.
+
+        Files with other rows, too, are written anew without these. Readers of the version before
+        find all files until the table's retention is over.
+
+        Raises:
+            CommitConflictError: another writer moved some of the offsets.
+            ReplaceRefusedError: as in :meth:`plan_replace`, or whole micro-batches are not covered.
+            DeltaError: the table could not be read or written; nothing was changed as far as can be
+                told.
+        """
+        with self._lock:
+            for _ in range(_REPLACE_ATTEMPTS):
+                rows = self._try_replace(moves, note)
+                if rows is not None:
+                    return rows
+        raise OthersFirstError(self._folder, _REPLACE_ATTEMPTS)
+
+    def _try_replace(self, moves: Sequence[OffsetMove], note: str) -> int | None:
+        """Replace once. Return None where another writer was first."""
+        table = self._anew()
+        if conflicts := conflicting(table, moves):
+            raise CommitConflictError(conflicts)
+        output = find_output(self._folder, table, moves)
+        require_covered(moves, output.replacement)
+        staged = StagedFiles(f"replace-{uuid.uuid4().hex[:8]}", placing=Placing.DONE)
+        is_done = False
+        try:
+            gone = without_output(self._folder, table, output, SYSTEM_CLOCK.time(), staged.placed)
+            is_done = self._try(table, [staged], moves, {OFFSETS_KEY: note}, gone)
+        finally:
+            if not is_done:
+                self._staging.remove(staged, placed=True)
+        return output.replacement.rows if is_done else None
+
+    def _anew(self) -> KeptTable:
+        """Open the table, so that its files are those of the newest version."""
+        self._table = None
+        table = self._kept()
+        if table is None:
+            raise ReplaceRefusedError(f"{self._folder}: there is no table; there is nothing to do")
+        check_format(self._folder, table)
+        return table
+
     def _commit(
         self, staged: Sequence[StagedFiles], offsets: Sequence[Offset], metadata: Mapping[str, str]
     ) -> None:
         for _ in range(_COMMIT_ATTEMPTS):
             if self._try(self._checked(staged, offsets), staged, offsets, metadata):
                 return
-        raise OthersFirstError(self._folder)
+        raise OthersFirstError(self._folder, _COMMIT_ATTEMPTS)
 
     def discard(self, staged: StagedFiles) -> None:
         """Remove the files, staged or already in place, unless they may be part of the table."""
@@ -191,6 +273,11 @@ class DeltaSink:
             raise StartError(
                 f"{self._folder}: the table is partitioned by {columns}, the sink is set to "
                 f"{list(self._partition_by)}; set partition_by to the table's columns"
+            )
+        if has_origins(table) and not self._origin:
+            raise StartError(
+                f"{self._folder}: the table's rows say in {ORIGIN} which records they are of; set "
+                "origin: true, so that all of them do"
             )
 
     def _kept(self) -> KeptTable | None:
@@ -227,12 +314,12 @@ class DeltaSink:
         """Return the table once it says that every offset is where the micro-batches begin."""
         table = self._kept()
         assert table is not None, "a table that was there is gone"
-        if _conflicts(table, offsets):
+        if conflicting(table, offsets):
             table.refresh()
         check_format(self._folder, table)
         schemas = dict.fromkeys(each.schema for each in staged)
         widening = [schema for schema in schemas if self._new_columns(table, schema)]
-        conflicts = _conflicts(table, offsets)
+        conflicts = conflicting(table, offsets)
         if conflicts:
             raise CommitConflictError(conflicts)
         for schema in widening:
@@ -264,13 +351,21 @@ class DeltaSink:
         staged: Sequence[StagedFiles],
         offsets: Sequence[Offset],
         metadata: Mapping[str, str],
+        gone: Sequence[Action] = (),
     ) -> bool:
-        """Commit once. Return False where another writer was first, whose commit is known now."""
+        """Commit once. Return False where another writer was first, whose commit is known now.
+
+        ``gone`` are files that leave the table, of which ``staged`` has what stays.
+        """
         before, now = table.version, SYSTEM_CLOCK.time()
-        moves = {**{o.identity: o.next_offset for o in offsets}, **format_note(table)}
+        moves = {o.identity: o.next_offset for o in offsets} | format_note(table)
+        if self._origin and MICRO_BATCH_KEY in metadata:
+            moves |= origin_marks(table, offsets)
         try:
+            head = replaced if gone else written
             actions = [
-                written({**metadata, **self._metadata}, now),
+                head({**metadata, **self._metadata}, now),
+                *gone,
                 *(moved(identity, version, now) for identity, version in moves.items()),
                 *(added(file) for file in self._staging.place(staged)),
             ]
@@ -293,7 +388,8 @@ class DeltaSink:
         self._table = None
         try:
             table = self._table = KeptTable(self._folder)
-            stored = _shows(table, staged, offsets)
+            placed = [file for each in staged for file in each.placed]
+            stored = shows(table, placed, offsets)
         except Exception:
             _keep(staged)
             log.exception("delta_outcome_unknown", table=str(self._folder))
@@ -308,23 +404,3 @@ def _keep(staged: Sequence[StagedFiles]) -> None:
     """Note that the files are, or may be, part of the table: they must stay."""
     for each in staged:
         each.may_be_visible = True
-
-
-def _shows(table: KeptTable, staged: Sequence[StagedFiles], offsets: Sequence[Offset]) -> bool:
-    """Whether a table, opened anew, has what a commit was to store.
-
-    Its files show that also where the next owner has gone on from its offsets.
-    """
-    if all(table.transaction_version(o.identity) == o.next_offset for o in offsets):
-        return True
-    placed = (file.path for each in staged for file in each.placed)
-    return not file_names(table.opened).isdisjoint(placed)
-
-
-def _conflicts(table: KeptTable, offsets: Sequence[Offset]) -> list[SinkConflictError]:
-    stored = [(offset, table.transaction_version(offset.identity)) for offset in offsets]
-    return [
-        SinkConflictError(offset.partition, offset.start, found)
-        for offset, found in stored
-        if found not in {None, offset.start}
-    ]

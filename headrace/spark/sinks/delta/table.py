@@ -9,14 +9,20 @@ import pyarrow as pa
 import structlog
 from deltalake import DeltaTable
 
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, SinkConflictError
 from headrace.spark.sinks.delta.log import LogFiles
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
+    from typing import TypeAlias
 
+    from deltalake.transaction import AddAction
+
+    from headrace.spark.sinks.contract import OffsetMove, PartitionCommit
     from headrace.spark.sinks.delta.log import Action
+
+    Offset: TypeAlias = PartitionCommit | OffsetMove
 
 log = structlog.get_logger(__name__)
 
@@ -31,6 +37,16 @@ class OvertakenError(HeadraceError):
         super().__init__(
             f"{folder}: a checkpoint overtook version {version} while it was written, and does not "
             "show what that stored; was this process stopped for longer than the log is kept?"
+        )
+
+
+class OthersFirstError(HeadraceError):
+    """Each time a commit was tried another writer had made one."""
+
+    def __init__(self, folder: Path, attempts: int) -> None:
+        super().__init__(
+            f"{folder}: other writers were first {attempts} times; let fewer members write to this "
+            "table, or larger micro-batches"
         )
 
 
@@ -117,3 +133,25 @@ class KeptTable:
             if "txn" in action:
                 self._moved[action["txn"]["appId"]] = action["txn"]["version"]
         self.version += 1
+
+
+def shows(table: KeptTable, placed: Sequence[AddAction], offsets: Sequence[Offset]) -> bool:
+    """Whether a table, opened anew, has what a commit was to store, of these files.
+
+    Its files show that also where the next owner has gone on from its offsets. Offsets that were
+    not to move show nothing.
+    """
+    moves = [offset for offset in offsets if offset.next_offset != offset.start]
+    if moves and all(table.transaction_version(o.identity) == o.next_offset for o in moves):
+        return True
+    return not file_names(table.opened).isdisjoint(file.path for file in placed)
+
+
+def conflicting(table: KeptTable, offsets: Sequence[Offset]) -> list[SinkConflictError]:
+    """Return an error for each offset that is neither absent nor where it is to start."""
+    stored = [(offset, table.transaction_version(offset.identity)) for offset in offsets]
+    return [
+        SinkConflictError(offset.partition, offset.start, found)
+        for offset, found in stored
+        if found not in {None, offset.start}
+    ]

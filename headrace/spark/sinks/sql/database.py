@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
+from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
 
 from headrace.errors import ConfigError
 
@@ -98,6 +98,26 @@ class Database:
             if self.dialect == "postgresql":
                 connection.execute(_LIMITS, {"limit": self._limit})
             yield connection
+
+    def has(self, table: sa.Table) -> bool:
+        """Whether a table is there. Blocks."""
+        with self.transaction() as connection:
+            return sa.inspect(connection).has_table(table.name, schema=table.schema)
+
+    def create(self, table: sa.Table) -> None:
+        """Create a table where it is missing. Blocks.
+
+        Raises:
+            SQLAlchemyError: it is missing and cannot be created.
+        """
+        if self.has(table):
+            return
+        try:
+            with self.transaction() as connection:
+                table.create(connection)
+        except SQLAlchemyError:
+            if not self.has(table):  # else another member was first
+                raise
 
     def close(self) -> None:
         """Close the connections that nobody uses."""

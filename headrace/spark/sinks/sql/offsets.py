@@ -6,7 +6,6 @@ import hashlib
 from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
-from sqlalchemy.exc import SQLAlchemyError
 
 from headrace.errors import SinkConflictError, StartError
 from headrace.spark.sinks.contract import CommitConflictError
@@ -64,21 +63,13 @@ class OffsetsTable:
         Raises:
             SQLAlchemyError: it is missing and cannot be created.
         """
-        if self.exists():
-            return
-        try:
-            with self._database.transaction() as connection:
-                self._table.create(connection)
-        except SQLAlchemyError:
-            if not self.exists():  # else another member was first
-                raise
+        if not self.exists():
+            self._database.create(self._table)
 
     def exists(self) -> bool:
         """Whether the table is there; remembered once it is. Blocks."""
         if not self._is_there:
-            with self._database.transaction() as connection:
-                table = self._table
-                self._is_there = sa.inspect(connection).has_table(table.name, schema=table.schema)
+            self._is_there = self._database.has(self._table)
         return self._is_there
 
     def read(self, connection: Connection, identities: Sequence[str]) -> dict[str, int]:
@@ -90,7 +81,7 @@ class OffsetsTable:
         return {
             identity: found
             for identity in identities
-            if (found := self._find(connection, self._id(connection, identity))) is not None
+            if (found := self._find(connection, self.key(connection, identity))) is not None
         }
 
     def move(
@@ -115,7 +106,7 @@ class OffsetsTable:
 
     def _move(self, connection: Connection, offset: Offset, said: Mapping[str, Any]) -> int | None:
         """Move one offset. Return the stored one where it is not the start."""
-        row_id, columns = self._id(connection, offset.identity), self._table.c
+        row_id, columns = self.key(connection, offset.identity), self._table.c
         values = {"next_offset": offset.next_offset, **said}
         moved = connection.execute(
             self._table.update()
@@ -128,7 +119,7 @@ class OffsetsTable:
             return None
         found = self._find(connection, row_id)
         if found is None:
-            target = self._qualified(connection)
+            target = self.target(connection)
             values |= {"target": target, "identity": offset.identity, "format": FORMAT_VERSION}
             connection.execute(self._table.insert().values(id=row_id, **values))
         return found
@@ -147,11 +138,12 @@ class OffsetsTable:
             )
         return int(row.next_offset)
 
-    def _id(self, connection: Connection, identity: str) -> str:
-        key = f"{self._qualified(connection)}\n{identity}"
+    def key(self, connection: Connection, identity: str) -> str:
+        """Return the key of a partition's row."""
+        key = f"{self.target(connection)}\n{identity}"
         return hashlib.sha256(key.encode()).hexdigest()
 
-    def _qualified(self, connection: Connection) -> str:
+    def target(self, connection: Connection) -> str:
         """Return the target with its schema, so that it has one name however it was given."""
         schema = self._target.schema or connection.dialect.default_schema_name or ""
         return f"{schema}.{self._target.name}"

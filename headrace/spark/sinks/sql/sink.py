@@ -5,33 +5,39 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 
 from headrace.errors import StartError
-from headrace.spark.sinks.contract import Guarantee
+from headrace.spark.sinks.contract import Guarantee, ReplaceRefusedError
+from headrace.spark.sinks.origin import ORIGIN
 from headrace.spark.sinks.result import columns_of, rows_of
+from headrace.spark.sinks.schema import SchemaMismatchError
 from headrace.spark.sinks.sql.database import TIMEOUT, Database, TableName, brief
 from headrace.spark.sinks.sql.offsets import OffsetsTable
+from headrace.spark.sinks.sql.origins import OriginsTable
 from headrace.spark.sinks.sql.target import Target, WriteMode
-from headrace.spark.sinks.sql.transaction import Write, carry_out
+from headrace.spark.sinks.sql.transaction import Removal, Write, carry_out
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import pyarrow as pa
-
-    from headrace.spark.micro_batch import MicroBatch
-    from headrace.spark.sinks.contract import OffsetMove, PartitionCommit
+    from headrace.spark.micro_batch import MicroBatch, OffsetRange
+    from headrace.spark.sinks.contract import OffsetMove, PartitionCommit, Replacement
     from headrace.spark.sinks.result import Result
 
 
 @dataclass(frozen=True, slots=True)
 class StagedRows:
-    """A result in this process's memory; ``rows`` is None where the reducer returned none."""
+    """A result in this process's memory, and the records it is of.
+
+    ``rows`` is None where the reducer returned none.
+    """
 
     name: str
     rows: pa.Table | None = None
+    ranges: Sequence[OffsetRange] = ()
 
 
 class SqlSink:
@@ -42,6 +48,8 @@ class SqlSink:
     one of two such updates through at a time, so a former owner's changes nothing. ``table`` and
     ``offsets_table`` are ``name`` or ``schema.name``; ``password`` takes the place of one in the
     ``url``; ``member`` is written beside each offset, ``timeout`` bounds a statement, in seconds.
+    With ``origin`` each row says which micro-batch it is of, and ``origins_table`` what that was
+    made of, so that the rows of a range can be replaced.
 
     Raises:
         ConfigError: the url cannot be used, or the database cannot do what ``mode`` asks for.
@@ -58,13 +66,20 @@ class SqlSink:
         mode: WriteMode = WriteMode.APPEND,
         key: Sequence[str] = (),
         offsets_table: str = "headrace_offsets",
+        origin: bool = False,
+        origins_table: str = "headrace_origins",
         member: str | None = None,
         timeout: float = TIMEOUT,
     ) -> None:
         self._database = Database(url, password, timeout)
         name = TableName.of(table)
-        self._target = Target(self._database, name, mode, key)
+        self._target = Target(self._database, name, mode, key, origin=origin)
         self._offsets = OffsetsTable(self._database, TableName.of(offsets_table), name)
+        self._origins = (
+            OriginsTable(self._database, TableName.of(origins_table), self._target, self._offsets)
+            if origin
+            else None
+        )
         self._member = member
 
     def open(self) -> None:
@@ -76,6 +91,8 @@ class SqlSink:
         try:
             self._target.load()
             self._offsets.create()
+            if self._origins is not None:
+                self._origins.create()
         except SQLAlchemyError as error:
             raise StartError(
                 f"{self._target.place} cannot be used: {brief(error)}; mend the database, the "
@@ -106,8 +123,19 @@ class SqlSink:
         columns = [] if result is None else columns_of(result)
         if result is None or not columns:
             return StagedRows(micro_batch.id)
-        self._target.check(columns)
-        return StagedRows(micro_batch.id, self._target.prepare(rows_of(result)))
+        if ORIGIN in columns:
+            raise SchemaMismatchError(
+                f"{self._target.place}: the result has a column {ORIGIN}, which is the sink's own; "
+                "give it another name"
+            )
+        if self._origins is None:
+            self._target.check(columns)
+            return StagedRows(micro_batch.id, self._target.prepare(rows_of(result)))
+        self._target.check([*columns, ORIGIN])
+        rows = self._target.prepare(rows_of(result))
+        origin = pa.repeat(micro_batch.id, rows.num_rows)
+        rows = rows.append_column(ORIGIN, origin)
+        return StagedRows(micro_batch.id, rows, micro_batch.ranges)
 
     def commit(self, staged: StagedRows, offsets: Sequence[PartitionCommit]) -> None:
         """Write the rows and move the offsets in one transaction; see :func:`carry_out`."""
@@ -128,7 +156,8 @@ class SqlSink:
         }
         results = [each.rows for each in staged if each.rows is not None]
         rows = self._target.as_one(results) if len(results) > 1 else results
-        return Write(self._target, self._offsets, offsets, said, rows)
+        ranges = {each.name: each.ranges for each in staged if each.rows}
+        return Write(self._target, self._offsets, offsets, said, rows, self._origins, ranges)
 
     @staticmethod
     def commit_together(
@@ -147,7 +176,49 @@ class SqlSink:
         """
         self._offsets.create()
         said = {"member": self._member, "note": note, "noted_at": sa.func.current_timestamp()}
-        carry_out(self._database, [Write(self._target, self._offsets, moves, said, [])])
+        carry_out(self._database, [Write(self._target, self._offsets, moves, said)])
+
+    def plan_replace(self, moves: Sequence[OffsetMove]) -> Replacement:
+        """Look up what the table has of these records; see :class:`OutputReplacer`.
+
+        Raises:
+            ReplaceRefusedError: rows do not say which records they are of.
+        """
+        origins = self._require_origins()
+        with self._database.transaction() as connection:
+            return origins.plan(connection, moves)[0]
+
+    def replace(self, moves: Sequence[OffsetMove], note: str) -> int:
+        """Remove what the table has of these records in the transaction that moves the offsets.
+
+        Raises:
+            CommitConflictError: another writer moved some of the offsets.
+            ReplaceRefusedError: as in :meth:`plan_replace`, or whole micro-batches are not covered.
+            SQLAlchemyError: the database refused, or nothing was stored as far as can be told.
+        """
+        origins = self._require_origins()
+        self._offsets.create()
+        said = {"member": self._member, "note": note, "noted_at": sa.func.current_timestamp()}
+        removal = Removal(self._target, self._offsets, moves, said, (), origins)
+        carry_out(self._database, [removal])
+        return removal.removed[-1]
+
+    def _require_origins(self) -> OriginsTable:
+        if self._target.upserts:
+            raise ReplaceRefusedError(
+                f"{self._target.place}: with mode upsert what a row was before is not kept, so "
+                "that none can be taken back; replay with append, which upserts the rows again by "
+                "their keys"
+            )
+        if self._origins is None:
+            raise ReplaceRefusedError(
+                f"{self._target.place}: the rows do not say which records they are of; set origin: "
+                "true in the sink for those to come, and remove these by hand before a replay with "
+                "append"
+            )
+        self._target.load()
+        self._origins.create()
+        return self._origins
 
     def discard(self, staged: StagedRows) -> None:
         """Hold nothing: the rows are in memory."""

@@ -11,6 +11,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import NoSuchTableError
 
 from headrace.errors import ConfigError, HeadraceError, StartError
+from headrace.spark.sinks.origin import ORIGIN
 from headrace.spark.sinks.schema import SchemaMismatchError
 
 if TYPE_CHECKING:
@@ -54,26 +55,36 @@ class Target:
     """
 
     def __init__(
-        self, database: Database, name: TableName, mode: WriteMode, key: Sequence[str]
+        self,
+        database: Database,
+        name: TableName,
+        mode: WriteMode,
+        key: Sequence[str],
+        *,
+        origin: bool = False,
     ) -> None:
         self._database = database
         self._name = name
         self._key = tuple(key)
-        self._upserts = mode is WriteMode.UPSERT
+        self._origin = origin
+        self.upserts = mode is WriteMode.UPSERT
         self.place = f"{name} in {database.name}"
-        if self._upserts and database.dialect not in _UPSERTS:
+        if self.upserts and database.dialect not in _UPSERTS:
             raise ConfigError(
                 [f"{self.place}: mode upsert takes {' or '.join(_UPSERTS)}; use mode append"]
             )
-        if self._upserts != bool(self._key):
+        if self.upserts != bool(self._key):
             raise ConfigError([f"{self.place}: a key goes with mode upsert, and with no other"])
+        if self.upserts and origin:
+            raise ConfigError([f"{self.place}: origin goes with mode append, and with no other"])
         self._table: sa.Table | None = None
 
     def load(self) -> None:
         """Look at the table anew. Blocks.
 
         Raises:
-            StartError: it is not there, or no constraint makes the key unique.
+            StartError: it is not there, no constraint makes the key unique, or the column of
+                origins is there without being filled, or the other way round.
             SQLAlchemyError: the database cannot be asked.
         """
         schema, name = self._name
@@ -87,11 +98,25 @@ class Target:
                     f"{self.place}: there is no such table; create it with the columns of the "
                     "reducer's result"
                 ) from None
-            if self._upserts and set(self._key) not in self._unique(connection):
+            if self.upserts and set(self._key) not in self._unique(connection):
                 raise StartError(
                     f"{self.place}: no primary key or unique constraint is on exactly "
                     f"{', '.join(self._key)}; create one, or name its columns in key"
                 )
+        self._check_origin()
+
+    def _check_origin(self) -> None:
+        has_column = ORIGIN in self._loaded.c
+        if self._origin and not has_column:
+            raise StartError(
+                f"{self.place}: there is no column {ORIGIN}, which origin: true fills; ALTER TABLE "
+                f"... ADD COLUMN {ORIGIN} VARCHAR(64), and create an index on it"
+            )
+        if has_column and not self._origin:
+            raise StartError(
+                f"{self.place}: rows say in {ORIGIN} which records they are of; set origin: true, "
+                "so that all of them do"
+            )
 
     def _unique(self, connection: Connection) -> list[set[str | None]]:
         schema, name = self._name
@@ -146,7 +171,7 @@ class Target:
                 zone = "UTC" if getattr(kind, "timezone", False) else None
                 moments = rows.column(index).cast(pa.timestamp("us", tz="UTC"))
                 rows = rows.set_column(index, field.name, moments.cast(pa.timestamp("us", tz=zone)))
-        return self._by_key(rows) if self._upserts else rows
+        return self._by_key(rows) if self.upserts else rows
 
     def _by_key(self, rows: pa.Table) -> pa.Table:
         """Sort by key: writers that lock rows in one order do not wait for each other."""
@@ -179,6 +204,22 @@ class Target:
         last = numbered.group_by(list(self._key)).aggregate([("", "max")]).column("_max")
         return [self._sorted(rows.take(last))]
 
+    def has_rows_without_origin(self, connection: Connection) -> bool:
+        """Whether some rows do not say which micro-batch they are of."""
+        column = self._loaded.c[ORIGIN]
+        wanted = sa.select(column).where(sa.or_(column.is_(None), column == "")).limit(1)
+        return connection.execute(wanted).first() is not None
+
+    def count(self, connection: Connection, micro_batches: Sequence[str]) -> int:
+        """Return how many rows are of these micro-batches."""
+        wanted = sa.select(sa.func.count()).where(self._loaded.c[ORIGIN].in_(micro_batches))
+        return int(connection.execute(wanted).scalar_one())
+
+    def delete(self, connection: Connection, micro_batches: Sequence[str]) -> int:
+        """Remove the rows of these micro-batches; return how many."""
+        of_these = self._loaded.c[ORIGIN].in_(micro_batches)
+        return connection.execute(self._loaded.delete().where(of_these)).rowcount
+
     def write(self, connection: Connection, rows: pa.Table) -> None:
         """Insert or upsert the rows in chunks, in the connection's transaction."""
         statement = self._statement(rows.column_names)
@@ -186,7 +227,7 @@ class Target:
             connection.execute(statement, chunk)
 
     def _statement(self, columns: Sequence[str]) -> Insert:
-        if not self._upserts:
+        if not self.upserts:
             return self._loaded.insert()
         statement = _UPSERTS[self._database.dialect](self._loaded)
         others = {n: statement.excluded[n] for n in columns if n not in self._key}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import structlog
@@ -10,6 +10,7 @@ from sqlalchemy.exc import DataError, IntegrityError, SQLAlchemyError
 
 from headrace.errors import SinkConflictError
 from headrace.spark.sinks.contract import CommitConflictError, RowsRefusedError
+from headrace.spark.sinks.origin import require_covered
 from headrace.spark.sinks.sql.database import brief, gave_way
 
 if TYPE_CHECKING:
@@ -19,8 +20,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from sqlalchemy import Connection
 
+    from headrace.spark.micro_batch import OffsetRange
     from headrace.spark.sinks.sql.database import Database
     from headrace.spark.sinks.sql.offsets import Offset, OffsetsTable
+    from headrace.spark.sinks.sql.origins import OriginsTable
     from headrace.spark.sinks.sql.target import Target
 
 log = structlog.get_logger(__name__)
@@ -31,26 +34,56 @@ _ATTEMPTS = 5
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """One table's part. ``said`` goes into the offsets' rows; ``rows`` are written in turn."""
+    """One table's part. ``said`` goes into the offsets' rows; ``rows`` are written in turn.
+
+    ``origins`` is where is written down which ranges the micro-batches of these rows are of, by
+    their names; None for nowhere.
+    """
 
     target: Target
     table: OffsetsTable
     offsets: Sequence[Offset]
     said: Mapping[str, Any]
-    rows: Sequence[pa.Table]
+    rows: Sequence[pa.Table] = ()
+    origins: OriginsTable | None = None
+    ranges: Mapping[str, Sequence[OffsetRange]] = field(default_factory=dict)
 
     def move(self, connection: Connection) -> None:
         """Move the offsets; see :meth:`OffsetsTable.move`."""
         self.table.move(connection, self.offsets, self.said)
 
     def write(self, connection: Connection) -> None:
-        """Write the rows."""
+        """Write the rows, and what they are of."""
         for rows in self.rows:
             self.target.write(connection, rows)
+        if self.origins is not None:
+            for name, ranges in self.ranges.items():
+                self.origins.note(connection, name, ranges)
 
     def stored(self, connection: Connection) -> Mapping[str, int]:
         """Return the offsets as they are stored now."""
         return self.table.read(connection, [offset.identity for offset in self.offsets])
+
+
+@dataclass(frozen=True, slots=True)
+class Removal(Write):
+    """A part that removes what the table has of records from the offsets on.
+
+    ``removed`` gets the number of rows each time the transaction is made; the last one counts.
+    """
+
+    removed: list[int] = field(default_factory=list)
+
+    def write(self, connection: Connection) -> None:
+        """Remove the rows, and what is noted of them.
+
+        Raises:
+            ReplaceRefusedError: the moves do not cover them.
+        """
+        assert self.origins is not None, "nothing is replaced without"
+        replacement, names = self.origins.plan(connection, self.offsets)
+        require_covered(self.offsets, replacement)
+        self.removed.append(self.origins.remove(connection, names))
 
 
 def carry_out(database: Database, writes: Sequence[Write]) -> None:
@@ -105,7 +138,9 @@ def _is_stored(
     each = [
         (offset, stored.get(offset.identity)) for write, stored in found for offset in write.offsets
     ]
-    if all(stored == offset.next_offset for offset, stored in each):
+    # one that was not to move tells nothing
+    moves = [(offset, stored) for offset, stored in each if offset.start != offset.next_offset]
+    if moves and all(stored == offset.next_offset for offset, stored in moves):
         log.warning("sql_commit_found_stored", table=place, error=brief(error))
         return True
     conflicts = [

@@ -11,6 +11,7 @@ from headrace.spark.sinks.console import ConsoleSink
 from headrace.spark.sinks.contract import Guarantee
 from headrace.spark.sinks.noop import NoopSink
 from headrace.spark.sinks.sql import WriteMode
+from headrace.testing.replacing import OutputReplacerContract
 from headrace.testing.sinks import (
     ROWS,
     GroupingContract,
@@ -38,6 +39,15 @@ class TestDelta(TablesOfArrow, GroupingContract, OffsetKeeperContract):
         return DeltaPlace(tmp_path / "a table, 100% ü")
 
 
+class TestReplacedDelta(TablesOfArrow, OutputReplacerContract):
+    """The contract on a Delta table whose rows say which records they are of."""
+
+    @pytest.fixture(params=[(), ("id",)], ids=["whole", "partitioned"])
+    def place(self, request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+        """Return a folder."""
+        return DeltaPlace(tmp_path / "a table, 100% ü", origin=True, partition_by=request.param)
+
+
 class TestSql(TablesOfArrow, GroupingContract, OffsetKeeperContract):
     """The contract on a SQLite table, appended to or upserted."""
 
@@ -48,6 +58,16 @@ class TestSql(TablesOfArrow, GroupingContract, OffsetKeeperContract):
         """Return a table whose name needs quotes."""
         options: dict[str, Any] = request.param
         with closing(SqlPlace(tmp_path / "base.db", **options)) as place:
+            yield place
+
+
+class TestReplacedSql(TablesOfArrow, OutputReplacerContract):
+    """The contract on a SQLite table whose rows say which micro-batch they are of."""
+
+    @pytest.fixture
+    def place(self, tmp_path: Path) -> Iterator[Place]:
+        """Return a table whose name needs quotes."""
+        with closing(SqlPlace(tmp_path / "base.db", origin=True)) as place:
             yield place
 
 

@@ -8,7 +8,7 @@ from deltalake import DeltaTable
 
 from headrace.records import TopicPartition
 from headrace.spark.sinks.contract import CommitConflictError
-from headrace.spark.sinks.delta.sink import OthersFirstError
+from headrace.spark.sinks.delta.table import OthersFirstError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -1,0 +1,41 @@
+"""From where on a Delta table says which records its rows are of."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace.spark.sinks.origin import ORIGIN
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from deltalake import DeltaTable
+
+    from headrace.spark.sinks.contract import OffsetMove, PartitionCommit
+    from headrace.spark.sinks.delta.table import KeptTable
+
+#: What application ids of ours begin with that are no partition's: those have four parts.
+OWN_KEYS = "headrace/"
+
+_MARK = f"{OWN_KEYS}origin/"
+
+
+def has_origins(table: DeltaTable) -> bool:
+    """Whether the table has the column of origins."""
+    return any(field.name == ORIGIN for field in table.schema().fields)
+
+
+def origin_marks(
+    table: KeptTable, offsets: Iterable[PartitionCommit | OffsetMove]
+) -> dict[str, int]:
+    """Return what a commit with origins has to note, by application id: the first offsets."""
+    return {
+        _MARK + offset.identity: offset.start
+        for offset in offsets
+        if marked_from(table, offset.identity) is None
+    }
+
+
+def marked_from(table: KeptTable, identity: str) -> int | None:
+    """Return the offset from which on a partition's rows have origins; None: none may have one."""
+    return table.transaction_version(_MARK + identity)

@@ -1,0 +1,123 @@
+"""What a sink has to do whose output of a range can be replaced, beside :mod:`.sinks`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from headrace.spark.sinks.contract import (
+    CommitConflictError,
+    OutputReplacer,
+    ReplaceRefusedError,
+)
+from headrace.testing.sinks import OffsetKeeperContract, micro_batch, sorted_rows
+
+if TYPE_CHECKING:
+    from headrace.spark.sinks.contract import PartitionCommit, Sink
+    from headrace.testing.sinks import Frames, Place
+
+
+class OutputReplacerContract(OffsetKeeperContract):
+    """What a sink does beyond that which can replace: the sinks of ``place`` are set to.
+
+    Each micro-batch has rows whose ``id`` says which it is.
+    """
+
+    @pytest.fixture
+    def replacer(self, sink: Sink[Any], frames: Frames) -> OutputReplacer:
+        """Return a sink with 0..10 of two partitions apart, 10..20 together, 20..30 apart."""
+        for number, shares in enumerate(
+            [
+                [self.share(0, 0, 10)],
+                [self.share(1, 0, 10)],
+                [self.share(0, 10, 20), self.share(1, 10, 20)],
+                [self.share(0, 20, 30)],
+                [self.share(1, 20, 30)],
+            ]
+        ):
+            self.store(sink, frames, number, shares)
+        assert isinstance(sink, OutputReplacer)
+        return sink
+
+    def store(
+        self, sink: Sink[Any], frames: Frames, number: int, shares: list[PartitionCommit]
+    ) -> None:
+        """Commit a row with this number, of these ranges."""
+        rows = frames([{"id": number, "name": "x"}])
+        sink.commit(sink.stage(micro_batch(f"batch-{number}", shares), rows), shares)
+
+    def ids(self, place: Place) -> list[int]:
+        """Return the rows' numbers, in order."""
+        return [int(row["id"]) for row in sorted_rows(place)]
+
+    def test_output_is_removed_with_the_move(
+        self, replacer: OutputReplacer, sink: Sink[Any], place: Place, frames: Frames
+    ) -> None:
+        """What is of the range is gone, what is not stays, and what follows begins there."""
+        other = place.sink()
+        assert isinstance(other, OutputReplacer)
+
+        assert replacer.plan_replace([self.move(0, 30, 20)]).rows == 1
+        assert other.replace([self.move(0, 30, 20)], "by hand") == 1
+
+        assert self.ids(place) == [0, 1, 2, 4]
+        assert [sink.stored_offset(self.identity(n)) for n in (0, 1)] == [20, 30]
+        self.store(sink, frames, 5, [self.share(0, 20, 30)])
+        assert self.ids(place) == [0, 1, 2, 4, 5]
+
+    def test_a_plan_reaches_back_to_whole_micro_batches(
+        self, replacer: OutputReplacer, place: Place
+    ) -> None:
+        """It says where each partition has to go, also those that were not asked for."""
+        plan = replacer.plan_replace([self.move(0, 30, 15)])
+
+        assert plan.offsets == {self.identity(0): 10, self.identity(1): 10}
+        assert plan.rows == 3
+        assert self.ids(place) == [0, 1, 2, 3, 4]
+        assert replacer.replace([self.move(0, 30, 10), self.move(1, 30, 10)], "by hand") == 3
+        assert self.ids(place) == [0, 1]
+
+    @pytest.mark.parametrize("target", [10, 15])
+    def test_a_part_of_a_micro_batch_is_not_removed(
+        self, target: int, replacer: OutputReplacer, sink: Sink[Any], place: Place
+    ) -> None:
+        """A range that does not cover it is refused, and nothing is changed."""
+        with pytest.raises(ReplaceRefusedError):
+            replacer.replace([self.move(0, 30, target)], "by hand")
+
+        assert self.ids(place) == [0, 1, 2, 3, 4]
+        assert [sink.stored_offset(self.identity(n)) for n in (0, 1)] == [30, 30]
+
+    def test_an_offset_that_is_elsewhere_keeps_the_output(
+        self, replacer: OutputReplacer, sink: Sink[Any], place: Place
+    ) -> None:
+        """Somebody writes: nothing is removed, and no offset moves."""
+        moves = [self.move(0, 30, 20), self.move(1, 25, 20)]
+        with pytest.raises(CommitConflictError) as caught:
+            replacer.replace(moves, "by hand")
+
+        assert [conflict.stored for conflict in caught.value.conflicts] == [30]
+        assert self.ids(place) == [0, 1, 2, 3, 4]
+        assert [sink.stored_offset(self.identity(n)) for n in (0, 1)] == [30, 30]
+
+    def test_a_move_forward_removes_nothing(
+        self, replacer: OutputReplacer, sink: Sink[Any], place: Place
+    ) -> None:
+        """The offset moves, and the output stays."""
+        assert replacer.replace([self.move(0, 30, 40), self.move(1, 30, 20)], "by hand") == 1
+
+        assert self.ids(place) == [0, 1, 2, 3]
+        assert [sink.stored_offset(self.identity(n)) for n in (0, 1)] == [40, 20]
+
+    def test_what_a_former_move_left_is_removed_too(
+        self, replacer: OutputReplacer, sink: Sink[Any], place: Place
+    ) -> None:
+        """Also by a move to where the offset stands: all of its records are read again."""
+        assert isinstance(sink, OutputReplacer)
+        sink.move_offsets([self.move(0, 30, 20)], "by hand")  # type: ignore[attr-defined]
+
+        assert replacer.replace([self.move(0, 20, 20)], "by hand") == 1
+
+        assert self.ids(place) == [0, 1, 2, 4]
+        assert sink.stored_offset(self.identity(0)) == 20
