@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from headrace.clock import Deadline
+from headrace.config.kinds.targets import Replay
 from headrace.offsets.errors import ChannelRunningError, OffsetsError
 from headrace.offsets.hold import holding
-from headrace.spark.sinks.contract import CommitConflictError, OffsetMove
+from headrace.spark.sinks.contract import CommitConflictError, OutputReplacer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -21,8 +24,13 @@ if TYPE_CHECKING:
     from headrace.offsets.planning import Change, Plan
     from headrace.offsets.reading import PartitionOffsets
     from headrace.records import TopicPartition
-    from headrace.spark.sinks.contract import OffsetKeeper
+    from headrace.spark.sinks.contract import OffsetKeeper, OffsetMove
     from headrace.zookeeper.protocol import Session
+
+T = TypeVar("T")
+
+#: Seconds between two looks whether the hold has to be prolonged: a fraction of any session.
+_KEEP_S = 0.5
 
 #: Seconds the commit of the group's offsets may take, as in a channel.
 COMMIT_TIMEOUT = 10.0
@@ -54,11 +62,14 @@ def change(
     read: Callable[[TopicPartition], PartitionOffsets],
     plan: Callable[[Sequence[PartitionOffsets]], Plan],
     note: str,
+    *,
+    replay: Replay | None = None,
 ) -> Plan:
     """Make and carry out a plan while no member can begin with the partitions. Blocks.
 
-    ``read`` is called when they are held, so that what it finds cannot become outdated. ``note``
-    says in the sink's history what was done.
+    ``read`` is called when they are held, so that what it finds cannot become outdated; ``plan`` is
+    called on another thread. ``note`` says in the sink's history what was done, and ``replay`` what
+    becomes of the sink's output of records that are read again.
 
     Raises:
         ChannelRunningError: somebody consumes in the group; nothing was changed.
@@ -68,11 +79,11 @@ def change(
         refuse_subscribers(group)
         hold.fence(group.store, Deadline.after(FENCE_TIMEOUT, group.clock))
         found = [_read(hold, read, partition) for partition in partitions]
-        made = plan(found)
+        made = _while_held(hold, lambda: plan(found))
         hold.raise_above(found)
         refuse_subscribers(group)
         hold.confirm()
-        moved = _move_sink(group, made, note)
+        moved = _while_held(hold, lambda: _move_sink(group, made, note, replay))
         if moved:
             _confirm_again(hold)
         _commit(group, made, hold, moved=moved)
@@ -108,18 +119,36 @@ def refuse_subscribers(group: Group) -> None:
         )
 
 
-def _move_sink(group: Group, plan: Plan, note: str) -> bool:
+def _while_held(hold: Hold, work: Callable[[], T]) -> T:
+    """Do what may take longer than a lease, as looking through a large table does."""
+    with ThreadPoolExecutor(1, thread_name_prefix="offsets") as pool:
+        future = pool.submit(work)
+        while not wait([future], _KEEP_S).done:
+            # a hold that is lost is found out by the confirmation that comes behind each work
+            with suppress(OffsetsError):
+                hold.keep()
+        return future.result()
+
+
+def _move_sink(group: Group, plan: Plan, note: str, replay: Replay | None) -> bool:
     """Move the sink's offsets first, all or none, as a start goes by them; whether there were."""
+    replaces = replay is Replay.REPLACE
     moves = [
-        OffsetMove(c.found.identity, c.found.partition, c.found.sink, c.after)
-        for c in plan
-        if c.moves_sink and c.found.sink is not None and c.after is not None
+        move
+        for change in plan
+        if (move := change.as_move()) is not None and (change.moves_sink or replaces)
     ]
     if not moves:
         return False
-    assert group.keeper is not None, "no offset of a sink was found without one"
+    keeper = group.keeper
+    assert keeper is not None, "no offset of a sink was found without one"
+    history = _history(note, moves, replay)
     try:
-        group.keeper.move_offsets(moves, _history(note, moves))
+        if replaces:
+            assert isinstance(keeper, OutputReplacer), "the plan was refused otherwise"
+            keeper.replace(moves, history)
+        else:
+            keeper.move_offsets(moves, history)
     except CommitConflictError as error:
         raise OffsetsError(
             f"nothing was changed: somebody writes to the sink ({error}); stop who does, then try "
@@ -133,9 +162,12 @@ def _move_sink(group: Group, plan: Plan, note: str) -> bool:
     return True
 
 
-def _history(note: str, moves: Sequence[OffsetMove]) -> str:
+def _history(note: str, moves: Sequence[OffsetMove], replay: Replay | None) -> str:
     moved = {str(move.partition): [move.start, move.next_offset] for move in moves}
-    return json.dumps({"operation": note, "moved": moved}, separators=(",", ":"))
+    said: dict[str, object] = {"operation": note, "moved": moved}
+    if any(move.next_offset < move.start for move in moves) and replay is not None:
+        said["replay"] = replay.value
+    return json.dumps(said, separators=(",", ":"))
 
 
 def _commit(group: Group, plan: Plan, hold: Hold, *, moved: bool) -> None:

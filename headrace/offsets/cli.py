@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from headrace.config.kinds.targets import FORMS, parse_target
+from headrace.config.kinds.targets import FORMS, Replay, parse_target
 from headrace.offsets.selection import Choice, parse_choice
 
 if TYPE_CHECKING:
@@ -41,6 +41,14 @@ _Topics = Annotated[
     ),
 ]
 _DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the plan and change nothing.")]
+_Replay = Annotated[
+    Replay | None,
+    typer.Option(
+        metavar="append|replace",
+        help="What becomes of the sink's output of records that are read again: it stays, or it is "
+        "removed with the move.",
+    ),
+]
 _Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
 
 
@@ -62,6 +70,7 @@ def reset(
     to: Annotated[str, typer.Option(metavar="WHERE", help=f"{FORMS[:1].upper()}{FORMS[1:]}.")],
     channel: _Channel = None,
     topic: _Topics = None,
+    replay: _Replay = None,
     *,
     dry_run: _DryRun = False,
     json: _Json = False,
@@ -80,6 +89,7 @@ def reset(
         channel=channel,
         target=target,
         choices=choices,
+        replay=replay,
         dry_run=dry_run,
         as_json=json,
     )
@@ -109,6 +119,7 @@ def import_(
     config: _Config,
     file: Annotated[Path, typer.Argument(help="A file that export wrote; - for standard input.")],
     channel: _Channel = None,
+    replay: _Replay = None,
     *,
     dry_run: _DryRun = False,
     json: _Json = False,
@@ -117,7 +128,12 @@ def import_(
     from headrace.offsets import commands  # noqa: PLC0415 - takes a second to import
 
     command = partial(
-        commands.import_offsets, channel=channel, file=file, dry_run=dry_run, as_json=json
+        commands.import_offsets,
+        channel=channel,
+        file=file,
+        replay=replay,
+        dry_run=dry_run,
+        as_json=json,
     )
     raise typer.Exit(commands.guarded(config, command))
 

@@ -22,14 +22,16 @@ from headrace.offsets.errors import ChannelRunningError, OffsetsError, RequestEr
 from headrace.offsets.hold import refuse_members
 from headrace.offsets.importing import partitions_of, plan_import
 from headrace.offsets.planning import plan_reset
+from headrace.offsets.replaying import Replaying, Settled
 from headrace.offsets.selection import selected
+from headrace.records import identity_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from headrace.config import Config
-    from headrace.config.kinds.targets import Target
+    from headrace.config.kinds.targets import Replay, Target
     from headrace.offsets.planning import Plan
     from headrace.offsets.reading import Cluster, PartitionOffsets
     from headrace.offsets.selection import Choice
@@ -110,6 +112,7 @@ def reset(
     target: Target,
     choices: Sequence[Choice],
     *,
+    replay: Replay | None,
     dry_run: bool,
     as_json: bool,
 ) -> None:
@@ -123,12 +126,18 @@ def reset(
         def planner(found: Sequence[PartitionOffsets]) -> Plan:
             return plan_reset(target, found, opened.reader.offset_at)
 
-        job = _Job(name, opened, cluster, "reset", as_json=as_json)
+        job = _Job(name, opened, cluster, "reset", replay, as_json=as_json)
         job.run(partitions, planner, dry_run=dry_run)
 
 
 def import_offsets(
-    config: Config, channel: str | None, file: Path, *, dry_run: bool, as_json: bool
+    config: Config,
+    channel: str | None,
+    file: Path,
+    *,
+    replay: Replay | None,
+    dry_run: bool,
+    as_json: bool,
 ) -> None:
     """Move the offsets of a stopped channel to those in a file."""
     name = channel_name(config, channel)
@@ -141,7 +150,7 @@ def import_offsets(
         def planner(found: Sequence[PartitionOffsets]) -> Plan:
             return plan_import(document, found)
 
-        job = _Job(name, opened, cluster, "import", as_json=as_json)
+        job = _Job(name, opened, cluster, "import", replay, as_json=as_json)
         job.run(partitions, planner, dry_run=dry_run)
 
 
@@ -175,40 +184,69 @@ class _Job:
     """One change of offsets, as it is reported."""
 
     def __init__(
-        self, name: str, opened: Access, cluster: Cluster, operation: str, *, as_json: bool
+        self,
+        name: str,
+        opened: Access,
+        cluster: Cluster,
+        operation: str,
+        replay: Replay | None,
+        *,
+        as_json: bool,
     ) -> None:
         self._name = name
         self._opened = opened
         self._cluster = cluster
         self._operation = operation
+        self._replaying = Replaying(opened.channel, opened.keeping.keeper, replay, self._named)
+        self._settled = Settled(())
         self._as_json = as_json
 
     def run(self, partitions: Sequence[TopicPartition], planner: Planner, *, dry_run: bool) -> None:
         def planned(found: Sequence[PartitionOffsets]) -> Plan:
-            made = planner(found)
+            settled = self._settled = self._replaying.settle(planner(found))
             if not self._as_json:
-                views.plan_table(made)
-            return made
+                views.plan_table(settled.plan)
+            if settled.refused is not None and not dry_run:
+                raise RequestError([f"nothing was changed: {settled.refused}"])
+            return settled.plan
 
         if dry_run:
-            self._rehearse(planned(_read(self._opened, partitions, self._cluster)))
+            planned(_read(self._opened, partitions, self._cluster))
+            self._rehearse()
             return
-        made = change(self._opened.group, partitions, self._read_one, planned, self._operation)
-        self._tell(made, dry_run=False, refused=None)
+        change(
+            self._opened.group,
+            partitions,
+            self._read_one,
+            planned,
+            self._operation,
+            replay=self._replaying.choice,
+        )
+        self._tell(dry_run=False, refused=None)
+
+    def _named(self, identity: str) -> str:
+        """Return what a partition is called, by what a sink stores its offset under."""
+        group = self._opened.channel.group
+        for partition in self._cluster.partitions:
+            topic_id = self._cluster.topics[partition.topic].topic_id
+            if identity == identity_of(self._cluster.id, group, topic_id, partition.partition):
+                return str(partition)
+        return identity
 
     def _read_one(self, partition: TopicPartition) -> PartitionOffsets:
         return self._opened.reader.of(partition, self._cluster, self._opened.channel.group)
 
-    def _rehearse(self, made: Plan) -> None:
-        refused = None
+    def _rehearse(self) -> None:
+        refused = self._settled.refused
         try:
             refuse_members(self._opened.group.session, self._opened.channel.group)
             refuse_subscribers(self._opened.group)
         except ChannelRunningError as error:
             refused = str(error)
-        self._tell(made, dry_run=True, refused=refused)
+        self._tell(dry_run=True, refused=refused)
 
-    def _tell(self, made: Plan, *, dry_run: bool, refused: str | None) -> None:
+    def _tell(self, *, dry_run: bool, refused: str | None) -> None:
+        settled, choice = self._settled, self._replaying.choice
         if self._as_json:
             views.print_json(
                 {
@@ -217,13 +255,18 @@ class _Job:
                     "operation": self._operation,
                     "dry_run": dry_run,
                     "refused": refused,
-                    "partitions": views.plan_json(made),
+                    "replay": None if choice is None else choice.value,
+                    "output": settled.effect,
+                    "rows_removed": settled.rows,
+                    "partitions": views.plan_json(settled.plan),
                 }
             )
             return
-        moved = sum(change.moves for change in made)
+        if settled.effect is not None:
+            typer.echo(settled.effect)
+        moved = sum(change.moves for change in settled.plan)
         verb = "would move" if dry_run else "moved"
-        typer.echo(f"{moved} of {len(made)} partitions {verb}")
+        typer.echo(f"{moved} of {len(settled.plan)} partitions {verb}")
         if refused is not None:
             typer.echo(f"it would be refused now: {refused}", err=True)
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from headrace.config.kinds.moments import format_moment
 from headrace.config.kinds.targets import At, Earliest, Latest, ShiftBy, To
+from headrace.spark.sinks.contract import OffsetMove
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -44,6 +45,12 @@ class Change:
     def moves(self) -> bool:
         """Whether anything changes."""
         return self.moves_group or self.moves_sink
+
+    def as_move(self) -> OffsetMove | None:
+        """Return the move of the sink's offset, also to where it stands; None where it has none."""
+        if self.after is None or self.found.sink is None:
+            return None
+        return OffsetMove(self.found.identity, self.found.partition, self.found.sink, self.after)
 
 
 Plan = tuple[Change, ...]
@@ -89,5 +96,5 @@ def change_to(offsets: PartitionOffsets, wanted: int, *notes: str) -> Change:
     if after < wanted:
         said.append(f"{wanted} is behind the log: its end")
     if offsets.sink is not None and after < offsets.sink:
-        said.append("the sink has rows of these records, and gets them again")
+        said.append("the sink has output of these records")
     return Change(offsets, after, tuple(said))

@@ -12,7 +12,7 @@ from headrace.config.contradiction import Contradiction
 from headrace.config.kinds.databases import DatabaseUrl, scheme_of
 from headrace.config.kinds.paths import LocalPath, TableFolder
 from headrace.config.kinds.properties import Options
-from headrace.config.kinds.scalars import Count, WholeNumber
+from headrace.config.kinds.scalars import Count, Flag, WholeNumber
 from headrace.config.kinds.secrets import SecretValue, reveal_all
 from headrace.config.kinds.text import Distinct, FreeText, ImportPath, Name, SqlTable, Topic
 from headrace.config.kinds.units import Duration
@@ -42,7 +42,7 @@ class DeltaSinkConfig(Section):
     schema_changes: Cold[Literal["refuse", "add_columns"]] = "refuse"
     """What to do with a result whose columns are not the table's: fail, or add them."""
 
-    origin: Cold[bool] = False
+    origin: Cold[Flag] = False
     """Whether each row says in a column which records it is of, for replays that replace."""
 
     compact_every: Cold[Annotated[int, WholeNumber(0, 1_000_000)]] = 500
@@ -79,7 +79,7 @@ class SqlSinkConfig(Section):
     offsets_table: Cold[SqlTable] = "headrace_offsets"
     """The table that offsets go to, made where it is missing."""
 
-    origin: Cold[bool] = False
+    origin: Cold[Flag] = False
     """Whether each row says in a column which micro-batch it is of, for replays that replace."""
 
     origins_table: Cold[SqlTable] = "headrace_origins"
@@ -105,6 +105,10 @@ class SqlSinkConfig(Section):
                 ("origin",),
                 "does not go with mode: upsert, where what a row was before is not kept; leave it "
                 "out",
+            )
+        if not self.origin and "origins_table" in self.model_fields_set:
+            yield Contradiction(
+                ("origins_table",), "has no effect without origin: true; leave it out, or set that"
             )
         others = {"offsets_table": self.offsets_table, "origins_table": self.origins_table}
         for name, other in others.items():

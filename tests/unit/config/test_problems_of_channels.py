@@ -236,7 +236,7 @@ WORKERS = "a whole number from 1 to 256"
             "sink: {type: delta, delta: x, path: y}",
             (
                 "sink.delta: is not a known key; known here: type, path, partition_by, "
-                "schema_changes, compact_every, log_retention, file_retention"
+                "schema_changes, origin, compact_every, log_retention, file_retention"
             ),
         ),
         (

@@ -74,6 +74,21 @@ def test_a_file_of_sqlite_starts_from_the_folder_of_the_configuration(
             "url: 'a://h', offsets_table: t",
             "offsets_table: is the table that rows go to; name another one",
         ),
+        (
+            "url: 'a://h', origin: true, origins_table: headrace_offsets",
+            "origins_table: is the table of the offsets; name another one",
+        ),
+        (
+            "url: 'a://h', origins_table: o",
+            "origins_table: has no effect without origin: true; leave it out, or set that",
+        ),
+        (
+            "url: 'sqlite:////a', mode: upsert, key: [k], origin: true",
+            (
+                "origin: does not go with mode: upsert, where what a row was before is not kept; "
+                "leave it out"
+            ),
+        ),
     ],
 )
 def test_what_does_not_fit_is_said_without_the_url(

@@ -113,10 +113,7 @@ def test_a_plan_is_a_table_and_json(capsys: pytest.CaptureFixture[str]) -> None:
     """Old, new and the difference, from where a start would have gone on."""
     plan = (change_to(at(40, 50), 45), change_to(at(45), 45), change_to(at(None), 1000))
     views.plan_table(plan)
-    again = (
-        "-5  the sink has rows of these records, and gets them again; "
-        "the sink's offset counts, not the group's"
-    )
+    again = "-5  the sink has output of these records; the sink's offset counts, not the group's"
     lines = capsys.readouterr().out.splitlines()[1:]
     rows = [line.rstrip().split(maxsplit=4) for line in lines]
     assert rows == [

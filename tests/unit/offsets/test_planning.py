@@ -77,10 +77,10 @@ def test_the_sink_s_offset_is_the_one_that_is_shifted() -> None:
     assert change.notes == ()
 
 
-def test_going_back_in_a_sink_is_warned_of() -> None:
-    """Rows that are there already come again."""
+def test_going_back_in_a_sink_is_told() -> None:
+    """The sink has output of records that are read again."""
     change = reset(Earliest(), at(group=60, sink=60))
-    assert change.notes == ("the sink has rows of these records, and gets them again",)
+    assert change.notes == ("the sink has output of these records",)
 
 
 def test_a_sink_without_an_entry_is_not_given_one() -> None:

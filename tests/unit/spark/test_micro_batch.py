@@ -18,7 +18,10 @@ def test_batches_of_one_partition_become_one_range() -> None:
 
     ranges = ranges_of(batches)
 
-    assert ranges == (OffsetRange("t", 2, 10, 19, 7), OffsetRange("t", 1, 0, 2, 2))
+    assert ranges == (
+        OffsetRange("t", 2, 10, 19, 7, two.identity),
+        OffsetRange("t", 1, 0, 2, 2, one.identity),
+    )
     assert MicroBatch("id", "channel", ranges).records == 9
 
 
