@@ -88,6 +88,10 @@ class SinkOffsetsError(RefusedError):
     """The sink keeps offsets that cannot be moved from here, or did not let itself be moved."""
 
 
+class ReplayError(RefusedError):
+    """What becomes of the sink's output of records that are read again is not said, or not so."""
+
+
 class UnfinishedError(RefusedError):
     """What was asked for is under way, but was not done within the time allowed."""
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from headrace.admin.ports import Controller, Deployment, Process
     from headrace.channel.channel import InboundKafkaChannel
     from headrace.channel.news import Sought
-    from headrace.config.kinds.targets import Target
+    from headrace.config.kinds.targets import Replay, Target
 
 #: Requests that may wait at a time: each keeps a thread, and others have to be answered too.
 MOST_WAITING = 16
@@ -94,7 +94,9 @@ class Changes:
             channel = find_channel(self._controller, name)
             partition = partition_of(channel, body.topic, body.partition)
             with self._waiter(body.wait_s) as deadline:
-                sought = channel.seek(partition, body.offset, by=asked.by, deadline=deadline)
+                sought = channel.seek(
+                    partition, body.offset, by=asked.by, deadline=deadline, replay=body.replay
+                )
             return _sought(sought)
 
     def reset(self, request: Request, name: ChannelName, body: r.ResetRequest) -> a.ResetAnswer:
@@ -107,7 +109,8 @@ class Changes:
             with self._waiter(body.wait_s) as deadline:
                 # all are looked at before one is moved, so that a refusal changes nothing
                 wanted = [(p, channel.find(target, p, deadline)) for p in partitions]
-                return a.ResetAnswer(moved=list(_move_all(channel, wanted, asked.by, deadline)))
+                moving = _move_all(channel, wanted, asked.by, deadline, body.replay)
+                return a.ResetAnswer(moved=list(moving))
 
     def skip(self, request: Request, name: ChannelName, body: r.SkipRequest) -> d.SkipStatus:
         """Leave one record out, as one that no processing survives; needs no pause."""
@@ -236,11 +239,13 @@ def _move_all(
     wanted: Iterable[tuple[TopicPartition, int]],
     by: str,
     deadline: Deadline,
+    replay: Replay | None,
 ) -> Iterator[a.SeekAnswer]:
     moved: list[str] = []
     for partition, offset in wanted:
         try:
-            yield _sought(channel.seek(partition, offset, by=by, deadline=deadline))
+            sought = channel.seek(partition, offset, by=by, deadline=deadline, replay=replay)
+            yield _sought(sought)
         except HeadraceError as error:
             if not moved:
                 raise

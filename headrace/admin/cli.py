@@ -14,7 +14,7 @@ import typer
 
 from headrace.admin.connection import connected
 from headrace.config.kinds.moments import format_moment, parse_moment
-from headrace.config.kinds.targets import FORMS
+from headrace.config.kinds.targets import FORMS, Replay
 from headrace.config.kinds.units import parse_duration
 
 if TYPE_CHECKING:
@@ -128,6 +128,13 @@ def seek(
     ],
     channel: _ChannelOption = None,
     to: Annotated[str | None, typer.Option(metavar="WHERE", help=f"{FORMS}.")] = None,
+    replay: Annotated[
+        Replay | None,
+        typer.Option(
+            metavar="append",
+            help="Keep the sink's output of records that are read again, and have more go there.",
+        ),
+    ] = None,
     wait: _Wait = "60s",
     *,
     json: _Json = False,
@@ -137,6 +144,8 @@ def seek(
 
     seconds = _seconds(wait, "--wait")
     body: dict[str, Any] = {"wait_s": seconds}
+    if replay is not None:
+        body["replay"] = replay.value
     if to is None:
         body |= _record(where, "WHERE without --to")
         return commands.channel_change("seek", channel, body, seconds, as_json=json, say=_say_moved)

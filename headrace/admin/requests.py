@@ -8,6 +8,7 @@ from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Fiel
 from pydantic_core import PydanticCustomError
 
 from headrace.channel.pauses import PauseMode
+from headrace.config.kinds.targets import Replay  # noqa: TC001 - pydantic looks it up
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -92,7 +93,15 @@ class ResumeRequest(ScopedChange):
     """Whose pause ends: an operator's, or the processor's."""
 
 
-class SeekRequest(Change):
+class Replayed(Change):
+    """A change that may have records read again."""
+
+    replay: Replay | None = None
+    """What becomes of the sink's output of them, where the sink keeps offsets: append keeps it, and
+    has results go there again. To have it replaced takes a stopped channel."""
+
+
+class SeekRequest(Replayed):
     """Where one partition of a paused channel goes on."""
 
     topic: Topic
@@ -105,7 +114,7 @@ class SeekRequest(Change):
     """For how long to wait until it is done and committed."""
 
 
-class ResetRequest(ScopedChange):
+class ResetRequest(ScopedChange, Replayed):
     """Where the partitions of a paused channel go on that this process holds, or one of them."""
 
     to: Annotated[str, Field(min_length=1, max_length=100, pattern=_PRINTABLE)]

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from headrace.channel.ports import ChannelPorts
     from headrace.channel.skips import Skip
     from headrace.config import Change, ChannelConfig, CoordinatorConfig
-    from headrace.config.kinds.targets import Target
+    from headrace.config.kinds.targets import Replay, Target
     from headrace.metrics import Metrics, PartitionReading
     from headrace.processors import BatchProcessor
     from headrace.progress import Turning
@@ -251,12 +251,19 @@ class InboundKafkaChannel:
         return self._parts.pausing.wait(deadline)
 
     def seek(
-        self, partition: TopicPartition, offset: int, *, by: str, deadline: Deadline
+        self,
+        partition: TopicPartition,
+        offset: int,
+        *,
+        by: str,
+        deadline: Deadline,
+        replay: Replay | None = None,
     ) -> Sought:
         """Have a paused partition go on at ``offset``, in the group and in its sink. Blocks.
 
         Returns when that is committed. ``by`` says who; the log keeps it, and so does the history
-        of a sink that has one.
+        of a sink that has one. Where the sink's own offset moves back, ``replay`` says what becomes
+        of its output: it can only stay (``APPEND``) while the channel runs.
 
         Raises:
             RefusedError: the partition is not held or not paused, the offset is not in the log,
@@ -264,7 +271,7 @@ class InboundKafkaChannel:
             KafkaUnavailableError: the partition's leader does not say what it has.
         """
         self._require_running()
-        return self._parts.desk.seek(partition, offset, by=by, deadline=deadline)
+        return self._parts.desk.seek(partition, offset, by=by, deadline=deadline, replay=replay)
 
     def find(self, target: Target, partition: TopicPartition, deadline: Deadline) -> int:
         """Return the offset within the log that a target means for a paused partition. Blocks.

@@ -11,7 +11,7 @@ from headrace.channel.news import RecordSkipped, SeekAsked, Sought
 from headrace.channel.seeking import not_paused
 from headrace.channel.skips import Skip, Skips
 from headrace.channel.states import PartitionState
-from headrace.config.kinds.targets import At, Earliest, Latest, ShiftBy, Target, To
+from headrace.config.kinds.targets import At, Earliest, Latest, Replay, ShiftBy, Target, To
 from headrace.errors import (
     CommittedAlreadyError,
     NoSuchOffsetError,
@@ -54,18 +54,25 @@ class OperatorDesk:
     # --- moving -----------------------------------------------------------------------------
 
     def seek(
-        self, partition: TopicPartition, offset: int, *, by: str, deadline: Deadline
+        self,
+        partition: TopicPartition,
+        offset: int,
+        *,
+        by: str,
+        deadline: Deadline,
+        replay: Replay | None = None,
     ) -> Sought:
         """Have a paused partition go on at ``offset``, and wait until that is committed. Blocks.
 
         Raises:
             RefusedError: it is not held, not paused, the offset is not in the log, the sink's
-                offset cannot be moved, or it was not done in time.
+                offset cannot be moved, or not back without saying what becomes of its output, or
+                it was not done in time.
             KafkaUnavailableError: the partition's leader does not say what it has.
         """
         owned = self._resting(partition)
         outcome: Future[Sought] = Future()
-        owned.tell(SeekAsked(offset, by, outcome))
+        owned.tell(SeekAsked(offset, by, outcome, replay))
         self._scheduler.touch(owned)
         self._gates.pauses.wait(lambda: outcome.done() or owned.final, deadline)
         if outcome.cancel() or not outcome.done():

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
+    from headrace.config.kinds.targets import Replay
     from headrace.coordinators.claims import Claim
     from headrace.errors import PartitionError
     from headrace.records import TopicPartition
@@ -73,11 +74,15 @@ class Sought:
 
 @dataclass(frozen=True, slots=True)
 class SeekAsked:
-    """News for a partition: an operator wants it to go on at ``offset``."""
+    """News for a partition: an operator wants it to go on at ``offset``.
+
+    ``replay`` says what becomes of the sink's output of records that are read again.
+    """
 
     offset: int
     by: str
     outcome: Future[Sought]
+    replay: Replay | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,8 @@ from headrace.channel.callbacks import WorkerAbandoned
 from headrace.channel.news import Sought
 from headrace.channel.states import PartitionState
 from headrace.clock import Deadline
-from headrace.errors import NoSuchOffsetError, NotPausedError, SinkOffsetsError
+from headrace.config.kinds.targets import Replay
+from headrace.errors import NoSuchOffsetError, NotPausedError, ReplayError, SinkOffsetsError
 from headrace.processors import BatchProcessor
 
 if TYPE_CHECKING:
@@ -100,6 +101,8 @@ class Seeking:
             return stored
         if type(processor).move_offset is BatchProcessor.move_offset:
             raise _out_of_reach(owned, type(processor).__name__)
+        if asked.offset < stored and asked.replay is not Replay.APPEND:
+            raise _undecided(owned, asked, stored)
         note = f"seek by {asked.by}"
         self._ask_sink(owned, asked, lambda: processor.move_offset(owned, asked.offset, note))
         return stored
@@ -122,6 +125,17 @@ def not_paused(channel: str, owned: OwnedPartition) -> NotPausedError:
         f"{owned.partition}: delivery does not rest, it is {owned.state.value}",
         value=str(owned.partition),
         next_step=f"pause the channel {channel} or the partition, and wait until it is paused",
+    )
+
+
+def _undecided(owned: OwnedPartition, asked: SeekAsked, stored: int) -> ReplayError:
+    wish = "not said" if asked.replay is None else "to be replaced, which takes a stopped channel"
+    return ReplayError(
+        f"{owned.partition}: the sink has output of records from {asked.offset} to {stored}, which "
+        f"would be read again, and what becomes of it is {wish}",
+        value=str(asked.offset),
+        next_step="seek with replay append to keep it and have results go there again, or stop the "
+        "channel and use headrace offsets reset --replay replace to have it removed",
     )
 
 

@@ -8,6 +8,7 @@ from deltalake import DeltaTable
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from headrace.clock import Deadline
+from headrace.config.kinds.targets import Replay
 from headrace.local.waiting import wait_for
 from headrace.processors.spark import SparkProcessor
 from headrace.records import TopicPartition
@@ -70,7 +71,8 @@ def test_a_seek_moves_the_table_with_the_group(spark_runtime: SparkRuntime, tmp_
             assert channel.wait_paused(Deadline.after(SECONDS))
             if offset > end - 2:
                 broker.produce(P0, b"11")
-            channel.seek(P0, offset, by="ann", deadline=Deadline.after(SECONDS))
+            deadline = Deadline.after(SECONDS)
+            channel.seek(P0, offset, by="ann", deadline=deadline, replay=Replay.APPEND)
             assert broker.wait_committed("group", P0, offset, Deadline.after(SECONDS))
             broker.produce(P0, value)
             channel.resume(by="test")

@@ -151,7 +151,8 @@ def test_a_reset_moves_all_or_nothing_that_could_be_known(scene: Scene) -> None:
     answer = scene.post("/api/v1/channels/member/reset", to="earliest")
     assert answer.json()["error"] == "not_paused"
     assert {each.position for each in _channel(scene).activities()} == {10}
-    answer = scene.post("/api/v1/channels/member/reset", to="earliest", topic="events", partition=0)
+    one = {"to": "earliest", "topic": "events", "partition": 0, "replay": "append"}
+    answer = scene.post("/api/v1/channels/member/reset", **one)
     assert answer.json()["moved"] == [
         {"topic": "events", "partition": 0, "before": 10, "offset": 0}
     ]

@@ -9,11 +9,12 @@ import pytest
 from structlog.testing import capture_logs
 
 from headrace.clock import Deadline
-from headrace.config.kinds.targets import At, Earliest, Latest, ShiftBy, Target, To
+from headrace.config.kinds.targets import At, Earliest, Latest, Replay, ShiftBy, Target, To
 from headrace.errors import (
     NoSuchOffsetError,
     NotHeldError,
     NotPausedError,
+    ReplayError,
     SinkOffsetsError,
     UnfinishedError,
 )
@@ -53,8 +54,14 @@ def _paused(channel: InboundKafkaChannel, broker: InMemoryBroker) -> None:
     assert channel.wait_paused(Deadline.after(PATIENCE))
 
 
-def _seek(channel: InboundKafkaChannel, offset: int, partition: TopicPartition = P0) -> Sought:
-    return channel.seek(partition, offset, by="ann", deadline=Deadline.after(PATIENCE))
+def _seek(
+    channel: InboundKafkaChannel,
+    offset: int,
+    partition: TopicPartition = P0,
+    replay: Replay | None = Replay.APPEND,
+) -> Sought:
+    deadline = Deadline.after(PATIENCE)
+    return channel.seek(partition, offset, by="ann", deadline=deadline, replay=replay)
 
 
 def test_a_paused_partition_goes_on_where_it_is_sent(broker: InMemoryBroker) -> None:
@@ -130,6 +137,27 @@ def test_the_sinks_offset_moves_first_and_says_who(broker: InMemoryBroker) -> No
     assert processor.moved == [(10, 4, "seek by ann")]
 
 
+@pytest.mark.parametrize(
+    ("replay", "said"),
+    [(None, "is not said; seek with replay append"), (Replay.REPLACE, "takes a stopped channel")],
+)
+def test_output_of_what_is_read_again_takes_a_choice(
+    broker: InMemoryBroker, replay: Replay | None, said: str
+) -> None:
+    """Back is refused without one, and with one that takes a stopped channel; forward is not."""
+    broker.produce(P0, *values(10))
+    processor = Movable()
+    processor.stored[0] = 8
+    channel = in_memory_channel(processor, broker)
+    with running(channel):
+        _paused(channel, broker)
+        with pytest.raises(ReplayError, match=said):
+            _seek(channel, 4, replay=replay)
+        assert [each.position for each in channel.activities()] == [10, 0]
+        _seek(channel, 9, replay=replay)
+    assert processor.moved == [(8, 9, "seek by ann")]
+
+
 def test_a_sink_that_does_not_move_keeps_everything_where_it_is(broker: InMemoryBroker) -> None:
     """Its error is a refusal by name, and position and commit stay."""
     broker.produce(P0, *values(10))
@@ -166,7 +194,7 @@ def test_a_seek_that_takes_too_long_is_told(broker: InMemoryBroker) -> None:
         _paused(channel, broker)
         processor.move_offset = lambda *_: gate.wait(PATIENCE)  # type: ignore[method-assign,assignment]
         with pytest.raises(UnfinishedError):
-            channel.seek(P0, 4, by="ann", deadline=Deadline.after(0.05))
+            channel.seek(P0, 4, by="ann", deadline=Deadline.after(0.05), replay=Replay.APPEND)
         gate.set()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from threading import Semaphore
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from headrace.channel.moved_offsets import MovedOffsets
 from headrace.clock import Deadline
 from headrace.config import ChannelConfig
+from headrace.config.kinds.targets import Replay
 from headrace.coordinators.layout import EpochDocument, GroupPaths
 from headrace.coordinators.offset_nodes import ZooKeeperOffsetStore
 from headrace.errors import SinkConflictError
@@ -19,9 +21,10 @@ from headrace.kafka.ports import Commit, OffsetStoreError, Refusal, StoredOffset
 from headrace.local.waiting import wait_for
 from headrace.offsets.changing import Group, change
 from headrace.offsets.errors import ChannelRunningError, OffsetsError, RequestError
+from headrace.offsets.hold import Hold
 from headrace.offsets.planning import Plan, change_to
 from headrace.offsets.reading import PartitionOffsets, Reader
-from headrace.spark.sinks import CommitConflictError, OffsetMove
+from headrace.spark.sinks import CommitConflictError, OffsetMove, Replacement
 from headrace.testing import (
     FakeClock,
     InMemoryBroker,
@@ -54,6 +57,7 @@ class Keeper:
     offsets: dict[str, int] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     before: Happening = lambda: None
+    replaced: list[str] = field(default_factory=list)
 
     def stored_offset(self, identity: str) -> int | None:
         """Return what is stored."""
@@ -71,6 +75,16 @@ class Keeper:
             raise CommitConflictError(conflicts)
         self.offsets.update({move.identity[-1]: move.next_offset for move in moves})
         self.notes.append(note)
+
+    def plan_replace(self, moves: Sequence[OffsetMove]) -> Replacement:
+        """Return what was asked for."""
+        return Replacement({move.identity: move.next_offset for move in moves}, 0)
+
+    def replace(self, moves: Sequence[OffsetMove], note: str) -> int:
+        """Move them, and remember that output went with it."""
+        self.move_offsets(moves, note)
+        self.replaced += [str(move.partition) for move in moves]
+        return 0
 
 
 class Stage:
@@ -99,7 +113,12 @@ class Stage:
         found = [self.broker.committed("group", partition) for partition in (P0, P1)]
         return [None if each is None else (each.offset, each.epoch) for each in found]
 
-    def move(self, *targets: int, partitions: Sequence[TopicPartition] = (P0, P1)) -> Plan:
+    def move(
+        self,
+        *targets: int,
+        partitions: Sequence[TopicPartition] = (P0, P1),
+        replay: Replay | None = None,
+    ) -> Plan:
         """Move partitions to the offsets given."""
         reader = Reader(self.broker.catalog(), self.store, self.keeper, self.clock)
         cluster = reader.cluster(["events"])
@@ -116,7 +135,10 @@ class Stage:
             self.meanwhile()
             return tuple(change_to(*pair) for pair in zip(found, targets, strict=True))
 
-        return change(group, partitions, lambda p: reader.of(p, cluster, "group"), plan, "reset")
+        def read(partition: TopicPartition) -> PartitionOffsets:
+            return reader.of(partition, cluster, "group")
+
+        return change(group, partitions, read, plan, "reset", replay=replay)
 
     def epoch(self, partition: TopicPartition) -> EpochDocument:
         """Return what the epoch node says."""
@@ -352,6 +374,54 @@ def test_the_sink_s_offsets_move_with_the_group_s(stage: Stage) -> None:
         {"operation": "reset", "moved": {"events-0": [10, 2]}}
     ]
     assert stage.committed() == [(2, 2), (3, 1)]
+
+
+def test_output_goes_with_the_move_where_it_is_replaced(stage: Stage) -> None:
+    """Also of a partition whose offset stays; one that the sink does not have is not touched."""
+    stage.keeper = Keeper({"0": 10})
+    stage.move(2, 3, replay=Replay.REPLACE)
+    stage.move(2, 4, replay=Replay.REPLACE)
+    assert stage.keeper.replaced == ["events-0", "events-0"]
+    assert [json.loads(note) for note in stage.keeper.notes] == [
+        {"operation": "reset", "moved": {"events-0": [10, 2]}, "replay": "replace"},
+        {"operation": "reset", "moved": {"events-0": [2, 2]}},
+    ]
+    assert stage.committed() == [(2, 2), (4, 2)]
+
+
+def test_output_that_is_kept_is_told_in_the_sink_s_history(stage: Stage) -> None:
+    """By the operator's choice, which is that of the move."""
+    stage.keeper = Keeper({"0": 10})
+    stage.move(2, 3, replay=Replay.APPEND)
+    assert stage.keeper.replaced == []
+    assert json.loads(stage.keeper.notes[0])["replay"] == "append"
+
+
+def test_the_hold_lasts_while_a_sink_looks_through_its_table(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A plan and a move that take many sessions' time are carried out under the same claims."""
+    monkeypatch.setattr("headrace.offsets.changing._KEEP_S", 0.01)
+    prolonged = Semaphore(0)
+    real = Hold._prolong
+
+    def prolong(hold: Hold) -> None:
+        real(hold)
+        prolonged.release()
+
+    monkeypatch.setattr(Hold, "_prolong", prolong)
+
+    def take_long() -> None:
+        for _ in range(5):
+            while prolonged.acquire(blocking=False):
+                pass
+            stage.clock.advance(0.6 * stage.session.session_timeout)
+            assert prolonged.acquire(timeout=PATIENCE)
+
+    stage.meanwhile = take_long
+    stage.keeper = Keeper({"0": 10}, before=take_long)
+    stage.move(2, 3, replay=Replay.REPLACE)
+    assert stage.committed() == [(2, 1), (3, 1)]
 
 
 def test_a_sink_that_somebody_writes_to_stops_the_change(stage: Stage) -> None:
