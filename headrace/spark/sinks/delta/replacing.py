@@ -148,9 +148,11 @@ def _counts(folder: Path, table: KeptTable) -> dict[DataFile, _Counts]:
 
 
 def _counted(folder: Path, file: DataFile) -> _Counts:
-    with pq.ParquetFile(folder / unquote(file.path), read_dictionary=[ORIGIN]) as parquet:
-        if ORIGIN not in parquet.schema_arrow.names:
-            return Counter({None: parquet.metadata.num_rows})
+    path = folder / unquote(file.path)
+    metadata = pq.read_metadata(path)
+    if ORIGIN not in metadata.schema.to_arrow_schema().names:
+        return Counter({None: metadata.num_rows})
+    with pq.ParquetFile(path, read_dictionary=[ORIGIN]) as parquet:
         found = parquet.read(columns=[ORIGIN]).column(ORIGIN)
     return Counter({each["values"]: each["counts"] for each in found.value_counts().to_pylist()})
 
