@@ -288,7 +288,11 @@ def test_offsets_in_a_delta_table_move_as_well(operator: Operator) -> None:
     assert [each["sink_offset"] for each in with_table.shown()] == [8, None]
     assert with_table.shown()[0]["notes"] == ["the sink's offset counts, not the group's"]
 
-    plan = json.loads(with_table.call("reset", "--to", "shift-by:-1", "--json"))
+    with_table.call("reset", "--to", "shift-by:-1", code=2)
+    assert "--replay append keeps it" in with_table.errors
+    plan = json.loads(
+        with_table.call("reset", "--to", "shift-by:-1", "--replay", "append", "--json")
+    )
 
     assert [each["old_offset"] for each in plan["partitions"]] == [8, 10]
     assert site.offsets() == [7, 9]
@@ -297,6 +301,7 @@ def test_offsets_in_a_delta_table_move_as_well(operator: Operator) -> None:
     assert json.loads(history["headrace_offsets"]) == {
         "operation": "reset",
         "moved": {f"{site.topic}-0": [8, 7]},
+        "replay": "append",
     }
     assert history["headrace_member"].startswith("offsets.")
 
@@ -323,7 +328,8 @@ def test_a_spark_channel_follows_the_table_s_offset_after_a_reset(site: Site) ->
     # past the marker where that was fetched with the records
     assert {each["sink_offset"] for each in before} <= {5, 6}
 
-    operator.call("reset", "--to", "offset:3", "--topic", f"{site.topic}:1")
+    back = ["reset", "--to", "offset:3", "--topic", f"{site.topic}:1"]
+    operator.call(*back, "--replay", "append")
 
     assert [p["next_offset"] for p in operator.shown()] == [before[0]["sink_offset"], 3]
     read_up(site, document)

@@ -79,10 +79,11 @@ class DeltaPlace:
 class SqlPlace:
     """A table of a database."""
 
-    def __init__(self, url: str, table: str) -> None:
+    def __init__(self, url: str, table: str, *more: str) -> None:
         self._url = url
         self._table = table
-        self._run(f'CREATE TABLE IF NOT EXISTS {table} ("partition" INTEGER, "offset" INTEGER)')
+        columns = ", ".join(['"partition" INTEGER', '"offset" INTEGER', *more])
+        self._run(f"CREATE TABLE IF NOT EXISTS {table} ({columns})")
 
     def sink(self) -> Sink[Any]:
         """Return a sink on the table."""

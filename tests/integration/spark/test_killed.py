@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.integration.spark import killed_replacing
 from tests.integration.spark.killed import assert_nothing_lost_or_doubled
 
 if TYPE_CHECKING:
@@ -40,3 +41,10 @@ def test_a_sql_sink_killed_at_every_line_loses_and_doubles_nothing(
 ) -> None:
     """On SQLite, with offsets that are new, and with those that are there already."""
     assert_nothing_lost_or_doubled(way, f"sqlite:///{tmp_path / 'base.db'}", 80)
+
+
+@pytest.mark.parametrize(("kind", "lines"), [("delta", 100), ("sql", 100)])
+def test_a_range_is_replaced_whole_or_not_at_all(kind: str, lines: int, tmp_path: Path) -> None:
+    """Killed at every line of it: rows and offsets are those of before, or those of after."""
+    where = str(tmp_path) if kind == "delta" else f"sqlite:///{tmp_path / 'base.db'}"
+    killed_replacing.assert_all_or_nothing(kind, where, lines)

@@ -11,6 +11,7 @@ from headrace.spark.sinks.console import ConsoleSink
 from headrace.spark.sinks.contract import Guarantee
 from headrace.spark.sinks.noop import NoopSink
 from headrace.spark.sinks.sql import WriteMode
+from headrace.testing.replacing import OutputReplacerContract
 from headrace.testing.sinks import (
     ROWS,
     GroupingContract,
@@ -36,6 +37,15 @@ class TestDelta(GroupingContract):
     def place(self, tmp_path: Path) -> Place:
         """Return a folder whose name needs care in a URI."""
         return DeltaPlace(tmp_path / "a table, 100% ü")
+
+
+class TestReplacedDelta(GroupingContract, OutputReplacerContract):
+    """The contract on a Delta table whose rows, of Spark, say which records they are of."""
+
+    @pytest.fixture
+    def place(self, tmp_path: Path) -> Place:
+        """Return a folder for a table with partitions."""
+        return DeltaPlace(tmp_path / "table", origin=True, partition_by=["name"])
 
 
 class TestSqlAppend(GroupingContract):

@@ -20,7 +20,8 @@ from headrace.spark.sinks.contract import CommitConflictError
 from headrace.spark.sinks.sql import SqlSink, WriteMode
 from headrace.spark.sinks.sql.database import _LIMITS
 from headrace.spark.sinks.sql.sink import StagedRows
-from headrace.testing.sinks import GroupingContract, Place, Row
+from headrace.testing.replacing import OutputReplacerContract
+from headrace.testing.sinks import GroupingContract, Place, Row, TablesOfArrow
 from tests.integration.spark import sql_processes
 from tests.postgres import PostgresServer, postgres_server
 from tests.unit.spark.sinks.sql_tables import share, staged_table, wrap_commit
@@ -46,16 +47,21 @@ def url(server: PostgresServer) -> str:
     return server.new_database()
 
 
+_ROWS = 'SELECT id, name FROM "Rows"'
+
+
 class PostgresPlace:
     """A database with a table."""
 
-    def __init__(self, url: str, mode: WriteMode) -> None:
+    def __init__(self, url: str, mode: WriteMode, *, origin: bool = False) -> None:
         self.url = url
         self.made: list[SqlSink] = []
-        self.options: dict[str, Any] = {"mode": mode}
+        self.options: dict[str, Any] = {"mode": mode, "origin": origin}
         if mode is WriteMode.UPSERT:
             self.options["key"] = ["id"]
         run(url, 'CREATE TABLE "Rows" (id BIGINT PRIMARY KEY, name TEXT)')
+        if origin:
+            run(url, 'ALTER TABLE "Rows" ADD COLUMN headrace_origin VARCHAR(64)')
 
     def sink(self) -> Sink[Any]:
         """Return a sink on the table."""
@@ -69,7 +75,7 @@ class PostgresPlace:
 
     def rows(self) -> list[Row]:
         """Read the table as any other reader does."""
-        return [dict(zip(("id", "name"), r, strict=True)) for r in run(self.url, 'TABLE "Rows"')]
+        return [dict(zip(("id", "name"), r, strict=True)) for r in run(self.url, _ROWS)]
 
 
 def run(url: str, *statements: str) -> list[tuple[Any, ...]]:
@@ -90,6 +96,16 @@ class TestAppend(GroupingContract):
     def place(self, url: str) -> Iterator[Place]:
         """Return a table of a database of its own."""
         with closing(PostgresPlace(url, WriteMode.APPEND)) as place:
+            yield place
+
+
+class TestReplaced(TablesOfArrow, GroupingContract, OutputReplacerContract):
+    """The contract on PostgreSQL, with rows that say which micro-batch they are of."""
+
+    @pytest.fixture
+    def place(self, url: str) -> Iterator[Place]:
+        """Return a table of a database of its own."""
+        with closing(PostgresPlace(url, WriteMode.APPEND, origin=True)) as place:
             yield place
 
 

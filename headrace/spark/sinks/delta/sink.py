@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import uuid
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -37,7 +38,7 @@ from headrace.spark.sinks.schema import (
     check_schema,
     delta_schema,
 )
-from headrace.spark.sinks.staging import StagedFiles, Staging, local_folder, sync
+from headrace.spark.sinks.staging import Placing, StagedFiles, Staging, local_folder, sync
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -156,7 +156,7 @@ class SqlSink:
         }
         results = [each.rows for each in staged if each.rows is not None]
         rows = self._target.as_one(results) if len(results) > 1 else results
-        ranges = {each.name: each.ranges for each in staged if each.rows}
+        ranges = {each.name: each.ranges for each in staged if each.rows and each.rows.num_rows}
         return Write(self._target, self._offsets, offsets, said, rows, self._origins, ranges)
 
     @staticmethod

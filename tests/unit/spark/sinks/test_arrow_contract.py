@@ -39,7 +39,7 @@ class TestDelta(TablesOfArrow, GroupingContract, OffsetKeeperContract):
         return DeltaPlace(tmp_path / "a table, 100% ü")
 
 
-class TestReplacedDelta(TablesOfArrow, OutputReplacerContract):
+class TestReplacedDelta(TablesOfArrow, GroupingContract, OutputReplacerContract):
     """The contract on a Delta table whose rows say which records they are of."""
 
     @pytest.fixture(params=[(), ("id",)], ids=["whole", "partitioned"])
@@ -61,7 +61,7 @@ class TestSql(TablesOfArrow, GroupingContract, OffsetKeeperContract):
             yield place
 
 
-class TestReplacedSql(TablesOfArrow, OutputReplacerContract):
+class TestReplacedSql(TablesOfArrow, GroupingContract, OutputReplacerContract):
     """The contract on a SQLite table whose rows say which micro-batch they are of."""
 
     @pytest.fixture
