@@ -28,12 +28,16 @@ def has_origins(table: DeltaTable) -> bool:
 def origin_marks(
     table: KeptTable, offsets: Iterable[PartitionCommit | OffsetMove]
 ) -> dict[str, int]:
-    """Return what a commit with origins has to note, by application id: the first offsets."""
-    return {
+    """Return what a commit with origins has to note, by application id: the first offsets.
+
+    Without the column in the table nothing keeps others from storing rows that have none.
+    """
+    marks = {
         _MARK + offset.identity: offset.start
         for offset in offsets
         if marked_from(table, offset.identity) is None
     }
+    return marks if marks and has_origins(table.opened) else {}
 
 
 def marked_from(table: KeptTable, identity: str) -> int | None:

@@ -99,6 +99,18 @@ def test_rows_that_are_there_already_stay_as_they_are(old: DeltaSink, folder: Pa
     assert sink.stored_offset("id/0") == 10
 
 
+def test_origins_count_from_the_first_row_that_has_one(old: DeltaSink, folder: Path) -> None:
+    """A commit without rows adds no column, so that another member may still leave it out."""
+    sink = DeltaSink(folder, origin=True)
+    sink.commit(sink.stage(micro_batch("none"), None), [share(0, 10, 20)])
+    store(old, 1, share(0, 20, 30))
+    store(sink, 2, share(0, 30, 40))
+    with pytest.raises(ReplaceRefusedError, match=r"have one from offset 30 on"):
+        sink.plan_replace([move(40, 10)])
+    assert sink.replace([move(40, 30)], "test") == 1
+    assert visible(folder) == [0, 1]
+
+
 def test_where_all_rows_say_it_any_offset_will_do(sink: DeltaSink, folder: Path) -> None:
     """Also one before the first that the sink was given."""
     store(sink, 5, share(1, 500, 510))
