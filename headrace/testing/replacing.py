@@ -11,7 +11,7 @@ from headrace.spark.sinks.contract import (
     OutputReplacer,
     ReplaceRefusedError,
 )
-from headrace.testing.sinks import OffsetKeeperContract, micro_batch, sorted_rows
+from headrace.testing.sinks import GroupingContract, OffsetKeeperContract, micro_batch, sorted_rows
 
 if TYPE_CHECKING:
     from headrace.spark.sinks.contract import PartitionCommit, Sink
@@ -121,3 +121,25 @@ class OutputReplacerContract(OffsetKeeperContract):
 
         assert self.ids(place) == [0, 1, 2, 4]
         assert sink.stored_offset(self.identity(0)) == 20
+
+
+class GroupedReplacerContract(GroupingContract, OutputReplacerContract):
+    """What a sink does that takes several results in one transaction, and can replace."""
+
+    def test_micro_batches_that_were_committed_at_once_are_replaced_apart(
+        self, sink: Sink[Any], place: Place, frames: Frames
+    ) -> None:
+        """Each row is of its own micro-batch, not of all that the transaction had."""
+        ranges = [[self.share(0, 0, 10)], [self.share(0, 10, 20), self.share(1, 0, 5)]]
+        staged = [
+            sink.stage(micro_batch(f"batch-{n}", shares), frames([{"id": n, "name": "x"}]))
+            for n, shares in enumerate(ranges)
+        ]
+        self.commit_all(sink, staged, [self.share(0, 0, 20), self.share(1, 0, 5)])
+        assert isinstance(sink, OutputReplacer)
+
+        plan = sink.plan_replace([self.move(0, 20, 15)])
+
+        assert plan.offsets == {self.identity(0): 10, self.identity(1): 0}
+        assert sink.replace([self.move(0, 20, 10), self.move(1, 5, 0)], "by hand") == 1
+        assert self.ids(place) == [0]

@@ -204,6 +204,12 @@ class Staging:
             source.rename(self._table / name)
             staged.placed.append(_add_action(self._table / name, source, staged.folder, rows))
 
+    @staticmethod
+    def keep(staged: Sequence[StagedFiles]) -> None:
+        """Note that the files are, or may be, part of the table: they must stay."""
+        for each in staged:
+            each.may_be_visible = True
+
     def remove(self, staged: StagedFiles, *, placed: bool = False) -> None:
         """Remove the staged folder and, with ``placed``, the files that were moved out of it."""
         if staged.folder is not None:

@@ -11,7 +11,7 @@ from headrace.spark.sinks.console import ConsoleSink
 from headrace.spark.sinks.contract import Guarantee
 from headrace.spark.sinks.noop import NoopSink
 from headrace.spark.sinks.sql import WriteMode
-from headrace.testing.replacing import OutputReplacerContract
+from headrace.testing.replacing import GroupedReplacerContract
 from headrace.testing.sinks import (
     ROWS,
     GroupingContract,
@@ -39,7 +39,7 @@ class TestDelta(GroupingContract):
         return DeltaPlace(tmp_path / "a table, 100% ü")
 
 
-class TestReplacedDelta(GroupingContract, OutputReplacerContract):
+class TestReplacedDelta(GroupedReplacerContract):
     """The contract on a Delta table whose rows, of Spark, say which records they are of."""
 
     @pytest.fixture

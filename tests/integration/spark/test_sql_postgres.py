@@ -20,7 +20,7 @@ from headrace.spark.sinks.contract import CommitConflictError
 from headrace.spark.sinks.sql import SqlSink, WriteMode
 from headrace.spark.sinks.sql.database import _LIMITS
 from headrace.spark.sinks.sql.sink import StagedRows
-from headrace.testing.replacing import OutputReplacerContract
+from headrace.testing.replacing import GroupedReplacerContract
 from headrace.testing.sinks import GroupingContract, Place, Row, TablesOfArrow
 from tests.integration.spark import sql_processes
 from tests.postgres import PostgresServer, postgres_server
@@ -99,7 +99,7 @@ class TestAppend(GroupingContract):
             yield place
 
 
-class TestReplaced(TablesOfArrow, GroupingContract, OutputReplacerContract):
+class TestReplaced(TablesOfArrow, GroupedReplacerContract):
     """The contract on PostgreSQL, with rows that say which micro-batch they are of."""
 
     @pytest.fixture

@@ -13,11 +13,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from headrace.clock import SYSTEM_CLOCK
 from headrace.errors import StartError
-from headrace.spark.sinks.contract import (
-    CommitConflictError,
-    Guarantee,
-    ReplaceRefusedError,
-)
+from headrace.spark.sinks.contract import CommitConflictError, Guarantee, ReplaceRefusedError
 from headrace.spark.sinks.delta.format import check_format, format_note
 from headrace.spark.sinks.delta.log import LogFiles, added, moved, replaced, written
 from headrace.spark.sinks.delta.origins import has_origins, origin_marks
@@ -374,7 +370,7 @@ class DeltaSink:
                 table.refresh()
                 return False
         except OvertakenError:
-            _keep(staged)
+            self._staging.keep(staged)
             raise
         except BaseException as error:
             if not self._is_stored(staged, offsets, error):
@@ -392,16 +388,10 @@ class DeltaSink:
             placed = [file for each in staged for file in each.placed]
             stored = shows(table, placed, offsets)
         except Exception:
-            _keep(staged)
+            self._staging.keep(staged)
             log.exception("delta_outcome_unknown", table=str(self._folder))
             raise error from None
         if stored:
-            _keep(staged)
+            self._staging.keep(staged)
             log.warning("delta_commit_found_stored", table=str(self._folder), error=str(error))
         return stored
-
-
-def _keep(staged: Sequence[StagedFiles]) -> None:
-    """Note that the files are, or may be, part of the table: they must stay."""
-    for each in staged:
-        each.may_be_visible = True

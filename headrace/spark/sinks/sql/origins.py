@@ -10,10 +10,11 @@ from headrace.spark.sinks.contract import Replacement, ReplaceRefusedError
 from headrace.spark.sinks.origin import whole_micro_batches
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from sqlalchemy.engine import Connection
 
+    from headrace.spark.micro_batch import OffsetRange
     from headrace.spark.sinks.origin import Ranges
     from headrace.spark.sinks.sql.database import Database, TableName
     from headrace.spark.sinks.sql.offsets import Offset, OffsetsTable
@@ -63,7 +64,9 @@ class OriginsTable:
         """
         self._database.create(self._table)
 
-    def note(self, connection: Connection, micro_batch: str, offsets: Iterable[Offset]) -> None:
+    def note(
+        self, connection: Connection, micro_batch: str, ranges: Sequence[Offset | OffsetRange]
+    ) -> None:
         """Write down what a micro-batch is made of, beside its rows."""
         values = [
             {
@@ -74,9 +77,10 @@ class OriginsTable:
                 "first_offset": each.start,
                 "next_offset": each.next_offset,
             }
-            for each in offsets
+            for each in ranges
         ]
-        connection.execute(self._table.insert(), values)
+        if values:
+            connection.execute(self._table.insert(), values)
 
     def plan(
         self, connection: Connection, moves: Sequence[Offset]

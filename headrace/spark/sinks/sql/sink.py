@@ -156,7 +156,12 @@ class SqlSink:
         }
         results = [each.rows for each in staged if each.rows is not None]
         rows = self._target.as_one(results) if len(results) > 1 else results
-        ranges = {each.name: each.ranges for each in staged if each.rows and each.rows.num_rows}
+        alone = len(staged) == 1
+        ranges = {
+            each.name: offsets if alone else each.ranges
+            for each in staged
+            if each.rows is not None and each.rows.num_rows
+        }
         return Write(self._target, self._offsets, offsets, said, rows, self._origins, ranges)
 
     @staticmethod

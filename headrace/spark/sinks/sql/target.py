@@ -197,7 +197,7 @@ class Target:
         differ, as after a change of the reducer, stay apart.
         """
         alike = all(each.schema.equals(results[0].schema) for each in results)
-        if not self._upserts or not alike:
+        if not self.upserts or not alike:
             return results
         rows = pa.concat_tables(results)
         numbered = rows.select(list(self._key)).append_column("", pa.array(range(rows.num_rows)))

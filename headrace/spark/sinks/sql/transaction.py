@@ -46,7 +46,7 @@ class Write:
     said: Mapping[str, Any]
     rows: Sequence[pa.Table] = ()
     origins: OriginsTable | None = None
-    ranges: Mapping[str, Sequence[OffsetRange]] = field(default_factory=dict)
+    ranges: Mapping[str, Sequence[Offset | OffsetRange]] = field(default_factory=dict)
 
     def move(self, connection: Connection) -> None:
         """Move the offsets; see :meth:`OffsetsTable.move`."""

@@ -11,7 +11,7 @@ from headrace.spark.sinks.console import ConsoleSink
 from headrace.spark.sinks.contract import Guarantee
 from headrace.spark.sinks.noop import NoopSink
 from headrace.spark.sinks.sql import WriteMode
-from headrace.testing.replacing import OutputReplacerContract
+from headrace.testing.replacing import GroupedReplacerContract
 from headrace.testing.sinks import (
     ROWS,
     GroupingContract,
@@ -39,7 +39,7 @@ class TestDelta(TablesOfArrow, GroupingContract, OffsetKeeperContract):
         return DeltaPlace(tmp_path / "a table, 100% ü")
 
 
-class TestReplacedDelta(TablesOfArrow, GroupingContract, OutputReplacerContract):
+class TestReplacedDelta(TablesOfArrow, GroupedReplacerContract):
     """The contract on a Delta table whose rows say which records they are of."""
 
     @pytest.fixture(params=[(), ("id",)], ids=["whole", "partitioned"])
@@ -61,7 +61,7 @@ class TestSql(TablesOfArrow, GroupingContract, OffsetKeeperContract):
             yield place
 
 
-class TestReplacedSql(TablesOfArrow, GroupingContract, OutputReplacerContract):
+class TestReplacedSql(TablesOfArrow, GroupedReplacerContract):
     """The contract on a SQLite table whose rows say which micro-batch they are of."""
 
     @pytest.fixture
