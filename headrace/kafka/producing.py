@@ -84,7 +84,8 @@ def _served(call: Callable[[], int]) -> int:
     """Return what a call that runs callbacks returns.
 
     A fatal error is raised by the call. Where a delivery report comes in the same call, Python
-    finds the error set when the report's callback returns, and makes a SystemError of both.
+    finds the error set when the report's callback returns, and makes a SystemError of both; or the
+    error is lost, and what is left says nothing. Whoever decides the transaction meets it again.
     """
     try:
         return call()
@@ -93,7 +94,7 @@ def _served(call: Callable[[], int]) -> int:
         while found is not None and not isinstance(found, KafkaException):
             found = found.__cause__ or found.__context__
         if found is None:
-            raise
+            raise NotTakenError(f"the client gave up without a reason ({error})") from error
         raise found from None
 
 

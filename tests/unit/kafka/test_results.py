@@ -282,6 +282,22 @@ def test_a_fatal_error_under_a_report_is_told_as_such(
         results.commit([share(0)], [RECORD])
 
 
+def test_a_fatal_error_that_is_lost_is_met_again_in_the_abort(
+    stage: Producing, results: KafkaResults, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client's call may end without an exception to tell."""
+
+    def flush(_: float) -> int:
+        raise SystemError("returned NULL without setting an exception")
+
+    monkeypatch.setattr(stage, "flush", flush)
+    with pytest.raises(KafkaResultsError, match="gave up without a reason"):
+        results.commit([share(0)], [RECORD])
+    stage.script["abort"] = deque([FENCED])
+    with pytest.raises(FencedError):
+        results.commit([share(0)], [RECORD])
+
+
 def test_a_call_that_does_not_come_back_ends_the_stay(offsets: Offsets, stage: Producing) -> None:
     """The lane never hangs with it, and in the end the member joins anew."""
     clock = FakeClock()
