@@ -105,6 +105,8 @@ class Applying:
             case Action.STOP:
                 self._require_zookeeper()
                 self._close(name)
+                # one of this name that comes some day is another channel
+                del self._pauses[name]
             case Action.CONNECT:
                 # says itself what runs, because a channel that did not start is none of it
                 self._connect(desired)

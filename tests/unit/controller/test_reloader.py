@@ -120,6 +120,16 @@ def test_a_cold_change_restarts_only_its_channel(world: World) -> None:
     assert world.controller.channels["main"].config.workers == 4
 
 
+def test_a_channel_that_was_taken_away_comes_back_without_its_pauses(world: World) -> None:
+    """Nobody sees them meanwhile to end them; ``pause: {persist: true}`` keeps them."""
+    world.controller.channels["main"].pause(by="me")
+    for enabled in (False, True):
+        world.channel(enabled=enabled)
+        assert world.reload().outcome is ReloadOutcome.APPLIED
+    assert world.controller.channels["main"].pauses == ()
+    delivers(world)
+
+
 def test_an_operators_pause_outlives_a_restart_of_its_channel(world: World) -> None:
     """A change made during a pause is applied, and delivery rests until the pause ends."""
     world.controller.channels["main"].pause(by="me", note="wait")
