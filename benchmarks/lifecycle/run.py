@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections import defaultdict
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -63,10 +60,7 @@ def run(seed: int = 1, plan: Plan | None = None) -> Report:
         figures = Run(plan, world).figures()
         missed = [name for name, most in TARGETS.items() if figures[name] > most]
         if missed:
-            kept = tempfile.mkdtemp(prefix="headrace-lifecycle-")
-            with suppress(shutil.Error, OSError):
-                shutil.copytree(world.folder, kept, dirs_exist_ok=True)
-            say(f"missed {', '.join(missed)}; everything is kept in {kept}")
+            say(f"missed {', '.join(missed)}; everything is kept in {world.keep('lifecycle')}")
     return Report("lifecycle", {"holds": not missed, "missed": missed, **figures})
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
-from contextlib import ExitStack, contextmanager
+import tempfile
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -132,6 +134,13 @@ class World:
     def sink(self, channel: str) -> Path:
         """Return the folder of a channel's sink."""
         return self.folder / "sinks" / channel
+
+    def keep(self, name: str) -> Path:
+        """Copy logs, configurations, ledgers and sinks to a folder that stays, and return it."""
+        kept = Path(tempfile.mkdtemp(prefix=f"headrace-{name}-"))
+        with suppress(shutil.Error, OSError):  # files come and go where daemons still run
+            shutil.copytree(self.folder, kept, dirs_exist_ok=True)
+        return kept
 
     # --- load -----------------------------------------------------------------------------------
 
