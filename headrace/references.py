@@ -1,7 +1,8 @@
-"""Records by reference: offsets whose records somebody else reads."""
+"""Consecutive records that are no list: among them offsets whose records somebody else reads."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn, TypeAlias, overload
@@ -10,6 +11,46 @@ from headrace.errors import HeadraceError
 
 if TYPE_CHECKING:
     from headrace.records import Record
+
+
+class CompactRun(Sequence["Record"]):
+    """Consecutive records of one partition that are kept without an object for each. Immutable.
+
+    There is at least one. Slices without a step are runs as well, and copy nothing.
+    """
+
+    __slots__ = ()
+
+    @overload
+    def __getitem__(self, index: int) -> Record: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> CompactRun: ...
+
+    @abstractmethod
+    def __getitem__(self, index: int | slice) -> Record | CompactRun: ...
+
+    @property
+    @abstractmethod
+    def next_offset(self) -> int:
+        """The offset behind the last one."""
+
+    @property
+    @abstractmethod
+    def size(self) -> int:
+        """What the records take together, in bytes."""
+
+    @abstractmethod
+    def fitting(self, max_records: int, max_bytes: int) -> int:
+        """Return how many records from the front are within both limits, 0 if not even one is."""
+
+    @abstractmethod
+    def may_precede(self, other: Run) -> bool:
+        """Whether the two can be one run; ``other`` comes later in the same partition."""
+
+    @abstractmethod
+    def followed_by(self, other: Run) -> CompactRun:
+        """Return both as one; only where :meth:`may_precede` says so."""
 
 
 class UnreadError(HeadraceError):
@@ -65,10 +106,10 @@ class UnreadRecord:
         )
 
 
-class OffsetRun(Sequence[UnreadRecord]):
-    """All offsets from ``start`` up to ``next_offset``, as if they were records. Immutable.
+class OffsetRun(CompactRun):
+    """All offsets from ``start`` up to ``next_offset``, as if they were records.
 
-    ``each`` is what one record takes, in bytes. Slices without a step are runs as well.
+    ``each`` is what one record takes, in bytes.
     """
 
     __slots__ = ("_offsets", "each")
@@ -92,8 +133,17 @@ class OffsetRun(Sequence[UnreadRecord]):
         """What the records take together, in bytes."""
         return len(self) * self.each
 
-    def followed_by(self, other: OffsetRun) -> OffsetRun:
-        """Return both as one; ``other`` begins where this one ends."""
+    def fitting(self, max_records: int, max_bytes: int) -> int:
+        """Return how many offsets from the front are within both limits."""
+        return min(len(self), max_records, max_bytes // self.each)
+
+    def may_precede(self, other: Run) -> bool:
+        """Whether ``other`` begins where this one ends: what is by reference has no gaps."""
+        return isinstance(other, OffsetRun) and other.start == self.next_offset
+
+    def followed_by(self, other: Run) -> OffsetRun:
+        """Return both as one."""
+        assert isinstance(other, OffsetRun), "a source has records or references, not both"
         assert other.start == self.next_offset, f"{other.start} does not follow {self.next_offset}"
         return OffsetRun(
             self.start, other.next_offset, -(-(self.size + other.size) // (len(self) + len(other)))
@@ -120,5 +170,5 @@ class OffsetRun(Sequence[UnreadRecord]):
         return f"OffsetRun({self.start}, {self.next_offset}, each={self.each})"
 
 
-#: Consecutive records of one partition: at hand, or by reference.
-Run: TypeAlias = "list[Record] | OffsetRun"
+#: Consecutive records of one partition.
+Run: TypeAlias = "list[Record] | CompactRun"

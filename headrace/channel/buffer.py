@@ -12,7 +12,7 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 from headrace.records import offset_of
-from headrace.references import OffsetRun
+from headrace.references import CompactRun
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -79,8 +79,8 @@ class Cut:
 
 def chunk_of(records: Run) -> Chunk:
     """Weigh consecutive records of one partition; values exactly, keys and headers by sample."""
-    if isinstance(records, OffsetRun):
-        return Chunk(records, records.start, records.next_offset, records.size)
+    if isinstance(records, CompactRun):
+        return Chunk(records, offset_of(records[0]), records.next_offset, records.size)
     count = len(records)
     size = sum(map(len, records)) + count * RECORD_OVERHEAD
     sample = records[:: max(1, count // _SAMPLE)]
@@ -103,8 +103,8 @@ def fitting(records: Sequence[Record], size: int, max_records: int, max_bytes: i
     count = min(len(records), max_records)
     if size <= max_bytes:
         return count
-    if isinstance(records, OffsetRun):
-        return min(count, max_bytes // records.each)
+    if isinstance(records, CompactRun):
+        return records.fitting(count, max_bytes)
     extra = (size - sum(map(len, records))) // len(records)
     sums = list(accumulate(len(record) + extra for record in records[:count]))
     return bisect_right(sums, max_bytes)
@@ -131,16 +131,15 @@ def divide(cut: Cut, count: int) -> tuple[Cut, Cut]:
 
 
 def _may_join(front: Run, rest: Run) -> bool:
-    """Whether both can be one: what is by reference has no gaps."""
-    if isinstance(front, OffsetRun) and isinstance(rest, OffsetRun):
-        return rest.start == front.next_offset
-    return True
+    """Whether both can be one."""
+    if isinstance(front, CompactRun):
+        return front.may_precede(rest)
+    return not isinstance(rest, CompactRun)
 
 
 def _joined(front: Run, rest: Run) -> Run:
     """Return both as one; ``front`` is not to be used any more."""
-    if isinstance(front, OffsetRun):
-        assert isinstance(rest, OffsetRun), "a source has records or references, not both"
+    if isinstance(front, CompactRun):
         return front.followed_by(rest)
     front.extend(rest)
     return front

@@ -5,10 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
+from headrace.columns import SCHEMA, ColumnRun
 from headrace.records import Batch, TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+
+    from headrace.records import Record
 
 #: When every made-up record was produced, in milliseconds since the Unix epoch.
 TIMESTAMP = 1_700_000_000_000
@@ -96,6 +101,35 @@ def make_batch(
     end = records[-1].offset() + 1 if records else start
     size = sum(map(len, records))
     return Batch(held, start, records, end if next_offset is None else next_offset, size, attempt)
+
+
+def in_columns(
+    records: Sequence[Record], partition: TopicPartition, *, pieces: int = 1
+) -> ColumnRun:
+    """Return records of one partition in columns, as they come from a broker; at least one.
+
+    In so many pieces of even size, or one for each record where there are fewer.
+    """
+    step = -(-len(records) // pieces)
+    return ColumnRun(
+        partition,
+        [_piece(records[start : start + step]) for start in range(0, len(records), step)],
+    )
+
+
+def _piece(records: Sequence[Record]) -> pa.RecordBatch:
+    times = [record.timestamp() for record in records]
+    columns = [
+        [record.key() for record in records],
+        [record.value() for record in records],
+        [record.offset() for record in records],
+        [milliseconds for _, milliseconds in times],
+        [kind for kind, _ in times],
+        # as the client has it: no headers are none
+        [record.headers() or None for record in records],
+    ]
+    arrays = [pa.array(values, field.type) for values, field in zip(columns, SCHEMA, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
 
 
 def _record(value: bytes | FakeRecord | None, where: TopicPartition, offset: int) -> FakeRecord:

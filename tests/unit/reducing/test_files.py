@@ -7,6 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from headrace.columns import HEADERS
 from headrace.offsets.errors import RequestError
 from headrace.records import TopicPartition
 from headrace.reducing.files import read_file
@@ -50,7 +51,7 @@ def test_rows_of_parquet_are_values_in_json(tmp_path: Path) -> None:
 def test_records_kept_in_parquet_come_back(tmp_path: Path) -> None:
     """With a column ``value`` the others are the record's, as far as they are there."""
     path = tmp_path / "any.parquet"
-    headers = pa.array([[{"key": "k", "value": b"v"}]], arrow.HEADERS)
+    headers = pa.array([[{"key": "k", "value": b"v"}]], HEADERS)
     pq.write_table(
         pa.table({"value": ["a"], "offset": pa.array([7], pa.int32()), "headers": headers}), path
     )
