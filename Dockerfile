@@ -32,10 +32,14 @@ RUN python3 -m venv /src/tools \
  && rm -r /packages
 
 
-# Headrace itself, as a package.
+# Headrace itself, as a package; its part in C is compiled.
 FROM packages AS wheel
 
-COPY pyproject.toml README.md LICENSE /src/
+# hadolint ignore=DL3008
+RUN apt-get update \
+ && apt-get install --yes --no-install-recommends gcc libc6-dev \
+ && rm -rf /var/lib/apt/lists/*
+COPY pyproject.toml hatch_build.py README.md LICENSE /src/
 COPY headrace /src/headrace
 RUN /src/tools/bin/python -m pip wheel --no-cache-dir --no-deps --no-build-isolation \
         --wheel-dir /wheels /src

@@ -6,11 +6,13 @@ Whoever wants records one by one gets them all the same: they are made when they
 from __future__ import annotations
 
 from bisect import bisect_right
+from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate, groupby, repeat
+from itertools import accumulate, chain, groupby, repeat
 from typing import TYPE_CHECKING, Any, overload
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from headrace.references import CompactRun
 
@@ -41,7 +43,7 @@ POOL = pa.system_memory_pool()
 
 #: Bytes that a piece takes beside what is in its columns: their buffers and the objects around
 #: them. Measured as the growth of the resident memory by 100,000 pieces of one record each.
-PIECE_OVERHEAD = 2_500
+PIECE_OVERHEAD = 6_800
 
 #: Records that are made together when a run is walked through: few enough to be in the
 #: processor's cache when they are looked at.
@@ -54,9 +56,12 @@ _SMALL_PIECE = 1000
 
 
 class _Block:
-    """Some rows of a piece as lists, one for each column, made when first asked for."""
+    """Some rows of a piece as lists, one for each column, made when first asked for.
 
-    __slots__ = ("_rows", "partition", *SCHEMA.names)
+    ``length`` has the values' bytes, 0 for a tombstone.
+    """
+
+    __slots__ = ("_rows", "length", "partition", *SCHEMA.names)
 
     def __init__(self, rows: pa.RecordBatch, partition: TopicPartition) -> None:
         self._rows = rows
@@ -64,9 +69,13 @@ class _Block:
 
     def __getattr__(self, name: str) -> list[Any]:
         """Fill a slot that is empty; from then on it is found without this call."""
-        if name not in SCHEMA.names:
+        if name == "length":
+            column = pc.fill_null(pc.binary_length(self._rows.column("value")), 0)
+        elif name in SCHEMA.names:
+            column = self._rows.column(name)
+        else:
             raise AttributeError(name)
-        values: list[Any] = self._rows.column(name).to_pylist()
+        values: list[Any] = column.to_pylist()
         setattr(self, name, values)
         return values
 
@@ -113,22 +122,38 @@ class ColumnRecord:
         return self._block.timestamp_type[self._at], self._block.timestamp[self._at]
 
     def __len__(self) -> int:
-        return len(self._block.value[self._at] or b"")
+        length: int = self._block.length[self._at]
+        return length
 
     def __repr__(self) -> str:
         return f"ColumnRecord({self._block.partition}, {self.offset()})"
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """What is known of a run without a look into it: its offsets, and its bytes."""
+
+    start: int
+    next_offset: int
+    size: int
 
 
 class ColumnRun(CompactRun):
     """Records in one or more pieces, each a RecordBatch of :data:`SCHEMA` with some rows.
 
     Offsets rise from row to row and from piece to piece. A slice keeps the memory of the pieces
-    that it is cut from.
+    that it is cut from. ``extent`` spares a look where somebody knows it.
     """
 
-    def __init__(self, partition: TopicPartition, pieces: Sequence[pa.RecordBatch]) -> None:
+    def __init__(
+        self,
+        partition: TopicPartition,
+        pieces: Sequence[pa.RecordBatch],
+        extent: Extent | None = None,
+    ) -> None:
         self.partition = partition
         self.pieces = tuple(pieces)
+        self._known = extent
 
     @cached_property
     def _ends(self) -> list[int]:
@@ -136,15 +161,29 @@ class ColumnRun(CompactRun):
         return list(accumulate(piece.num_rows for piece in self.pieces))
 
     @property
+    def extent(self) -> Extent:
+        """Offsets and bytes; of columns in slices, what is in the slice."""
+        if self._known is None:
+            start: int = self.pieces[0].column("offset")[0].as_py()
+            last: int = self.pieces[-1].column("offset")[-1].as_py()
+            size = sum(piece.nbytes + PIECE_OVERHEAD for piece in self.pieces)
+            self._known = Extent(start, last + 1, size)
+        return self._known
+
+    @property
+    def start(self) -> int:
+        """The first one's offset."""
+        return self.extent.start
+
+    @property
     def next_offset(self) -> int:
         """The offset behind the last one."""
-        offset: int = self.pieces[-1].column("offset")[-1].as_py()
-        return offset + 1
+        return self.extent.next_offset
 
-    @cached_property
+    @property
     def size(self) -> int:
-        """What the records take together, in bytes; of columns in slices, what is in the slice."""
-        return sum(piece.nbytes + PIECE_OVERHEAD for piece in self.pieces)
+        """What the records take together, in bytes."""
+        return self.extent.size
 
     def fitting(self, max_records: int, max_bytes: int) -> int:
         """Return how many records from the front are within both limits."""
@@ -159,7 +198,11 @@ class ColumnRun(CompactRun):
         """Return both as one."""
         assert isinstance(other, ColumnRun), "a source has columns or not, not both"
         pieces = self.pieces + other.pieces
-        return ColumnRun(self.partition, pieces if len(pieces) <= _MANY_PIECES else _fewer(pieces))
+        if len(pieces) > _MANY_PIECES and len(fewer := _fewer(pieces)) < len(pieces):
+            return ColumnRun(self.partition, fewer)
+        front, rest = self.extent, other.extent
+        extent = Extent(front.start, rest.next_offset, front.size + rest.size)
+        return ColumnRun(self.partition, pieces, extent)
 
     @overload
     def __getitem__(self, index: int) -> ColumnRecord: ...
@@ -170,7 +213,7 @@ class ColumnRun(CompactRun):
     def __getitem__(self, index: int | slice) -> ColumnRecord | ColumnRun:
         if isinstance(index, int):
             at = range(len(self))[index]
-            return ColumnRecord(self._block(at, at + 1), 0)
+            return next(self._records(next(self._between(at, at + 1))))
         part = range(len(self))[index]
         if part.step != 1:
             raise ValueError("a run has no gaps; take a slice without a step")
@@ -187,15 +230,16 @@ class ColumnRun(CompactRun):
             start += rows
             place += 1
 
-    def _block(self, start: int, stop: int) -> _Block:
-        """Return records that are in one piece."""
-        return _Block(next(self._between(start, stop)), self.partition)
-
     def __iter__(self) -> Iterator[ColumnRecord]:
+        return chain.from_iterable(map(self._records, self._blocks()))
+
+    def _blocks(self) -> Iterator[pa.RecordBatch]:
         for piece in self.pieces:
-            for start in range(0, piece.num_rows, _BLOCK):
-                block = _Block(piece.slice(start, _BLOCK), self.partition)
-                yield from map(ColumnRecord, repeat(block), range(block._rows.num_rows))  # noqa: SLF001 - a part of a run
+            yield from (piece.slice(at, _BLOCK) for at in range(0, piece.num_rows, _BLOCK))
+
+    def _records(self, rows: pa.RecordBatch) -> Iterator[ColumnRecord]:
+        block = _Block(rows, self.partition)
+        return map(ColumnRecord, repeat(block), range(rows.num_rows))
 
     def __len__(self) -> int:
         return self._ends[-1] if self._ends else 0

@@ -32,6 +32,11 @@ class CompactRun(Sequence["Record"]):
 
     @property
     @abstractmethod
+    def start(self) -> int:
+        """The first one's offset."""
+
+    @property
+    @abstractmethod
     def next_offset(self) -> int:
         """The offset behind the last one."""
 

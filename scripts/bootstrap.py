@@ -55,6 +55,9 @@ SOURCES = {
     "connector": next((ROOT / "headrace" / "local").glob("spark-kafka-*.sha256")),
 }
 
+#: What the project's step depends on beside that: what is compiled, and how.
+COMPILED = (ROOT / "hatch_build.py", *sorted((ROOT / "headrace").rglob("*.[ch]")))
+
 #: Java runtimes under Debian's and Ubuntu's names; releases differ in which of them they have.
 JAVA_PACKAGES = ("openjdk-17-jre-headless", "openjdk-21-jre-headless", "default-jre-headless")
 
@@ -153,7 +156,8 @@ def lock(group: str) -> Path:
 
 def digest(step: str) -> str:
     """Return what tells whether a step done earlier is still good."""
-    return hashlib.sha256(SOURCES.get(step, lock(step)).read_bytes()).hexdigest()
+    files = (SOURCES.get(step, lock(step)), *(COMPILED if step == "project" else ()))
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
 
 def python_version() -> str:

@@ -80,7 +80,7 @@ class Cut:
 def chunk_of(records: Run) -> Chunk:
     """Weigh consecutive records of one partition; values exactly, keys and headers by sample."""
     if isinstance(records, CompactRun):
-        return Chunk(records, offset_of(records[0]), records.next_offset, records.size)
+        return Chunk(records, records.start, records.next_offset, records.size)
     count = len(records)
     size = sum(map(len, records)) + count * RECORD_OVERHEAD
     sample = records[:: max(1, count // _SAMPLE)]
@@ -217,7 +217,10 @@ class PartitionBuffer:
 
     def before_bound(self, records: Run) -> Run:
         """Return those of consecutive records that are wanted: the list itself where all are."""
-        if offset_of(records[-1]) < self.bound:
+        behind = (
+            records.next_offset if isinstance(records, CompactRun) else offset_of(records[-1]) + 1
+        )
+        if behind <= self.bound:
             return records
         return records[: bisect_left(records, self.bound, key=offset_of)]
 

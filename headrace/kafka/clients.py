@@ -42,10 +42,14 @@ def open_consumer(properties: Mapping[str, Any]) -> Consumer:
     try:
         return Consumer(dict(properties))
     except KafkaException as error:
-        reason = error.args[0].str()
-        raise ConfigError(
-            [f"kafka: librdkafka refuses the settings: {reason}; correct kafka.properties"]
-        ) from error
+        raise refused(error.args[0].str()) from error
+
+
+def refused(reason: str) -> ConfigError:
+    """Return the error for properties that librdkafka does not take."""
+    return ConfigError(
+        [f"kafka: librdkafka refuses the settings: {reason}; correct kafka.properties"]
+    )
 
 
 def _tls(config: KafkaConfig) -> dict[str, Any]:

@@ -108,7 +108,7 @@ class KafkaRecordSource:
                 fetched.errors.append(error.str())
             elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - the client's public name for it
                 fetched.ends.append((TopicPartition(topic, number), message.offset() or 0))
-            elif error.code() in _OUT_OF_RANGE:
+            elif error.code() in OUT_OF_RANGE:
                 fetched.out_of_range.append(TopicPartition(topic, number))
             else:
                 fetched.errors.append(f"{topic}-{number}: {error.str()}")
@@ -152,7 +152,8 @@ class KafkaRecordSource:
         self._consumer.close()
 
 
-_OUT_OF_RANGE = (
+#: What the client reports where the broker does not have the position.
+OUT_OF_RANGE = (
     KafkaError._AUTO_OFFSET_RESET,  # noqa: SLF001 - the client's public name for it
     KafkaError.OFFSET_OUT_OF_RANGE,
 )

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from headrace.kafka.ports import OffsetStore, RecordSource, TopicCatalog
     from headrace.records import Record
+    from headrace.references import Run
     from headrace.testing.records import FakeRecord
 
 WAIT = 30.0
@@ -87,10 +88,14 @@ class Reader:
         """Fetch once."""
         fetched = self.source.fetch(0.05)
         for partition, records in fetched.chunks:
-            self.records[partition] += records
+            self.take(partition, records)
         self.ends.update(fetched.ends)
         self.out_of_range += fetched.out_of_range
         self.errors += fetched.errors
+
+    def take(self, partition: TopicPartition, records: Run) -> None:
+        """Keep what came of one partition."""
+        self.records[partition] += records
 
     def until_end(self, *partitions: TopicPartition) -> None:
         """Fetch until the end of each partition was reported."""

@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from headrace.kafka import KafkaOffsetStore, KafkaRecordSource, KafkaTopicCatalog
+from headrace.kafka.columnar import ColumnarRecordSource
+from headrace.kafka.columnar.library import LibraryMissingError, load
 from headrace.local.ports import LOOPBACK, free_port
 from tests.brokers import Broker
 from tests.contracts.kafka import KafkaContract, UnreachableContract
@@ -45,6 +47,27 @@ class TestKafka(KafkaContract):
     def world(self, shared: RealWorld) -> World:
         """Return the local broker."""
         return shared
+
+
+class ColumnarWorld(RealWorld):
+    """The same, with records in columns."""
+
+    def source(self) -> RecordSource:
+        """Return a source on a consumer of its own."""
+        return ColumnarRecordSource(self._properties, "group", PREFETCH)
+
+
+class TestKafkaInColumns(KafkaContract):
+    """The contract on a real broker, with records in columns."""
+
+    @pytest.fixture
+    def world(self, bootstrap_servers: str) -> World:
+        """Return the local broker; skip where there is no library."""
+        try:
+            load()
+        except LibraryMissingError as missing:
+            pytest.skip(str(missing))
+        return ColumnarWorld(bootstrap_servers)
 
 
 class TestUnreachableKafka(UnreachableContract):

@@ -1,0 +1,49 @@
+"""Compiles the part in C when Headrace is made a package, where there is a C compiler.
+
+Without one the package is the same but for that part: records are then fetched as objects.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+FOLDER = Path("headrace", "kafka", "columnar")
+SOURCE = FOLDER / "consumer.c"
+LIBRARY = FOLDER / "libheadrace_consumer.so"
+
+
+class CompileHook(BuildHookInterface[Any]):
+    """Puts the library beside its source, into the package and into an editable checkout."""
+
+    PLUGIN_NAME = "custom"
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:  # noqa: ARG002 - hatchling's signature
+        """Compile; a package with the library is for this platform, any Python 3."""
+        if self.target_name != "wheel":
+            return
+        failure = compile_library(Path(self.root))
+        if failure is not None:
+            self.app.display_warning(f"without columns from Kafka: {failure}")
+            return
+        platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
+        build_data["artifacts"].append(f"/{LIBRARY.as_posix()}")
+        build_data["pure_python"] = False
+        build_data["tag"] = f"py3-none-{platform}"
+
+
+def compile_library(root: Path) -> str | None:
+    """Compile the library of a checkout; return why it could not be, None if it could."""
+    compiler = shutil.which(os.environ.get("CC", "cc"))
+    (root / LIBRARY).unlink(missing_ok=True)
+    if compiler is None:
+        return "there is no C compiler; install gcc and libc6-dev, or what CC names"
+    command = [compiler, "-O2", "-shared", "-fPIC", "-o", str(root / LIBRARY), str(root / SOURCE)]
+    done = subprocess.run([*command, "-ldl"], capture_output=True, text=True, check=False)  # noqa: S603 - a command line of our own
+    return None if done.returncode == 0 else f"{compiler} failed: {done.stderr.strip()}"

@@ -1,0 +1,159 @@
+"""A librdkafka consumer of our own, whose records come in columns."""
+
+from __future__ import annotations
+
+import ctypes as c
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from confluent_kafka import KafkaError, KafkaException
+
+from headrace.columns import PIECE_OVERHEAD, SCHEMA, ColumnRun, Extent
+from headrace.kafka.clients import refused
+from headrace.kafka.columnar import library
+from headrace.records import TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class Tell(IntEnum):
+    """What the client can be told about partitions."""
+
+    ASSIGN = 0
+    """Fetch them, from offsets."""
+
+    UNASSIGN = 1
+    """Fetch them no longer, and drop what was prefetched."""
+
+    PAUSE = 2
+    """Fetch them no longer for a while, and drop what was prefetched."""
+
+    RESUME = 3
+    """Go on fetching them."""
+
+
+class About(IntEnum):
+    """What a piece of news is about."""
+
+    PARTITION = 0
+    """One partition: it comes in place of a record."""
+
+    CLIENT = 1
+    """The client as a whole."""
+
+    LOG = 2
+    """A line of the client's log; ``code`` is its level as in syslog, ``topic`` its facility."""
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """What came in place of a record, or beside records."""
+
+    about: About
+    code: int
+    topic: str
+    partition: int
+    offset: int
+    text: str
+
+
+class Consumer:
+    """Used by one thread. ``properties`` are librdkafka's, without callbacks.
+
+    Raises:
+        ConfigError: librdkafka does not know a property, or refuses its value.
+        LibraryMissingError: the part in C is not there.
+    """
+
+    def __init__(self, properties: Mapping[str, Any]) -> None:
+        self._library = library.load()
+        self._why = c.create_string_buffer(library.SENTENCE)
+        self._array = c.create_string_buffer(library.ARROW_ARRAY)
+        names = _texts(properties)
+        values = _texts(properties.values())
+        self._handle = self._library.open(
+            names, values, len(properties), self._why, library.SENTENCE
+        )
+        if not self._handle:
+            raise refused(self._reason())
+
+    def _reason(self) -> str:
+        return self._why.value.decode("utf-8", "replace")
+
+    def tell(self, what: Tell, partitions: Mapping[TopicPartition, int]) -> None:
+        """Tell the client about partitions and their offsets, which count for ``ASSIGN`` only.
+
+        Raises:
+            KafkaException: the client refuses.
+        """
+        count = len(partitions)
+        if self._library.tell(
+            self._handle,
+            what,
+            _texts(each.topic for each in partitions),
+            (c.c_int32 * count)(*(each.partition for each in partitions)),
+            (c.c_int64 * count)(*partitions.values()),
+            count,
+            self._why,
+            library.SENTENCE,
+        ):
+            raise KafkaException(KafkaError(KafkaError._FAIL, self._reason()))  # noqa: SLF001 - the client's public name for it
+
+    def look_up(self, topic: str, seconds: float) -> bool:
+        """Have the client learn the leaders of a topic; say whether a broker answered. Blocks."""
+        answer: int = self._library.look_up(self._handle, topic.encode(), round(seconds * 1000))
+        return answer == 0
+
+    def end(self, partition: TopicPartition) -> int | None:
+        """Return the end of a partition as last seen."""
+        topic, number = partition
+        high: int = self._library.end(self._handle, topic.encode(), number)
+        return high if high >= 0 else None
+
+    def take(self, max_records: int, max_bytes: int, seconds: float) -> list[ColumnRun]:
+        """Return what has come, waiting for it so long; a thousand records may pass the limits.
+
+        Python's other threads run meanwhile. There may be :meth:`news` beside it.
+        """
+        count = self._library.take(self._handle, max_records, max_bytes, round(seconds * 1000))
+        return [self._run(number) for number in range(count)]
+
+    def _run(self, number: int) -> ColumnRun:
+        head = self._library.part(self._handle, number).contents
+        partition = TopicPartition(head.topic.decode(), head.partition)
+        self._library.give(self._handle, number, self._array)
+        rows = pa.RecordBatch._import_from_c(c.addressof(self._array), SCHEMA)  # noqa: SLF001 - pyarrow documents it by this name
+        size = head.bytes + PIECE_OVERHEAD
+        extent = Extent(head.first_offset, head.last_offset + 1, size)
+        return ColumnRun(partition, (rows,), extent)
+
+    def news(self) -> list[News]:
+        """Return what came beside the records of the last take."""
+        count = self._library.news_count(self._handle)
+        return [_news(self._library.news(self._handle, number).contents) for number in range(count)]
+
+    def close(self) -> None:
+        """Release the client; harmless if called again. Blocks until its threads have ended."""
+        if self._handle:
+            self._library.close(self._handle)
+            self._handle = None
+
+
+def _news(found: library.News) -> News:
+    return News(
+        About(found.kind),
+        found.code,
+        found.topic.decode(),
+        found.partition,
+        found.offset,
+        found.text.decode("utf-8", "replace"),
+    )
+
+
+def _texts(values: Any) -> Any:
+    """Return values as C has them: text, or no address for None."""
+    texts = [None if value is None else str(value).encode() for value in values]
+    return (c.c_char_p * len(texts))(*texts)

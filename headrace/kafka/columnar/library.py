@@ -1,0 +1,130 @@
+"""The part in C: where it is, and whether it can be used with the client that is installed."""
+
+from __future__ import annotations
+
+import ctypes as c
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
+
+from confluent_kafka import cimpl
+
+from headrace.errors import HeadraceError
+
+if TYPE_CHECKING:
+    from typing import Any
+
+#: Beside this file, where the build put it; see ``hatch_build.py``.
+PATH = Path(__file__).with_name("libheadrace_consumer.so")
+
+#: Bytes for a sentence of the library's, or of librdkafka's.
+SENTENCE = 512
+
+#: Bytes of an ``ArrowArray``: five numbers and five addresses.
+ARROW_ARRAY = 80
+
+#: As in ``consumer.c``.
+REVISION = 1
+
+_NAME = 256
+
+
+class LibraryMissingError(HeadraceError):
+    """There are no columns; the message says why."""
+
+
+class PartHead(c.Structure):
+    """What came of one partition: ``part_head_t``."""
+
+    _fields_ = (
+        ("topic", c.c_char * _NAME),
+        ("partition", c.c_int32),
+        ("count", c.c_int64),
+        ("first_offset", c.c_int64),
+        ("last_offset", c.c_int64),
+        ("bytes", c.c_int64),
+    )
+
+
+class News(c.Structure):
+    """What came in place of a record, or beside records: ``news_t``."""
+
+    _fields_ = (
+        ("kind", c.c_int32),
+        ("code", c.c_int32),
+        ("partition", c.c_int32),
+        ("offset", c.c_int64),
+        ("topic", c.c_char * _NAME),
+        ("text", c.c_char * _NAME),
+    )
+
+
+_NAMES, _CONSUMER, _WHY = c.POINTER(c.c_char_p), c.c_void_p, (c.c_char_p, c.c_size_t)
+
+#: What each function takes and returns. Other threads of Python run while one of these does.
+_BLOCKING: dict[str, tuple[Any, tuple[Any, ...]]] = {
+    "revision": (c.c_int, ()),
+    "bind": (c.c_int, (c.c_char_p, *_WHY)),
+    "open": (_CONSUMER, (_NAMES, _NAMES, c.c_int, *_WHY)),
+    "close": (None, (_CONSUMER,)),
+    "tell": (
+        c.c_int,
+        (
+            _CONSUMER,
+            c.c_int,
+            _NAMES,
+            c.POINTER(c.c_int32),
+            c.POINTER(c.c_int64),
+            c.c_int,
+            *_WHY,
+        ),
+    ),
+    "look_up": (c.c_int, (_CONSUMER, c.c_char_p, c.c_int)),
+    "take": (c.c_int32, (_CONSUMER, c.c_int64, c.c_int64, c.c_int)),
+}
+
+#: The same of those that are done sooner than the interpreter's lock would be handed on and back:
+#: to take it again, a thread waits for as long as another one may keep it, which is 5 ms.
+_QUICK: dict[str, tuple[Any, tuple[Any, ...]]] = {
+    "end": (c.c_int64, (_CONSUMER, c.c_char_p, c.c_int32)),
+    "part": (c.POINTER(PartHead), (_CONSUMER, c.c_int32)),
+    "give": (None, (_CONSUMER, c.c_int32, c.c_void_p)),
+    "news_count": (c.c_int32, (_CONSUMER,)),
+    "news": (c.POINTER(News), (_CONSUMER, c.c_int32)),
+}
+
+
+@cache
+def load() -> Any:
+    """Return an object with its functions, bound to the librdkafka of the Python client.
+
+    Any thread. What the functions do is said in ``consumer.c``.
+
+    Raises:
+        LibraryMissingError: it was not built, or does not fit this librdkafka.
+    """
+    try:
+        functions = _functions()
+    except (OSError, AttributeError) as error:
+        raise LibraryMissingError(f"the library was not built: {error}") from error
+    if functions.revision() != REVISION:
+        raise LibraryMissingError("the library is of another version; install Headrace anew")
+    why = c.create_string_buffer(SENTENCE)
+    if functions.bind(cimpl.__file__.encode(), why, SENTENCE):
+        raise LibraryMissingError(why.value.decode("utf-8", "replace"))
+    return functions
+
+
+def _functions() -> SimpleNamespace:
+    blocking, quick = c.CDLL(str(PATH)), c.PyDLL(str(PATH))
+    return SimpleNamespace(**_typed(blocking, _BLOCKING), **_typed(quick, _QUICK))
+
+
+def _typed(library: Any, types: dict[str, tuple[Any, tuple[Any, ...]]]) -> dict[str, Any]:
+    found = {}
+    for name, (result, arguments) in types.items():
+        function = getattr(library, f"headrace_{name}")
+        function.restype, function.argtypes = result, arguments
+        found[name] = function
+    return found
