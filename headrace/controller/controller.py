@@ -314,7 +314,7 @@ class KafkaController:
             name,
             channel,
             processor,
-            surroundings.ports(name, channel),
+            surroundings.ports(name, channel, in_columns=processor.in_columns),
             metrics=self.metrics,
             clock=self._clock,
             on_failure=lambda _, error: self.fail(error),

@@ -89,6 +89,10 @@ class BatchProcessor(ABC):
     #: once more for each copy that the processor makes. Counted in the channel's memory budget.
     copies: int = 1
 
+    #: Whether records should come in Arrow columns, as a ``headrace.columns.ColumnRun``: for
+    #: processors that work on tables. Where that cannot be, they come as a list all the same.
+    in_columns: bool = False
+
     def open(self, context: ChannelContext) -> None:
         """Get ready, before the channel joins its group. May block.
 

@@ -81,6 +81,8 @@ class SparkProcessor(BatchProcessor):
     #: The channel's own records, and the Arrow table that waits for the lane.
     copies = 2
 
+    in_columns = True
+
     def __init__(
         self,
         engine: Engine,
