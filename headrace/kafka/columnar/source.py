@@ -31,7 +31,8 @@ class ColumnarRecordSource:
     """A ``RecordSource`` on one librdkafka consumer, whose records come in columns.
 
     It asks librdkafka for the same as :class:`headrace.kafka.KafkaRecordSource` does, by the same
-    calls, and returns the same records. Python's garbage collector is relaxed for them.
+    calls, and returns the same records. Python's garbage collector is relaxed, as it is there:
+    runs are looked at record by record where a batch fails.
 
     Raises:
         LibraryMissingError: the part in C is not there.

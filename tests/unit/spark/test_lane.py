@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import gc
+import weakref
 from queue import Empty, SimpleQueue
 from threading import Event
 from typing import TYPE_CHECKING, Any
@@ -77,3 +79,33 @@ def test_a_lane_that_ends_in_time_says_nothing() -> None:
         assert lane.stop(Deadline.after(_PATIENCE))
     assert _reports(logs) == []
     assert lane._report._timer is None
+
+
+def test_what_a_job_left_in_a_cycle_is_let_go_with_its_turn() -> None:
+    """An object of the JVM's that only the collector can free does not wait for its next look."""
+    jobs, left = SimpleQueue[str](), SimpleQueue["weakref.ref[_Knot]"]()
+
+    def turn() -> None:
+        job = _next(jobs)
+        if job is not None:
+            with lane.job(job, None):
+                left.put(weakref.ref(_Knot()))
+
+    lane = Lane("spark-main", MagicMock(generation=1), turn)
+    before = gc.get_threshold()
+    gc.set_threshold(1_000_000)
+    try:
+        lane.start()
+        jobs.put("job-1")
+        knot = left.get(timeout=_PATIENCE)
+        assert wait_for(lambda: knot() is None, Deadline.after(_PATIENCE))
+    finally:
+        gc.set_threshold(*before)
+        assert lane.stop(Deadline.after(_PATIENCE))
+
+
+class _Knot:
+    """Refers to itself, as what py4j makes of an object and its methods does."""
+
+    def __init__(self) -> None:
+        self.itself = self
