@@ -19,7 +19,7 @@ from headrace.kafka.ports import (
     TopicInfo,
 )
 from headrace.records import TopicPartition
-from headrace.testing.records import FakeRecord
+from headrace.testing.records import FakeRecord, in_columns
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -51,7 +51,8 @@ class _Log:
 class InMemoryBroker:
     """Topics and group offsets without a server. Safe on any thread.
 
-    ``down`` makes every request fail, as when no broker can be reached.
+    ``down`` makes every request fail, as when no broker can be reached. ``in_columns`` has records
+    come in columns, as processors may want them.
     """
 
     def __init__(self) -> None:
@@ -63,7 +64,7 @@ class InMemoryBroker:
         self._offsets: dict[tuple[str, TopicPartition], StoredOffset] = {}
         self._shut_out: set[str] = set()
         self.commits: list[tuple[TopicPartition, StoredOffset]] = []
-        self.down = False
+        self.down = self.in_columns = False
 
     def create_topic(self, name: str, partitions: int = 1, *, internal: bool = False) -> None:
         """Create a topic, or add partitions to it."""
@@ -231,7 +232,8 @@ class InMemorySource:
             assert last is not None
             self._positions[partition] = last + 1
             self._at_end.discard(partition)
-            into.chunks.append((partition, records))
+            run = in_columns(records, partition) if self._broker.in_columns else records
+            into.chunks.append((partition, run))
         elif partition not in self._at_end or position < log.end:
             self._positions[partition] = log.end
             self._at_end.add(partition)
