@@ -6,6 +6,7 @@ Without one the package is the same but for that part: records are then fetched 
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
 import sysconfig
@@ -40,10 +41,14 @@ class CompileHook(BuildHookInterface[Any]):
 
 def compile_library(root: Path) -> str | None:
     """Compile the library of a checkout; return why it could not be, None if it could."""
-    compiler = shutil.which(os.environ.get("CC", "cc"))
-    (root / LIBRARY).unlink(missing_ok=True)
-    if compiler is None:
-        return "there is no C compiler; install gcc and libc6-dev, or what CC names"
-    command = [compiler, "-O2", "-shared", "-fPIC", "-o", str(root / LIBRARY), str(root / SOURCE)]
-    done = subprocess.run([*command, "-ldl"], capture_output=True, text=True, check=False)  # noqa: S603 - a command line of our own
+    compiler, *options = shlex.split(os.environ.get("CC", "")) or ["cc"]
+    command = [compiler, *options, "-O2", "-shared", "-fPIC"]
+    files = ["-o", str(root / LIBRARY), str(root / SOURCE), "-ldl"]
+    try:
+        (root / LIBRARY).unlink(missing_ok=True)
+        if shutil.which(compiler) is None:
+            return "there is no C compiler; install gcc and libc6-dev, or what CC names"
+        done = subprocess.run([*command, *files], capture_output=True, text=True, check=False)  # noqa: S603 - a command line of our own
+    except OSError as error:
+        return str(error)
     return None if done.returncode == 0 else f"{compiler} failed: {done.stderr.strip()}"
