@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes as c
+import weakref
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any
@@ -60,25 +61,55 @@ class News:
     text: str
 
 
+#: Properties that the Python client sets before all others, which may depend on them.
+_FIRST = ("debug", "plugin.library.paths")
+
+#: What the Python client does itself, in Python, where librdkafka is asked for it.
+_IN_PYTHON = ("sasl.oauthbearer.metadata.authentication.type", "aws_iam")
+
+
 class Consumer:
     """Used by one thread. ``properties`` are librdkafka's, without callbacks.
 
+    One that is forgotten without :meth:`close` is closed when it is freed.
+
     Raises:
         ConfigError: librdkafka does not know a property, or refuses its value.
-        LibraryMissingError: the part in C is not there.
+        LibraryMissingError: the part in C is not there, or cannot do what properties want.
     """
 
     def __init__(self, properties: Mapping[str, Any]) -> None:
+        name, value = _IN_PYTHON
+        if properties.get(name) == value:
+            raise library.LibraryMissingError(f"only the Python client knows {name}={value}")
         self._library = library.load()
         self._why = c.create_string_buffer(library.SENTENCE)
         self._array = c.create_string_buffer(library.ARROW_ARRAY)
-        names = _texts(properties)
-        values = _texts(properties.values())
-        self._handle = self._library.open(
-            names, values, len(properties), self._why, library.SENTENCE
+        ordered = sorted(properties, key=lambda each: each not in _FIRST)
+        handle = self._library.open(
+            _texts(ordered),
+            _texts(properties[each] for each in ordered),
+            len(ordered),
+            self._why,
+            library.SENTENCE,
         )
-        if not self._handle:
+        if not handle:
             raise refused(self._reason())
+        self._open: int | None = handle
+        self._close = weakref.finalize(self, self._library.close, handle)
+        # the end of the process does not wait for it
+        self._close.atexit = False
+
+    @property
+    def _handle(self) -> int:
+        """The consumer in C, which has no answer for none at all: the process would end.
+
+        Raises:
+            RuntimeError: it is closed.
+        """
+        if self._open is None:
+            raise RuntimeError("the consumer is closed")
+        return self._open
 
     def _reason(self) -> str:
         return self._why.value.decode("utf-8", "replace")
@@ -137,9 +168,8 @@ class Consumer:
 
     def close(self) -> None:
         """Release the client; harmless if called again. Blocks until its threads have ended."""
-        if self._handle:
-            self._library.close(self._handle)
-            self._handle = None
+        self._open = None
+        self._close()
 
 
 def _news(found: library.News) -> News:

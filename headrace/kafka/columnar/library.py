@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes as c
+import os
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -111,7 +112,7 @@ def load() -> Any:
     if functions.revision() != REVISION:
         raise LibraryMissingError("the library is of another version; install Headrace anew")
     why = c.create_string_buffer(SENTENCE)
-    if functions.bind(cimpl.__file__.encode(), why, SENTENCE):
+    if functions.bind(os.fsencode(cimpl.__file__), why, SENTENCE):
         raise LibraryMissingError(why.value.decode("utf-8", "replace"))
     return functions
 

@@ -43,7 +43,7 @@ class ColumnarRecordSource:
         wanted = properties.source(client_properties, group, prefetch)
         self._logger = wanted.pop("logger", None)
         self._report = wanted.pop("error_cb", None)
-        self._max_bytes = min(MAX_BYTES, prefetch)
+        self._max_bytes = max(1, min(MAX_BYTES, prefetch))
         self._consumer = Consumer(wanted)
         self._known: set[str] = set()
 

@@ -1,0 +1,91 @@
+"""A consumer in columns that nobody uses as it is meant to, and what only the Python client does."""
+
+from __future__ import annotations
+
+import gc
+import os
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from headrace.errors import ConfigError
+from headrace.kafka.columnar import ColumnarRecordSource, library
+from headrace.kafka.columnar.consumer import Consumer, Tell
+from headrace.kafka.columnar.library import LibraryMissingError
+from headrace.records import TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+PROPERTIES = {"group.id": "group", "log_level": 0}
+PARTITION = TopicPartition("events", 0)
+
+
+@pytest.fixture(autouse=True)
+def _library() -> None:
+    """Skip where there is no library."""
+    try:
+        library.load()
+    except LibraryMissingError as missing:
+        pytest.skip(str(missing))
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda consumer: consumer.take(1, 1, 0),
+        lambda consumer: consumer.news(),
+        lambda consumer: consumer.end(PARTITION),
+        lambda consumer: consumer.tell(Tell.PAUSE, {PARTITION: 0}),
+        lambda consumer: consumer.look_up("events", 0),
+    ],
+)
+def test_a_closed_consumer_raises(call: Callable[[Consumer], Any]) -> None:
+    """What is asked of a consumer that is closed is an error in Python, not the process's end."""
+    consumer = Consumer(PROPERTIES)
+    consumer.close()
+    consumer.close()
+    with pytest.raises(RuntimeError, match="is closed"):
+        call(consumer)
+
+
+def test_a_forgotten_consumer_is_closed() -> None:
+    """A consumer that is freed takes librdkafka's threads and connections with it."""
+    before = _threads()
+    consumer = Consumer(PROPERTIES)
+    assert _threads() > before
+    del consumer
+    gc.collect()
+    assert _threads() == before
+
+
+def _threads() -> int:
+    if not os.path.exists("/proc/self/task"):  # noqa: PTH110 - nothing else is needed of it
+        pytest.skip("threads are not to be counted here")
+    return len(os.listdir("/proc/self/task"))  # noqa: PTH208 - as above
+
+
+def test_what_the_python_client_does_itself_is_left_to_it() -> None:
+    """Tokens of AWS come from a callback in Python: librdkafka alone would never log in."""
+    aws = {
+        **PROPERTIES,
+        "sasl.oauthbearer.method": "oidc",
+        "sasl.oauthbearer.metadata.authentication.type": "aws_iam",
+    }
+    with pytest.raises(LibraryMissingError, match="aws_iam"):
+        Consumer(aws)
+
+
+def test_plugins_are_loaded_before_what_they_may_bring_is_set() -> None:
+    """Properties of a plugin's are known to librdkafka only behind the plugin."""
+    with pytest.raises(ConfigError, match=r"no\.such\.plugin"):
+        Consumer({**PROPERTIES, "its.property": 1, "plugin.library.paths": "no.such.plugin"})
+
+
+def test_the_smallest_budget_lets_records_in() -> None:
+    """A fetch without room for a byte would bring nothing, for ever."""
+    source = ColumnarRecordSource({"log_level": 0}, "group", 0)
+    try:
+        assert source._max_bytes == 1
+    finally:
+        source.close()
