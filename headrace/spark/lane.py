@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -12,6 +11,7 @@ from py4j.protocol import Py4JError
 
 from headrace.errors import StartError
 from headrace.spark.failures import JobCancelledError, JobTimeoutError, JvmDiedError
+from headrace.spark.garbage import GARBAGE
 from headrace.spark.handover import HandOver
 from headrace.spark.stuck import StuckReport
 
@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     from headrace.spark.runtime import SparkRuntime
 
 log = structlog.get_logger(__name__)
-
-#: The collector's generations up to this one have what came into being since it last looked at all.
-_YOUNG = 1
 
 
 class Lane:
@@ -85,16 +82,9 @@ class Lane:
             self._let_go()
 
     def _let_go(self) -> None:
-        """Have the JVM free what the turn's jobs were given.
-
-        Each object of the JVM that a method was called on is part of a cycle here, and lives there
-        until the collector finds it: a DataFrame with all its records. By itself the collector
-        comes when enough Python objects were made, and records in columns are none: a heap of 1 GiB
-        was full after 50 micro-batches of 20 MB. What a turn leaves is young, as long as the
-        collector is relaxed for records, so the old ones need no look.
-        """
-        if self._ran and gc.isenabled():
-            gc.collect(_YOUNG)
+        """Have the JVM free what the turn's jobs were given."""
+        if self._ran:
+            GARBAGE.collect()
         self._ran = False
 
     @contextmanager
