@@ -49,10 +49,11 @@ PIECE_OVERHEAD = 6_800
 #: processor's cache when they are looked at.
 _BLOCK = 1000
 
-#: A run of more pieces than this has its small ones, of fewer records than that, made into one: a
-#: batch that waits for records which come one by one would have thousands.
+#: A run of more pieces than this has its small ones, of fewer records and bytes than that, made into
+#: one: a batch that waits for records which come one by one would have thousands.
 _MANY_PIECES = 64
 _SMALL_PIECE = 1000
+_SMALL_BYTES = 1 << 20
 
 
 class _Block:
@@ -251,9 +252,13 @@ class ColumnRun(CompactRun):
 def _fewer(pieces: Iterable[pa.RecordBatch]) -> list[pa.RecordBatch]:
     """Return the same rows with small pieces that are neighbours copied into one."""
     found: list[pa.RecordBatch] = []
-    for small, group in groupby(pieces, lambda piece: piece.num_rows < _SMALL_PIECE):
+    for small, group in groupby(pieces, _is_small):
         neighbours = list(group)
         if small:
             neighbours = pa.Table.from_batches(neighbours).combine_chunks(POOL).to_batches()
         found += neighbours
     return found
+
+
+def _is_small(piece: pa.RecordBatch) -> bool:
+    return piece.num_rows < _SMALL_PIECE and piece.nbytes < _SMALL_BYTES

@@ -264,9 +264,12 @@ class PartitionBuffer:
         rest = None
         if room < len(chunk.records):
             chunk, rest = chunk.divided(room)
-        records = _joined(last.records, chunk.records)
-        joined = Chunk(records, last.first_offset, chunk.next_offset, last.size + chunk.size)
-        self._chunks[-1] = (arrived, joined)
+        records, size = _joined(last.records, chunk.records), last.size + chunk.size
+        if isinstance(records, CompactRun) and records.size < size:
+            # pieces that were made into one weigh less
+            self.size -= size - records.size
+            size = records.size
+        self._chunks[-1] = (arrived, Chunk(records, last.first_offset, chunk.next_offset, size))
         return rest
 
     def pass_gap(self, generation: int, end: int) -> int | None:

@@ -125,6 +125,30 @@ def test_records_that_came_one_by_one_become_few_pieces() -> None:
     assert [record.value() for record in whole] == [b"%d" % n for n in range(3000)]
 
 
+def test_large_pieces_of_few_records_stay() -> None:
+    """Nothing is gained by a copy of pieces whose values are large, and the copy takes memory."""
+    whole = in_columns([FakeRecord(offset_=0, value_=bytes(1 << 20))], PARTITION)
+    large = whole.pieces[0]
+    for n in range(1, 200):
+        whole = whole.followed_by(in_columns([FakeRecord(offset_=n, value_=b"x")], PARTITION))
+    assert whole.pieces[0] is large
+    assert len(whole.pieces) < 100
+
+
+def test_a_buffer_counts_what_records_take_that_came_one_by_one() -> None:
+    """Made into few pieces they no longer weigh what each one did by itself."""
+    limits, buffer = Limits(100_000, 100 << 20, 0.0), PartitionBuffer()
+    buffer.restart(0)
+    for n in range(1000):
+        run = in_columns([FakeRecord(*PARTITION, n, value_=b"x" * 100)], PARTITION)
+        buffer.append(buffer.generation, chunk_of(run), 0.0, limits)
+    cut = buffer.cut(limits)
+    assert cut is not None
+    assert isinstance(cut.records, ColumnRun)
+    assert cut.size == cut.records.size < 1000 * PIECE_OVERHEAD // 5
+    assert (buffer.records, buffer.size) == (0, 0)
+
+
 def test_columns_and_others_are_not_mixed() -> None:
     """Neither a list nor a run by reference can be one with a run in columns."""
     run = in_columns([FakeRecord(offset_=1)], PARTITION)
