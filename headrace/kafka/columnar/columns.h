@@ -151,8 +151,16 @@ static int64_t weight_of(const part_t *part) {
                      part->header_ends.used);
 }
 
-static void put_record(part_t *part, const message_t *message) {
+/* Bytes in the columns, without those that say where each value is. */
+static size_t content(const part_t *part) {
+    return part->key.data.used + part->value.data.used + part->header_name.data.used +
+           part->header_value.data.used;
+}
+
+/* Append a record; return the bytes of its key, value and headers. */
+static int64_t put_record(part_t *part, const message_t *message) {
     int type = 0;
+    size_t before = content(part);
     int64_t timestamp = kafka.message_timestamp(message, &type);
     put_headers(part, message);
     put_bytes(&part->key, message->key, message->key_size);
@@ -163,6 +171,7 @@ static void put_record(part_t *part, const message_t *message) {
     if (part->head.count++ == 0)
         part->head.first_offset = message->offset;
     part->head.last_offset = message->offset;
+    return (int64_t)(content(part) - before);
 }
 
 /* --- Arrow's C data interface ----------------------------------------------------------------- */

@@ -30,6 +30,9 @@ int headrace_bind(const char *module, char *why, size_t size) {
 /* Messages that are taken from the client in one call, as a channel without columns does. */
 #define MESSAGES 1000
 
+/* Bytes that a message is taken to have before one has come: as many as a broker takes by itself. */
+#define TYPICAL (1 << 20)
+
 /* Complaints of the client as a whole that are kept for one take: more would only repeat them. */
 #define MOST_COMPLAINTS 100
 
@@ -49,6 +52,7 @@ typedef struct {
     rd_kafka_t *client;
     rd_kafka_queue_t *queue;
     message_t *messages[MESSAGES];
+    int64_t typical; /* bytes of a message, as of those that came last */
     part_t *parts;
     news_t *news;
     int32_t part_count, part_room, news_count, news_room;
@@ -110,6 +114,7 @@ consumer_t *headrace_open(
     consumer_t *consumer = calloc(1, sizeof *consumer);
     if (consumer == NULL)
         abort();
+    consumer->typical = TYPICAL;
     kafka.conf_set_opaque(conf, consumer);
     kafka.conf_set(conf, "log.queue", "true", NULL, 0);
     consumer->client = kafka.new(CONSUMER, conf, why, size);
@@ -238,7 +243,7 @@ static void put_error(consumer_t *consumer, const message_t *message) {
         snprintf(news->topic, sizeof news->topic, "%s", kafka.topic_name(message->topic));
 }
 
-/* Take over ``count`` messages; return the bytes of their keys and values. */
+/* Take over ``count`` messages; return the bytes of their keys, values and headers. */
 static int64_t put_messages(consumer_t *consumer, ssize_t count) {
     const message_t *before = NULL;
     part_t *part = NULL;
@@ -252,8 +257,7 @@ static int64_t put_messages(consumer_t *consumer, ssize_t count) {
         if (before == NULL || message->topic != before->topic ||
             message->partition != before->partition || !has_room(part, message))
             part = part_of(consumer, message);
-        put_record(part, message);
-        bytes += (int64_t)(message->key_size + message->value_size);
+        bytes += put_record(part, message);
         before = message;
     }
     for (ssize_t at = 0; at < count; at++)
@@ -261,21 +265,31 @@ static int64_t put_messages(consumer_t *consumer, ssize_t count) {
     return bytes;
 }
 
-/* Take what has come, up to a thousand records more than the limits; what was taken before and not
- * handed over is dropped. Where nothing has come, wait for the first record so long. Returns how
- * many parts there are; there may be news beside them. */
+/* How many messages are within so many bytes, if they are like those before; some at least. */
+static size_t messages_in(const consumer_t *consumer, int64_t bytes) {
+    int64_t count = bytes / (consumer->typical + 1) + 1;
+    return count < MESSAGES ? (size_t)count : MESSAGES;
+}
+
+/* Take what has come, up to a thousand records more than the limits, or fewer where records are
+ * large; what was taken before and not handed over is dropped. Where nothing has come, wait for the
+ * first record so long. Returns how many parts there are; there may be news beside them. */
 int32_t headrace_take(
     consumer_t *consumer, int64_t max_records, int64_t max_bytes, int timeout_ms) {
     int64_t records = 0, bytes = 0;
     clear(consumer);
     while (records < max_records && bytes < max_bytes) {
-        ssize_t count = kafka.consume_batch_queue(consumer->queue, 0, consumer->messages, MESSAGES);
+        ssize_t count = kafka.consume_batch_queue(
+            consumer->queue, 0, consumer->messages, messages_in(consumer, max_bytes - bytes));
         if (count == 0 && records == 0 && timeout_ms > 0)
             count = kafka.consume_batch_queue(
                 consumer->queue, timeout_ms, consumer->messages, 1);
         if (count <= 0)
             break;
-        bytes += put_messages(consumer, count);
+        int64_t more = put_messages(consumer, count);
+        if (more > 0)
+            consumer->typical = more / count;
+        bytes += more;
         records += count;
         timeout_ms = 0;
     }

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import Producer
 
+from headrace.channel.buffer import chunk_of
 from headrace.columns import ColumnRun
 from headrace.errors import ConfigError
 from headrace.kafka import KafkaRecordSource
@@ -173,6 +174,22 @@ def test_a_record_larger_than_a_fetch(broker: Broker, partition: TopicPartition)
     broker.produce(partition, b"before", bytes(1_000_000), b"behind")
     columns = require_same(broker, partition)
     assert [len(record) for record in columns.records[partition]] == [6, 1_000_000, 6]
+
+
+def test_a_fetch_of_large_records_stays_small(broker: Broker, partition: TopicPartition) -> None:
+    """Whatever was prefetched, a run has some MB: so much a slice of it may keep alive."""
+    broker.produce(partition, *[bytes(100_000)] * 120)
+    source = ColumnarRecordSource(client_of(broker), "group", PREFETCH)
+    source.assign({partition: 0})
+    time.sleep(2)  # has all of them prefetched, or else finds less
+    sizes: list[int] = []
+    lengths: list[int] = []
+    while sum(lengths) < 120:
+        runs = [run for _, run in source.fetch(0.1).chunks]
+        lengths += map(len, runs)
+        sizes += [chunk_of(run).size for run in runs]
+    source.close()
+    assert max(sizes) < 6_000_000
 
 
 def test_records_outlive_the_consumer(broker: Broker, partition: TopicPartition) -> None:
