@@ -49,8 +49,8 @@ PIECE_OVERHEAD = 6_800
 #: processor's cache when they are looked at.
 _BLOCK = 1000
 
-#: A run of more pieces than this has its small ones, of fewer records and bytes than that, made into
-#: one: a batch that waits for records which come one by one would have thousands.
+#: A run of more pieces than this has its small ones, of fewer records and bytes than that, made
+#: into one: a batch that waits for records which come one by one would have thousands.
 _MANY_PIECES = 64
 _SMALL_PIECE = 1000
 _SMALL_BYTES = 1 << 20
@@ -261,4 +261,4 @@ def _fewer(pieces: Iterable[pa.RecordBatch]) -> list[pa.RecordBatch]:
 
 
 def _is_small(piece: pa.RecordBatch) -> bool:
-    return piece.num_rows < _SMALL_PIECE and piece.nbytes < _SMALL_BYTES
+    return bool(piece.num_rows < _SMALL_PIECE and piece.nbytes < _SMALL_BYTES)

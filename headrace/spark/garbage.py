@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 #: The collector's generations up to this one have what came into being since it last looked at all.
 _YOUNG = 1
 
-#: So many more of the JVM's objects than there have been are too many: those of a few
-#: micro-batches.
-_MANY = 100
+#: So many more of the JVM's objects than there have been are too many. Two busy lanes left two more
+#: with each turn, and each of them may be a DataFrame with its records.
+_MANY = 10
 
 #: A look at everything takes a twentieth of the time at most: it holds all threads up, for about
 #: 50 ms for each 250,000 objects of the process.

@@ -1,4 +1,4 @@
-"""A consumer in columns that nobody uses as it is meant to, and what only the Python client does."""
+"""A consumer in columns that is not used as it is meant to be, and what it leaves to others."""
 
 from __future__ import annotations
 
