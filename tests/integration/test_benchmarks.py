@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _MIB = 1 << 20
 
 
+@pytest.mark.slow
 def test_passthrough_reads_the_same_on_both_sides() -> None:
     """The raw loop and the channel read all records and agree on counts and last offsets."""
     plan = passthrough.Plan(rounds=1, seconds=0.1, probe=20_000, partitions=2)
@@ -68,6 +69,7 @@ def test_pipeline_stores_the_same_rows_on_all_sides() -> None:
     assert figures["delta_commit_growth"] > 0
 
 
+@pytest.mark.slow
 def test_memory_watches_a_daemon_that_takes_nothing() -> None:
     """A backlog larger than the budget makes the daemon grow, and its growth is reported."""
     plan = memory.Plan(

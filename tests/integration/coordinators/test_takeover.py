@@ -163,6 +163,7 @@ def test_an_expired_session_is_taken_over_and_comes_back(group: Group) -> None:
         assert after.epoch > claim.epoch
 
 
+@pytest.mark.slow  # a session may last a minute, and for so long it could be a former process's
 def test_a_second_process_of_the_same_name_is_refused(group: Group) -> None:
     """The newcomer fails with an error that names the holder, and the holder goes on."""
     a = group.join("a")
