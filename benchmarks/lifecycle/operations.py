@@ -148,8 +148,12 @@ class Operations:
                 daemon.post(f"{path}/resume", **scope)
 
     def _seek(self, daemon: Daemon, choice: int) -> None:
-        """Set one of the daemon's partitions to where it stands, if it has any just now."""
-        held = daemon.partitions(LOAD)
+        """Set one of the daemon's partitions to where it stands, if it has any just now.
+
+        Those of a topic that was taken away are on their way back, and cannot be sought.
+        """
+        topics = daemon.document["channels"][LOAD]["topics"]
+        held = [each for each in daemon.partitions(LOAD) if each["topic"] in topics]
         if not held:
             return
         chosen = held[choice % len(held)]
