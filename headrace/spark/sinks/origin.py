@@ -75,6 +75,32 @@ def whole_micro_batches(
             return needed, found.keys()
 
 
+def require_known(
+    place: object,
+    stored: Mapping[str, int],
+    needed: Mapping[str, int],
+    known_from: Callable[[str], int | None],
+) -> None:
+    """Return if all rows of what is behind the offsets say which records they are of.
+
+    For a table, ``place``, that has rows which do not. ``known_from`` returns the offset from which
+    on those of a partition do, None if none does yet. An offset that moves forward needs no row.
+
+    Raises:
+        ReplaceRefusedError: rows of a partition's range are older.
+    """
+    for identity, offset in needed.items():
+        first = known_from(identity)
+        if offset > stored.get(identity, offset) or (first is not None and first <= offset):
+            continue
+        since = "have none yet" if first is None else f"have one from offset {first} on"
+        raise ReplaceRefusedError(
+            f"{place}: the table has rows that do not say which records they are of, because they "
+            f"are older than origin: true; those of {identity} {since}, so choose an offset from "
+            "there, or remove the older rows by hand"
+        )
+
+
 def require_covered(
     moves: Sequence[OffsetMove | PartitionCommit], replacement: Replacement
 ) -> None:

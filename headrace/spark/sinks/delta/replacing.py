@@ -21,7 +21,12 @@ from headrace.spark.sinks.delta.data_files import (
 )
 from headrace.spark.sinks.delta.log import removed
 from headrace.spark.sinks.delta.origins import has_origins, marked_from
-from headrace.spark.sinks.origin import ORIGIN, ranges_of_text, whole_micro_batches
+from headrace.spark.sinks.origin import (
+    ORIGIN,
+    ranges_of_text,
+    require_known,
+    whole_micro_batches,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -71,7 +76,7 @@ def find_output(folder: Path, table: KeptTable, moves: Sequence[OffsetMove]) -> 
         behind,
     )
     if any(each[None] for each in counts.values()):
-        _require_marked(folder, table, stored, needed)
+        require_known(folder, stored, needed, lambda name: marked_from(table, name))
     files = _affected(folder, counts, origins)
     return Output(Replacement(needed, sum(files.values())), origins, files)
 
@@ -168,19 +173,3 @@ def _known(folder: Path, counts: Iterable[_Counts]) -> dict[str, Ranges]:
                 "written; set it to null where it is not known, or remove those rows"
             ) from error
     return known
-
-
-def _require_marked(
-    folder: Path, table: KeptTable, stored: Mapping[str, int], needed: Mapping[str, int]
-) -> None:
-    """Refuse offsets before those from which on rows have origins."""
-    for identity, offset in needed.items():
-        mark = marked_from(table, identity)
-        if offset > stored.get(identity, offset) or (mark is not None and mark <= offset):
-            continue
-        since = "have none yet" if mark is None else f"have one from offset {mark} on"
-        raise ReplaceRefusedError(
-            f"{folder}: the table has rows that do not say which records they are of, because they "
-            f"are older than origin: true; those of {identity} {since}, so choose an offset from "
-            "there, or remove the older rows by hand"
-        )

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 
-from headrace.spark.sinks.contract import Replacement, ReplaceRefusedError
-from headrace.spark.sinks.origin import whole_micro_batches
+from headrace.spark.sinks.contract import Replacement
+from headrace.spark.sinks.origin import require_known, whole_micro_batches
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -103,7 +103,12 @@ class OriginsTable:
             lambda offsets: self._behind(connection, offsets),
         )
         if self._target.has_rows_without_origin(connection):
-            self._require_known(connection, stored, needed)
+            require_known(
+                self._target.place,
+                stored,
+                needed,
+                lambda identity: self._known_from(connection, identity),
+            )
         rows = sum(self._target.count(connection, some) for some in _chunks(names))
         return Replacement(needed, rows), names
 
@@ -136,23 +141,13 @@ class OriginsTable:
                 ranges[row.identity] = (row.first_offset, row.next_offset)
         return dict(found)
 
-    def _require_known(
-        self, connection: Connection, stored: Mapping[str, int], needed: Mapping[str, int]
-    ) -> None:
-        """Refuse offsets before those from which on rows have origins: the first that was noted."""
+    def _known_from(self, connection: Connection, identity: str) -> int | None:
+        """Return the offset from which on a partition's rows have origins: the first noted one."""
         columns = self._table.c
-        for identity, offset in needed.items():
-            mine = columns.partition == self._offsets.key(connection, identity)
-            wanted = sa.select(columns.first_offset).where(mine).order_by(columns.number).limit(1)
-            first = connection.execute(wanted).scalar_one_or_none()
-            if offset > stored.get(identity, offset) or (first is not None and first <= offset):
-                continue
-            since = "have none yet" if first is None else f"have one from offset {first} on"
-            raise ReplaceRefusedError(
-                f"{self._target.place}: the table has rows that do not say which records they are "
-                f"of, because they are older than origin: true; those of {identity} {since}, so "
-                "choose an offset from there, or remove the older rows by hand"
-            )
+        mine = columns.partition == self._offsets.key(connection, identity)
+        wanted = sa.select(columns.first_offset).where(mine).order_by(columns.number).limit(1)
+        first: int | None = connection.execute(wanted).scalar_one_or_none()
+        return first
 
 
 def _chunks(names: Collection[str]) -> Iterator[list[str]]:
