@@ -68,3 +68,17 @@ def wrap_commit(
         return made == [True]
 
     monkeypatch.setattr(LogFiles, "add", add)
+
+
+def lose_the_table(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Have the next commit be made, fail all the same, and leave a table that nobody can read.
+
+    Its log is in ``_hidden`` from then on.
+    """
+
+    def commit_and_hide(call: Callable[[], None]) -> None:
+        call()
+        (folder / "_delta_log").rename(folder / "_hidden")
+        raise OSError("the disk went away")
+
+    wrap_commit(monkeypatch, commit_and_hide)

@@ -16,7 +16,14 @@ if TYPE_CHECKING:
 
     from headrace.spark.sinks.delta import DeltaSink
 
-from tests.unit.spark.sinks.delta_tables import data_files, share, stage, visible, wrap_commit
+from tests.unit.spark.sinks.delta_tables import (
+    data_files,
+    lose_the_table,
+    share,
+    stage,
+    visible,
+    wrap_commit,
+)
 
 
 def test_a_commit_that_raises_after_it_happened_is_found(
@@ -62,13 +69,7 @@ def test_files_stay_when_the_outcome_cannot_be_read(
     sink: DeltaSink, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If the table cannot be read either, its files are kept and a replay is refused."""
-
-    def commit_and_hide_the_table(call: Callable[[], None]) -> None:
-        call()
-        (folder / "_delta_log").rename(folder / "_hidden")
-        raise OSError("the disk went away")
-
-    wrap_commit(monkeypatch, commit_and_hide_the_table)
+    lose_the_table(monkeypatch, folder)
     staged = stage(sink, "two", [2])
     with pytest.raises(OSError, match="went away"):
         sink.commit(staged, [share(0, 10, 20)])

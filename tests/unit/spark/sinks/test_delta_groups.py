@@ -17,6 +17,7 @@ from headrace.spark.sinks.staging import PlacingError, StagedFiles
 from tests.unit.spark.sinks.delta_tables import (
     ID,
     data_files,
+    lose_the_table,
     share,
     stage,
     visible,
@@ -91,13 +92,7 @@ def test_no_file_of_an_unknown_outcome_goes(
     sink: DeltaSink, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One by one they are refused by the offset, if they were stored, and discarded: all stay."""
-
-    def commit_and_hide_the_table(call: Callable[[], None]) -> None:
-        call()
-        (folder / "_delta_log").rename(folder / "_hidden")
-        raise OSError("the disk went away")
-
-    wrap_commit(monkeypatch, commit_and_hide_the_table)
+    lose_the_table(monkeypatch, folder)
     staged = both(sink)
     with pytest.raises(OSError, match="went away"):
         sink.commit_all(staged, [share(0, 10, 30)])
