@@ -7,7 +7,6 @@ longer part of the table.
 
 from __future__ import annotations
 
-import os
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -18,6 +17,7 @@ from headrace.spark.sinks.delta.data_files import (
     NotRewritableError,
     data_files,
     read_file,
+    renew,
     require_plain,
     write_file,
 )
@@ -66,9 +66,7 @@ def compact(folder: Path, scratch: Path, metadata: Mapping[str, str], now: float
             *(removed(file.path, file.size, dict(file.values), now) for file in gone),
             *(added(file, data_change=False) for file in made),
         ]
-        for file in made:
-            # as in Staging.place: a clean-up takes files of no version by age
-            os.utime(folder / file.path)
+        renew(folder, made)
         _commit(folder, table.version(), actions, {file.path for file in gone}, scratch)
     except BaseException:
         _remove_unnamed(folder, made)

@@ -16,6 +16,7 @@ from headrace.spark.sinks.delta.data_files import (
     NotRewritableError,
     data_files,
     read_file,
+    renew,
     require_plain,
     write_file,
 )
@@ -122,6 +123,7 @@ def without_output(
                 )
             )
         gone.append(removed(file.path, file.size, dict(file.values), now, data_change=True))
+    renew(folder, made)
     return gone
 
 

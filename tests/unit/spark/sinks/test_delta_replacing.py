@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+import os
+import time
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
@@ -12,8 +14,9 @@ from deltalake import DeltaTable, write_deltalake
 from headrace.errors import StartError
 from headrace.records import TopicPartition
 from headrace.spark.sinks import OffsetMove, ReplaceRefusedError
-from headrace.spark.sinks.delta import DeltaSink
+from headrace.spark.sinks.delta import DeltaSink, replacing
 from headrace.spark.sinks.delta.compaction import compact
+from headrace.spark.sinks.delta.data_files import write_file
 from headrace.spark.sinks.delta.reader import DeltaLog
 from headrace.spark.sinks.origin import ORIGIN
 from headrace.spark.sinks.schema import SchemaChanges, SchemaMismatchError
@@ -23,6 +26,8 @@ from tests.unit.spark.sinks.delta_tables import data_files, share, visible, wrap
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from deltalake.transaction import AddAction
 
     from headrace.spark.sinks.contract import PartitionCommit
 
@@ -81,6 +86,30 @@ def test_compacted_files_are_divided_again(sink: DeltaSink, folder: Path, tmp_pa
     assert sink.replace([move(40, 0)], "all") == 4
     assert visible(folder) == []
     assert DeltaTable(folder).file_uris() == []
+
+
+def test_files_are_young_when_they_are_committed(
+    sink: DeltaSink, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long writing them took: a clean-up takes files that the table lacks by their age."""
+    assert compact(folder, tmp_path / "scratch", {}, NOW) == 5
+    ages: list[float] = []
+
+    def write_slowly(*args: Any, **kwargs: Any) -> AddAction:
+        made = write_file(*args, **kwargs)
+        os.utime(folder / made.path, (0, 0))
+        return made
+
+    def look(call: Callable[[], None]) -> None:
+        ages.extend(path.stat().st_mtime for path in folder.glob("part-replaced-*"))
+        call()
+
+    monkeypatch.setattr(replacing, "write_file", write_slowly)
+    wrap_commit(monkeypatch, look)
+    before = time.time() - 1
+    assert sink.replace([move(50, 30)], "reset") == 2
+    assert len(ages) == 1
+    assert ages[0] > before
 
 
 def test_rows_that_are_there_already_stay_as_they_are(old: DeltaSink, folder: Path) -> None:
