@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from headrace.processors import BatchProcessor, BatchResponse, ChannelContext, Request
     from headrace.processors.simple import SimpleKafkaProcessor, SimpleOptions
     from headrace.records import Assignment, Batch, Record, TopicPartition
+    from headrace.tables import table_of
 
 __version__ = VERSION
 
@@ -53,6 +54,7 @@ _HOMES = {
     "Until": "headrace.channel.bounds",
     "configure_logging": "headrace.logs",
     "load": "headrace.config",
+    "table_of": "headrace.tables",
 }
 
 __all__ = [
@@ -82,6 +84,7 @@ __all__ = [
     "Until",
     "configure_logging",
     "load",
+    "table_of",
 ]
 
 

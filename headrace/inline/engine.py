@@ -9,9 +9,9 @@ import pyarrow as pa
 from headrace.inline.decode import InlineDecoder
 from headrace.inline.lane import InlineLane
 from headrace.inline.reducer import checked, load_arrow_reducer
-from headrace.spark import arrow
 from headrace.spark.decode import Decode
 from headrace.spark.sinking import SinkEngine, Staged
+from headrace.tables import table_of
 from headrace.thread_time import Activity
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class InlineEngine(SinkEngine):
 
     def prepare(self, batch: Batch) -> pa.Table:
         """Turn a batch into columns. Any thread."""
-        return arrow.table_of(batch)
+        return table_of(batch)
 
     def stage(
         self, micro_batch: MicroBatch, tables: Sequence[pa.Table], seconds: float | None

@@ -89,8 +89,9 @@ class BatchProcessor(ABC):
     #: once more for each copy that the processor makes. Counted in the channel's memory budget.
     copies: int = 1
 
-    #: Whether records should come in Arrow columns, as a ``headrace.columns.ColumnRun``: for
-    #: processors that work on tables. Where that cannot be, they come as a list all the same.
+    #: Whether records should be fetched in Arrow columns, without an object for each: for
+    #: processors that make a table of each batch with ``headrace.table_of``. Where the part in C is
+    #: missing they come as the client's objects all the same, and ``table_of`` takes longer.
     in_columns: bool = False
 
     def open(self, context: ChannelContext) -> None:

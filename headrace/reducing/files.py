@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headrace.offsets.errors import RequestError
-from headrace.spark import arrow
 from headrace.spark.sinks.json_rows import UnspeakableTypeError, json_lines
+from headrace.tables import SCHEMA
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -58,12 +58,12 @@ def _of_records(given: pa.Table, topic: str) -> pa.Table:
         "offset": pa.array(range(count), pa.int64()),
     }
     columns = []
-    for field in arrow.SCHEMA:
+    for field in SCHEMA:
         if field.name in given.column_names:
             columns.append(_cast(given.column(field.name), field))
         else:
             columns.append(defaults.get(field.name, pa.nulls(count, field.type)))
-    return pa.Table.from_arrays(columns, schema=arrow.SCHEMA)
+    return pa.Table.from_arrays(columns, schema=SCHEMA)
 
 
 def _cast(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:

@@ -11,7 +11,7 @@ from headrace.errors import KafkaUnavailableError
 from headrace.kafka import KafkaRecordSource, KafkaTopicCatalog
 from headrace.offsets.errors import RequestError
 from headrace.records import Batch, Record, TopicPartition, offset_of
-from headrace.spark import arrow
+from headrace.tables import table_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -98,7 +98,7 @@ def read_range(wanted: Range, properties: Mapping[str, Any]) -> pa.Table:
         raise RequestError([f"{wanted}: there is no record; compaction or retention took them"])
     size = sum(map(len, records))
     held = _Held(wanted.partition, wanted.end)
-    return arrow.table_of(Batch(held, wanted.start, records, wanted.end, size))
+    return table_of(Batch(held, wanted.start, records, wanted.end, size))
 
 
 def _require(wanted: Range, properties: Mapping[str, Any]) -> None:

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.pandas.serializers import ArrowStreamSerializer
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from headrace.spark.arrow import SCHEMA
+from headrace.tables import SCHEMA
 
 if TYPE_CHECKING:
     import pyarrow as pa

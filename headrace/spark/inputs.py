@@ -11,7 +11,7 @@ from pyspark.errors import PySparkException
 from headrace.errors import StartError
 from headrace.records import TopicPartition, offset_of
 from headrace.references import OffsetRun
-from headrace.spark import arrow
+from headrace.tables import SCHEMA, merge, table_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -27,7 +27,7 @@ _POLL_TIMEOUT = 30
 
 #: A record without a time has -1 ms in Spark's source, and null by value.
 _TIMESTAMP = "if(timestamp < timestamp_millis(0), null, timestamp) as timestamp"
-_COLUMNS = [_TIMESTAMP if name == "timestamp" else name for name in arrow.SCHEMA.names]
+_COLUMNS = [_TIMESTAMP if name == "timestamp" else name for name in SCHEMA.names]
 
 #: The first offset, and the one behind the last, of offsets without a gap.
 Stretch: TypeAlias = "tuple[int, int]"
@@ -64,11 +64,11 @@ class ByValue:
 
     def prepare(self, batch: Batch) -> pa.Table:
         """Turn the records into columns."""
-        return arrow.table_of(batch)
+        return table_of(batch)
 
     def frame(self, hand_over: HandOver, prepared: Sequence[pa.Table], cores: int) -> DataFrame:
         """Hand the columns over."""
-        return hand_over.data_frame(arrow.merge(prepared, cores))
+        return hand_over.data_frame(merge(prepared, cores))
 
 
 class ByReference:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
-from headrace.spark import arrow
 from headrace.spark.decode import Decode, Decoder, undecodable_in
 from headrace.spark.failures import text_of
 from headrace.spark.handover import HandOver
@@ -16,6 +15,7 @@ from headrace.spark.job_failures import failure_of
 from headrace.spark.reducer import OwnReducer, checked, send_by_value
 from headrace.spark.rehearsed import Rehearsed, rehearsed_batch
 from headrace.spark.sinks.result import results_of, rows_of
+from headrace.tables import merge
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -49,7 +49,7 @@ def rehearse(
         reducer.check(decoder.apply(hand_over.nothing()))
     else:
         send_by_value(reducer)
-    frame = hand_over.data_frame(arrow.merge([table], _TASKS))
+    frame = hand_over.data_frame(merge([table], _TASKS))
     try:
         result = reducer(decoder.apply(frame), rehearsed_batch(table, attempt))
         several = isinstance(result, Mapping)

@@ -20,12 +20,12 @@ from pyspark.sql import SparkSession
 from headrace import logs
 from headrace.clock import Deadline
 from headrace.errors import StartError
-from headrace.spark.arrow import SCHEMA, merge
 from headrace.spark.gateway import Jvm, forget_session
 from headrace.spark.handover import HandOver
 from headrace.spark.jvm_levels import JvmLevels
 from headrace.spark.settings import SparkSettings
 from headrace.spark.turnstile import Turnstile
+from headrace.tables import SCHEMA, merge
 
 if TYPE_CHECKING:
     from collections.abc import Callable

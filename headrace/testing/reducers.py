@@ -10,8 +10,8 @@ from headrace.clock import Deadline
 from headrace.importing import load_callable
 from headrace.inline.rehearsal import rehearse
 from headrace.records import TopicPartition
-from headrace.spark import arrow
 from headrace.spark.decode import Decode, Decoding, OnUndecodable
+from headrace.tables import SCHEMA, merge, table_of
 from headrace.testing.records import FakeAssignment, FakeRecord, make_batch
 
 if TYPE_CHECKING:
@@ -48,8 +48,8 @@ def records_table(records: Iterable[Given]) -> pa.Table:
         parts.setdefault(where, []).append(record)
     batches = [make_batch(own, assignment=FakeAssignment(where)) for where, own in parts.items()]
     if not batches:
-        return arrow.SCHEMA.empty_table()
-    return arrow.merge([arrow.table_of(batch) for batch in batches], 1)
+        return SCHEMA.empty_table()
+    return merge([table_of(batch) for batch in batches], 1)
 
 
 def reduce_arrow(

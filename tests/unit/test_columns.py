@@ -12,7 +12,7 @@ from headrace.channel.buffer import Limits, PartitionBuffer, chunk_of
 from headrace.columns import PIECE_OVERHEAD, ColumnRun
 from headrace.records import Batch, TopicPartition, offset_of
 from headrace.references import OffsetRun
-from headrace.spark.arrow import table_of
+from headrace.tables import table_of
 from headrace.testing.records import FakeAssignment, FakeRecord, in_columns
 
 if TYPE_CHECKING:

@@ -29,13 +29,36 @@ def test_importing_headrace_imports_no_client_and_no_spark() -> None:
     """The package costs nothing until something of it is used."""
     code = (
         "import sys, headrace; "
-        "heavy = ('pyspark', 'kazoo', 'confluent_kafka', 'pydantic'); "
+        "heavy = ('pyspark', 'pyarrow', 'kazoo', 'confluent_kafka', 'pydantic'); "
         "print([name for name in heavy if name in sys.modules])"
     )
     shown = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
     )
     assert shown.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("in_columns", [False, True])
+def test_a_processor_makes_a_table_of_each_batch(in_columns: bool) -> None:
+    """However the records were fetched, it has their keys, values and offsets."""
+
+    class Tables(headrace.BatchProcessor):
+        def __init__(self) -> None:
+            self.rows: list[tuple[bytes | None, int]] = []
+
+        def on_next_batch(self, batch: Batch) -> BatchResponse:
+            table = headrace.table_of(batch).select(["value", "offset"])
+            self.rows += [(row["value"], row["offset"]) for row in table.to_pylist()]
+            return BatchResponse.advance()
+
+    broker, tables = InMemoryBroker(), Tables()
+    broker.in_columns = in_columns
+    broker.create_topic("events")
+    partition = headrace.TopicPartition("events", 0)
+    broker.produce(partition, b"a", None, b"c")
+    with running(in_memory_channel(tables, broker)):
+        assert broker.wait_committed("group", partition, 3, headrace.Deadline.after(10))
+    assert tables.rows == [(b"a", 0), (None, 1), (b"c", 2)]
 
 
 def test_a_user_tests_a_processor_in_a_few_lines() -> None:

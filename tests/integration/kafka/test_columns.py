@@ -16,7 +16,7 @@ from headrace.kafka.columnar import ColumnarRecordSource
 from headrace.kafka.columnar.library import LibraryMissingError, load
 from headrace.local.ports import LOOPBACK, free_port
 from headrace.records import Batch, TopicPartition, offset_of
-from headrace.spark.arrow import table_of
+from headrace.tables import table_of
 from headrace.testing.records import FakeAssignment, FakeRecord
 from tests.brokers import Broker
 from tests.contracts.kafka_world import Reader

@@ -6,9 +6,9 @@ import pytest
 
 from headrace.errors import ConfigError, UndecodableRecordError
 from headrace.records import TopicPartition
-from headrace.spark.arrow import merge, table_of
 from headrace.spark.decode import Decode, Decoder, Decoding, OnUndecodable, undecodable_in
 from headrace.spark.handover import HandOver
+from headrace.tables import merge, table_of
 from headrace.testing.records import FakeAssignment, FakeRecord, make_batch
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from headrace.offsets.errors import RequestError
 from headrace.records import TopicPartition
 from headrace.reducing.files import read_file
 from headrace.reducing.ranges import Range, parse_range
-from headrace.spark import arrow
+from headrace.tables import SCHEMA
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,7 +27,7 @@ def test_lines_of_json_are_values(tmp_path: Path) -> None:
 
     table = read_file(path)
 
-    assert table.schema == arrow.SCHEMA
+    assert table.schema == SCHEMA
     assert table.column("value").to_pylist() == [b'{"a": 1}', b'{"a": 2}', b"no json"]
     assert table.column("offset").to_pylist() == [0, 1, 2]
     assert (

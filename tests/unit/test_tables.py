@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.records import Batch, TopicPartition
-from headrace.spark.arrow import SCHEMA, merge, table_of
+from headrace.tables import SCHEMA, merge, table_of
 from headrace.testing.records import TIMESTAMP, FakeAssignment, FakeRecord, make_batch
 
 

@@ -40,10 +40,10 @@ _MICROSECONDS = 1000
 
 
 def table_of(batch: Batch) -> pa.Table:
-    """Return the batch's records with the columns of :data:`SCHEMA`.
+    """Return the batch's records with the columns of :data:`SCHEMA`. Any thread.
 
-    In one chunk, or in those that the records came in; then keys, values and headers are not
-    copied.
+    In one chunk, or in those that the records came in (``BatchProcessor.in_columns``); then keys,
+    values and headers are not copied, and what keeps a slice of them keeps the fetched memory.
     """
     if isinstance(batch.records, ColumnRun):
         pieces = [_rows(piece, batch.partition) for piece in batch.records.pieces]
