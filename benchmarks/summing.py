@@ -8,11 +8,14 @@ from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
+import pyarrow.compute as pc
+
 from benchmarks.committed import committed
 from headrace.clock import Deadline
 from headrace.config import load
 from headrace.controller import KafkaController
 from headrace.processors import BatchProcessor, BatchResponse
+from headrace.tables import table_of
 
 if TYPE_CHECKING:
     from benchmarks.sides import Request, Result
@@ -56,7 +59,7 @@ class SummingProcessor(BatchProcessor):
         """Sum one batch."""
         number = batch.partition.partition
         tally = self.tallies[number]
-        tally.total += sum(map(len, batch.records))
+        tally.total += self._total(batch)
         tally.count += len(batch)
         tally.next_offset = batch.next_offset
         if batch.next_offset >= self._ends[number]:
@@ -69,6 +72,10 @@ class SummingProcessor(BatchProcessor):
         before, after = self.cpu_before, self.cpu_after
         return round(after.user + after.system - before.user - before.system, 2)
 
+    def _total(self, batch: Batch) -> int:
+        """Return how long the batch's values are together, record by record."""
+        return sum(map(len, batch.records))
+
     def _finish(self, number: int) -> None:
         self._open.pop(number, None)
         if not self._open:
@@ -76,8 +83,20 @@ class SummingProcessor(BatchProcessor):
             self.finished.set()
 
 
+class TableSummingProcessor(SummingProcessor):
+    """Does the same with each batch as a table."""
+
+    in_columns = True
+
+    def _total(self, batch: Batch) -> int:
+        return pc.sum(pc.binary_length(table_of(batch)["value"])).as_py() or 0
+
+
 class SummingChannel:
     """Reads a whole topic through a controller, a channel, ZooKeeper and commits."""
+
+    #: What the channel's batches go to.
+    processor: type[SummingProcessor] = TableSummingProcessor
 
     def __init__(self, settings: dict[str, Any]) -> None:
         self._config: Config = load(Path(settings["config"]))
@@ -85,7 +104,7 @@ class SummingChannel:
     def round(self, request: Request) -> Result:
         """Read ``topic`` as ``group`` up to ``ends``, the end of each partition."""
         config = _for_round(self._config, request["topic"], request["group"])
-        processor = SummingProcessor(request["ends"])
+        processor = self.processor(request["ends"])
         controller = KafkaController(config, processors={"bench": processor})
         controller.start(Deadline.after(60))
         try:
@@ -109,6 +128,12 @@ class SummingChannel:
 
     def close(self) -> None:
         """Hold nothing."""
+
+
+class RecordSummingChannel(SummingChannel):
+    """The same with an object for each record."""
+
+    processor = SummingProcessor
 
 
 def _for_round(config: Config, topic: str, group: str) -> Config:

@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 from confluent_kafka import Message
 
 from headrace.processors import BatchProcessor, BatchResponse
+from headrace.tables import table_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,14 +53,39 @@ ROUND = Round()
 class Summing(BatchProcessor):
     """Sums the values' lengths."""
 
+    in_columns = True
+
+    def on_next_batch(self, batch: Batch) -> BatchResponse:
+        """Sum one batch."""
+        total = pc.sum(pc.binary_length(table_of(batch)["value"])).as_py()
+        ROUND.took(ROUND.meter.lengths(len(batch), total))
+        return BatchResponse.advance()
+
+
+class CountingKeys(BatchProcessor):
+    """Counts JSON by its field ``key``."""
+
+    in_columns = True
+
+    def on_next_batch(self, batch: Batch) -> BatchResponse:
+        """Count one batch."""
+        loads = orjson.loads
+        keys = [loads(value)["key"] for value in table_of(batch)["value"].to_pylist()]
+        ROUND.took(ROUND.meter.each_key(keys, len(keys)))
+        return BatchResponse.advance()
+
+
+class SummingRecords(BatchProcessor):
+    """Sums the values' lengths, record by record."""
+
     def on_next_batch(self, batch: Batch) -> BatchResponse:
         """Sum one batch."""
         ROUND.took(ROUND.meter.lengths(len(batch), sum(map(len, batch.records))))
         return BatchResponse.advance()
 
 
-class CountingKeys(BatchProcessor):
-    """Counts JSON by its field ``key``."""
+class CountingKeysOfRecords(BatchProcessor):
+    """Counts JSON by its field ``key``, record by record."""
 
     def on_next_batch(self, batch: Batch) -> BatchResponse:
         """Count one batch."""

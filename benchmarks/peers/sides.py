@@ -85,6 +85,12 @@ SIDES = (
         {"sum": _custom("Summing"), "json": _custom("CountingKeys")},
     ),
     Side(
+        "headrace_records",
+        "with_headrace",
+        Role.OURS,
+        {"sum": _custom("SummingRecords"), "json": _custom("CountingKeysOfRecords")},
+    ),
+    Side(
         "headrace_arrow",
         "with_headrace",
         Role.OURS,
