@@ -61,6 +61,11 @@ class Limits:
     max_bytes: int
     linger: float
 
+    def bounded(self, max_records: int | None, max_bytes: int | None) -> Limits:
+        """Return limits that are within these as well."""
+        records = min(max_records or self.max_records, self.max_records)
+        return Limits(records, min(max_bytes or self.max_bytes, self.max_bytes), self.linger)
+
 
 @dataclass(frozen=True, slots=True)
 class Cut:

@@ -109,7 +109,8 @@ def assemble(frame: Frame, *, until: Until | None, unfinished: Callable[[str], N
 
 
 def _core(frame: Frame, until: Until | None) -> _Core:
-    gates, topics = Gates(), KnownTopics(frame.settings.config.subscription)
+    gates = Gates(wanted_at=frame.processor.wanted_at)
+    topics = KnownTopics(frame.settings.config.subscription)
     scheduler = Scheduler(frame.clock)
     bounds = Bounds(until, frame.name, frame.clock, frame.fail)
     holdings = _holdings(frame, topics, scheduler, gates, bounds)

@@ -149,6 +149,7 @@ class InboundKafkaChannel:
                     self._metrics,
                     self._clock,
                     ProcessorBrakes(self._parts.pausing, self._clock),
+                    self._parts.holdings.touch_all,
                 )
             )
             self._parts.topic_watcher.begin(deadline)

@@ -291,6 +291,8 @@ class OwnedPartition:
         if len(out) >= self._settings.now.max_in_flight or (out and self._stands_alone(out[-1])):
             return None
         at = 0.0 if self.pending else self.buffer.due(self.limits)
+        if at and out:  # neither full nor a second delivery
+            at = max(at, self._gates.wanted_at())
         return None if at is None else max(at, self.not_before)
 
     def _stands_alone(self, last: Outstanding) -> bool:
@@ -325,12 +327,7 @@ class OwnedPartition:
         """Bound the next batch only, as the processor asked; the channel's limits still hold."""
         if max_records is None and max_bytes is None:
             return
-        usual = self._settings.now.limits
-        self._next_limits = Limits(
-            min(max_records or usual.max_records, usual.max_records),
-            min(max_bytes or usual.max_bytes, usual.max_bytes),
-            usual.linger,
-        )
+        self._next_limits = self._settings.now.limits.bounded(max_records, max_bytes)
 
     def take_batch(self, now: float) -> Cut | None:
         """Take the next batch to deliver, None if none is due yet."""

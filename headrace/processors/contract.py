@@ -10,6 +10,7 @@ from headrace.clock import SYSTEM_CLOCK, Clock
 from headrace.errors import FatalError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from concurrent.futures import Future
 
     from headrace.clock import Deadline
@@ -56,15 +57,23 @@ class NoBrakes:
         raise FatalError("there is no channel to resume")
 
 
+def _nobody() -> None:
+    """Stand in for the channel of a processor that is tried out by itself."""
+
+
 @dataclass(frozen=True, slots=True)
 class ChannelContext:
-    """What a processor may know of the channel it serves, and have it do."""
+    """What a processor may know of the channel it serves, and have it do.
+
+    ``wake`` has the channel ask :meth:`BatchProcessor.wanted_at` anew. Any thread; does not block.
+    """
 
     channel: str
     group: str
     metrics: Metrics
     clock: Clock = SYSTEM_CLOCK
     brakes: Brakes = field(default_factory=NoBrakes)
+    wake: Callable[[], None] = _nobody
 
 
 class BatchProcessor(ABC):
@@ -121,6 +130,14 @@ class BatchProcessor(ABC):
         future has no effect. Commits keep the order of the batches, whatever order they are
         answered in.
         """
+
+    def wanted_at(self) -> float:
+        """Return when another batch is of use to a partition that has some out, in monotonic time.
+
+        Until then records gather in the channel; those that fill a batch are handed out at once
+        all the same. Any thread; must not block. 0.0 is at once.
+        """
+        return 0.0
 
     def on_batch_processed(self, batch: Batch) -> None:
         """Take note that a commit is stored which ``batch``'s own answer advanced to its end."""

@@ -13,6 +13,7 @@ from headrace.logs import Bound
 from headrace.processors.commit_line import CommitLine, Returned
 from headrace.processors.commits import Commits
 from headrace.processors.jobs import WithdrawnError, planned, wanted
+from headrace.processors.rhythm import Rhythm
 from headrace.spans import within
 from headrace.spark.failures import JobCancelledError, JobTimeoutError, JvmDiedError
 from headrace.spark.sinks.contract import CommitConflictError
@@ -44,7 +45,7 @@ class MicroBatchRunner:
     commits by itself, one micro-batch after the other.
 
     All methods run on the lane's thread, those of ``commits`` on another. ``job_timeout`` bounds
-    each job in seconds.
+    each job in seconds. ``rhythm`` says when the lane takes the next micro-batch.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class MicroBatchRunner:
         self._line = CommitLine(groups=engine.groups)
         self._numbers = count(1)
         self._time = context.metrics.thread_time(context.channel, Role.LANE)
+        self.rhythm = Rhythm(context.clock, context.wake)
         self.commits = Commits(engine, self._line, open_batches, context, job_timeout)
 
     def forget(self) -> None:
@@ -76,7 +78,7 @@ class MicroBatchRunner:
         with self._time.during(Activity.WAIT):
             has_room = self._line.wait_for_room(_IDLE_TURN)
         if has_room:
-            batches = self._open.take(_IDLE_TURN)
+            batches = self._open.take(_IDLE_TURN, self.rhythm.gathering())
             with self._time.during(Activity.PROCESS):
                 self._begin(batches)
 
@@ -170,7 +172,7 @@ class MicroBatchRunner:
         job = planned(number, self._context.channel, batches)
         self._open.begin_job(job.micro_batch.id, batches)
         try:
-            with Bound(**job.context):
+            with Bound(**job.context), self.rhythm.job():
                 self._stage(job)
         except BaseException as error:
             self._open.end_job(job.micro_batch.id)

@@ -133,19 +133,28 @@ class OpenBatches:
             return False
         return batch.start == failed.next_offset
 
-    def take(self, timeout: float) -> list[PendingBatch]:
+    def take(self, timeout: float, gathering: float = 0.0) -> list[PendingBatch]:
         """Take what the next micro-batch holds; empty after ``timeout`` seconds.
 
         As many as fit, from the front, without waiting for more: what arrives while a job runs
-        goes into the next one together. Batches of one partition keep their order.
+        goes into the next one together. Only where nothing was there the first one is waited for,
+        and ``gathering`` seconds for others to come with it. Batches of one partition keep their
+        order.
         """
         with self._changed:
             self._in_hand = [each for each in self._in_hand if not each.future.done()]
-            self._changed.wait_for(lambda: bool(self._waiting), timeout)
+            if not self._waiting and self._changed.wait_for(lambda: bool(self._waiting), timeout):
+                self._changed.wait_for(self._is_full, gathering)
             taken = self._fitting()
             self._waiting = self._waiting[len(taken) :]
             self._in_hand = self._in_hand + taken
             return taken
+
+    def _is_full(self) -> bool:
+        """Whether more would not be taken together with what waits."""
+        size = sum(pending.batch.size for pending in self._waiting)
+        records = sum(len(pending.batch) for pending in self._waiting)
+        return self._closed or records >= self._size.records or size >= self._limits.max_bytes
 
     def _fitting(self) -> list[PendingBatch]:
         taken: list[PendingBatch] = []

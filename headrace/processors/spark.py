@@ -144,6 +144,10 @@ class SparkProcessor(BatchProcessor):
         self._open.put(pending)
         return pending.future
 
+    def wanted_at(self) -> float:
+        """Return when the lane is about to take the next micro-batch."""
+        return 0.0 if self._runner is None else self._runner.rhythm.wanted_at()
+
     def _pass_gap(self, part: Batch) -> Future[BatchResponse]:
         """Have all outputs stand behind offsets that no record has. Blocks."""
         answer: Future[BatchResponse] = Future()

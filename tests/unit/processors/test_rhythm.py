@@ -1,0 +1,104 @@
+"""When batches of a channel with a lane are handed out while a job runs."""
+
+from __future__ import annotations
+
+from threading import Thread
+from typing import TYPE_CHECKING
+
+import pytest
+
+from headrace.processors.pending import MergeLimits, OpenBatches, PendingBatch
+from headrace.processors.rhythm import GATHER, LEAD, MOST_GATHER, Rhythm
+from headrace.testing.clock import FakeClock
+from headrace.testing.records import make_batch
+
+if TYPE_CHECKING:
+    from headrace.spark.micro_batch import MicroBatch
+    from tests.unit.processors.spark_bench import Bench
+
+
+class Woken:
+    """A rhythm whose time the test turns, and how often it woke the channel."""
+
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        self.times = 0
+        self.rhythm = Rhythm(self.clock, self._wake)
+
+    def _wake(self) -> None:
+        self.times += 1
+
+    def job(self, seconds: float) -> float:
+        """Run a job of that length. Return when batches were wanted, from its begin."""
+        with self.rhythm.job():
+            wanted = self.rhythm.wanted_at() - self.clock.monotonic()
+            self.clock.advance(seconds)
+        return wanted
+
+
+@pytest.fixture
+def woken() -> Woken:
+    """A rhythm that knows of no job yet."""
+    return Woken()
+
+
+def test_batches_are_wanted_shortly_before_a_job_s_usual_end(woken: Woken) -> None:
+    """Of the first job nothing is known; each later one moves the usual time by a quarter."""
+    assert woken.job(1.0) == 0.0
+    assert woken.job(2.0) == pytest.approx(LEAD * 1.0)
+    assert woken.job(1.25) == pytest.approx(LEAD * 1.25)
+    assert woken.rhythm.wanted_at() == 0.0
+
+
+def test_a_job_that_ends_early_wakes_the_channel(woken: Woken) -> None:
+    """Batches are cut at once then, because the lane waits for them."""
+    woken.job(1.0)
+    woken.job(0.95)
+    assert woken.times == 0
+    woken.job(0.5)
+    assert woken.times == 1
+
+
+def test_a_job_that_fails_says_nothing_of_how_long_they_take(woken: Woken) -> None:
+    """The usual time stays, and batches are wanted at once."""
+    woken.job(1.0)
+    with pytest.raises(ValueError, match="poison"), woken.rhythm.job():
+        raise ValueError("poison")
+    assert woken.rhythm.wanted_at() == 0.0
+    assert woken.times == 1
+    assert woken.job(1.0) == pytest.approx(LEAD * 1.0)
+
+
+def test_a_lane_without_work_waits_a_little_for_other_partitions(woken: Woken) -> None:
+    """In proportion to its jobs, so that one of a millisecond is not held up."""
+    woken.job(0.001)
+    assert woken.rhythm.gathering() == pytest.approx(GATHER * 0.001)
+    woken = Woken()
+    woken.job(10.0)
+    assert woken.rhythm.gathering() == MOST_GATHER
+
+
+def test_the_processor_knows_the_pace_of_its_lane(bench: Bench) -> None:
+    """While a job runs it says when the next batches are of use, and at once otherwise."""
+    wanted: list[float] = []
+
+    def look(_job: MicroBatch) -> None:
+        wanted.append(bench.processor.wanted_at())
+
+    bench.engine.stage_script = [look]
+    bench.send(0)
+    bench.turn()
+    assert wanted[0] > 0.0
+    assert bench.processor.wanted_at() == 0.0
+
+
+def test_what_comes_with_the_first_batch_is_taken_with_it() -> None:
+    """A lane that had nothing takes the other partitions' batches too, until it is full."""
+    waiting = OpenBatches(MergeLimits(max_records=20))
+    taken: list[PendingBatch] = []
+    lane = Thread(target=lambda: taken.extend(waiting.take(30.0, gathering=30.0)))
+    lane.start()
+    for partition in range(2):
+        waiting.put(PendingBatch(make_batch([b"v"] * 10), partition))
+    lane.join(30.0)
+    assert [pending.prepared for pending in taken] == [0, 1]
