@@ -30,6 +30,7 @@ from headrace.spark.sinks.arrow_files import (
     with_origin,
     write_files,
 )
+from headrace.spark.sinks.fetching import Fetching
 from headrace.spark.sinks.origin import ORIGIN
 
 if TYPE_CHECKING:
@@ -110,6 +111,7 @@ class Staging:
     def __init__(self, table: Path, *, durable: bool) -> None:
         self._table = table
         self._durable = durable
+        self._fetching = Fetching()
         owner = f"{socket.gethostname()}.{os.getpid()}.{uuid.uuid4().hex[:8]}"
         self.own = table / STAGING / owner
 
@@ -141,7 +143,7 @@ class Staging:
         partition_by: Sequence[str],
         origin: str | None = None,
     ) -> StagedFiles:
-        """Write the result. Blocks; a DataFrame's job writes one file a task.
+        """Write the result. Blocks; a DataFrame's job writes one file a task, or gives its rows.
 
         ``origin`` is what each row says in the column of origins, None without one.
 
@@ -157,13 +159,25 @@ class Staging:
             else:
                 frame = _with_origin(result, origin)
                 staged = StagedFiles(name, folder, frame.schema.json())
-                (folder / _JOB_FOLDERS).mkdir(parents=True)
-                writer = frame.write.mode("append").partitionBy(*partition_by)
-                writer.parquet(f"file:{folder}")
+                self._run(frame, folder, partition_by)
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
         return staged
+
+    def _run(self, frame: DataFrame, folder: Path, partition_by: Sequence[str]) -> None:
+        """Have the rows of a DataFrame in files of the folder."""
+        is_small = self._fetching.suits(frame.schema, partition_by)
+        self._fetching.begins()
+        if is_small:
+            rows = frame.toArrow()
+            write_files(folder, plain(rows), partition_by)
+            self._fetching.fetched(rows)
+        else:
+            (folder / _JOB_FOLDERS).mkdir(parents=True)
+            writer = frame.write.mode("append").partitionBy(*partition_by)
+            writer.parquet(f"file:{folder}")
+            self._fetching.written(list(folder.rglob("*.parquet")))
 
     def place(self, staged: Sequence[StagedFiles]) -> list[AddAction]:
         """Move the files into the table's folder, each once, and describe them for the log.
