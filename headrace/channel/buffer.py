@@ -87,13 +87,17 @@ def chunk_of(records: Run) -> Chunk:
     if isinstance(records, CompactRun):
         return Chunk(records, records.start, records.next_offset, records.size)
     count = len(records)
-    size = sum(map(len, records)) + count * RECORD_OVERHEAD
-    sample = records[:: max(1, count // _SAMPLE)]
-    size += sum(map(_extra, sample)) * count // len(sample)
+    size = sum(map(len, records)) + count * RECORD_OVERHEAD + round(count * _mean_extra(records))
     first, last = records[0].offset(), records[-1].offset()
     assert first is not None
     assert last is not None
     return Chunk(records, first, last + 1, size)
+
+
+def _mean_extra(records: Sequence[Record]) -> float:
+    """Return what keys and headers of one record take, by a sample."""
+    sample = records[:: max(1, len(records) // _SAMPLE)]
+    return sum(map(_extra, sample)) / len(sample)
 
 
 def _extra(record: Record) -> int:
@@ -110,8 +114,10 @@ def fitting(records: Sequence[Record], size: int, max_records: int, max_bytes: i
         return count
     if isinstance(records, CompactRun):
         return records.fitting(count, max_bytes)
-    extra = (size - sum(map(len, records))) // len(records)
-    sums = list(accumulate(len(record) + extra for record in records[:count]))
+    # more than these cannot fit, and a long chunk is cut many times
+    front = records[: min(count, max_bytes // RECORD_OVERHEAD + 1)]
+    extra = RECORD_OVERHEAD + _mean_extra(front)
+    sums = list(accumulate(len(record) + extra for record in front))
     return bisect_right(sums, max_bytes)
 
 

@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.channel.buffer import Cut, Kept, Limits, PartitionBuffer, chunk_of, split
+from headrace.channel.buffer import (
+    RECORD_OVERHEAD,
+    Cut,
+    Kept,
+    Limits,
+    PartitionBuffer,
+    chunk_of,
+    split,
+)
 from headrace.testing.records import FakeRecord
 
 if TYPE_CHECKING:
@@ -221,3 +229,26 @@ def test_a_chunk_matters_to_the_schedule_when_it_is_the_first_or_fills_the_batch
         for offset in range(6)
     ]
     assert kept == [Kept.SOONER, Kept.WAITS, Kept.WAITS, Kept.SOONER, Kept.WAITS, Kept.WAITS]
+
+
+def test_cutting_a_long_chunk_weighs_each_record_a_few_times() -> None:
+    """However many batches come of it: what cannot fit into the next one is not looked at."""
+    weighed = 0
+
+    class Weighed(FakeRecord):
+        def __len__(self) -> int:
+            nonlocal weighed
+            weighed += 1
+            return 100
+
+    buffer = PartitionBuffer()
+    buffer.restart(0)
+    records: list[Record] = [Weighed(offset_=offset) for offset in range(5_000)]
+    buffer.append(buffer.generation, chunk_of(records), 0.0)
+    limits, cuts = Limits(1_000, 10_000, 0.0), 0
+    while (cut := buffer.cut(limits)) is not None:
+        assert cut.size <= limits.max_bytes
+        cuts += 1
+    together = 10_000 // (RECORD_OVERHEAD + 100)
+    assert cuts == -(-5_000 // together)
+    assert weighed <= 4 * len(records)
