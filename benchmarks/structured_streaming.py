@@ -22,6 +22,7 @@ from headrace.kafka import properties
 from headrace.local.waiting import wait_for
 from headrace.records import TopicPartition
 from headrace.spark.factory import spark_settings
+from headrace.spark.inputs import READING
 from headrace.spark.micro_batch import MicroBatch
 from headrace.spark.sinks import PartitionCommit
 from headrace.spark.sinks.delta import DeltaSink
@@ -140,6 +141,7 @@ def _query(
         "kafka.bootstrap.servers": ",".join(config.kafka.bootstrap_servers),
         "kafka.fetch.max.bytes": str(ours["fetch.max.bytes"]),
         "kafka.max.partition.fetch.bytes": str(ours["fetch.message.max.bytes"]),
+        **READING,
         "subscribe": source.topic,
         "startingOffsets": "earliest",
         "maxOffsetsPerTrigger": str(source.batch),

@@ -25,6 +25,13 @@ if TYPE_CHECKING:
 #: Seconds that an executor waits for records that are known to be there; Spark's own is 120.
 _POLL_TIMEOUT = 30
 
+#: How Spark's source is to read what is known to be there. Each time it has taken records from its
+#: consumer it asks the broker for both ends of the partition: with Kafka's own 500 records at once
+#: that is two more requests for 500 records, and behind a fetch at the end of the log, which the
+#: broker keeps back for 500 ms by default, they wait for that. The bytes of a fetch
+#: (max.partition.fetch.bytes) bound the memory; taking all of it at once does not add to that.
+READING = {"kafka.max.poll.records": "100000", "kafka.fetch.max.wait.ms": "10"}
+
 #: A record without a time has -1 ms in Spark's source, and null by value.
 _TIMESTAMP = "if(timestamp < timestamp_millis(0), null, timestamp) as timestamp"
 _COLUMNS = [_TIMESTAMP if name == "timestamp" else name for name in SCHEMA.names]
@@ -82,6 +89,7 @@ class ByReference:
     def __init__(self, properties: Mapping[str, str], group: str) -> None:
         self._options = {
             "kafka.isolation.level": "read_committed",
+            **READING,
             **{f"kafka.{name}": value for name, value in properties.items()},
             "kafka.group.id": f"{group}-spark",
             "includeHeaders": "true",
