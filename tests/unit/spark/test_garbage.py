@@ -26,8 +26,9 @@ class _Proxy:
 
 
 @pytest.fixture(autouse=True)
-def _relaxed() -> Iterator[None]:
-    """Keep the collector from coming by itself, and begin with what other tests left freed."""
+def _relaxed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Keep the collector from coming by itself, and begin without what other tests left."""
+    monkeypatch.setattr(ThreadSafeFinalizer, "finalizers", {})
     before = gc.get_threshold()
     gc.collect()
     gc.set_threshold(1_000_000)
