@@ -11,7 +11,7 @@ from benchmarks.raw_loop import RawLoop
 from benchmarks.report import Report, say
 from benchmarks.rounds import alternate
 from benchmarks.sides import Side
-from benchmarks.summing import RecordSummingChannel, SummingChannel
+from benchmarks.summing import BY_RECORDS, BY_TABLES, RecordSummingChannel, SummingChannel
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,11 +22,6 @@ if TYPE_CHECKING:
 TARGET = 0.8
 
 _TOPIC = "passthrough"
-
-#: A second worker only takes turns with the first. A table costs the same whatever it holds; a few
-#: objects are still in the processor's cache when they are summed.
-_SUITED = {"workers": 1, "batch": {"max_records": 20_000}}
-_SUITED_TO_RECORDS = {"workers": 1, "batch": {"max_records": 2_000}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +41,8 @@ def run(plan: Plan | None = None) -> Report:
     with (
         stack.servers() as servers,
         Side("raw", RawLoop, _settings(servers, "raw", {})) as raw,
-        Side("channel", SummingChannel, _settings(servers, "channel", _SUITED)) as channel,
-        Side(
-            "records", RecordSummingChannel, _settings(servers, "records", _SUITED_TO_RECORDS)
-        ) as records,
+        Side("channel", SummingChannel, _settings(servers, "channel", BY_TABLES)) as channel,
+        Side("records", RecordSummingChannel, _settings(servers, "records", BY_RECORDS)) as records,
         Side("defaults", SummingChannel, _settings(servers, "defaults", {})) as defaults,
     ):
         return _compare(plan, servers, raw, (channel, records, defaults))
@@ -99,7 +92,7 @@ def _compare(plan: Plan, servers: LocalStack, raw: Side, channels: tuple[Side, .
             "records": round(rounds.median("channel", "records")),
             "record_bytes": plan.size,
             "partitions": plan.partitions,
-            "channel_settings": _SUITED,
+            "channel_settings": BY_TABLES,
             "ratios": [round(ratio, 3) for ratio in rounds.ratios("channel", "raw", "rate")],
             "raw_seconds": rounds.values("raw", "seconds"),
             "channel_seconds": rounds.values("channel", "seconds"),

@@ -6,9 +6,9 @@ from threading import Event
 from typing import TYPE_CHECKING, cast
 
 import orjson
-import pyarrow.compute as pc
 from confluent_kafka import Message
 
+from benchmarks.summing import value_bytes
 from headrace.processors import BatchProcessor, BatchResponse
 from headrace.tables import table_of
 
@@ -57,8 +57,7 @@ class Summing(BatchProcessor):
 
     def on_next_batch(self, batch: Batch) -> BatchResponse:
         """Sum one batch."""
-        total = pc.sum(pc.binary_length(table_of(batch)["value"])).as_py()
-        ROUND.took(ROUND.meter.lengths(len(batch), total))
+        ROUND.took(ROUND.meter.lengths(len(batch), value_bytes(table_of(batch))))
         return BatchResponse.advance()
 
 
@@ -97,8 +96,7 @@ class CountingKeysOfRecords(BatchProcessor):
 
 def sum_in_arrow(table: pa.Table, batch: MicroBatch) -> None:
     """Sum the values' lengths."""
-    total = pc.sum(pc.binary_length(table["value"])).as_py()
-    ROUND.took(ROUND.meter.lengths(batch.records, total))
+    ROUND.took(ROUND.meter.lengths(batch.records, value_bytes(table)))
 
 
 def count_in_arrow(table: pa.Table, batch: MicroBatch) -> None:

@@ -15,6 +15,7 @@ from benchmarks.peer_sides.wire import Request
 from benchmarks.peers.environments import python_of
 from benchmarks.peers.process import PeerError, Program, SideProcess
 from benchmarks.peers.topics import counts
+from benchmarks.summing import BY_RECORDS, BY_TABLES
 from headrace.config import load
 from headrace.kafka import properties
 
@@ -28,12 +29,6 @@ if TYPE_CHECKING:
 _FED = {"fetch.queue.backoff.ms": 10}
 
 _WORK = "benchmarks.peer_sides.headrace_work"
-
-#: A processor in Python keeps the interpreter's lock: a second worker only takes turns with it.
-#: A table costs the same whatever it holds; objects are better looked at while they are in the
-#: processor's cache.
-_BY_TABLES = {"workers": 1, "batch": {"max_records": 20_000}}
-_BY_RECORDS = {"workers": 1, "batch": {"max_records": 2_000}}
 
 #: Micro-batches of up to 100,000 records, of four partitions, with room for three of them.
 _MERGED = {
@@ -70,7 +65,7 @@ class Side:
     settings: Mapping[str, Any] = field(default_factory=dict)
 
 
-def _custom(name: str, settings: Mapping[str, Any] = _BY_TABLES) -> dict[str, Any]:
+def _custom(name: str, settings: Mapping[str, Any] = BY_TABLES) -> dict[str, Any]:
     return {**settings, "processor": {"type": "custom", "factory": f"{_WORK}:{name}"}}
 
 
@@ -92,8 +87,8 @@ SIDES = (
         "with_headrace",
         Role.OURS,
         {
-            "sum": _custom("SummingRecords", _BY_RECORDS),
-            "json": _custom("CountingKeysOfRecords", _BY_RECORDS),
+            "sum": _custom("SummingRecords", BY_RECORDS),
+            "json": _custom("CountingKeysOfRecords", BY_RECORDS),
         },
     ),
     Side(
