@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -45,6 +46,22 @@ def test_the_users_properties_win() -> None:
     assert effective["spark.sql.shuffle.partitions"] == "2"
     assert effective["spark.driver.extraJavaOptions"].endswith(" -Dmine=1")
     assert "-Dlog4j2.configurationFile=" in effective["spark.driver.extraJavaOptions"]
+
+
+@pytest.mark.parametrize(
+    "collector", ["", "-XX:+UseParallelGC", "-XX:+UseSerialGC", "-Xmx64m", "-XX:+UseZGC -Xmx9g"]
+)
+def test_a_jvm_takes_the_options_with_any_collector(collector: str) -> None:
+    """What is said to G1 stops no JVM where the user has chosen another, or a small heap."""
+    settings = SparkSettings(properties={"spark.driver.extraJavaOptions": collector})
+    options = settings.effective()["spark.driver.extraJavaOptions"].split()
+
+    ran = subprocess.run(
+        ["java", *options, "-version"], check=False, capture_output=True, text=True, timeout=60
+    )
+
+    assert ran.returncode == 0, ran.stderr
+    assert "warning" not in ran.stderr.lower()
 
 
 def test_a_cluster_gets_no_loopback_address() -> None:
