@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+from collections import Counter
+from threading import Event
+from typing import TYPE_CHECKING
+
+import pytest
+
+from headrace.channel import fetcher
+from headrace.channel.fetcher import Fetcher
+from headrace.channel.partition import OwnedPartition
+from headrace.clock import SYSTEM_CLOCK, Deadline
+from headrace.kafka.ports import Fetched
+from headrace.metrics import Metrics
+from headrace.testing import InMemoryBroker
+from headrace.testing.broker import InMemorySource
+from headrace.testing.records import FakeRecord
+from tests.unit.channel.conftest import owned_partition
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from headrace.records import TopicPartition
+
+SECONDS = 20.0
+FETCHES = 2_000
+
+
+class OneByOne(InMemorySource):
+    """Brings one record of another partition with each fetch, and nothing after so many."""
+
+    def __init__(self, partitions: int) -> None:
+        broker = InMemoryBroker()
+        broker.create_topic("events", partitions)
+        super().__init__(broker)
+        self._assigned: list[TopicPartition] = []
+        self._wanted = partitions
+        self._offsets: Counter[TopicPartition] = Counter()
+        self.fetches = 0
+        self.is_over = Event()
+
+    def assign(self, starts: Mapping[TopicPartition, int]) -> None:
+        """Take note of them."""
+        self._assigned += starts
+
+    def fetch(self, timeout: float) -> Fetched:
+        """Return one record, once all partitions are assigned."""
+        if len(self._assigned) < self._wanted or self.fetches == FETCHES:
+            self.is_over.wait(timeout)
+            return Fetched()
+        self.fetches += 1
+        partition = self._assigned[self.fetches % self._wanted]
+        offset = self._offsets[partition]
+        self._offsets[partition] += 1
+        if self.fetches == FETCHES:
+            self.is_over.set()
+        return Fetched(chunks=[(partition, [FakeRecord(*partition, offset, value_=b"v")])])
+
+
+@pytest.mark.parametrize("partitions", [20, 1000])
+def test_a_fetch_costs_the_same_part_of_a_look_with_many_partitions(
+    partitions: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Per fetch the looks at the budget go over a dozen partitions, and not over a hundred."""
+    source, looked_at = OneByOne(partitions), 0
+
+    def held_bytes(_owned: OwnedPartition) -> int:
+        nonlocal looked_at
+        looked_at += source.fetches > 0 and not source.is_over.is_set()
+        return 0
+
+    monkeypatch.setattr(OwnedPartition, "held_bytes", held_bytes)
+    monkeypatch.setattr(fetcher, "FETCH_TIMEOUT", 0.01)
+    failures: list[BaseException] = []
+    thread = Fetcher(
+        source,
+        budget=lambda: 1 << 30,
+        touch=lambda _owned: None,
+        metrics=Metrics(),
+        channel="channel",
+        clock=SYSTEM_CLOCK,
+        fail=failures.append,
+    )
+    for number in range(partitions):
+        thread.assign(owned_partition(number))
+    thread.start()
+
+    assert source.is_over.wait(SECONDS), failures
+    assert thread.stop(Deadline.after(SECONDS))
+    assert looked_at > 0
+    assert looked_at / FETCHES < 12
