@@ -28,7 +28,7 @@ from headrace.spark.sinks import PartitionCommit
 from headrace.spark.sinks.delta import DeltaSink
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
     from contextlib import AbstractContextManager
     from typing import TypeAlias
 
@@ -67,13 +67,15 @@ class StructuredStreaming:
     """Reads whole topics with a query of its own for each round, in one Spark session.
 
     The session has the settings that Headrace gives its own: adaptive execution off, as many
-    shuffle partitions as cores, no pages.
+    shuffle partitions as cores, no pages. And its source those that Headrace has by reference,
+    unless ``tuned`` is False.
     """
 
     def __init__(self, settings: dict[str, Any]) -> None:
         self._configs: dict[str, Config] = {
             name: load(Path(path)) for name, path in settings["configs"].items()
         }
+        self._reading = READING if settings.get("tuned", True) else {}
         self._session = _session(next(iter(self._configs.values())))
 
     def round(self, request: Request) -> Result:
@@ -84,7 +86,8 @@ class StructuredStreaming:
         writing: AbstractContextManager[Write]
         writing = _table(request["table"]) if "table" in request else nullcontext(_nowhere)
         with writing as write, tempfile.TemporaryDirectory(prefix="headrace-bench-") as folder:
-            query = _query(self._session, _of_round(config, request), folder, write, reduce)
+            frame = _frame(self._session, _of_round(config, request), self._reading)
+            query = _query(frame, folder, write, reduce)
             try:
                 if "ends" in request:
                     query.processAllAvailable()
@@ -130,10 +133,7 @@ def _sizes(query: StreamingQuery) -> list[int]:
     return [rows for p in query.recentProgress if (rows := p["numInputRows"]) > 0]
 
 
-def _query(
-    session: SparkSession, source: _Input, folder: str, write: Write, reduce: Reduce
-) -> StreamingQuery:
-    """Start a query that begins the next micro-batch as soon as it has done the last one."""
+def _frame(session: SparkSession, source: _Input, reading: Mapping[str, str]) -> DataFrame:
     config, channel = source.config, source.config.channels["bench"]
     prefetch = int(channel.buffer.max_bytes * properties.PREFETCH_SHARE)
     ours = properties.source({}, channel.group, prefetch)
@@ -141,12 +141,16 @@ def _query(
         "kafka.bootstrap.servers": ",".join(config.kafka.bootstrap_servers),
         "kafka.fetch.max.bytes": str(ours["fetch.max.bytes"]),
         "kafka.max.partition.fetch.bytes": str(ours["fetch.message.max.bytes"]),
-        **READING,
+        **reading,
         "subscribe": source.topic,
         "startingOffsets": "earliest",
         "maxOffsetsPerTrigger": str(source.batch),
     }
-    frame = session.readStream.format("kafka").options(**options).load()
+    return session.readStream.format("kafka").options(**options).load()
+
+
+def _query(frame: DataFrame, folder: str, write: Write, reduce: Reduce) -> StreamingQuery:
+    """Start a query that begins the next micro-batch as soon as it has done the last one."""
 
     def store(frame: DataFrame, number: int) -> None:
         _store(frame, number, reduce, write)
