@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
+    from headrace.processors.pending import MergeLimits
     from headrace.spark.decode import Decode
+    from headrace.spark.inputs import Input
     from headrace.spark.micro_batch import MicroBatch
     from headrace.spark.reducer import Reducer
     from headrace.spark.runtime import SparkRuntime
@@ -46,11 +48,14 @@ class Channel:
         *,
         job_timeout: float | None = None,
         sink: Sink[Any] | None = None,
+        limits: MergeLimits | None = None,
+        source: Input | None = None,
     ) -> None:
         self.folder = folder
         self.metrics = Metrics()
         self.processor = SparkProcessor(
-            SparkEngine(runtime, reducer, sink or DeltaSink(folder), decode),
+            SparkEngine(runtime, reducer, sink or DeltaSink(folder), decode, source),
+            limits=limits,
             job_timeout=job_timeout,
         )
         self.processor.open(ChannelContext("channel", "group", self.metrics))
