@@ -67,9 +67,6 @@ class InlineEngine(SinkEngine):
         """Turn a batch into columns. Any thread."""
         return table_of(batch)
 
-    def foretell(self, prepared: Sequence[pa.Table]) -> None:
-        """Do nothing: what a batch is prepared to is where the reducer wants it."""
-
     def stage(
         self, micro_batch: MicroBatch, tables: Sequence[pa.Table], seconds: float | None
     ) -> Staged:

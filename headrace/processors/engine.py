@@ -52,13 +52,6 @@ class Engine(Protocol):
         """Do what can be done on a worker thread while another job runs."""
         ...
 
-    def foretell(self, prepared: Sequence[Any]) -> None:
-        """Get ready to :meth:`stage` this after the job that runs; nothing, if it is empty.
-
-        It may come otherwise. Any thread; does not block.
-        """
-        ...
-
     def stage(self, micro_batch: MicroBatch, tables: Sequence[Any], seconds: float | None) -> Any:
         """Run the job; nothing is visible yet. On the lane's thread."""
         ...

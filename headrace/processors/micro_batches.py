@@ -44,9 +44,8 @@ class MicroBatchRunner:
     job or in its commit, is seen to when nothing is on its way any more: then the lane runs and
     commits by itself, one micro-batch after the other.
 
-    All methods run on the lane's thread where they do not say otherwise, those of ``commits`` on
-    another. ``job_timeout`` bounds each job in seconds. ``rhythm`` says when the lane takes the
-    next micro-batch.
+    All methods run on the lane's thread, those of ``commits`` on another. ``job_timeout`` bounds
+    each job in seconds. ``rhythm`` says when the lane takes the next micro-batch.
     """
 
     def __init__(
@@ -80,15 +79,8 @@ class MicroBatchRunner:
             has_room = self._line.wait_for_room(_IDLE_TURN)
         if has_room:
             batches = self._open.take(_IDLE_TURN, self.rhythm.gathering())
-            self.foretell()
             with self._time.during(Activity.PROCESS):
                 self._begin(batches)
-
-    def foretell(self) -> None:
-        """Have the engine get ready for the next micro-batch where it is known. Any thread."""
-        batches = self._open.foretold()
-        if batches:
-            self._engine.foretell([pending.prepared for pending in batches])
 
     def _begin(self, batches: list[PendingBatch]) -> None:
         """Stage what is still wanted and line it up, unless it would come back from there."""

@@ -95,7 +95,6 @@ class OpenBatches:
         self._in_hand: list[PendingBatch] = []
         self._jobs: dict[str, Sequence[PendingBatch]] = {}
         self._failed: dict[TopicPartition, Batch] = {}
-        self._foretold = False
         self._closed = False
 
     @property
@@ -147,22 +146,9 @@ class OpenBatches:
             if not self._waiting and self._changed.wait_for(lambda: bool(self._waiting), timeout):
                 self._changed.wait_for(self._is_full, gathering)
             taken = self._fitting()
-            self._foretold = False
             self._waiting = self._waiting[len(taken) :]
             self._in_hand = self._in_hand + taken
             return taken
-
-    def foretold(self) -> list[PendingBatch]:
-        """Return what the next :meth:`take` gives, once what waits fills a micro-batch.
-
-        Empty before that, and where it was asked already since the last one. It is different after
-        all where some of it is withdrawn until then, or the limits change.
-        """
-        with self._changed:
-            if self._foretold or self._closed or not self._is_full():
-                return []
-            self._foretold = True
-            return self._fitting()
 
     def _is_full(self) -> bool:
         """Whether more would not be taken together with what waits."""
@@ -251,6 +237,5 @@ class OpenBatches:
     def _remove(self, assignment: Assignment) -> list[PendingBatch]:
         """Return what of an assignment was taken, and what waits, which waits no longer."""
         mine = [each for each in self._waiting if each.batch.assignment is assignment]
-        self._foretold = self._foretold and not mine
         self._waiting = [each for each in self._waiting if each not in mine]
         return [each for each in self._in_hand if each.batch.assignment is assignment] + mine

@@ -142,8 +142,6 @@ class SparkProcessor(BatchProcessor):
         # it is given the future only: with the batch it would keep itself, and the records, alive
         pending.future.add_done_callback(self._on_done)
         self._open.put(pending)
-        if self._runner is not None:
-            self._runner.foretell()
         return pending.future
 
     def wanted_at(self) -> float:
@@ -169,7 +167,7 @@ class SparkProcessor(BatchProcessor):
 
     def on_stream_termination(self, assignment: Assignment) -> BatchResponse | None:
         """Forget the partition; its batches are all answered."""
-        self._withdraw(assignment, "the partition was released")
+        self._open.withdraw(assignment, "the partition was released")
         return None
 
     def may_still_store(self, assignment: Assignment) -> bool:
@@ -178,11 +176,7 @@ class SparkProcessor(BatchProcessor):
 
     def on_partition_lost(self, assignment: Assignment) -> None:
         """Drop the partition's batches, and cancel a job that has some of them."""
-        self._withdraw(assignment, "the partition was lost")
-
-    def _withdraw(self, assignment: Assignment, reason: str) -> None:
-        self._open.withdraw(assignment, reason)
-        self._engine.foretell([])  # it may have some of what was withdrawn
+        self._open.withdraw(assignment, "the partition was lost")
 
     def pass_over(self, batch: Batch) -> None:
         """Move the sink's offset behind a batch that will not be processed. Blocks.

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
-from headrace.spark.ahead import Ahead
 from headrace.spark.decode import Decode, Decoder, undecodable_in
 from headrace.spark.failures import text_of
 from headrace.spark.handover import HandOver
@@ -58,7 +57,6 @@ class SparkEngine(SinkEngine):
         self._input = source or ByValue()
         self._decoder: Decoder | None = None
         self._lane: Lane | None = None
-        self._ahead: Ahead | None = None
 
     def open(self, channel: str, turn: Callable[[], None], commit: Callable[[], bool]) -> None:
         """Check all that can be checked, then have threads run ``turn`` and ``commit``. Blocks.
@@ -83,8 +81,6 @@ class SparkEngine(SinkEngine):
         except BaseException:
             self._sink.close()
             raise
-        self._ahead = Ahead(f"spark-{channel}-ahead", self._send)
-        self._ahead.start()
         self._lane = Lane(f"spark-{channel}", self._runtime, turn)
         self._lane.start()
         self._start_commits(channel, commit)
@@ -103,15 +99,6 @@ class SparkEngine(SinkEngine):
         """Do what can be done for a batch without Spark. Any thread."""
         return self._input.prepare(batch)
 
-    def foretell(self, prepared: Sequence[Any]) -> None:
-        """Send this to Spark while a job runs, as the next one's. Any thread; does not block."""
-        hand_over = None if self._lane is None else self._lane.hand_over
-        if hand_over is not None and self._ahead is not None:
-            self._ahead.foretell(prepared, hand_over)
-
-    def _send(self, hand_over: HandOver, prepared: Sequence[Any]) -> Any:
-        return self._input.send(hand_over, prepared, self._runtime.cores)
-
     def stage(
         self, micro_batch: MicroBatch, prepared: Sequence[Any], seconds: float | None
     ) -> Staged:
@@ -125,21 +112,13 @@ class SparkEngine(SinkEngine):
         """
         assert self._lane is not None
         with self._lane.job(micro_batch.id, seconds) as hand_over:
-            frame = self._frame(hand_over, prepared, seconds)
+            # no name for the merged copy: it would be kept for as long as the reducer runs
+            frame = self._input.frame(hand_over, prepared, self._runtime.cores)
             try:
                 return self._reduce(micro_batch, frame)
             except (Py4JError, PySparkException) as error:
                 text = text_of(error)
                 raise (undecodable_in(text) or failure_of(error, text)) from error
-
-    def _frame(
-        self, hand_over: HandOver, prepared: Sequence[Any], seconds: float | None
-    ) -> DataFrame:
-        assert self._ahead is not None
-        sent = self._ahead.take(prepared, hand_over, seconds)
-        if sent is None:
-            sent = self._send(hand_over, prepared)
-        return self._input.frame(hand_over, sent)
 
     def _reduce(self, micro_batch: MicroBatch, frame: DataFrame) -> Staged:
         decoder = self._decoder
@@ -173,5 +152,4 @@ class SparkEngine(SinkEngine):
     def close(self, deadline: Deadline) -> bool:
         """End the lane, the commits and the sink; say whether the threads ended in time."""
         ended = self._lane is None or self._lane.stop(deadline)
-        ended = (self._ahead is None or self._ahead.stop(deadline)) and ended
         return self._close_sink(deadline) and ended

@@ -39,20 +39,10 @@ class HandOver:
         """Return a DataFrame with the columns of every table and no rows."""
         return self.session.createDataFrame([], from_arrow_schema(SCHEMA))
 
-    def send(self, table: pa.Table) -> Any:
-        """Bring a table into the JVM; return what is there. Any thread, not only the session's.
-
-        Blocks while the JVM reads it, some ms for 10 MB.
-        """
-        return self._send(
+    def data_frame(self, table: pa.Table) -> DataFrame:
+        """Return the table as a DataFrame. Blocks while the JVM reads it, some ms for 10 MB."""
+        batches = self._send(
             table.to_batches(), ArrowStreamSerializer(), self._read_file, self._read_socket
         )
-
-    def frame(self, sent: Any) -> DataFrame:
-        """Return what was sent as a DataFrame."""
         java_session: Any = self.session._jsparkSession  # noqa: SLF001
-        return DataFrame(self._to_frame(sent, _SCHEMA_JSON, java_session), self.session)
-
-    def data_frame(self, table: pa.Table) -> DataFrame:
-        """Return a table as a DataFrame. Blocks as :meth:`send` does."""
-        return self.frame(self.send(table))
+        return DataFrame(self._to_frame(batches, _SCHEMA_JSON, java_session), self.session)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from itertools import groupby, pairwise
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
@@ -41,14 +40,6 @@ _COLUMNS = [_TIMESTAMP if name == "timestamp" else name for name in SCHEMA.names
 Stretch: TypeAlias = "tuple[int, int]"
 
 
-@dataclass(frozen=True, slots=True)
-class Ranges:
-    """What Spark is to read, in at least ``cores`` tasks."""
-
-    stretches: Mapping[TopicPartition, Sequence[Stretch]]
-    cores: int
-
-
 class Input(Protocol):
     """One way of records into Spark."""
 
@@ -64,15 +55,11 @@ class Input(Protocol):
         """Do what can be done for a batch without Spark. Any thread."""
         ...
 
-    def send(self, hand_over: HandOver, prepared: Sequence[Any], cores: int) -> Any:
-        """Bring the records of prepared batches to Spark, or what says which they are. Any thread.
+    def frame(self, hand_over: HandOver, prepared: Sequence[Any], cores: int) -> DataFrame:
+        """Return the records of prepared batches, with the columns of Spark's Kafka source.
 
-        ``cores`` tasks at least share the work, where there is enough. May block.
+        On the lane's thread. ``cores`` tasks at least share the work, where there is enough.
         """
-        ...
-
-    def frame(self, hand_over: HandOver, sent: Any) -> DataFrame:
-        """Return what was sent, with the columns of Spark's Kafka source. On the lane's thread."""
         ...
 
 
@@ -86,13 +73,9 @@ class ByValue:
         """Turn the records into columns."""
         return table_of(batch)
 
-    def send(self, hand_over: HandOver, prepared: Sequence[pa.Table], cores: int) -> Any:
+    def frame(self, hand_over: HandOver, prepared: Sequence[pa.Table], cores: int) -> DataFrame:
         """Hand the columns over."""
-        return hand_over.send(merge(prepared, cores))
-
-    def frame(self, hand_over: HandOver, sent: Any) -> DataFrame:
-        """Return them as a DataFrame."""
-        return hand_over.frame(sent)
+        return hand_over.data_frame(merge(prepared, cores))
 
 
 class ByReference:
@@ -117,7 +100,7 @@ class ByReference:
     def check(self, hand_over: HandOver) -> None:
         """Have Spark look for its Kafka connector; no broker is asked."""
         try:
-            self._read(hand_over, Ranges({TopicPartition("nothing", 0): [(0, 0)]}, 1))
+            self._read(hand_over, {TopicPartition("nothing", 0): [(0, 0)]}, 1)
         except PySparkException as error:
             reason = str(error).strip().partition("\n")[0]
             raise StartError(
@@ -128,18 +111,19 @@ class ByReference:
         """Leave the batch as it is."""
         return batch
 
-    def send(self, hand_over: HandOver, prepared: Sequence[Batch], cores: int) -> Ranges:  # noqa: ARG002
-        """Say which they are; Spark is told with the job."""
-        return Ranges(stretches_of(prepared), cores)
-
-    def frame(self, hand_over: HandOver, sent: Ranges) -> DataFrame:
+    def frame(self, hand_over: HandOver, prepared: Sequence[Batch], cores: int) -> DataFrame:
         """Have Spark read the ranges when its job runs."""
-        frame = self._read(hand_over, sent).selectExpr(*_COLUMNS)
-        wanted = _wanted(sent.stretches)
+        stretches = stretches_of(prepared)
+        frame = self._read(hand_over, stretches, cores).selectExpr(*_COLUMNS)
+        wanted = _wanted(stretches)
         return frame if wanted is None else frame.where(wanted)
 
-    def _read(self, hand_over: HandOver, ranges: Ranges) -> DataFrame:
-        stretches = ranges.stretches
+    def _read(
+        self,
+        hand_over: HandOver,
+        stretches: Mapping[TopicPartition, Sequence[Stretch]],
+        cores: int,
+    ) -> DataFrame:
         parts: dict[str, list[int]] = {}
         for topic, partition in stretches:
             parts.setdefault(topic, []).append(partition)
@@ -148,7 +132,7 @@ class ByReference:
             assign=json.dumps(parts),
             startingOffsets=_offsets({at: found[0][0] for at, found in stretches.items()}),
             endingOffsets=_offsets({at: found[-1][1] for at, found in stretches.items()}),
-            minPartitions=str(ranges.cores),
+            minPartitions=str(cores),
         )
         return reader.load()
 

@@ -57,11 +57,6 @@ class Lane:
         """Whether :meth:`stop` was called."""
         return self._stopping.is_set()
 
-    @property
-    def hand_over(self) -> HandOver | None:
-        """The lane's way in, None before the first job and while Spark is another. Any thread."""
-        return self._hand_over if self._generation == self._runtime.generation else None
-
     def stop(self, deadline: Deadline) -> bool:
         """End the thread after its current turn, whose job is cancelled; say whether it ended.
 

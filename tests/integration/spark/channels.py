@@ -24,9 +24,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-    from headrace.processors.pending import MergeLimits
     from headrace.spark.decode import Decode
-    from headrace.spark.inputs import Input
     from headrace.spark.micro_batch import MicroBatch
     from headrace.spark.reducer import Reducer
     from headrace.spark.runtime import SparkRuntime
@@ -48,14 +46,11 @@ class Channel:
         *,
         job_timeout: float | None = None,
         sink: Sink[Any] | None = None,
-        limits: MergeLimits | None = None,
-        source: Input | None = None,
     ) -> None:
         self.folder = folder
         self.metrics = Metrics()
         self.processor = SparkProcessor(
-            SparkEngine(runtime, reducer, sink or DeltaSink(folder), decode, source),
-            limits=limits,
+            SparkEngine(runtime, reducer, sink or DeltaSink(folder), decode),
             job_timeout=job_timeout,
         )
         self.processor.open(ChannelContext("channel", "group", self.metrics))

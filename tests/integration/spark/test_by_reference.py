@@ -102,7 +102,7 @@ def rows(runtime: SparkRuntime, way: Input, found: list[Batch]) -> list[Any]:
     """Return the rows that the reducer would see."""
     hand_over = HandOver(runtime.new_session())
     prepared = [way.prepare(batch) for batch in found]
-    frame = way.frame(hand_over, way.send(hand_over, prepared, 2)) if found else hand_over.nothing()
+    frame = way.frame(hand_over, prepared, 2) if found else hand_over.nothing()
     return sorted(map(tuple, frame.collect()), key=lambda row: row[3:5])
 
 

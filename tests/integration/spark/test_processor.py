@@ -1,7 +1,6 @@
 from __future__ import annotations
 
-from threading import Event
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -11,19 +10,16 @@ from headrace.errors import (
     BatchTimeoutError,
     UndecodableRecordError,
 )
-from headrace.processors.pending import MergeLimits
 from headrace.records import TopicPartition
 from headrace.spark.decode import Decode, Decoding, OnUndecodable
 from headrace.spark.failures import JobFailedError, ReducerError
 from headrace.spark.in_workers import WorkerReducer
-from headrace.spark.inputs import ByValue
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from pyspark.sql import DataFrame
 
-    from headrace.spark.handover import HandOver
     from headrace.spark.micro_batch import MicroBatch
     from headrace.spark.runtime import SparkRuntime
 
@@ -48,42 +44,6 @@ def test_records_reach_the_table_with_their_offsets(channel: Callable[..., Chann
     assert ch.offsets() == [100, 100, 100, None]
     found = sorted((row["partition"], row["offset"]) for row in ch.rows())
     assert found == [(number, offset) for number in range(3) for offset in range(100)]
-
-
-class Noting(ByValue):
-    """Notes how many records are sent, and sets ``arrived`` once so many are there."""
-
-    def __init__(self) -> None:
-        self.sent: list[int] = []
-        self.arrived = {number: Event() for number in (60, 80)}
-
-    def send(self, hand_over: HandOver, prepared: Sequence[pa.Table], cores: int) -> Any:
-        """Send as ever."""
-        found = super().send(hand_over, prepared, cores)
-        self.sent.append(sum(table.num_rows for table in prepared))
-        self.arrived[self.sent[-1]].set()
-        return found
-
-
-def test_records_of_the_next_job_are_sent_while_one_runs(channel: Callable[..., Channel]) -> None:
-    """A full micro-batch is in the JVM before the one before it has ended, and is sent once."""
-    source = Noting()
-
-    def waits(df: DataFrame, batch: MicroBatch) -> DataFrame:
-        if batch.records == 60:
-            assert source.arrived[80].wait(SECONDS)
-        return places(df, batch)
-
-    ch = channel(waits, source=source, limits=MergeLimits(max_records=80))
-    first = ch.send(0, [b"v"] * 60)
-    assert source.arrived[60].wait(SECONDS)
-    futures = [ch.send(number, [b"v"] * 40) for number in (1, 2)]
-
-    assert [future.result(SECONDS) for future in (first, *futures)] == [ADVANCE] * 3
-    assert source.sent == [60, 80]
-    assert ch.offsets() == [60, 40, 40, None]
-    found = sorted((row["partition"], row["offset"]) for row in ch.rows())
-    assert found == [(part, at) for part, end in ((0, 60), (1, 40), (2, 40)) for at in range(end)]
 
 
 def test_undecodable_records_fail_their_batch_only(channel: Callable[..., Channel]) -> None:

@@ -51,7 +51,6 @@ class Engine:
     moved: list[list[PartitionCommit]] = field(default_factory=list)
     discarded: list[str] = field(default_factory=list)
     cancelled: list[str] = field(default_factory=list)
-    foretold: list[list[Any]] = field(default_factory=list)
     left_out: dict[TopicPartition, list[int]] = field(default_factory=dict)
     boundaries: dict[int, int] = field(default_factory=dict)
     revived: int = 0
@@ -85,10 +84,6 @@ class Engine:
     def prepare(self, batch: Batch) -> Any:
         """Return the batch's start as its table."""
         return batch.start
-
-    def foretell(self, prepared: Sequence[Any]) -> None:
-        """Take note."""
-        self.foretold.append(list(prepared))
 
     def stage(self, micro_batch: MicroBatch, tables: Sequence[Any], seconds: float | None) -> str:
         """Do what the script says."""

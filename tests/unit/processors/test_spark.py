@@ -178,34 +178,3 @@ def test_a_sink_that_stands_elsewhere_says_so_of_the_partition(bench: Bench) -> 
     with pytest.raises(SinkConflictError) as caught:
         bench.processor.pass_over(batch)
     assert caught.value is conflict
-
-
-def test_a_micro_batch_that_is_full_is_foretold_once() -> None:
-    """The engine hears of it when nothing more fits, and again of the next after it was taken."""
-    bench = Bench(MergeLimits(max_records=20))
-    bench.send(0)
-    assert bench.engine.foretold == []
-    bench.send(1)
-    bench.send(0, 10)
-    bench.send(2, 7)
-    assert bench.engine.foretold == [[0, 0]]
-
-    bench.turn()
-
-    assert bench.engine.foretold == [[0, 0], [10, 7]]
-    assert bench.engine.stored_ranges == [[(0, 0, 10), (1, 0, 10)]]
-
-
-def test_what_was_foretold_is_taken_back_with_its_partition() -> None:
-    """A lost partition's records are let go of, and the micro-batch is foretold as it is then."""
-    bench = Bench(MergeLimits(max_records=20))
-    bench.send(0)
-    bench.send(1)
-    bench.processor.on_partition_lost(bench.assignments[0])
-    assert bench.engine.foretold == [[0, 0], []]
-
-    bench.send(2, 30)
-    bench.turn()
-
-    assert bench.engine.foretold == [[0, 0], [], [0, 30]]
-    assert bench.engine.stored_ranges == [[(1, 0, 10), (2, 30, 40)]]
