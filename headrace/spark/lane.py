@@ -133,6 +133,7 @@ class Lane:
 
     def _prepare(self, group: str) -> HandOver:
         if self._hand_over is None or self._generation != self._runtime.generation:
+            self._hand_over = None  # of a JVM that is gone, should there be no session yet
             self._generation = self._runtime.generation
             self._hand_over = HandOver(self._runtime.new_session())
             self._runtime.context.setLocalProperty("spark.scheduler.pool", self.name)

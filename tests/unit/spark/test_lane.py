@@ -4,14 +4,16 @@ import gc
 import weakref
 from queue import Empty, SimpleQueue
 from threading import Event
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from unittest.mock import MagicMock
 
+import pytest
 from structlog.testing import capture_logs
 
 from headrace.clock import Deadline
 from headrace.local.waiting import wait_for
 from headrace.logs import Bound
+from headrace.spark import lane as lane_module
 from headrace.spark.lane import Lane
 
 if TYPE_CHECKING:
@@ -109,3 +111,22 @@ class _Knot:
 
     def __init__(self) -> None:
         self.itself = self
+
+
+def test_a_session_that_could_not_be_made_is_made_for_the_next_job(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Not the one of the JVM before it is taken, though the lane has heard of the new one."""
+    runtime = MagicMock(generation=1)
+    monkeypatch.setattr(lane_module, "HandOver", lambda session: session)
+    lane = Lane("lane", runtime, lambda: None)
+    runtime.new_session.side_effect = ["first", RuntimeError("busy"), "third"]
+    with lane.job("one", None) as way_in:
+        assert cast("Any", way_in) == "first"
+
+    runtime.generation = 2
+    with pytest.raises(RuntimeError, match="busy"), lane.job("two", None):
+        pass
+
+    with lane.job("three", None) as way_in:
+        assert cast("Any", way_in) == "third"
