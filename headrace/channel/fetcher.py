@@ -39,11 +39,12 @@ NOTHING = Fetched()
 
 #: A fetcher looks at its budget when this part of it was fetched since the last time, and after so
 #: many fetches: for each one it would cost as much as taking 50 records from the client. A look
-#: goes over all partitions, so with many of them there is one for so many partitions to a fetch:
-#: of 1,000 the looks took a fifth of the process before.
+#: goes over all partitions; with many of them it comes less often, or a fifth of the process is
+#: looks at 1,000, but at the latest after so many seconds, for what is paused to be resumed.
 BALANCES_PER_BUDGET = 32
 FETCHES_PER_BALANCE = 10
-PARTITIONS_PER_FETCH = 10
+LOOKED_AT_PER_FETCH = 10
+BALANCE_INTERVAL = 0.5
 
 #: Seconds between two looks at the watermarks, which the client knows without asking.
 WATERMARK_INTERVAL = 0.5
@@ -110,6 +111,7 @@ class Fetcher:
         self._may_fetch = True
         self._fetches = 0
         self._fetched_bytes = 0
+        self._balanced_at = 0.0
         self._turned_at = clock.monotonic()
         self._stopping = Event()
         self._thread = guarded_thread(f"{channel}-fetcher", self._run, fail)
@@ -263,11 +265,19 @@ class Fetcher:
     def _look_at_balance(self) -> None:
         """Balance once in a while as long as records come, always when none did."""
         self._fetches += 1
-        enough = self._fetched_bytes >= self._budget() // BALANCES_PER_BUDGET
-        fetches = max(FETCHES_PER_BALANCE, len(self._slots) // PARTITIONS_PER_FETCH)
-        if enough or self._fetches >= fetches or self._fetched_bytes == 0:
+        if self._is_balance_due():
             self._fetches = self._fetched_bytes = 0
+            self._balanced_at = self._turned_at
             self._may_fetch = self._balance().fetch
+
+    def _is_balance_due(self) -> bool:
+        fetches = max(FETCHES_PER_BALANCE, len(self._slots) // LOOKED_AT_PER_FETCH)
+        return (
+            self._fetched_bytes == 0
+            or self._fetched_bytes >= self._budget() // BALANCES_PER_BUDGET
+            or self._fetches >= fetches
+            or self._turned_at - self._balanced_at >= BALANCE_INTERVAL
+        )
 
     def _balance(self) -> Decision:
         budget = self._budget()

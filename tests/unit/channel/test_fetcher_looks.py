@@ -9,7 +9,7 @@ import pytest
 from headrace.channel import fetcher
 from headrace.channel.fetcher import Fetcher
 from headrace.channel.partition import OwnedPartition
-from headrace.clock import SYSTEM_CLOCK, Deadline
+from headrace.clock import Deadline
 from headrace.kafka.ports import Fetched
 from headrace.metrics import Metrics
 from headrace.testing import InMemoryBroker
@@ -18,9 +18,10 @@ from headrace.testing.records import FakeRecord
 from tests.unit.channel.conftest import owned_partition
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from headrace.records import TopicPartition
+    from headrace.testing.clock import FakeClock
 
 SECONDS = 20.0
 FETCHES = 2_000
@@ -29,12 +30,13 @@ FETCHES = 2_000
 class OneByOne(InMemorySource):
     """Brings one record of another partition with each fetch, and nothing after so many."""
 
-    def __init__(self, partitions: int) -> None:
+    def __init__(self, partitions: int, took: Callable[[], None] = lambda: None) -> None:
         broker = InMemoryBroker()
         broker.create_topic("events", partitions)
         super().__init__(broker)
         self._assigned: list[TopicPartition] = []
-        self._wanted = partitions
+        self.partitions = partitions
+        self._took = took
         self._offsets: Counter[TopicPartition] = Counter()
         self.fetches = 0
         self.is_over = Event()
@@ -45,11 +47,12 @@ class OneByOne(InMemorySource):
 
     def fetch(self, timeout: float) -> Fetched:
         """Return one record, once all partitions are assigned."""
-        if len(self._assigned) < self._wanted or self.fetches == FETCHES:
+        if len(self._assigned) < self.partitions or self.fetches == FETCHES:
             self.is_over.wait(timeout)
             return Fetched()
         self.fetches += 1
-        partition = self._assigned[self.fetches % self._wanted]
+        self._took()
+        partition = self._assigned[self.fetches % self.partitions]
         offset = self._offsets[partition]
         self._offsets[partition] += 1
         if self.fetches == FETCHES:
@@ -59,10 +62,29 @@ class OneByOne(InMemorySource):
 
 @pytest.mark.parametrize("partitions", [20, 1000])
 def test_a_fetch_costs_the_same_part_of_a_look_with_many_partitions(
-    partitions: int, monkeypatch: pytest.MonkeyPatch
+    partitions: int, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Per fetch the looks at the budget go over a dozen partitions, and not over a hundred."""
-    source, looked_at = OneByOne(partitions), 0
+    looked_at = looked_at_in(OneByOne(partitions), clock, monkeypatch)
+
+    assert 0 < looked_at / FETCHES < 12
+
+
+def test_slow_fetches_from_many_partitions_do_not_put_a_look_off(
+    clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each half second all partitions are looked at, so that a paused one is soon resumed."""
+    source = OneByOne(1000, took=lambda: clock.advance(0.05))
+
+    looked_at = looked_at_in(source, clock, monkeypatch)
+
+    seconds = FETCHES * 0.05
+    assert looked_at / 1000 > 0.9 * seconds / 0.5
+
+
+def looked_at_in(source: OneByOne, clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Fetch all that the source has; return how many partitions were looked at meanwhile."""
+    looked_at = 0
 
     def held_bytes(_owned: OwnedPartition) -> int:
         nonlocal looked_at
@@ -78,14 +100,12 @@ def test_a_fetch_costs_the_same_part_of_a_look_with_many_partitions(
         touch=lambda _owned: None,
         metrics=Metrics(),
         channel="channel",
-        clock=SYSTEM_CLOCK,
+        clock=clock,
         fail=failures.append,
     )
-    for number in range(partitions):
+    for number in range(source.partitions):
         thread.assign(owned_partition(number))
     thread.start()
-
     assert source.is_over.wait(SECONDS), failures
     assert thread.stop(Deadline.after(SECONDS))
-    assert looked_at > 0
-    assert looked_at / FETCHES < 12
+    return looked_at
