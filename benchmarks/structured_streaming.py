@@ -22,13 +22,13 @@ from headrace.kafka import properties
 from headrace.local.waiting import wait_for
 from headrace.records import TopicPartition
 from headrace.spark.factory import spark_settings
-from headrace.spark.inputs import READING
+from headrace.spark.inputs import reading
 from headrace.spark.micro_batch import MicroBatch
 from headrace.spark.sinks import PartitionCommit
 from headrace.spark.sinks.delta import DeltaSink
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
     from typing import TypeAlias
 
@@ -75,7 +75,7 @@ class StructuredStreaming:
         self._configs: dict[str, Config] = {
             name: load(Path(path)) for name, path in settings["configs"].items()
         }
-        self._reading = READING if settings.get("tuned", True) else {}
+        self._tuned = settings.get("tuned", True)
         self._session = _session(next(iter(self._configs.values())))
 
     def round(self, request: Request) -> Result:
@@ -86,7 +86,7 @@ class StructuredStreaming:
         writing: AbstractContextManager[Write]
         writing = _table(request["table"]) if "table" in request else nullcontext(_nowhere)
         with writing as write, tempfile.TemporaryDirectory(prefix="headrace-bench-") as folder:
-            frame = _frame(self._session, _of_round(config, request), self._reading)
+            frame = _frame(self._session, _of_round(config, request), tuned=self._tuned)
             query = _query(frame, folder, write, reduce)
             try:
                 if "ends" in request:
@@ -133,7 +133,7 @@ def _sizes(query: StreamingQuery) -> list[int]:
     return [rows for p in query.recentProgress if (rows := p["numInputRows"]) > 0]
 
 
-def _frame(session: SparkSession, source: _Input, reading: Mapping[str, str]) -> DataFrame:
+def _frame(session: SparkSession, source: _Input, *, tuned: bool) -> DataFrame:
     config, channel = source.config, source.config.channels["bench"]
     prefetch = int(channel.buffer.max_bytes * properties.PREFETCH_SHARE)
     ours = properties.source({}, channel.group, prefetch)
@@ -141,7 +141,7 @@ def _frame(session: SparkSession, source: _Input, reading: Mapping[str, str]) ->
         "kafka.bootstrap.servers": ",".join(config.kafka.bootstrap_servers),
         "kafka.fetch.max.bytes": str(ours["fetch.max.bytes"]),
         "kafka.max.partition.fetch.bytes": str(ours["fetch.message.max.bytes"]),
-        **reading,
+        **(reading(channel.batch.max_records) if tuned else {}),
         "subscribe": source.topic,
         "startingOffsets": "earliest",
         "maxOffsetsPerTrigger": str(source.batch),

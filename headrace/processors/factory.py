@@ -78,7 +78,8 @@ def _spark(
 
 def _input(channel: config.ChannelConfig, kafka: config.KafkaConfig) -> Input:
     if channel.by_reference:
-        return ByReference(java_client_properties(kafka), channel.group)
+        properties = java_client_properties(kafka)
+        return ByReference(properties, channel.group, channel.batch.max_records)
     return ByValue()
 
 

@@ -25,16 +25,27 @@ if TYPE_CHECKING:
 #: Seconds that an executor waits for records that are known to be there; Spark's own is 120.
 _POLL_TIMEOUT = 30
 
-#: How Spark's source is to read what is known to be there. Each time it has taken records from its
-#: consumer it asks the broker for both ends of the partition: with Kafka's own 500 records at once
-#: that is two more requests for 500 records, and behind a fetch at the end of the log, which the
-#: broker keeps back for 500 ms by default, they wait for that. The bytes of a fetch
-#: (max.partition.fetch.bytes) bound the memory; taking all of it at once does not add to that.
-READING = {"kafka.max.poll.records": "100000", "kafka.fetch.max.wait.ms": "10"}
+#: How many records Kafka's own consumer takes at once where nobody says.
+_LEAST_AT_ONCE = 500
 
 #: A record without a time has -1 ms in Spark's source, and null by value.
 _TIMESTAMP = "if(timestamp < timestamp_millis(0), null, timestamp) as timestamp"
 _COLUMNS = [_TIMESTAMP if name == "timestamp" else name for name in SCHEMA.names]
+
+
+def reading(records: int) -> dict[str, str]:
+    """Return how Spark's source is to read ranges of so many records, known to be there.
+
+    Each time it has taken records from its consumer it asks the broker for both ends of the
+    partition: with Kafka's own 500 records at once that is two more requests for 500 records, and
+    behind a fetch at the end of the log, which the broker keeps back for 500 ms by default, they
+    wait for that. But what it has taken beyond the range it keeps as objects for five minutes, of
+    any number of partitions: an executor of 512 MB did nothing but collect garbage after 250 had
+    left a fetch of 1 MiB each. So it takes a whole range, and no more.
+    """
+    at_once = max(_LEAST_AT_ONCE, records)
+    return {"kafka.max.poll.records": str(at_once), "kafka.fetch.max.wait.ms": "10"}
+
 
 #: The first offset, and the one behind the last, of offsets without a gap.
 Stretch: TypeAlias = "tuple[int, int]"
@@ -83,13 +94,14 @@ class ByReference:
 
     ``properties`` are those of a Java client. ``group`` is the channel's: the source's consumers
     carry a name of their own behind it, always the same, because Spark keeps them by that name.
-    They are assigned their partitions, and neither join the group nor commit.
+    They are assigned their partitions, and neither join the group nor commit. ``records`` is how
+    many a batch has at the most.
     """
 
-    def __init__(self, properties: Mapping[str, str], group: str) -> None:
+    def __init__(self, properties: Mapping[str, str], group: str, records: int) -> None:
         self._options = {
             "kafka.isolation.level": "read_committed",
-            **READING,
+            **reading(records),
             **{f"kafka.{name}": value for name, value in properties.items()},
             "kafka.group.id": f"{group}-spark",
             "includeHeaders": "true",

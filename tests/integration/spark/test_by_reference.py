@@ -129,7 +129,9 @@ def test_the_same_records_either_way(
     planned = read_to(ends, KafkaRangeSource(kafka, "group"), topic)
 
     by_value = rows(spark_runtime, ByValue(), list(batches(topic, fetched)))
-    by_reference = rows(spark_runtime, ByReference(kafka, "group"), list(batches(topic, planned)))
+    by_reference = rows(
+        spark_runtime, ByReference(kafka, "group", 1_000), list(batches(topic, planned))
+    )
     assert by_reference == by_value
     assert len(by_value) == sum(len(r) for _, how, r in steps if how != "aborted")
 
@@ -153,7 +155,7 @@ def test_the_same_records_of_a_compacted_topic(broker: Broker, spark_runtime: Sp
             rows(spark_runtime, way, list(batches(topic, read_to(ends, source, topic))))
             for way, source in (
                 (ByValue(), KafkaRecordSource(kafka, "group", 1 << 20)),
-                (ByReference(kafka, "group"), KafkaRangeSource(kafka, "group")),
+                (ByReference(kafka, "group", 1_000), KafkaRangeSource(kafka, "group")),
                 (ByValue(), KafkaRecordSource(kafka, "group", 1 << 20)),
             )
         )
@@ -186,7 +188,9 @@ class Site:
             "processor": {"type": "spark", "reducer": "given:here"},
             "sink": {"type": "delta", "path": str(self._table)},
         }
-        source = ByReference({"bootstrap.servers": self.group.broker.address}, self.group.name)
+        source = ByReference(
+            {"bootstrap.servers": self.group.broker.address}, self.group.name, 1_000
+        )
         engine = SparkEngine(self._runtime, reducer, DeltaSink(self._table), None, source)
         controller = self.group.start(document, {CHANNEL: SparkProcessor(engine)})
         try:

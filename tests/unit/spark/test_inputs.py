@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import pytest
+
 from headrace.records import Batch, TopicPartition
 from headrace.references import OffsetRun, UnreadRecord
-from headrace.spark.inputs import _wanted, stretches_of
+from headrace.spark.inputs import ByReference, _wanted, reading, stretches_of
 from headrace.testing.records import FakeAssignment
 
 ONE, OTHER = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -35,3 +37,17 @@ def test_what_an_operator_left_out_is_kept_out() -> None:
         f"not (topic = 't' and partition = 0 and offset >= {start} and offset < {end})"
         for start, end in [(13, 15), (17, 18), (19, 20)]
     )
+
+
+@pytest.mark.parametrize(("largest", "at_once"), [(1, "500"), (500, "500"), (25_000, "25000")])
+def test_an_executor_takes_a_whole_range_and_no_more(largest: int, at_once: str) -> None:
+    """What it takes beyond a range it keeps, for each partition it has ever read."""
+    assert reading(largest)["kafka.max.poll.records"] == at_once
+    assert ByReference({}, "group", largest)._options["kafka.max.poll.records"] == at_once
+
+
+def test_what_the_user_says_of_reading_goes_first() -> None:
+    """A property of the channel's consumer is the executors' as well."""
+    source = ByReference({"max.poll.records": "7", "fetch.max.wait.ms": "200"}, "group", 25_000)
+    assert source._options["kafka.max.poll.records"] == "7"
+    assert source._options["kafka.fetch.max.wait.ms"] == "200"
