@@ -14,6 +14,10 @@ if TYPE_CHECKING:
 #: pausing, which throws prefetched records away, does not alternate with resuming.
 RESUME_BELOW = 0.5
 
+#: As long as less than this part of the budget is used nobody is paused: the hungry are fetched
+#: with the others. With many partitions one is always hungry and some are always over their share.
+ROOMY_BELOW = 0.5
+
 
 @dataclass(frozen=True, slots=True)
 class Reading:
@@ -38,19 +42,20 @@ class Decision:
 def decide(readings: Collection[Reading], budget: int) -> Decision:
     """Share ``budget`` bytes among partitions so that a slow one starves no other.
 
-    Each partition has an equal share. As long as no other partition is hungry, one may hold more.
-    Once another is, those over their share are paused, and where the budget is used up they give
-    unread records back. When the budget is full and nobody is hungry, fetching just stops: that
-    throws nothing away.
+    Each partition has an equal share. As long as there is plenty of room, or no other partition is
+    hungry, one may hold more. Else those over their share are paused, and where the budget is used
+    up they give unread records back. When the budget is full and nobody is hungry, fetching just
+    stops: that throws nothing away.
     """
     if not readings:
         return Decision(fetch=True)
     share = budget // len(readings)
-    full = sum(reading.held for reading in readings) >= budget
+    held = sum(reading.held for reading in readings)
+    full, roomy = held >= budget, held < budget * ROOMY_BELOW
     over = frozenset(r.partition for r in readings if r.held >= share)
     hungry = any(r.hungry and r.partition not in over for r in readings)
     resume = frozenset(r.partition for r in readings if r.paused and r.held < share * RESUME_BELOW)
-    if not hungry:
+    if roomy or not hungry:
         return Decision(fetch=not full, resume=resume)
     pause = frozenset(r.partition for r in readings if r.partition in over and not r.paused)
     return Decision(fetch=True, pause=pause, resume=resume, shed=over if full else frozenset())

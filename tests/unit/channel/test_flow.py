@@ -34,8 +34,14 @@ def test_a_full_budget_that_nobody_hungers_beside_just_stops_fetching() -> None:
 
 def test_a_partition_over_its_share_is_paused_for_a_hungry_one() -> None:
     """The one that holds its share is paused, and the hungry one is fetched."""
-    readings = [reading(A, 120), reading(B, 0, hungry=True), reading(C, 20)]
+    readings = [reading(A, 140), reading(B, 0, hungry=True), reading(C, 20)]
     assert decide(readings, BUDGET) == Decision(fetch=True, pause=frozenset({A}))
+
+
+def test_with_plenty_of_room_nobody_is_paused_for_a_hungry_one() -> None:
+    """Pausing throws prefetched records away, and the hungry one is fetched with the others."""
+    readings = [reading(A, 120), reading(B, 0, hungry=True), reading(C, 20)]
+    assert decide(readings, BUDGET) == Decision(fetch=True)
 
 
 def test_a_full_budget_makes_the_large_give_back_to_the_hungry() -> None:
