@@ -39,7 +39,7 @@ class KafkaRecordSource:
     def __init__(self, client_properties: Mapping[str, Any], group: str, prefetch: int) -> None:
         collector.relax()
         self._consumer = open_consumer(properties.source(client_properties, group, prefetch))
-        self._topics: list[str] = []
+        self._assigned: dict[str, set[int]] = {}  # asking the client takes its time with many
         self._known: set[str] = set()
 
     def assign(self, starts: Mapping[TopicPartition, int]) -> None:
@@ -54,7 +54,8 @@ class KafkaRecordSource:
             [ClientPartition(p.topic, p.partition, offset) for p, offset in starts.items()]
         )
         self._consumer.resume(_client(starts))
-        self._topics = sorted({p.topic for p in self._consumer.assignment()})
+        for topic, number in starts:
+            self._assigned.setdefault(topic, set()).add(number)
 
     def _look_up(self, topic: str) -> None:
         """Have the client learn the leaders of a topic; without an answer it goes on asking."""
@@ -65,7 +66,10 @@ class KafkaRecordSource:
     def unassign(self, partitions: Collection[TopicPartition]) -> None:
         """Stop fetching."""
         self._consumer.incremental_unassign(_client(partitions))
-        self._topics = sorted({p.topic for p in self._consumer.assignment()})
+        for topic, number in partitions:
+            self._assigned[topic].discard(number)
+            if not self._assigned[topic]:
+                del self._assigned[topic]
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
         """Fetch from ``offset``.
@@ -119,7 +123,7 @@ class KafkaRecordSource:
         if not messages:
             return []
         numbers = list(map(Message.partition, messages))
-        if len(self._topics) == 1:
+        if len(self._assigned) == 1:
             keys: list[Any] = numbers
         else:
             keys = list(zip(map(Message.topic, messages), numbers, strict=True))
