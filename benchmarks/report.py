@@ -8,8 +8,12 @@ import platform
 import sys
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+
+#: What a figure depends on beside the interpreter.
+_PACKAGES = ("confluent-kafka", "pyspark", "pyarrow", "deltalake")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +46,7 @@ def _surroundings() -> dict[str, Any]:
     return {
         "cores": len(os.sched_getaffinity(0)),
         "python": platform.python_version(),
+        "packages": {name: version(name) for name in _PACKAGES},
         "machine": {
             "processor": _processor(),
             "memory": f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') >> 30} GiB",

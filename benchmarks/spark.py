@@ -163,9 +163,11 @@ def _figures(plan: Plan, rounds: dict[str, Rounds]) -> dict[str, Any]:
         figures[load.ratio] = round(ratio, 3)
         ratio = rounds[load.name].ratio("channel", "tuned", load.figure)
         figures[f"tuned_{load.ratio}"] = round(ratio, 3)
+    targets = {load.ratio: load.target for load in plan.loads}
+    figures["targets"] = targets
+    figures["missed"] = [name for name, target in targets.items() if figures[name] < target]
     for load in plan.loads:
         measured, name = rounds[load.name], load.name
-        figures[f"target_{name}"] = load.target
         for other, called in (("streaming", "ratios"), ("tuned", "tuned_ratios")):
             ratios = measured.ratios("channel", other, load.figure)
             figures[f"{called}_{name}"] = [round(ratio, 3) for ratio in ratios]

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 #: What the heading says.
-_IN_HEADING = frozenset({"benchmark", "at", "cores", "python", "machine", "load"})
+_IN_HEADING = frozenset({"benchmark", "at", "cores", "python", "machine", "load", "packages"})
 
 
 def section(line: Mapping[str, Any]) -> Section:

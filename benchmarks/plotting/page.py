@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.plotting import general, peers, scale
+from benchmarks.plotting import general, peers, scale, streaming
 from benchmarks.plotting.charts import save
 
 if TYPE_CHECKING:
@@ -21,7 +21,9 @@ PAGE = KEPT.parent / "RESULTS.md"
 #: What has charts and words of its own. Each other benchmark has a table.
 _SECTIONS: dict[str, Callable[[dict[str, Any]], Section]] = {
     "peers": peers.section,
+    "pipeline": streaming.section,
     "scale": scale.section,
+    "spark": streaming.section,
 }
 
 _TOP = """\

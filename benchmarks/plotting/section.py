@@ -24,6 +24,7 @@ def heading(line: Mapping[str, Any]) -> str:
         f"{line['cores']} cores",
         *[str(fact) for fact in line.get("machine", {}).values()],
         f"Python {line['python']}",
+        *[f"{name} {version}" for name, version in line.get("packages", {}).items()],
     ]
     load = ", ".join(map(str, line.get("load", ())))
     ended = f" Load when it ended, over 1, 5 and 15 minutes: {load}." if load else ""

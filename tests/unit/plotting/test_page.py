@@ -133,3 +133,31 @@ def test_scale_says_how_the_cost_grows_and_draws_it(tmp_path: Path) -> None:
     for chart in ("scale-rate.svg", "scale-cost.svg", "scale-spark.svg"):
         assert f"(results/{chart})" in text
     assert "2 daemons" in (tmp_path / "results" / "scale-cost.svg").read_text(encoding="utf-8")
+
+
+def test_streaming_is_drawn_beside_us_and_targets_have_verdicts(tmp_path: Path) -> None:
+    """A rate has to be large, a latency small; sides that were not run have no bar."""
+    line = {
+        "benchmark": "pipeline",
+        "value_ratio_100k": 1.4,
+        "latency_p50_ratio": 0.4,
+        "targets": {"value_ratio_100k": 1.5, "latency_p50_ratio": 0.5},
+        "value_rate_100k": 500_000,
+        "streaming_rate_100k": 350_000,
+        "rounds": 3,
+        "record_bytes": 160,
+        "packages": {"pyspark": "4.0.5"},
+        "at": "2026-11-22T10:00:00+00:00",
+        **_AROUND,
+    }
+
+    text = _written(tmp_path, line)
+
+    assert "| `value_ratio_100k` | 1.4 | at least 1.5 | **missed** |" in text
+    assert "| `latency_p50_ratio` | 0.4 | at most 0.5 | met |" in text
+    assert "pyspark 4.0.5" in text
+    assert "(results/pipeline-rate-100k.svg)" in text
+    assert "1k.svg" not in text
+    chart = (tmp_path / "results" / "pipeline-rate-100k.svg").read_text(encoding="utf-8")
+    assert "Structured Streaming" in chart
+    assert "by reference" not in chart
