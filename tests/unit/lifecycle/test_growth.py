@@ -48,7 +48,7 @@ def test_a_process_is_looked_at_until_told_otherwise() -> None:
     """The sampler sees this very process, and names one that is not there any more."""
     sampler = Sampler({"this": os.getpid()}, 0.01)
     sampler.start()
-    wait_for(lambda: len(sampler.samples["this"]) > 1, Deadline.after(10))
+    assert wait_for(lambda: len(sampler.samples["this"]) > 1, Deadline.after(10))
     sampler.stop()
     first = sampler.samples["this"][0]
     assert first.rss > 1 << 20

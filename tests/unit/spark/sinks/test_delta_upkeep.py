@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from contextlib import suppress
 from threading import Event
 from typing import TYPE_CHECKING
 
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+#: Seconds since the epoch, longer ago than anything is retained.
 NOW = 1_700_000_000.0
 
 
@@ -30,6 +33,18 @@ def grow(sink: DeltaSink, first: int, commits: int) -> None:
     """Commit one row after the other, from partition 0's offset ``first`` on."""
     for start in range(first, first + commits):
         sink.commit(stage(sink, f"at-{start}", [start]), [share(0, start, start + 1)])
+
+
+def entries(folder: Path) -> list[Path]:
+    """Return the entries that the table's log has."""
+    return list((folder / "_delta_log").glob("*.json"))
+
+
+def age(*files: Path) -> None:
+    """Have these be as old as ``NOW``; what is gone already is none of them."""
+    for file in files:
+        with suppress(FileNotFoundError):
+            os.utime(file, (NOW, NOW))
 
 
 @pytest.fixture
@@ -205,19 +220,43 @@ def test_a_table_with_other_features_is_left_alone(folder: Path, small: Callable
 def test_a_sink_keeps_its_table_small(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By itself: with many commits there are checkpoints, a short log and few files."""
     monkeypatch.setattr("headrace.spark.sinks.delta.upkeep._REST", 0)
-    sink = DeltaSink(folder, durable=False, upkeep=Upkeep(compact_every=50, log_retention=0.001))
+    sink = DeltaSink(folder, durable=False, upkeep=Upkeep(compact_every=50))
     sink.open()
     try:
         grow(sink, 0, 120)
-        wait_for(lambda: LogFiles(folder).checkpoint() >= 100, Deadline.after(30))
-        wait_for(lambda: len(DeltaTable(folder).file_uris()) < 60, Deadline.after(30))
+        assert wait_for(lambda: LogFiles(folder).checkpoint() >= 100, Deadline.after(30))
+        assert wait_for(lambda: len(DeltaTable(folder).file_uris()) < 60, Deadline.after(30))
+        age(*entries(folder))
         grow(sink, 120, 100)
-        wait_for(lambda: LogFiles(folder).checkpoint() >= 200, Deadline.after(30))
+        assert wait_for(lambda: LogFiles(folder).checkpoint() >= 200, Deadline.after(30))
+        # what was made since is 100 commits and those of a few compactions
+        assert wait_for(lambda: len(entries(folder)) < 120, Deadline.after(30))
     finally:
         sink.close()
 
     assert visible(folder) == list(range(220))
     assert DeltaSink(folder).stored_offset("id/0") == 220
+
+
+def test_a_compaction_removes_the_files_of_former_ones(
+    sink: DeltaSink, folder: Path, small: Callable[[], int], tmp_path: Path
+) -> None:
+    """Once their retention is over, as files that never were the table's; younger ones stay."""
+    grow(sink, 10, 20)
+    assert small() == 21
+    grow(sink, 30, 5)
+    strays = folder / "old.parquet", folder / "young.parquet"
+    for stray in strays:
+        stray.write_bytes(b"of a commit that was not made")
+    age(strays[0])
+
+    found = carry_out(Order("compaction", str(folder), str(tmp_path)), Event())
+
+    assert found == {"compacted": 5, "removed": 22}
+    assert [stray.exists() for stray in strays] == [False, True]
+    # the two that the table has, the five that went just now, and the young stray
+    assert data_files(folder) == 2 + 5 + 1
+    assert visible(folder) == [1, *range(10, 35)]
 
 
 def test_a_chore_that_fails_says_why(folder: Path, tmp_path: Path) -> None:
@@ -254,10 +293,10 @@ def test_what_the_configuration_says_becomes_the_table_s(sink: DeltaSink, folder
     assert found() == ["interval 3600 seconds", "interval 86400 seconds"]
     other = DeltaSink(folder, upkeep=Upkeep(file_retention=7200))
     other.open()
-    wait_for(lambda: found()[1] == "interval 7200 seconds", Deadline.after(30))
+    assert wait_for(lambda: found()[1] == "interval 7200 seconds", Deadline.after(30))
     other.commit(stage(other, "more", [2]), [share(0, 10, 20)])
     other.close()
-    assert found()[0] == "interval 3600 seconds"
+    assert found() == ["interval 3600 seconds", "interval 7200 seconds"]
 
 
 def test_a_writer_that_slept_past_the_log_is_not_believed(
