@@ -5,7 +5,7 @@ import weakref
 from queue import Empty, SimpleQueue
 from threading import Event
 from typing import TYPE_CHECKING, Any, cast
-from unittest.mock import MagicMock
+from unittest.mock import MagicMock, call
 
 import pytest
 from structlog.testing import capture_logs
@@ -130,3 +130,17 @@ def test_a_session_that_could_not_be_made_is_made_for_the_next_job(
 
     with lane.job("three", None) as way_in:
         assert cast("Any", way_in) == "third"
+
+
+def test_a_lane_has_a_pool_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its jobs are in the pool that is named after it, those of the next JVM too."""
+    runtime = MagicMock()
+    monkeypatch.setattr(lane_module, "HandOver", lambda session: session)
+    lane = Lane("spark-main", runtime, lambda: None)
+
+    for generation in (1, 2):
+        runtime.generation, runtime.context = generation, MagicMock()
+        with lane.job(f"job-{generation}", None):
+            assert runtime.context.setLocalProperty.mock_calls == [
+                call("spark.scheduler.pool", "spark-main")
+            ]

@@ -64,6 +64,11 @@ def test_a_jvm_takes_the_options_with_any_collector(collector: str) -> None:
     assert "warning" not in ran.stderr.lower()
 
 
+def test_lanes_share_the_cores() -> None:
+    """The jobs of all pools run at once, instead of those that came first."""
+    assert SparkSettings("local[2]").effective()["spark.scheduler.mode"] == "FAIR"
+
+
 def test_a_cluster_gets_no_loopback_address() -> None:
     """Executors on other hosts must reach the driver, so its address is left to Spark."""
     settings = SparkSettings("spark://host:7077")
