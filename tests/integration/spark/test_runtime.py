@@ -36,6 +36,22 @@ sys.stdin.readline()
 runtime.stop(Deadline.after(20))
 """
 
+#: Prints the number of the first job behind the start. Spark counts jobs from 0.
+_WARMED_UP = """
+from headrace.clock import Deadline
+from headrace.local.waiting import wait_for
+from headrace.spark.runtime import SparkRuntime
+from headrace.spark.settings import SparkSettings
+
+runtime = SparkRuntime(SparkSettings("local[1]", warm_up=3))
+runtime.start()
+runtime.context.setJobGroup("ours", "ours")
+runtime.session.range(1).collect()
+tracker = runtime.context.statusTracker()
+print("jobs", *wait_for(lambda: tracker.getJobIdsForGroup("ours"), Deadline.after(20)))
+runtime.stop(Deadline.after(20))
+"""
+
 
 def _started() -> tuple[subprocess.Popen[str], psutil.Process]:
     """Start a process with a runtime; return it and its JVM."""
@@ -111,6 +127,16 @@ def test_a_killed_process_takes_its_jvm_with_it() -> None:
 
     gone, alive = psutil.wait_procs([jvm], timeout=30)
     assert (len(gone), alive) == (1, [])
+
+
+def test_a_session_is_ready_once_it_is_warmed_up() -> None:
+    """When the start returns, Spark has run as many jobs as there are dummy micro-batches."""
+    done = subprocess.run(
+        [sys.executable, "-c", _WARMED_UP], capture_output=True, text=True, timeout=180, check=False
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert "jobs 3" in done.stdout.splitlines()
 
 
 def test_without_java_the_start_fails_with_what_to_do(tmp_path: Path) -> None:
