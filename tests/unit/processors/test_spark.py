@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from threading import Event, Thread, get_ident
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,12 +11,17 @@ from headrace.errors import BatchCancelledError, SinkConflictError
 from headrace.processors.pending import MergeLimits
 from headrace.records import TopicPartition
 from headrace.spark.sinks.contract import CommitConflictError, PartitionCommit
+from headrace.tables import table_of
+from tests.unit.processors.spark_bench import ADVANCE, Bench, Engine, error_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    import pyarrow as pa
+
     from headrace.records import Batch
     from headrace.spark.micro_batch import MicroBatch
-
-from tests.unit.processors.spark_bench import ADVANCE, Bench, error_of
 
 
 def test_batches_of_several_partitions_become_one_commit(bench: Bench) -> None:
@@ -53,6 +59,65 @@ def test_an_answered_batch_is_freed_at_once(bench: Bench, monkeypatch: pytest.Mo
         assert [table() for table in tables] == [None, None]
     finally:
         gc.enable()
+
+
+class PreparingEngine(Engine):
+    """A double that prepares real tables, and notes on which thread, and what each job gets."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.threads: list[int] = []
+        self.tables: list[list[pa.Table]] = []
+
+    def prepare(self, batch: Batch) -> pa.Table:
+        """Return the records in columns."""
+        self.threads.append(get_ident())
+        return table_of(batch)
+
+    def stage(self, micro_batch: MicroBatch, tables: Sequence[Any], seconds: float | None) -> str:
+        """Keep the tables."""
+        self.tables.append([*tables])
+        return super().stage(micro_batch, tables, seconds)
+
+
+def test_the_next_batches_are_prepared_while_a_job_runs() -> None:
+    """On the threads that bring them; their ranges and tables wait, and the next job gets both."""
+    engine, begun, over = PreparingEngine(), Event(), Event()
+    bench = Bench(engine=engine)
+
+    def busy(_: MicroBatch) -> None:
+        begun.set()
+        assert over.wait(30.0)
+
+    engine.stage_script = [busy]
+    first = bench.send(0)
+    lane = Thread(target=engine.turn)
+    lane.start()
+    try:
+        assert begun.wait(30.0)
+        behind = [bench.send(0, 10), bench.send(1)]
+        waiting = list(bench.processor._open._waiting)
+        assert engine.threads == [get_ident()] * 3
+        assert [each.batch.start for each in waiting] == [10, 0]
+        assert [each.batch.next_offset for each in waiting] == [20, 10]
+        assert [each.prepared.column("offset").to_pylist() for each in waiting] == [
+            [*range(10, 20)],
+            [*range(10)],
+        ]
+        assert len(engine.jobs) == 1
+        assert not any(answer.done() for answer in [first, *behind])
+    finally:
+        over.set()
+        lane.join(30.0)
+
+    bench.turn()
+
+    assert [answer.result(0) for answer in [first, *behind]] == [ADVANCE] * 3
+    assert bench.engine.stored_ranges == [[(0, 0, 10)], [(0, 10, 20), (1, 0, 10)]]
+    assert len(engine.threads) == 3
+    assert all(
+        table is each.prepared for table, each in zip(engine.tables[1], waiting, strict=True)
+    )
 
 
 def test_the_sinks_identity_goes_with_each_offset(bench: Bench) -> None:
