@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from threading import Thread
+from threading import Condition, Semaphore, Thread
 from typing import TYPE_CHECKING
 
 import pytest
@@ -102,3 +102,45 @@ def test_what_comes_with_the_first_batch_is_taken_with_it() -> None:
         waiting.put(PendingBatch(make_batch([b"v"] * 10), partition))
     lane.join(30.0)
     assert [pending.prepared for pending in taken] == [0, 1]
+
+
+class Announced(Condition):
+    """Says that somebody begins to wait, and for how many seconds at most."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun = Semaphore(0)
+        self.seconds: list[float | None] = []
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Take note, and wait."""
+        self.seconds.append(timeout)
+        self.begun.release()
+        return super().wait(timeout)
+
+
+def test_a_lane_with_one_batch_does_not_wait_for_silent_partitions() -> None:
+    """It waits for a first batch, then for so many seconds, and takes what there is by then."""
+    waiting, changed = OpenBatches(MergeLimits()), Announced()
+    waiting._changed = changed
+    taken: list[PendingBatch] = []
+    lane = Thread(target=lambda: taken.extend(waiting.take(600.0, gathering=0.02)), daemon=True)
+    lane.start()
+    assert changed.begun.acquire(timeout=30.0)
+    waiting.put(PendingBatch(make_batch([b"v"]), "first"))
+    lane.join(30.0)
+    assert [pending.prepared for pending in taken] == ["first"]
+    nothing, *gathering = changed.seconds
+    assert nothing is not None
+    assert nothing > 500.0
+    assert gathering
+    assert all(seconds is not None and seconds <= 0.02 for seconds in gathering)
+
+
+def test_a_lane_whose_work_waits_does_not_gather() -> None:
+    """What came while a job ran has been waited for, and is taken at once."""
+    waiting, changed = OpenBatches(MergeLimits()), Announced()
+    waiting._changed = changed
+    waiting.put(PendingBatch(make_batch([b"v"]), "first"))
+    assert [pending.prepared for pending in waiting.take(1.0, gathering=1.0)] == ["first"]
+    assert changed.seconds == []
