@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ import yaml
 from headrace.config import load
 
 ROOT = Path(__file__).parents[3]
+DOCKERFILE = ROOT / "Dockerfile"
 COMPOSE = ROOT / "deploy" / "compose"
 KUBERNETES = ROOT / "deploy" / "kubernetes" / "headrace.yaml"
 
@@ -32,8 +34,29 @@ def _tool(name: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]
 @pytest.mark.slow
 def test_the_dockerfile_is_in_order() -> None:
     """Hadolint finds nothing that is not accepted by name beside it."""
-    done = _tool("hadolint", ROOT / "Dockerfile")
+    done = _tool("hadolint", DOCKERFILE)
     assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_the_image_has_the_connector_where_configurations_look_for_it() -> None:
+    """The Dockerfile fills one folder, as root and in the last stage, and no other one is named.
+
+    Neither by the pages, nor by what the image is tested with, nor by the examples that run in it.
+    """
+    *_, stage = re.split(r"^FROM ", DOCKERFILE.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    filled = re.findall(r"^RUN .*\bheadrace connector fetch (\S+)", stage, re.MULTILINE)
+    assert stage.index("connector fetch") < stage.index("\nUSER ")
+
+    tested = ROOT / "tests" / "integration" / "deploy" / "test_image.py"
+    pages = [ROOT / "docs" / name for name in ("deploy.md", "by-reference.md")]
+    assert [_connectors(file) for file in [tested, *pages]] == [{*filled}] * 3
+    assert _connectors(KUBERNETES) | _connectors(COMPOSE / "config/headrace.yaml") <= {*filled}
+
+
+def _connectors(file: Path) -> set[str]:
+    """Return the folders that a file gives as ``spark.connector``."""
+    text = file.read_text(encoding="utf-8")
+    return {*re.findall(r"""\bconnector"?: ["']?(/[^\s"'},]+)""", text)}
 
 
 @pytest.mark.slow
@@ -101,4 +124,4 @@ def test_the_pods_have_the_time_and_the_rights_that_they_need(tmp_path: Path) ->
     assert start["periodSeconds"] * start["failureThreshold"] >= 300
     assert container["securityContext"]["readOnlyRootFilesystem"] is True
     user = str(pod["securityContext"]["runAsUser"])
-    assert f"USER {user}:{user}" in (ROOT / "Dockerfile").read_text(encoding="utf-8")
+    assert f"USER {user}:{user}" in DOCKERFILE.read_text(encoding="utf-8")
