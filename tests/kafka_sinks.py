@@ -76,11 +76,16 @@ class KafkaPlace:
 
 def committed_records(bootstrap_servers: str, topic: str) -> list[Message]:
     """Return all records of a topic that are not part of an open or aborted transaction."""
+    return records_as(bootstrap_servers, topic, "read_committed")
+
+
+def records_as(bootstrap_servers: str, topic: str, isolation: str) -> list[Message]:
+    """Return all records of a topic that a reader with this ``isolation.level`` is shown."""
     with Consumer(
         {
             "bootstrap.servers": bootstrap_servers,
             "group.id": f"reader.{uuid4().hex}",
-            "isolation.level": "read_committed",
+            "isolation.level": isolation,
             "enable.partition.eof": True,
             "enable.auto.commit": False,
             "auto.offset.reset": "earliest",
