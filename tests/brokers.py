@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 from headrace.clock import Deadline
@@ -16,7 +17,7 @@ from headrace.local.waiting import wait_for
 from headrace.testing.records import TIMESTAMP, FakeRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
     from concurrent.futures import Future
 
     from confluent_kafka import Message
@@ -89,6 +90,23 @@ class Broker:
     def delete_topic(self, topic: str) -> None:
         """Delete a topic."""
         _done(self._admin.delete_topics([topic]).values())
+
+    @contextmanager
+    def configured(self, name: str, value: str) -> Iterator[None]:
+        """Have the broker itself run with another value of a property for a while."""
+        self._configure(name, value, AlterConfigOpType.SET)
+        try:
+            yield
+        finally:
+            self._configure(name, value, AlterConfigOpType.DELETE)
+
+    def _configure(self, name: str, value: str, operation: AlterConfigOpType) -> None:
+        (number,) = self._admin.list_topics(timeout=WAIT).brokers
+        entry = ConfigEntry(name, value, incremental_operation=operation)
+        changed = ConfigResource(
+            ConfigResource.Type.BROKER, str(number), incremental_configs=[entry]
+        )
+        _done(self._admin.incremental_alter_configs([changed]).values())
 
     def produce(self, partition: Partition, *values: bytes | FakeRecord | None) -> None:
         """Append records; a FakeRecord brings its key and headers."""
