@@ -8,19 +8,28 @@ from pyspark.errors import AnalysisException
 
 from headrace.spark.failures import JobFailedError, ReducerError
 
-#: What names such a reason in the text of a failed job: an exception of Java's, or the last line of
-#: a traceback in a Python worker.
+#: What names such a reason in the text of a failed job: an exception of Java's, what Spark says
+#: where it lost an executor, its shuffle files or a Python worker, or the last line of a traceback
+#: in a Python worker.
 _NO_RECORD = re.compile(
-    r"java\.io\.IOException|java\.net\.\w*Exception|OutOfMemoryError|ExecutorLostFailure"
+    r"java\.io\.IOException|java\.net\.\w*Exception|OutOfMemoryError"
     r"|java\.util\.concurrent\.TimeoutException|org\.apache\.kafka\.common\.\w+"
+    r"|ExecutorLostFailure|TaskResultLost|org\.apache\.spark\.shuffle\.\w*FetchFailedException"
+    r"|Python worker exited unexpectedly|Python (?:daemon |worker )?failed to (?:launch|connect)"
     r"|^(?:\w+\.)*(?:RetryableError|ConnectionError|Connection(?:Refused|Reset|Aborted)Error"
     r"|BrokenPipeError|TimeoutError|MemoryError|ImportError|ModuleNotFoundError)(?::|$)",
     re.MULTILINE,
 )
 
+#: A Python worker that its own code ended, as Spark says where its fault handler is on. Of a
+#: SIGKILL, which is what the kernel sends where memory is short, the handler learns nothing.
+_FAULT = re.compile(r"\(crashed\): Fatal Python error: Segmentation fault")
+
 
 def failure_of(error: Exception, text: str) -> ReducerError:
     """Return a failed job's error as the channel should see it; ``text`` is Spark's."""
-    if isinstance(error, AnalysisException) or _NO_RECORD.search(text):
+    if isinstance(error, AnalysisException):
+        return JobFailedError(text)
+    if _NO_RECORD.search(text) and not _FAULT.search(text):
         return JobFailedError(text)
     return ReducerError(text)

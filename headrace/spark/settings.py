@@ -55,6 +55,8 @@ _BASE = {
     # One long job of one channel must not starve the lanes of the others.
     "spark.scheduler.mode": "FAIR",
     "spark.locality.wait": "0s",
+    # A Python worker that a record made crash says so; one that the kernel killed cannot.
+    "spark.python.worker.faulthandler.enabled": "true",
     # Records of finished jobs are kept for a UI that is off; these bound the driver's heap.
     "spark.sql.ui.retainedExecutions": "20",
     "spark.ui.retainedJobs": "20",

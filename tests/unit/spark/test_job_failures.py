@@ -10,6 +10,8 @@ from headrace.spark.job_failures import failure_of
 
 _LOST = "Lost task 0.0 in stage 1.0 (TID 1) (host executor driver): "
 _WORKER = 'Traceback (most recent call last):\n  File "m.py", line 3, in f\n'
+_CRASHED = "Python worker exited unexpectedly (crashed)"
+_SEGMENTATION = ": Fatal Python error: Segmentation fault\n"
 
 
 @pytest.mark.parametrize(
@@ -20,6 +22,11 @@ _WORKER = 'Traceback (most recent call last):\n  File "m.py", line 3, in f\n'
         "org.apache.kafka.common.errors.TimeoutException: Timeout of 60000ms expired",
         _LOST + "java.lang.OutOfMemoryError: Java heap space",
         "ExecutorLostFailure (executor 1 exited caused by one of the running tasks)",
+        "TaskResultLost (result lost from block manager)",
+        "org.apache.spark.shuffle.MetadataFetchFailedException: Missing an output location",
+        _LOST + "org.apache.spark.SparkException: " + _CRASHED + ". Consider setting",
+        _LOST + "org.apache.spark.SparkException: " + _CRASHED + ": \n",
+        _LOST + "java.lang.IllegalStateException: Python daemon failed to launch worker with code",
         _WORKER + "requests.exceptions.ConnectionError: no route",
         _WORKER + "headrace.errors.RetryableError: the service is away",
         _WORKER + "TimeoutError",
@@ -27,7 +34,7 @@ _WORKER = 'Traceback (most recent call last):\n  File "m.py", line 3, in f\n'
     ],
 )
 def test_a_job_may_fail_for_no_record(text: str) -> None:
-    """Disk, memory, network and missing code, in the JVM and in a Python worker."""
+    """Disk, memory, network, lost processes and missing code, in the JVM and in Python workers."""
     assert isinstance(failure_of(PythonException("failed"), text), JobFailedError)
 
 
@@ -37,6 +44,7 @@ def test_a_job_may_fail_for_no_record(text: str) -> None:
         _WORKER + "ValueError: could not convert string to float: 'TimeoutError: x'",
         _WORKER + "KeyError: 'field'",
         _LOST + "org.apache.spark.SparkArithmeticException: [DIVIDE_BY_ZERO] Division by zero",
+        _LOST + _CRASHED + _SEGMENTATION + "\nCaused by: java.net.SocketException: reset",
         "[CAST_INVALID_INPUT] The value 'x' of the type STRING cannot be cast to INT",
     ],
 )
