@@ -288,7 +288,7 @@ class Delivery:
         span = NO_SPAN if batch is None else batch.span
         self._parts.committer.stage(owned, effect.commit, owned.staging.stage(kept), span)
         # nobody else can go on with a partition that only waits for the end of the interval
-        if kept is not None and owned.held_bytes() >= owned.share:
+        if kept is not None and owned.held_bytes() >= owned.next_batch.share:
             self._parts.committer.flush()
 
     @staticmethod
@@ -305,7 +305,7 @@ class Delivery:
             self._parts.fetcher.seek(owned)
 
     def _hold_back(self, owned: OwnedPartition, effect: Effect) -> None:
-        owned.limit_next(effect.max_records, effect.max_bytes)
+        owned.next_batch.wish(effect.max_records, effect.max_bytes)
         if effect.wait > 0:
             owned.not_before = self._clock.monotonic() + effect.wait
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from headrace.channel.buffer import Kept, chunk_of
-from headrace.channel.flow import Reading, decide
+from headrace.channel.flow import Reading, decide, leeway
 from headrace.channel.news import GapPassed, OutOfRange
 from headrace.channel.threads import guarded_thread
 from headrace.kafka.ports import Fetched
@@ -37,10 +37,11 @@ FETCH_TIMEOUT = 0.05
 #: What a fetch returns that found nothing.
 NOTHING = Fetched()
 
-#: A fetcher looks at its budget when this part of it was fetched since the last time, and after so
-#: many fetches: for each one it would cost as much as taking 50 records from the client. A look
-#: goes over all partitions; with many of them it comes less often, or a fifth of the process is
-#: looks at 1,000, but at the latest after so many seconds, for what is paused to be resumed.
+#: A fetcher looks at its budget when this part of it was fetched since the last time, or as much as
+#: there was leeway, and after so many fetches: for each one it would cost as much as taking 50
+#: records from the client. A look goes over all partitions; with many of them it comes less often,
+#: or a fifth of the process is looks at 1,000, but at the latest after so many seconds, for what is
+#: paused to be resumed.
 BALANCES_PER_BUDGET = 32
 FETCHES_PER_BALANCE = 10
 LOOKED_AT_PER_FETCH = 10
@@ -111,6 +112,7 @@ class Fetcher:
         self._may_fetch = True
         self._fetches = 0
         self._fetched_bytes = 0
+        self._leeway = 0
         self._balanced_at = 0.0
         self._turned_at = clock.monotonic()
         self._stopping = Event()
@@ -239,7 +241,8 @@ class Fetcher:
         if wanted:
             chunk = chunk_of(wanted)
             self._fetched_bytes += chunk.size
-            if owned.buffer.append(slot.generation, chunk, now, owned.limits) is Kept.SOONER:
+            limits = owned.next_batch.waits_for()
+            if owned.buffer.append(slot.generation, chunk, now, limits) is Kept.SOONER:
                 self._touch(owned)
         if len(wanted) < len(records):
             self._pass_gap(slot, offset_of(records[len(wanted)]))
@@ -274,7 +277,7 @@ class Fetcher:
         fetches = max(FETCHES_PER_BALANCE, len(self._slots) // LOOKED_AT_PER_FETCH)
         return (
             self._fetched_bytes == 0
-            or self._fetched_bytes >= self._budget() // BALANCES_PER_BUDGET
+            or self._fetched_bytes >= max(self._leeway, self._budget() // BALANCES_PER_BUDGET)
             or self._fetches >= fetches
             or self._turned_at - self._balanced_at >= BALANCE_INTERVAL
         )
@@ -284,6 +287,7 @@ class Fetcher:
         share = budget // max(1, len(self._slots))
         readings = [self._reading(slot, share) for slot in self._slots.values()]
         self._gauge.set(sum(reading.held for reading in readings))
+        self._leeway = leeway(readings, budget)
         decision = decide(readings, budget)
         for partition in decision.shed:
             self._shed(self._slots[partition])
@@ -292,7 +296,7 @@ class Fetcher:
 
     def _reading(self, slot: _Slot, share: int) -> Reading:
         owned = slot.owned
-        owned.share = share
+        owned.next_batch.share = share
         held = owned.held_bytes()
         end = owned.high_watermark
         done = owned.buffer.complete

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -19,8 +19,7 @@ RESUME_BELOW = 0.5
 ROOMY_BELOW = 0.5
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(NamedTuple):
     """One partition as the rules see it: bytes held, whether it could use more, whether paused."""
 
     partition: TopicPartition
@@ -59,3 +58,14 @@ def decide(readings: Collection[Reading], budget: int) -> Decision:
         return Decision(fetch=not full, resume=resume)
     pause = frozenset(r.partition for r in readings if r.partition in over and not r.paused)
     return Decision(fetch=True, pause=pause, resume=resume, shed=over if full else frozenset())
+
+
+def leeway(readings: Collection[Reading], budget: int) -> int:
+    """Return how many bytes may be fetched before the rules can say anything else.
+
+    None where a partition is paused, because it may have room soon. Of what is handed out a
+    processor may hold a copy: even then not more than the budget is used.
+    """
+    if any(reading.paused for reading in readings):
+        return 0
+    return max(0, int(budget * ROOMY_BELOW) - sum(reading.held for reading in readings))

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from headrace.channel.buffer import Cut, Limits, PartitionBuffer, divide, split
+from headrace.channel.buffer import Cut, PartitionBuffer, divide, split
 from headrace.channel.letters import Letters
+from headrace.channel.next_batch import NextBatch
 from headrace.channel.staging import Staging
 from headrace.channel.states import FINAL, TRANSITIONS, Ending, PartitionState
 from headrace.errors import FatalError
@@ -86,10 +87,7 @@ class OwnedPartition:
         self.last_error: str | None = None
         self.letters = Letters()
         self._settings = settings
-        self._next_limits: Limits | None = None
-        self._copies = copies
-        now = settings.now
-        self.share = now.limits.max_bytes * (now.max_in_flight * copies + 1)
+        self.next_batch = NextBatch(settings, copies)
         self._gates = gates
         self._resting = PartitionState.WAITING
         self._ending = Ending.NONE
@@ -179,9 +177,14 @@ class OwnedPartition:
 
     def held_bytes(self) -> int:
         """Bytes of records fetched for it that something here still holds on to."""
-        out = self._copies * sum(item.cut.size for item in tuple(self.outstanding))
-        pending = sum(cut.size for cut in tuple(self.pending))
-        return self.buffer.size + out + self.staging.size + pending
+        held = self.buffer.size + self.staging.size
+        # mostly nothing is there, and with many partitions it is asked often
+        if self.outstanding:
+            out = sum(item.cut.size for item in tuple(self.outstanding))
+            held += self.next_batch.copies * out
+        if self.pending:
+            held += sum(cut.size for cut in tuple(self.pending))
+        return held
 
     # --- leave word, on any thread --------------------------------------------------------------
 
@@ -290,7 +293,7 @@ class OwnedPartition:
         out = self.outstanding
         if len(out) >= self._settings.now.max_in_flight or (out and self._stands_alone(out[-1])):
             return None
-        at = 0.0 if self.pending else self.buffer.due(self.limits)
+        at = 0.0 if self.pending else self.buffer.due(self.next_batch.waits_for())
         if at and out:  # neither full nor a second delivery
             at = max(at, self._gates.wanted_at())
         return None if at is None else max(at, self.not_before)
@@ -310,31 +313,12 @@ class OwnedPartition:
     def _answered(self) -> bool:
         return bool(self.outstanding) and self.outstanding[0].answer.done()
 
-    @property
-    def limits(self) -> Limits:
-        """The limits of the next batch.
-
-        A batch and those in flight with it fit into the partition's share of the memory budget.
-        """
-        settings = self._settings.now
-        limits = self._next_limits or settings.limits
-        most = self.share // (settings.max_in_flight * self._copies + 1)
-        if limits.max_bytes <= most:
-            return limits
-        return Limits(limits.max_records, most, limits.linger)
-
-    def limit_next(self, max_records: int | None, max_bytes: int | None) -> None:
-        """Bound the next batch only, as the processor asked; the channel's limits still hold."""
-        if max_records is None and max_bytes is None:
-            return
-        self._next_limits = self._settings.now.limits.bounded(max_records, max_bytes)
-
     def take_batch(self, now: float) -> Cut | None:
         """Take the next batch to deliver, None if none is due yet."""
         due = self._delivery_due()
         if due is None or due > now:
             return None
-        limits, self._next_limits = self.limits, None
+        limits = self.next_batch.cut()
         if not self.pending:
             return self.buffer.cut(limits)
         front, rest = split(self.pending.popleft(), limits)

@@ -77,7 +77,7 @@ class RangeReset:
             return
         self._move(owned, target, asked)
         if isinstance(response, BatchResponse):
-            owned.limit_next(response.max_records, response.max_bytes)
+            owned.next_batch.wish(response.max_records, response.max_bytes)
             owned.not_before = self._parts.clock.monotonic() + response.wait
 
     def _target(self, response: object | None, low: int, high: int) -> int | None:

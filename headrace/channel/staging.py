@@ -30,7 +30,8 @@ class Staging:
     @property
     def size(self) -> int:
         """Bytes of the batches that are kept until their offset is stored."""
-        return sum(batch.size for _, batch in tuple(self._unconfirmed))
+        unconfirmed = self._unconfirmed
+        return sum(batch.size for _, batch in tuple(unconfirmed)) if unconfirmed else 0
 
     def stage(self, batch: Batch | None) -> int:
         """Number the next offset to be stored; ``batch`` is kept until that is confirmed."""

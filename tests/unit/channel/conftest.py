@@ -27,6 +27,7 @@ def owned_partition(
     lease: Lease | None = None,
     gates: Gates | None = None,
     max_records: int = 10,
+    copies: int = 1,
 ) -> OwnedPartition:
     """Make an owned partition by number, with two batches in flight."""
     partition = TopicPartition("events", number)
@@ -42,7 +43,7 @@ def owned_partition(
         )
     )
     claim = Claim(partition, epoch, "me", 7, 1, lease or Lease(10.0, FakeClock(), 0.0))
-    owned = OwnedPartition(claim, settings, copies=1, gates=gates or Gates())
+    owned = OwnedPartition(claim, settings, copies=copies, gates=gates or Gates())
     owned.identity = f"c/g/t/{number}"
     return owned
 
@@ -63,9 +64,11 @@ def gates() -> Gates:
 def own(clock: FakeClock, gates: Gates) -> Callable[..., OwnedPartition]:
     """Make an owned partition by number, with two batches in flight."""
 
-    def make(number: int = 0, session_timeout: float = 10.0, epoch: int = 1) -> OwnedPartition:
+    def make(
+        number: int = 0, session_timeout: float = 10.0, epoch: int = 1, copies: int = 1
+    ) -> OwnedPartition:
         lease = Lease(session_timeout, clock, clock.monotonic())
-        return owned_partition(number, epoch, lease=lease, gates=gates)
+        return owned_partition(number, epoch, lease=lease, gates=gates, copies=copies)
 
     return make
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.channel.flow import Decision, Reading, decide
+from headrace.channel.flow import Decision, Reading, decide, leeway
 from headrace.records import TopicPartition
 
 A, B, C = (TopicPartition("events", number) for number in range(3))
@@ -63,3 +63,11 @@ def test_a_paused_partition_is_resumed_well_below_its_share() -> None:
 def test_without_partitions_the_client_is_still_served() -> None:
     """An empty assignment fetches, which lets the client run."""
     assert decide([], BUDGET) == Decision(fetch=True)
+
+
+def test_nothing_has_to_be_looked_at_before_half_of_the_budget_is_used() -> None:
+    """As long as nobody is paused; who is may have to be resumed before that."""
+    readings = [reading(A, 40), reading(B, 20, hungry=True)]
+    assert leeway(readings, BUDGET) == 90
+    assert leeway([*readings, reading(C, 200)], BUDGET) == 0
+    assert leeway([*readings, reading(C, 0, paused=True)], BUDGET) == 0

@@ -207,7 +207,7 @@ def test_a_seek_into_a_gap_starts_there(own: Callable[..., OwnedPartition]) -> N
 def test_a_smaller_next_size_bounds_one_batch_only(own: Callable[..., OwnedPartition]) -> None:
     """The size a processor asks for holds for the next batch, then the channel's again."""
     owned = waiting(own(), fetched=40)
-    owned.limit_next(3, None)
+    owned.next_batch.wish(3, None)
     assert [len(hand_out(owned).cut.records) for _ in range(2)] == [3, 10]
 
 
@@ -216,16 +216,28 @@ def test_a_larger_next_size_does_not_exceed_the_channel_s(
 ) -> None:
     """A processor cannot break the memory budget."""
     owned = waiting(own(), fetched=40)
-    owned.limit_next(1000, 1_000_000)
+    owned.next_batch.wish(1000, 1_000_000)
     assert len(hand_out(owned).cut.records) == 10
 
 
-def test_a_batch_and_those_in_flight_fit_into_the_share(
+def test_where_a_processor_copies_them_batches_in_flight_fit_into_the_share(
     own: Callable[..., OwnedPartition],
 ) -> None:
     """With a small share of the budget batches are cut smaller than configured."""
+    owned = waiting(own(copies=2), fetched=40)
+    whole = hand_out(owned).cut
+    owned.outstanding.clear()
+    owned.next_batch.share = whole.size * 5 // 2
+    assert len(hand_out(owned).cut.records) == 5
+
+
+def test_what_is_in_memory_anyway_is_handed_out_in_full_batches(
+    own: Callable[..., OwnedPartition],
+) -> None:
+    """With a small share less has to be there, but a batch has all that is."""
     owned = waiting(own(), fetched=40)
     whole = hand_out(owned).cut
     owned.outstanding.clear()
-    owned.share = whole.size * 3 // 2
-    assert len(hand_out(owned).cut.records) == 5
+    owned.next_batch.share = whole.size * 3 // 2
+    assert owned.next_batch.waits_for().max_bytes == whole.size // 2
+    assert len(hand_out(owned).cut.records) == len(whole.records) == 10
