@@ -112,8 +112,10 @@ def test_an_end_is_not_clean_while_a_batch_may_still_be_stored(
             return assignment.partition == P0
 
     zookeeper = InMemoryZooKeeper()
+    for partition in (P0, P1):
+        broker.produce(partition, *values(1))
     with running(in_memory_channel(Storing(), broker, zookeeper=zookeeper, **sink)):
-        assert committed(broker, P0, 0)
-        assert committed(broker, P1, 0)
+        assert committed(broker, P0, 1)
+        assert committed(broker, P1, 1)
     assert epoch_node(zookeeper).clean_end is clean
     assert epoch_node(zookeeper, P1).clean_end
