@@ -2,7 +2,8 @@
 
     python -m tests.integration.kafka.sink_writer FIRST STEP SERVERS GROUP SOURCE TOPIC_ID TOPIC
 
-Each micro-batch has one record of each of two partitions; each record becomes one.
+Each commits a group of two micro-batches in one transaction, which goes the way of one alone. Each
+micro-batch has one record of each of two partitions; each record becomes one.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ from tests.kafka_sinks import WAIT, committed_records
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from headrace.spark.sinks.kafka.sink import StagedRecords
+
 MODULES = (
     headrace.spark.sinks.kafka.sink,
     headrace.kafka.results,
@@ -39,6 +42,9 @@ MODULES = (
     headrace.kafka.transactional_producer,
 )
 PARTITIONS = range(2)
+
+#: Micro-batches in a transaction.
+TOGETHER = 2
 
 
 class Owner:
@@ -66,19 +72,23 @@ class Owner:
         return lambda: self._write(sink, starts, number)
 
     def _write(self, sink: KafkaSink, starts: dict[int, int], number: int) -> None:
-        values = [json.dumps(place) for place in starts.items()]
-        staged = sink.stage(micro_batch("one"), pa.table({"value": values}))
+        staged = [self._stage(sink, starts, behind) for behind in range(TOGETHER)]
         shares = [
             PartitionCommit(
                 self._identity(n),
                 TopicPartition(self._source, n),
                 start,
-                start + 1,
+                start + TOGETHER,
                 self._producer(number),
             )
             for n, start in starts.items()
         ]
-        sink.commit(staged, shares)
+        sink.commit_all(staged, shares)
+
+    def _stage(self, sink: KafkaSink, starts: dict[int, int], behind: int) -> StagedRecords:
+        """Stage the micro-batch that is so many behind the first one."""
+        values = [json.dumps([n, start + behind]) for n, start in starts.items()]
+        return sink.stage(micro_batch(f"at-{behind}"), pa.table({"value": values}))
 
     def _producer(self, number: int) -> str:
         return f"headrace.{self._group}.{number}"
@@ -91,7 +101,7 @@ class Owner:
         found = committed_records(self._servers, self._topic)
         places = sorted(json.loads(each.value() or b"") for each in found)
         expected = [[n, offset] for n in PARTITIONS for offset in range(stored[n])]
-        if places != expected:
+        if places != expected or any(offset % TOGETHER for offset in stored.values()):
             raise AssertionError(f"stored {stored}, found {places}")
         sys.stdout.write(f"{sum(stored.values())}\n")
         sys.stdout.flush()

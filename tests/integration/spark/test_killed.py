@@ -14,13 +14,15 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @pytest.mark.parametrize(
-    ("way", "lines"), [("delta-first", 90), ("delta-later", 200), ("delta-columns", 90)]
+    ("way", "lines"),
+    [("delta-first", 90), ("delta-later", 200), ("delta-columns", 90), ("delta-frames", 150)],
 )
 def test_a_delta_sink_killed_at_every_line_loses_and_doubles_nothing(
     way: str, lines: int, tmp_path: Path
 ) -> None:
-    """First commit, later commit, one that adds a column: the next owner finds a whole table."""
-    assert_nothing_lost_or_doubled(way, str(tmp_path), lines)
+    """First commit, later one, one that adds a column, two of Spark's: the table is whole."""
+    committed = (0, 1, 2) if way == "delta-frames" else (0, 1)
+    assert_nothing_lost_or_doubled(way, str(tmp_path), lines, committed)
 
 
 def test_a_group_killed_at_every_line_is_stored_whole_or_not_at_all(tmp_path: Path) -> None:
@@ -41,6 +43,21 @@ def test_a_sql_sink_killed_at_every_line_loses_and_doubles_nothing(
 ) -> None:
     """On SQLite, with offsets that are new, and with those that are there already."""
     assert_nothing_lost_or_doubled(way, f"sqlite:///{tmp_path / 'base.db'}", 80)
+
+
+def test_an_upsert_killed_at_every_line_leaves_the_last_row_of_each_key(tmp_path: Path) -> None:
+    """On SQLite: the row of a key is that of the record below the stored offset."""
+    url = f"sqlite:///{tmp_path / 'base.db'}"
+    assert_nothing_lost_or_doubled("sql-upsert", url, 80, (0, 2))
+
+
+@pytest.mark.parametrize("kind", ["delta", "sql"])
+def test_rows_say_which_records_they_are_of_wherever_a_sink_is_killed(
+    kind: str, tmp_path: Path
+) -> None:
+    """With origins: from each offset on exactly the rows of its micro-batch can be replaced."""
+    where = str(tmp_path) if kind == "delta" else f"sqlite:///{tmp_path / 'base.db'}"
+    assert_nothing_lost_or_doubled(f"{kind}-origin", where, 80, (0, 2))
 
 
 @pytest.mark.parametrize(("kind", "lines"), [("delta", 100), ("sql", 100)])

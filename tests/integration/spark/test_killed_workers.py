@@ -1,4 +1,4 @@
-"""A Python worker of Spark's that ends in the middle of its task, and whether records are blamed."""
+"""A Python worker of Spark's that ends in the middle of its task, and what is blamed for it."""
 
 from __future__ import annotations
 
