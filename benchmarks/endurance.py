@@ -181,7 +181,7 @@ def _look(plan: Plan, servers: LocalStack, daemon: Daemon, batches: int) -> Look
         live_heap_mib=heap and round(heap / _MIB, 1),
         jvm_rss_mib=round(jvm.memory_info().rss / _MIB, 1),
         daemon_rss_mib=round(own.memory_info().rss / _MIB, 1),
-        temp_files=Counter(_NUMBER.sub("#", file.name) for file in files),
+        temp_files=dict(Counter(_NUMBER.sub("#", file.name) for file in files)),
         temp_mib=round(sum(files.values()) / _MIB, 2),
     )
     say(f"{look}")

@@ -215,12 +215,27 @@ def _latency(plan: Plan, servers: LocalStack, sides: list[Side]) -> Rounds:
                 )
             finally:
                 producer.join()
+            require_each_once(table, records)
             return _spread(latencies(table, steady.warm_up), records, steady)
 
         return round_of
 
     actions = {side.name: one(side) for side in sides}
     return alternate(actions, plan.rounds, say=lambda line: say(f"steady {line}"))
+
+
+def require_each_once(table: Path, records: int) -> None:
+    """Return if a table has each record of a topic, and none twice. Blocks.
+
+    Raises:
+        AssertionError: it has not.
+    """
+    rows = read_rows(table, ["partition", "offset"])
+    different = rows.group_by(["partition", "offset"]).aggregate([]).num_rows
+    if (rows.num_rows, different) != (records, records):
+        raise AssertionError(
+            f"{table.name} has {rows.num_rows} rows, of {different} records; {records} were sent"
+        )
 
 
 def _spread(found: list[float], records: int, steady: Steady) -> Measured:

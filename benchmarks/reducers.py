@@ -47,7 +47,12 @@ def timestamps(df: DataFrame, batch: MicroBatch) -> DataFrame:
     """Return the time of each record."""
     NOTES.begun.append(time.perf_counter())
     NOTES.sizes.append(batch.records)
-    return df.select("timestamp")
+    return times(df)
+
+
+def times(df: DataFrame) -> DataFrame:
+    """Return the time of each record, and which one it is."""
+    return df.select("partition", "offset", "timestamp")
 
 
 def counts(df: DataFrame) -> DataFrame | None:

@@ -82,7 +82,7 @@ class StructuredStreaming:
         """Read the topic from its beginning up to ``ends``, or so many ``records``."""
         config = self._configs[request["config"]]
         reducers.reset(counting=request["counting"])
-        reduce = reducers.counts if "ends" in request else _timestamps
+        reduce = reducers.counts if "ends" in request else reducers.times
         writing: AbstractContextManager[Write]
         writing = _table(request["table"]) if "table" in request else nullcontext(_nowhere)
         with writing as write, tempfile.TemporaryDirectory(prefix="headrace-bench-") as folder:
@@ -157,10 +157,6 @@ def _query(frame: DataFrame, folder: str, write: Write, reduce: Reduce) -> Strea
 
     writer = frame.writeStream.foreachBatch(store)
     return writer.option("checkpointLocation", f"{folder}/checkpoint").start()
-
-
-def _timestamps(frame: DataFrame) -> DataFrame:
-    return frame.select("timestamp")
 
 
 def _store(frame: DataFrame, number: int, reduce: Reduce, write: Write) -> None:

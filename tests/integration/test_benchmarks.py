@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from benchmarks import coordination, memory, passthrough, pipeline, soak, spark
+from benchmarks import coordination, endurance, memory, passthrough, pipeline, soak, spark
 from benchmarks.lifecycle import run as lifecycle
 from benchmarks.lifecycle.run import Plan as LifecyclePlan
 from benchmarks.peers import run as peers
@@ -124,6 +124,23 @@ def test_soak_watches_a_daemon_and_its_jvm() -> None:
     assert figures["processes_gone"] == []
     assert min(figures["daemon"]["rss_mib"] + figures["jvm"]["rss_mib"]) > 50
     assert [heap is None or heap > 10 for heap in figures["live_heap_mib"]] == [True, True]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_endurance_looks_twice_at_one_session() -> None:
+    """All micro-batches are in the table, and both looks find the same JVM and its memory."""
+    plan = endurance.Plan(batches=50, early=10, master="local[1]")
+    figures = json.loads(endurance.run(plan).as_json())
+    assert figures["generation"] == 1
+    assert figures["exits"] == [0]
+    early, late = figures["looks"]
+    assert plan.early <= early["batches"] <= late["batches"] == plan.batches
+    assert figures["batches"] == late["batches"] - early["batches"]
+    for look in (early, late):
+        assert min(look["jvm_rss_mib"], look["daemon_rss_mib"]) > 50
+        assert look["live_heap_mib"] is None or look["live_heap_mib"] > 10
+        assert sum(look["temp_files"].values()) > 0
 
 
 @pytest.mark.slow
