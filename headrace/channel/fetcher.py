@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum, auto
+from itertools import groupby
+from operator import itemgetter
 from queue import SimpleQueue
 from threading import Event
 from typing import TYPE_CHECKING
@@ -18,7 +21,7 @@ from headrace.records import offset_of
 from headrace.thread_time import Activity, Role
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection, Mapping
 
     from headrace.channel.flow import Decision
     from headrace.channel.partition import OwnedPartition
@@ -55,19 +58,12 @@ WATERMARK_INTERVAL = 0.5
 TURN_LIMIT = 30.0
 
 
-@dataclass(frozen=True, slots=True)
-class _Assign:
-    partition: OwnedPartition
+class _Command(Enum):
+    """What a partition is named for."""
 
-
-@dataclass(frozen=True, slots=True)
-class _Unassign:
-    partition: OwnedPartition
-
-
-@dataclass(frozen=True, slots=True)
-class _Seek:
-    partition: OwnedPartition
+    ASSIGN = auto()
+    UNASSIGN = auto()
+    SEEK = auto()
 
 
 @dataclass(slots=True)
@@ -106,7 +102,7 @@ class Fetcher:
         self._channel = channel
         self._clock = clock
         self._log = log.bind(channel=channel)
-        self._commands: SimpleQueue[_Assign | _Unassign | _Seek] = SimpleQueue()
+        self._commands: SimpleQueue[tuple[_Command, OwnedPartition]] = SimpleQueue()
         self._slots: dict[TopicPartition, _Slot] = {}
         self._watermarks_at = 0.0
         self._may_fetch = True
@@ -142,15 +138,15 @@ class Fetcher:
 
     def assign(self, partition: OwnedPartition) -> None:
         """Begin to fetch ``partition``."""
-        self._commands.put(_Assign(partition))
+        self._commands.put((_Command.ASSIGN, partition))
 
     def unassign(self, partition: OwnedPartition) -> None:
         """Stop fetching ``partition``."""
-        self._commands.put(_Unassign(partition))
+        self._commands.put((_Command.UNASSIGN, partition))
 
     def seek(self, partition: OwnedPartition) -> None:
         """Fetch ``partition`` from where its restarted buffer wants to go on."""
-        self._commands.put(_Seek(partition))
+        self._commands.put((_Command.SEEK, partition))
 
     def stop(self, deadline: Deadline) -> bool:
         """End the thread and close the source; False if it overran the deadline."""
@@ -188,33 +184,41 @@ class Fetcher:
     # --- commands -------------------------------------------------------------------------------
 
     def _obey(self) -> None:
+        """Do what was asked for, that of many partitions at once: a call costs by all assigned."""
+        commands = []
         while not self._commands.empty():
-            command = self._commands.get_nowait()
+            commands.append(self._commands.get_nowait())
+        for command, run in groupby(commands, itemgetter(0)):
+            partitions = {owned.partition: owned for _, owned in run}
             match command:
-                case _Assign(owned):
-                    self._assign(owned)
-                case _Unassign(owned):
-                    self._unassign(owned)
-                case _Seek(owned):
-                    self._seek(owned)
+                case _Command.ASSIGN:
+                    self._assign(partitions)
+                case _Command.UNASSIGN:
+                    self._unassign(self._still(partitions))
+                case _Command.SEEK:
+                    self._aim(self._still(partitions))
 
-    def _assign(self, owned: OwnedPartition) -> None:
-        generation, start = owned.buffer.aim()
-        self._slots[owned.partition] = _Slot(owned, generation)
-        self._source.assign({owned.partition: start})
-        if owned.buffer.complete:
-            self._source.pause([owned.partition])
+    def _still(self, partitions: Mapping[TopicPartition, OwnedPartition]) -> list[_Slot]:
+        """Return the slots of those that are fetched, and not for somebody who owns them anew."""
+        slots = ((self._slots.get(partition), owned) for partition, owned in partitions.items())
+        return [slot for slot, owned in slots if slot is not None and slot.owned is owned]
 
-    def _unassign(self, owned: OwnedPartition) -> None:
-        slot = self._slots.get(owned.partition)
-        if slot is not None and slot.owned is owned:
-            del self._slots[owned.partition]
-            self._source.unassign([owned.partition])
+    def _assign(self, partitions: Mapping[TopicPartition, OwnedPartition]) -> None:
+        starts = {}
+        for partition, owned in partitions.items():
+            generation, starts[partition] = owned.buffer.aim()
+            self._slots[partition] = _Slot(owned, generation)
+        self._source.assign(starts)
+        complete = [partition for partition, owned in partitions.items() if owned.buffer.complete]
+        if complete:
+            self._source.pause(complete)
 
-    def _seek(self, owned: OwnedPartition) -> None:
-        slot = self._slots.get(owned.partition)
-        if slot is not None and slot.owned is owned:
-            self._aim(slot)
+    def _unassign(self, slots: Collection[_Slot]) -> None:
+        gone = [slot.owned.partition for slot in slots]
+        for partition in gone:
+            del self._slots[partition]
+        if gone:
+            self._source.unassign(gone)
 
     # --- records --------------------------------------------------------------------------------
 
@@ -289,8 +293,7 @@ class Fetcher:
         self._gauge.set(sum(reading.held for reading in readings))
         self._leeway = leeway(readings, budget)
         decision = decide(readings, budget)
-        for partition in decision.shed:
-            self._shed(self._slots[partition])
+        self._shed([self._slots[partition] for partition in decision.shed])
         self._pause(decision)
         return decision
 
@@ -312,20 +315,25 @@ class Fetcher:
         for partition in decision.pause | decision.resume:
             self._slots[partition].paused = partition in decision.pause
 
-    def _shed(self, slot: _Slot) -> None:
-        """Give unread records back: they are fetched again when there is room."""
-        if slot.owned.buffer.shed(slot.generation):
-            self._aim(slot)
+    def _shed(self, slots: Collection[_Slot]) -> None:
+        """Have unread records given back: they are fetched again when there is room."""
+        self._aim([slot for slot in slots if slot.owned.buffer.shed(slot.generation)])
 
-    def _aim(self, slot: _Slot) -> None:
-        """Have the client fetch what the buffer wants; a pause outlives that."""
-        slot.generation, start = slot.owned.buffer.aim()
-        if slot.owned.buffer.complete:
-            self._source.pause([slot.owned.partition])
-            return
-        self._source.seek(slot.owned.partition, start)
-        if slot.paused:
-            self._source.pause([slot.owned.partition])
+    def _aim(self, slots: Collection[_Slot]) -> None:
+        """Have the client fetch what the buffers want; a pause outlives that."""
+        starts, paused = {}, []
+        for slot in slots:
+            partition, buffer = slot.owned.partition, slot.owned.buffer
+            slot.generation, start = buffer.aim()
+            complete = buffer.complete
+            if not complete:
+                starts[partition] = start
+            if complete or slot.paused:
+                paused.append(partition)
+        if starts:
+            self._source.seek(starts)
+        if paused:
+            self._source.pause(paused)
 
     def _look_at_watermarks(self) -> None:
         now = self._clock.monotonic()

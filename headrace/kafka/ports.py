@@ -57,10 +57,10 @@ class RecordSource(Protocol):
         """Stop fetching partitions and drop what was prefetched of them."""
         ...
 
-    def seek(self, partition: TopicPartition, offset: int) -> None:
-        """Fetch an assigned partition from ``offset``, and end its pause.
+    def seek(self, starts: Mapping[TopicPartition, int]) -> None:
+        """Fetch assigned partitions from the offsets given, and end their pauses.
 
-        Nothing that was fetched before comes after this returns.
+        Nothing that was fetched of them before comes after this returns.
         """
         ...
 

@@ -115,9 +115,9 @@ class KafkaRangeSource:
         for partition in partitions:
             self._readings.pop(partition, None)
 
-    def seek(self, partition: TopicPartition, offset: int) -> None:
-        """Plan from ``offset``, once the broker has said that it has it."""
-        self.assign({partition: offset})
+    def seek(self, starts: Mapping[TopicPartition, int]) -> None:
+        """Plan from the offsets given, once the broker has said that it has them."""
+        self.assign(starts)
 
     def pause(self, partitions: Collection[TopicPartition]) -> None:
         """Plan no further for a while."""

@@ -71,14 +71,14 @@ class KafkaRecordSource:
             if not self._assigned[topic]:
                 del self._assigned[topic]
 
-    def seek(self, partition: TopicPartition, offset: int) -> None:
-        """Fetch from ``offset``.
+    def seek(self, starts: Mapping[TopicPartition, int]) -> None:
+        """Fetch from the offsets given.
 
         Assigning afresh is used instead of the client's seek, which fails for a partition that
         is not being fetched yet.
         """
-        self.unassign([partition])
-        self.assign({partition: offset})
+        self.unassign(starts)
+        self.assign(starts)
 
     def pause(self, partitions: Collection[TopicPartition]) -> None:
         """Stop fetching for a while."""

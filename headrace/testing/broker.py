@@ -175,8 +175,7 @@ class InMemorySource:
 
     def assign(self, starts: Mapping[TopicPartition, int]) -> None:
         """Begin to fetch."""
-        for partition, offset in starts.items():
-            self.seek(partition, offset)
+        self.seek(starts)
 
     def unassign(self, partitions: Collection[TopicPartition]) -> None:
         """Stop fetching."""
@@ -184,12 +183,11 @@ class InMemorySource:
             self._positions.pop(partition, None)
             self._paused.discard(partition)
 
-    def seek(self, partition: TopicPartition, offset: int) -> None:
-        """Fetch from ``offset``."""
-        self._positions[partition] = offset
-        self._paused.discard(partition)
-        self._at_end.discard(partition)
-        self._out.discard(partition)
+    def seek(self, starts: Mapping[TopicPartition, int]) -> None:
+        """Fetch from the offsets given."""
+        self._positions.update(starts)
+        for marked in (self._paused, self._at_end, self._out):
+            marked.difference_update(starts)
 
     def pause(self, partitions: Collection[TopicPartition]) -> None:
         """Stop fetching for a while."""

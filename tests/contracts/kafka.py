@@ -100,10 +100,27 @@ class KafkaContract(CatalogContract):
         reader.source.assign({partition: 0})
         reader.until(lambda: bool(reader.records[partition]))
         for target in (4000, 10, 4999, 0):
-            reader.source.seek(partition, target)
+            reader.source.seek({partition: target})
             reader.records.clear()
             reader.until(lambda: bool(reader.records[partition]))
             assert reader.offsets(partition)[0] == target
+
+    def test_several_seek_at_once(self, world: World, reader: Reader) -> None:
+        """Each goes on where it was told to, and a partition beside them misses nothing."""
+        topic = world.create_topic(3)
+        one, two, beside = partitions = [TopicPartition(topic, number) for number in range(3)]
+        for partition in partitions:
+            world.produce(partition, *values(10))
+        reader.source.assign(dict.fromkeys(partitions, 0))
+        reader.until_end(one, two)
+        reader.source.seek({one: 3, two: 8})
+        for partition in (one, two):
+            reader.records.pop(partition)
+            reader.ends.pop(partition)
+        reader.until_end(*partitions)
+        assert reader.offsets(one) == list(range(3, 10))
+        assert reader.offsets(two) == [8, 9]
+        assert reader.offsets(beside) == list(range(10))
 
     def test_a_pause_ends_where_it_began(
         self, world: World, reader: Reader, partition: TopicPartition
@@ -130,7 +147,7 @@ class KafkaContract(CatalogContract):
         reader.source.assign({partition: 0})
         for target in (2, 9, 6):
             reader.source.pause([partition])
-            reader.source.seek(partition, target)
+            reader.source.seek({partition: target})
             reader.records.clear()
             reader.ends.clear()
             reader.until_end(partition)
@@ -145,7 +162,7 @@ class KafkaContract(CatalogContract):
         reader.source.assign({partition: 0, other: 0})
         reader.until_end(partition)
         reader.records.clear()
-        reader.source.seek(partition, 4)
+        reader.source.seek({partition: 4})
         reader.source.pause([partition])
         world.produce(other, *values(3))
         reader.until(lambda: reader.ends.get(other) == 3)
@@ -180,7 +197,7 @@ class KafkaContract(CatalogContract):
         reader.source.assign({partition: 0})
         reader.until(lambda: reader.ends.get(partition) == 11)
         assert reader.offsets(partition) == [0, 1, 2, 9]
-        reader.source.seek(partition, 3)
+        reader.source.seek({partition: 3})
         reader.records.clear()
         reader.ends.clear()
         reader.until(lambda: reader.ends.get(partition) == 11)
@@ -208,7 +225,7 @@ class KafkaContract(CatalogContract):
         """Seek as often as a report comes, the late ones too; tell when the end was reached."""
         if reader.out_of_range:
             reader.out_of_range.clear()
-            reader.source.seek(partition, max(reader.offsets(partition), default=first - 1) + 1)
+            reader.source.seek({partition: max(reader.offsets(partition), default=first - 1) + 1})
         return partition in reader.ends
 
     def test_a_partition_added_later_is_found(

@@ -63,10 +63,10 @@ class ColumnarRecordSource:
         """Stop fetching."""
         self._consumer.tell(Tell.UNASSIGN, dict.fromkeys(partitions, 0))
 
-    def seek(self, partition: TopicPartition, offset: int) -> None:
-        """Fetch from ``offset``, by assigning afresh."""
-        self.unassign([partition])
-        self.assign({partition: offset})
+    def seek(self, starts: Mapping[TopicPartition, int]) -> None:
+        """Fetch from the offsets given, by assigning afresh."""
+        self.unassign(starts)
+        self.assign(starts)
 
     def pause(self, partitions: Collection[TopicPartition]) -> None:
         """Stop fetching for a while."""

@@ -92,10 +92,10 @@ def test_a_position_that_the_broker_has_not_is_told_once(
     broker.produce(partition, *[b"x"] * 5)
     broker.delete_before(partition, 3)
     for position in (2, 6):
-        source.seek(partition, position)
+        source.seek({partition: position})
         assert until(source, lambda f: bool(f.out_of_range)).out_of_range == [partition]
         assert source.fetch(0.1).out_of_range == []
-    source.seek(partition, 3)
+    source.seek({partition: 3})
     assert planned(source).start == 3
 
 
@@ -114,7 +114,7 @@ def test_open_transactions_are_waited_for(
     assert producer.flush(WAIT) == 0
     source.assign({partition: 0})
     assert planned(source).next_offset == 1
-    source.seek(partition, 2)
+    source.seek({partition: 2})
     assert until(source, lambda f: bool(f.ends or f.out_of_range)).ends == [(partition, 2)]
     producer.commit_transaction(WAIT)
     assert (run := planned(source)).start == 2
