@@ -43,7 +43,7 @@ def test_a_hanging_callback_is_told_once_with_its_calls() -> None:
     (stuck,) = _of(logs, "worker_stuck")
     assert (stuck["topic"], stuck["partition"]) == P0
     assert stuck["state"] == "running"
-    assert stuck["callback_seconds"] > 0.3
+    assert stuck["callback_seconds"] >= 0.3  # rounded
     assert any(call.endswith(" hang_here") for call in stuck["calls"])
     (abandoned,) = _of(logs, "worker_abandoned")
     assert abandoned.keys() == {*stuck.keys(), "seconds"}
