@@ -21,7 +21,7 @@ from headrace.records import offset_of
 from headrace.thread_time import Activity, Role
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection, Iterable
 
     from headrace.channel.flow import Decision
     from headrace.channel.partition import OwnedPartition
@@ -189,7 +189,7 @@ class Fetcher:
         while not self._commands.empty():
             commands.append(self._commands.get_nowait())
         for command, run in groupby(commands, itemgetter(0)):
-            partitions = {owned.partition: owned for _, owned in run}
+            partitions = [owned for _, owned in run]
             match command:
                 case _Command.ASSIGN:
                     self._assign(partitions)
@@ -198,18 +198,23 @@ class Fetcher:
                 case _Command.SEEK:
                     self._aim(self._still(partitions))
 
-    def _still(self, partitions: Mapping[TopicPartition, OwnedPartition]) -> list[_Slot]:
+    def _still(self, partitions: Iterable[OwnedPartition]) -> Collection[_Slot]:
         """Return the slots of those that are fetched, and not for somebody who owns them anew."""
-        slots = ((self._slots.get(partition), owned) for partition, owned in partitions.items())
-        return [slot for slot, owned in slots if slot is not None and slot.owned is owned]
+        found = {}
+        for owned in partitions:
+            slot = self._slots.get(owned.partition)
+            if slot is not None and slot.owned is owned:
+                found[owned.partition] = slot
+        return found.values()
 
-    def _assign(self, partitions: Mapping[TopicPartition, OwnedPartition]) -> None:
-        starts = {}
-        for partition, owned in partitions.items():
-            generation, starts[partition] = owned.buffer.aim()
-            self._slots[partition] = _Slot(owned, generation)
+    def _assign(self, partitions: Iterable[OwnedPartition]) -> None:
+        starts, complete = {}, []
+        for owned in partitions:
+            generation, starts[owned.partition] = owned.buffer.aim()
+            self._slots[owned.partition] = _Slot(owned, generation)
+            if owned.buffer.complete:
+                complete.append(owned.partition)
         self._source.assign(starts)
-        complete = [partition for partition, owned in partitions.items() if owned.buffer.complete]
         if complete:
             self._source.pause(complete)
 

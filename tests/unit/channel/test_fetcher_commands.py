@@ -45,7 +45,7 @@ class Told(InMemorySource):
 
 
 def test_commands_that_have_come_together_are_one_call_to_the_client(clock: FakeClock) -> None:
-    """In their order, and without those for a partition that somebody owns anew."""
+    """In their order; what is for one who does not own the partition now, or not yet, is none."""
     source, failures = Told(), list[BaseException]()
     fetcher = Fetcher(
         source,
@@ -63,7 +63,7 @@ def test_commands_that_have_come_together_are_one_call_to_the_client(clock: Fake
     for each in (owned[0], owned[1], owned[0], owned[2]):
         fetcher.seek(each)
     fetcher.assign(anew)
-    for each in (owned[2], owned[3]):
+    for each in (owned[2], owned[3], owned_partition(3, epoch=2)):
         fetcher.unassign(each)
     fetcher.seek(owned[2])
     fetcher.seek(anew)
