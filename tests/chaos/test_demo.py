@@ -64,7 +64,9 @@ def test_a_killed_daemon_costs_nothing(tmp_path: Path) -> None:
     assert list(cwd.iterdir()) == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "number", [pytest.param(signal.SIGTERM, marks=pytest.mark.slow), signal.SIGKILL]
+)
 @pytest.mark.timeout(240)
 def test_nothing_outlives_the_demo(tmp_path: Path, number: signal.Signals) -> None:
     """However the demo is ended while its daemons run, servers, daemons and JVMs end too."""

@@ -83,7 +83,7 @@ def _sql(site: Site) -> Channel:
     return Channel(site, sink, lambda: run("SELECT * FROM sums"))
 
 
-@pytest.fixture(params=[_delta, _sql])
+@pytest.fixture(params=[_delta, pytest.param(_sql, marks=pytest.mark.slow)])
 def channel(request: pytest.FixtureRequest, site: Site) -> Channel:
     """A channel that read all records of two runs."""
     channel: Channel = request.param(site)

@@ -192,6 +192,7 @@ def test_channels_share_a_runtime_that_dies(
     assert sorted(row["partition"] for row in one.rows()) == [0, 1]
 
 
+@pytest.mark.slow
 def test_a_session_stopped_by_the_reducer_is_rebuilt(channel: Callable[..., Channel]) -> None:
     """A reducer that stops the session fails its batch, and the next batch is processed."""
 
