@@ -34,7 +34,7 @@ class Cluster:
         self._processes = [self._start("master", "master.Master", "--port", self._port, *where)]
         self._says("master", "I have been elected leader")
         for number in range(workers):
-            sizes = ["--cores", "1", "--memory", "700m"]
+            sizes = ["--cores", "1", "--memory", "1200m"]
             sizes += ["--work-dir", str(directory / f"work-{number}")]
             self._processes.append(
                 self._start(f"worker-{number}", "worker.Worker", *sizes, *where, self.master)
@@ -53,7 +53,7 @@ class Cluster:
         return {
             "spark.driver.host": LOOPBACK,
             "spark.driver.bindAddress": LOOPBACK,
-            "spark.executor.memory": "512m",
+            "spark.executor.memory": "1g",
             "spark.executor.cores": "1",
             "spark.scheduler.minRegisteredResourcesRatio": "1.0",
             "spark.scheduler.maxRegisteredResourcesWaitingTime": f"{WAIT:.0f}s",

@@ -63,6 +63,10 @@ _BASE = {
     "spark.ui.retainedStages": "20",
     # Shuffle files of finished plans are deleted when the JVM collects garbage.
     "spark.cleaner.periodicGC.interval": "5min",
+    # What a task has taken from Kafka beyond its range an executor keeps for the next one, but that
+    # may run on another: after 5 min, Spark's own, an executor with 250 partitions was full.
+    "spark.kafka.consumer.fetchedData.cache.timeout": "30s",
+    "spark.kafka.consumer.fetchedData.cache.evictorThreadRunInterval": "10s",
     # The Delta protocol and every reader know microseconds; INT96 is Spark's own past.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     # Without Hadoop's native library each new directory and file costs a fork of chmod. This class

@@ -64,6 +64,13 @@ def test_a_jvm_takes_the_options_with_any_collector(collector: str) -> None:
     assert "warning" not in ran.stderr.lower()
 
 
+def test_executors_keep_records_that_nobody_asks_for_for_seconds() -> None:
+    """As the connector of this version calls it; Spark takes any other name without a word."""
+    effective = SparkSettings("spark://host:7077").effective()
+    assert effective["spark.kafka.consumer.fetchedData.cache.timeout"] == "30s"
+    assert effective["spark.kafka.consumer.fetchedData.cache.evictorThreadRunInterval"] == "10s"
+
+
 def test_lanes_share_the_cores() -> None:
     """The jobs of all pools run at once, instead of those that came first."""
     assert SparkSettings("local[2]").effective()["spark.scheduler.mode"] == "FAIR"
