@@ -28,8 +28,7 @@ _FAULT = re.compile(r"\(crashed\): Fatal Python error: Segmentation fault")
 
 def failure_of(error: Exception, text: str) -> ReducerError:
     """Return a failed job's error as the channel should see it; ``text`` is Spark's."""
-    if isinstance(error, AnalysisException):
-        return JobFailedError(text)
-    if _NO_RECORD.search(text) and not _FAULT.search(text):
+    is_no_record = _NO_RECORD.search(text) and not _FAULT.search(text)
+    if isinstance(error, AnalysisException) or is_no_record:
         return JobFailedError(text)
     return ReducerError(text)

@@ -6,18 +6,23 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from headrace.channel.fetcher import Fetcher
 from headrace.channel.gates import Gates
 from headrace.channel.partition import OwnedPartition
 from headrace.channel.settings import LiveSettings
 from headrace.config import ChannelConfig
 from headrace.coordinators.claims import Claim
 from headrace.coordinators.lease import Lease
+from headrace.metrics import Metrics
 from headrace.records import TopicPartition
 from headrace.testing import InMemoryBroker
 from headrace.testing.clock import FakeClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from headrace.clock import Clock
+    from headrace.kafka.ports import RecordSource
 
 
 def owned_partition(
@@ -46,6 +51,21 @@ def owned_partition(
     owned = OwnedPartition(claim, settings, copies=copies, gates=gates or Gates())
     owned.identity = f"c/g/t/{number}"
     return owned
+
+
+def fetcher_of(
+    source: RecordSource, clock: Clock, fail: Callable[[BaseException], None]
+) -> Fetcher:
+    """Make a fetcher that is not started, with a budget that nothing uses up."""
+    return Fetcher(
+        source,
+        budget=lambda: 1 << 30,
+        touch=lambda _owned: None,
+        metrics=Metrics(),
+        channel="channel",
+        clock=clock,
+        fail=fail,
+    )
 
 
 @pytest.fixture

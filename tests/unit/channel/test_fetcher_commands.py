@@ -2,13 +2,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace.channel.fetcher import Fetcher
 from headrace.clock import Deadline
 from headrace.local.waiting import wait_for
-from headrace.metrics import Metrics
 from headrace.testing import InMemoryBroker
 from headrace.testing.broker import InMemorySource
-from tests.unit.channel.conftest import owned_partition
+from tests.unit.channel.conftest import fetcher_of, owned_partition
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -47,15 +45,7 @@ class Told(InMemorySource):
 def test_commands_that_have_come_together_are_one_call_to_the_client(clock: FakeClock) -> None:
     """In their order; what is for one who does not own the partition now, or not yet, is none."""
     source, failures = Told(), list[BaseException]()
-    fetcher = Fetcher(
-        source,
-        budget=lambda: 1 << 30,
-        touch=lambda _owned: None,
-        metrics=Metrics(),
-        channel="channel",
-        clock=clock,
-        fail=failures.append,
-    )
+    fetcher = fetcher_of(source, clock, failures.append)
     owned = [owned_partition(number) for number in range(4)]
     anew = owned_partition(2, epoch=2)
     for each in owned:

@@ -7,15 +7,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from headrace.channel import fetcher
-from headrace.channel.fetcher import Fetcher
 from headrace.channel.partition import OwnedPartition
 from headrace.clock import Deadline
 from headrace.kafka.ports import Fetched
-from headrace.metrics import Metrics
 from headrace.testing import InMemoryBroker
 from headrace.testing.broker import InMemorySource
 from headrace.testing.records import FakeRecord
-from tests.unit.channel.conftest import owned_partition
+from tests.unit.channel.conftest import fetcher_of, owned_partition
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -94,15 +92,7 @@ def looked_at_in(source: OneByOne, clock: FakeClock, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(OwnedPartition, "held_bytes", held_bytes)
     monkeypatch.setattr(fetcher, "FETCH_TIMEOUT", 0.01)
     failures: list[BaseException] = []
-    thread = Fetcher(
-        source,
-        budget=lambda: 1 << 30,
-        touch=lambda _owned: None,
-        metrics=Metrics(),
-        channel="channel",
-        clock=clock,
-        fail=failures.append,
-    )
+    thread = fetcher_of(source, clock, failures.append)
     for number in range(source.partitions):
         thread.assign(owned_partition(number))
     thread.start()
