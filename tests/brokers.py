@@ -10,6 +10,7 @@ from uuid import uuid4
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
+from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 from headrace.clock import Deadline
@@ -95,19 +96,8 @@ class Broker:
     @contextmanager
     def configured(self, name: str, value: str) -> Iterator[None]:
         """Have the broker itself run with another value of a property for a while."""
-        self._configure(name, value, AlterConfigOpType.SET)
-        try:
+        with configured(self.address, name, value):
             yield
-        finally:
-            self._configure(name, value, AlterConfigOpType.DELETE)
-
-    def _configure(self, name: str, value: str, operation: AlterConfigOpType) -> None:
-        (number,) = self._admin.list_topics(timeout=WAIT).brokers
-        entry = ConfigEntry(name, value, incremental_operation=operation)
-        changed = ConfigResource(
-            ConfigResource.Type.BROKER, str(number), incremental_configs=[entry]
-        )
-        _done(self._admin.incremental_alter_configs([changed]).values())
 
     def produce(self, partition: Partition, *values: bytes | FakeRecord | None) -> None:
         """Append records; a FakeRecord brings its key and headers."""
@@ -213,3 +203,29 @@ def stored_offset(store: OffsetStore, partition: Partition) -> StoredOffset | No
 def _done(futures: Iterable[Future[object]]) -> None:
     for future in futures:
         future.result(WAIT)
+
+
+@contextmanager
+def configured(address: str, name: str, value: str) -> Iterator[None]:
+    """Have the one broker at an address run with another value of a property for a while."""
+    admin = AdminClient({"bootstrap.servers": address, "log_level": 0})
+    (number,) = admin.list_topics(timeout=WAIT).brokers
+
+    def known() -> str:
+        (found,) = admin.describe_configs(
+            [ConfigResource(ResourceType.BROKER, str(number))]
+        ).values()
+        return str(found.result(WAIT)[name].value)
+
+    def change(operation: AlterConfigOpType, wanted: str) -> None:
+        entry = ConfigEntry(name, value, incremental_operation=operation)
+        resource = ConfigResource(ResourceType.BROKER, str(number), incremental_configs=[entry])
+        _done(admin.incremental_alter_configs([resource]).values())
+        assert wait_for(lambda: known() == wanted, Deadline.after(WAIT))
+
+    before = known()
+    change(AlterConfigOpType.SET, value)
+    try:
+        yield
+    finally:
+        change(AlterConfigOpType.DELETE, before)

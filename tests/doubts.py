@@ -9,29 +9,21 @@ from __future__ import annotations
 
 import socket
 import struct
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
-from confluent_kafka.admin._resource import ResourceType
 
 from headrace.clock import Deadline
 from headrace.local.waiting import wait_for
+from tests.brokers import configured
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from headrace.records import TopicPartition
 
 WAIT = 30.0
 
 #: Brokers check by this setting that a transaction was announced.
 _CHECKED = "transaction.partition.verification.enable"
-
-#: The only broker's id.
-_NODE = "1"
 
 #: Kafka's requests, by key and version, in versions whose strings have two bytes of length.
 _INIT_PRODUCER_ID = (22, 1)
@@ -45,7 +37,7 @@ def leave_in_doubt(
 
     The id's producer is begun anew by the way.
     """
-    with _unchecked(address):
+    with configured(address, _CHECKED, "false"):
         producer_id, epoch = _begin(address, transactional_id)
         body = (
             _string(transactional_id)
@@ -78,29 +70,6 @@ def _begin(address: str, transactional_id: str) -> tuple[int, int]:
 
     assert wait_for(begun, Deadline.after(WAIT))
     return found[-1]
-
-
-@contextmanager
-def _unchecked(address: str) -> Iterator[None]:
-    _set(address, AlterConfigOpType.SET)
-    yield
-    _set(address, AlterConfigOpType.DELETE)
-
-
-def _set(address: str, operation: AlterConfigOpType) -> None:
-    entry = ConfigEntry(_CHECKED, "false", incremental_operation=operation)
-    resource = ConfigResource(ResourceType.BROKER, _NODE, incremental_configs=[entry])
-    admin = AdminClient({"bootstrap.servers": address, "log_level": 0})
-    for future in admin.incremental_alter_configs([resource]).values():
-        future.result(WAIT)
-
-    def applied() -> bool:
-        asked = ConfigResource(ResourceType.BROKER, _NODE)
-        (known,) = admin.describe_configs([asked]).values()
-        value = str(known.result(WAIT)[_CHECKED].value)
-        return value == ("false" if operation is AlterConfigOpType.SET else "true")
-
-    assert wait_for(applied, Deadline.after(WAIT))
 
 
 def _ask(address: str, request: tuple[int, int], body: bytes) -> bytes:
