@@ -8,13 +8,8 @@ from pathlib import Path
 import pytest
 
 _ROOT = Path(__file__).parents[3]
-_FOLDERS = ("headrace", "tests", "benchmarks", "examples", "scripts")
 _LOCKS = sorted((_ROOT / "requirements").glob("*.lock"))
 _PEERS = sorted((_ROOT / "benchmarks" / "peers" / "locks").glob("*.lock"))
-
-#: A function as the formatter writes it: what follows is deeper, or ends the parameters. To parse
-#: everything takes seconds.
-_FUNCTION = re.compile(r"^( *)(?:async )?def (\w+).*\n(?:(?:\1 +\S.*|\1\).*)?\n)*", re.MULTILINE)
 
 
 def _sources(*folders: str) -> list[Path]:
@@ -38,23 +33,6 @@ def test_every_purpose_of_the_set_up_has_its_lock() -> None:
     """There is a lock file for each purpose, and no other."""
     purposes = ["bench", "build", "check", "docs", "run", "test-all", "test"]
     assert [path.stem for path in _LOCKS] == purposes
-
-
-def test_no_source_file_is_longer_than_400_lines() -> None:
-    """A module that outgrows one idea is noticed here."""
-    lengths = {path: path.read_text(encoding="utf-8").count("\n") for path in _sources(*_FOLDERS)}
-    assert {str(path): length for path, length in lengths.items() if length > 400} == {}
-
-
-def test_no_function_is_longer_than_40_lines() -> None:
-    """A function that does several things is noticed here; its docstring counts."""
-    found = {
-        f"{path.relative_to(_ROOT)} {function[2]}": length
-        for path in _sources(*_FOLDERS)
-        for function in _FUNCTION.finditer(path.read_text(encoding="utf-8"))
-        if (length := function[0].rstrip().count("\n") + 1) > 40
-    }
-    assert found == {}
 
 
 def test_every_test_says_what_it_asserts() -> None:
