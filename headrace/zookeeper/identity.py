@@ -2,8 +2,10 @@
 
 In ``<state directory>/<instance id>/`` lie ``lock``, locked while the process lives and naming
 its pid, and ``session.json``, the id and password of its ZooKeeper session, readable by its owner
-alone: whoever has them can take the session over. A clean close removes ``session.json``; when a
-start finds one, its writer crashed, and the session it names is closed before a new one begins.
+alone: whoever has them can take the session over. A clean close removes ``session.json``. When a
+start finds one that was written on this host since it was booted, its writer crashed, because the
+lock is ours now; the session it names is closed before a new one begins. The lock tells nothing of
+a process on another machine, so what was written there is left to its own end.
 """
 
 from __future__ import annotations
@@ -14,7 +16,8 @@ import json
 import os
 import re
 import socket
-from typing import IO, TYPE_CHECKING
+from pathlib import Path
+from typing import IO
 
 import structlog
 
@@ -22,10 +25,10 @@ from headrace.errors import ConfigError, InstanceInUseError
 from headrace.files import write_whole
 from headrace.zookeeper._client import Credentials
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 log = structlog.get_logger(__name__)
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+"""Linux draws it at each boot; containers show that of the machine they run on."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 
@@ -91,25 +94,50 @@ class Identity:
             self._lock = None
 
     def load(self) -> Credentials | None:
-        """Return the credentials that a crashed process left, None when there are none to use."""
+        """Return the credentials that a crashed process left, None when there are none to use.
+
+        Those of another host, or of before a reboot, are none: a volume that was moved or cloned
+        may bring them while their process lives on.
+        """
         try:
             fields = json.loads(self._session_path.read_text(encoding="utf-8"))
-            return Credentials(int(fields["session_id"], 16), bytes.fromhex(fields["password"]))
+            found = Credentials(int(fields["session_id"], 16), bytes.fromhex(fields["password"]))
+            host, boot_id = fields.get("host"), fields.get("boot_id")
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError) as error:
             # without them the start only has to wait for the old session's time-out
             log.warning("session_file_unusable", path=str(self._session_path), reason=repr(error))
             return None
+        if boot_id is None or (host, boot_id) != (socket.gethostname(), _boot_id()):
+            log.warning(
+                "session_left_to_expire",
+                session=f"{found.session_id:#x}",
+                path=str(self._session_path),
+                host=host,
+                boot_id=boot_id,
+            )
+            return None
+        return found
 
     def store(self, credentials: Credentials) -> None:
         """Keep the credentials, so that a reader finds the old ones or the new, never a part."""
         fields = {
             "session_id": f"{credentials.session_id:#x}",
             "password": credentials.password.hex(),
+            "host": socket.gethostname(),
+            "boot_id": _boot_id(),
         }
         write_whole(self._session_path, json.dumps(fields))
 
     def clear(self) -> None:
         """Forget the credentials."""
         self._session_path.unlink(missing_ok=True)
+
+
+def _boot_id() -> str | None:
+    """Return what tells this boot of this machine from all others, None where nothing does."""
+    try:
+        return _BOOT_ID.read_text(encoding="ascii").strip() or None
+    except (OSError, UnicodeDecodeError):
+        return None

@@ -209,3 +209,23 @@ def test_the_session_of_a_killed_process_is_ended_at_the_next_start(
     with_identity = start(long, identity)
     assert with_identity.exists("/claim") is None
     identity.release()
+
+
+def test_a_session_in_use_on_another_machine_is_not_closed(
+    start: Open, settings: ZooKeeperSettings, tmp_path: Path
+) -> None:
+    """A state directory that comes up elsewhere leaves the session of its living process alone."""
+    identity = Identity(tmp_path / "here", "a")
+    identity.acquire()
+    living = start(settings, identity)
+    living.create("/claim", ephemeral=True)
+    moved = Identity(tmp_path / "moved", "a")
+    moved.acquire()
+    left = json.loads((identity.directory / "session.json").read_text())
+    (moved.directory / "session.json").write_text(json.dumps({**left, "boot_id": "another"}))
+    newcomer = start(settings, moved)
+    assert newcomer.session_id != living.session_id
+    assert newcomer.exists("/claim") is not None
+    assert living.exists("/claim") is not None
+    identity.release()
+    moved.release()

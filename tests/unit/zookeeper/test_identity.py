@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 import stat
 import subprocess
@@ -7,6 +8,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
+import structlog
 
 from headrace.errors import ConfigError, InstanceInUseError
 from headrace.zookeeper._client import Credentials
@@ -74,6 +76,42 @@ def test_credentials_come_back_and_are_nobody_elses_to_read(tmp_path: Path) -> N
     assert sorted(p.name for p in (tmp_path / "a").iterdir()) == ["lock", "session.json"]
     identity.clear()
     identity.clear()
+    assert identity.load() is None
+    identity.release()
+
+
+@pytest.mark.parametrize(
+    "elsewhere",
+    [
+        pytest.param({"boot_id": "6b4f1d2e-0000-4000-8000-000000000000"}, id="another boot"),
+        pytest.param({"host": "another.example"}, id="another host"),
+        pytest.param({"boot_id": None}, id="unknown boot"),
+    ],
+)
+def test_a_session_that_was_used_elsewhere_is_left_to_expire(
+    tmp_path: Path, elsewhere: dict[str, str | None]
+) -> None:
+    """Unless host and boot are the same, its process may live: it is not loaded, which is said."""
+    identity = Identity(tmp_path, "a")
+    identity.acquire()
+    identity.store(CREDENTIALS)
+    path = tmp_path / "a" / "session.json"
+    written = json.loads(path.read_text()) | elsewhere
+    path.write_text(json.dumps(written))
+    with structlog.testing.capture_logs() as logged:
+        assert identity.load() is None
+    (event,) = logged
+    assert event["event"] == "session_left_to_expire"
+    assert (event["host"], event["boot_id"]) == (written["host"], written["boot_id"])
+    identity.release()
+
+
+def test_a_session_file_that_says_no_machine_is_left_to_expire(tmp_path: Path) -> None:
+    """A file of a release that did not note the machine is not taken over."""
+    identity = Identity(tmp_path, "a")
+    identity.acquire()
+    content = {"session_id": "0x1", "password": "00"}
+    (tmp_path / "a" / "session.json").write_text(json.dumps(content))
     assert identity.load() is None
     identity.release()
 
