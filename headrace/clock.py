@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
@@ -14,7 +15,10 @@ class Clock(Protocol):
     """Where every decision about time takes it from. All methods are safe on any thread."""
 
     def monotonic(self) -> float:
-        """Seconds that only rise; for durations and due times."""
+        """Seconds that only rise; for durations, due times and leases.
+
+        What is compared with a lease has to come from here, never from ``time.monotonic()``.
+        """
         ...
 
     def time(self) -> float:
@@ -23,10 +27,16 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The clock of the operating system."""
+    """The clock of the operating system.
+
+    On Linux its monotonic seconds go on while the machine is suspended: ZooKeeper's servers count
+    on meanwhile, so a lease has to. Where the system has no such clock they stand still then.
+    """
 
     def monotonic(self) -> float:
-        """Seconds of the monotonic clock."""
+        """Seconds of the monotonic clock, those of a suspended machine included on Linux."""
+        if sys.platform == "linux":
+            return time.clock_gettime(time.CLOCK_BOOTTIME)
         return time.monotonic()
 
     def time(self) -> float:
