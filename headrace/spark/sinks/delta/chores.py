@@ -21,6 +21,7 @@ from deltalake.exceptions import TableNotFoundError
 from headrace.clock import SYSTEM_CLOCK
 from headrace.errors import HeadraceError
 from headrace.spark.sinks.delta.compaction import NotCompactedError, compact
+from headrace.spark.sinks.delta.format import check_retention
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -114,6 +115,7 @@ def _properties(order: Order) -> dict[str, Any]:
 
 def _checkpoint(order: Order) -> dict[str, Any]:
     table = DeltaTable(order.table)
+    check_retention(Path(order.table), table.metadata().configuration)
     table.create_checkpoint()
     table.cleanup_metadata()
     return {"version": table.version()}

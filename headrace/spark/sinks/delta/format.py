@@ -1,4 +1,7 @@
-"""The format of the offsets in a Delta table: noted in the table, and checked by every writer."""
+"""The format of the offsets in a Delta table: noted in the table, and checked by every writer.
+
+What the table itself says of them is checked with it: whether it keeps them at all.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from typing import TYPE_CHECKING
 from headrace.errors import StartError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from headrace.spark.sinks.delta.table import KeptTable
@@ -17,6 +21,21 @@ FORMAT_KEY = "headrace/format"
 
 #: What identities and offsets mean since the first version. A table without a note is of that one.
 FORMAT_VERSION = 1
+
+#: The table property by which readers and checkpoints leave out transactions older than it says.
+RETENTION_PROPERTY = "delta.setTransactionRetentionDuration"
+
+
+class ForgottenOffsetsError(StartError):
+    """The table's properties have it forget the offsets of partitions that stand still."""
+
+    def __init__(self, folder: Path, duration: str) -> None:
+        super().__init__(
+            f"{folder}: the table's property {RETENTION_PROPERTY} is {duration!r}, so that it "
+            "forgets the offsets of partitions that stand still for that long, and takes their "
+            f"records twice; remove it with ALTER TABLE delta.`{folder}` UNSET TBLPROPERTIES "
+            f"('{RETENTION_PROPERTY}')"
+        )
 
 
 class LaterFormatError(StartError):
@@ -39,6 +58,17 @@ def check_format(folder: Path, table: KeptTable) -> None:
     found = table.transaction_version(FORMAT_KEY)
     if found is not None and found > FORMAT_VERSION:
         raise LaterFormatError(folder, found)
+
+
+def check_retention(folder: Path, properties: Mapping[str, str | None]) -> None:
+    """Refuse a table that does not keep offsets for ever, by its properties.
+
+    Raises:
+        ForgottenOffsetsError: one of them has transactions expire.
+    """
+    duration = properties.get(RETENTION_PROPERTY)
+    if duration is not None:
+        raise ForgottenOffsetsError(folder, duration)
 
 
 def format_note(table: KeptTable) -> dict[str, int]:

@@ -14,7 +14,12 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from headrace.clock import SYSTEM_CLOCK
 from headrace.errors import StartError
 from headrace.spark.sinks.contract import CommitConflictError, Guarantee, ReplaceRefusedError
-from headrace.spark.sinks.delta.format import check_format, format_note
+from headrace.spark.sinks.delta.format import (
+    RETENTION_PROPERTY,
+    check_format,
+    check_retention,
+    format_note,
+)
 from headrace.spark.sinks.delta.log import LogFiles, added, moved, replaced, written
 from headrace.spark.sinks.delta.origins import has_origins, origin_marks
 from headrace.spark.sinks.delta.replacing import find_output, without_output
@@ -116,13 +121,13 @@ class DeltaSink:
 
         Raises:
             StartError: the folder cannot be written, or holds a table of another layout or of a
-                later version of Headrace.
+                later version of Headrace, or one that forgets offsets.
         """
         self._staging.open()
         with self._lock:
             table = self._kept()
         if table is not None:
-            check_format(self._folder, table)
+            self._check_offsets(table)
             self._check_layout(table.opened)
         self._housekeeper.start()
 
@@ -131,13 +136,14 @@ class DeltaSink:
 
         Raises:
             LaterFormatError: a later version of Headrace writes to the table.
+            ForgottenOffsetsError: the table does not keep offsets for ever.
         """
         with self._lock:
             table = self._kept()
             if table is None:
                 return None
             table.refresh()
-            check_format(self._folder, table)
+            self._check_offsets(table)
             return table.transaction_version(identity)
 
     def stage(self, micro_batch: MicroBatch, result: Result | None) -> StagedFiles:
@@ -166,6 +172,7 @@ class DeltaSink:
             PlacingError: a commit of several that failed left the files half in place.
             CommitConflictError: another writer moved some of the offsets.
             LaterFormatError: a later version of Headrace writes to the table.
+            ForgottenOffsetsError: the table does not keep offsets for ever.
             SchemaMismatchError: the result's columns are not the table's.
             DeltaError: the table could not be written; nothing was stored as far as can be told.
         """
@@ -244,7 +251,7 @@ class DeltaSink:
         table = self._kept()
         if table is None:
             raise ReplaceRefusedError(f"{self._folder}: there is no table; there is nothing to do")
-        check_format(self._folder, table)
+        self._check_offsets(table)
         return table
 
     def _commit(
@@ -263,6 +270,10 @@ class DeltaSink:
         """End the upkeep and remove this process's staging folder. Blocks for 5 s at most."""
         self._housekeeper.stop()
         self._staging.close()
+
+    def _check_offsets(self, table: KeptTable) -> None:
+        check_format(self._folder, table)
+        check_retention(self._folder, table.properties)
 
     def _check_layout(self, table: DeltaTable) -> None:
         columns = table.metadata().partition_columns
@@ -311,9 +322,9 @@ class DeltaSink:
         """Return the table once it says that every offset is where the micro-batches begin."""
         table = self._kept()
         assert table is not None, "a table that was there is gone"
-        if conflicting(table, offsets):
+        if RETENTION_PROPERTY in table.properties or conflicting(table, offsets):
             table.refresh()
-        check_format(self._folder, table)
+        self._check_offsets(table)
         schemas = dict.fromkeys(each.schema for each in staged)
         widening = [schema for schema in schemas if self._new_columns(table, schema)]
         conflicts = conflicting(table, offsets)

@@ -75,6 +75,7 @@ class KeptTable:
     def _open(self) -> None:
         self.opened = DeltaTable(self._folder)
         self.version: int = self.opened.version()
+        self.properties: Mapping[str, str | None] = self.opened.metadata().configuration
         self._moved: dict[str, int] = {}
 
     def transaction_version(self, identity: str) -> int | None:

@@ -1,17 +1,28 @@
-"""Two versions of Headrace at one table."""
+"""Two versions of Headrace at one table, and tables that do not keep what they write."""
 
 from __future__ import annotations
 
+import json
+from threading import Event
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction
 
+from headrace.errors import StartError
 from headrace.records import TopicPartition
 from headrace.spark.sinks.contract import OffsetMove
 from headrace.spark.sinks.delta import DeltaSink
-from headrace.spark.sinks.delta.format import FORMAT_KEY, FORMAT_VERSION, LaterFormatError
+from headrace.spark.sinks.delta.chores import ChoreError, Order, carry_out
+from headrace.spark.sinks.delta.format import (
+    FORMAT_KEY,
+    FORMAT_VERSION,
+    RETENTION_PROPERTY,
+    ForgottenOffsetsError,
+    LaterFormatError,
+)
+from headrace.spark.sinks.delta.log import LogFiles
 from headrace.spark.sinks.delta.reader import DeltaLog
 from tests.unit.spark.sinks.delta_tables import share, stage, visible
 
@@ -104,3 +115,79 @@ def test_a_member_at_work_notices_a_later_format(sink: DeltaSink, folder: Path) 
         sink.commit(staged, [share(0, 10, 20)])
     sink.discard(staged)
     assert visible(folder) == [1]
+
+
+def set_retention(folder: Path, duration: str) -> None:
+    """Have the table forget transactions that are older than this."""
+    DeltaTable(folder).alter.set_table_properties({RETENTION_PROPERTY: duration})
+
+
+def unset_retention(folder: Path) -> None:
+    """Take the property away as ALTER TABLE ... UNSET does: a version with the metadata alone."""
+    entries = LogFiles(folder)
+    version = DeltaTable(folder).version()
+    metadata = next(a for a in entries.read(version) or () if "metaData" in a)
+    del metadata["metaData"]["configuration"][RETENTION_PROPERTY]
+    entries.entry(version + 1).write_text(json.dumps(metadata))
+
+
+def test_a_table_that_forgets_offsets_is_refused_at_the_start(
+    sink: DeltaSink, opened: Callable[[], DeltaSink], folder: Path
+) -> None:
+    """By the names of property and table, with the way on; without the property it is taken."""
+    sink.close()
+    set_retention(folder, "interval 1 days")
+    with pytest.raises(StartError) as refused:
+        DeltaSink(folder).open()
+    assert str(refused.value).startswith(f"{folder}: the table's property {RETENTION_PROPERTY} is ")
+    assert f"ALTER TABLE delta.`{folder}` UNSET TBLPROPERTIES" in str(refused.value)
+
+    unset_retention(folder)
+
+    assert opened().stored_offset("id/0") == 10
+
+
+def test_a_range_is_not_accepted_again_after_its_offset_was_forgotten(
+    sink: DeltaSink, folder: Path
+) -> None:
+    """Set while a member is at work, the property has it refuse to read and to write."""
+    set_retention(folder, "interval 0 seconds")
+    DeltaTable(folder).create_checkpoint()
+    assert DeltaTable(folder).transaction_version("id/0") is None
+    again = stage(sink, "again", [1])
+    with pytest.raises(ForgottenOffsetsError, match=RETENTION_PROPERTY):
+        sink.commit(again, [share(0, 0, 10)])
+    with pytest.raises(ForgottenOffsetsError, match=RETENTION_PROPERTY):
+        sink.stored_offset("id/0")
+    with pytest.raises(ForgottenOffsetsError, match=RETENTION_PROPERTY):
+        sink.move_offsets([OffsetMove("id/0", TopicPartition("t", 0), 10, 5)], "note")
+    sink.discard(again)
+    assert visible(folder) == [1]
+
+
+def test_a_property_set_between_two_commits_is_noticed_by_the_second(
+    sink: DeltaSink, folder: Path
+) -> None:
+    """Although no offset conflicts; once it is gone the same files are committed."""
+    set_retention(folder, "interval 1 days")
+    staged = stage(sink, "two", [2])
+    with pytest.raises(ForgottenOffsetsError):
+        sink.commit(staged, [share(0, 10, 20)])
+
+    unset_retention(folder)
+
+    sink.commit(staged, [share(0, 10, 20)])
+    assert visible(folder) == [1, 2]
+    assert sink.stored_offset("id/0") == 20
+
+
+def test_no_checkpoint_of_ours_forgets_offsets(
+    sink: DeltaSink, folder: Path, tmp_path: Path
+) -> None:
+    """With the property none is written, and the error names it."""
+    set_retention(folder, "interval 0 seconds")
+    with pytest.raises(ChoreError, match=rf"ForgottenOffsetsError.*{RETENTION_PROPERTY}"):
+        carry_out(Order("checkpoint", str(folder), str(tmp_path)), Event())
+    assert LogFiles(folder).checkpoint() == -1
+    unset_retention(folder)
+    assert sink.stored_offset("id/0") == 10
