@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import socket
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
 from ipaddress import ip_address
@@ -17,11 +18,19 @@ from headrace.admin.page_files import FOLDER
 from headrace.admin.problems import ApiError, internal_error
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
     from headrace.config import AdminConfig
 
 log = structlog.get_logger(__name__)
+
+#: Requests that are answered at a time, which bounds threads and memory.
+MOST_REQUESTS = 64
+
+#: What is answered however many other requests wait: it asks for no thread and blocks on nothing.
+UNCOUNTED_PATHS = frozenset({"/health/live", "/health/ready"})
 
 #: Bytes of the largest body that is read. What is asked for takes a few hundred.
 LARGEST_BODY = 64 * 1024
@@ -137,6 +146,7 @@ class Guard:
     def __init__(self, app: ASGIApp, rules: Rules) -> None:
         self._app = app
         self._rules = rules
+        self._answering = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let the request through, or answer why not."""
@@ -144,14 +154,20 @@ class Guard:
             await self._app(scope, receive, send)
             return
         started = False
+        place = ExitStack()
 
         async def noting(message: Message) -> None:
             nonlocal started
             started = True
+            # the answer is there: how fast the client reads it is its own affair
+            place.close()
             await send(message)
 
         try:
-            await self._app(scope, await self._admit(scope, receive), noting)
+            receive = await self._admit(scope, receive)
+            with place:
+                place.enter_context(self._place(scope["path"]))
+                await self._app(scope, receive, noting)
         except ApiError as error:
             self._note(scope, error)
             await error.response()(scope, receive, send)
@@ -159,6 +175,30 @@ class Guard:
             log.exception("admin_request_failed", method=scope["method"], path=scope["path"])
             if not started:
                 await internal_error().response()(scope, receive, send)
+
+    @contextmanager
+    def _place(self, path: str) -> Iterator[None]:
+        """Take one of the places for requests while the block runs.
+
+        Raises:
+            ApiError: all are taken.
+        """
+        if path in UNCOUNTED_PATHS:
+            yield
+            return
+        if self._answering >= MOST_REQUESTS:
+            raise ApiError(
+                HTTPStatus.SERVICE_UNAVAILABLE,
+                "too_many_requests",
+                f"{self._answering} requests are being answered already",
+                next_step="ask again when those are answered; /health answers meanwhile",
+                headers={"Retry-After": "1"},
+            )
+        self._answering += 1
+        try:
+            yield
+        finally:
+            self._answering -= 1
 
     async def _admit(self, scope: Scope, receive: Receive) -> Receive:
         headers = Headers(scope=scope)

@@ -5,6 +5,10 @@ from __future__ import annotations
 import socket
 import ssl
 import stat
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -12,6 +16,8 @@ import pytest
 import trustme
 from structlog.testing import capture_logs
 
+from headrace import http_server
+from headrace.admin import access
 from headrace.admin import server as module
 from headrace.admin.server import AdminServer
 from headrace.admin.tokens import Folder
@@ -27,6 +33,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from headrace.config import Config
+    from headrace.metrics import PartitionReading
     from tests.unit.admin.scene import Scene
 
 
@@ -157,7 +164,7 @@ def test_a_renewed_certificate_is_shown_without_a_restart(
     serve: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Half of a renewal changes nothing: the former goes on until certificate and key fit."""
-    monkeypatch.setattr(module, "LOOK_TICKS", 1)
+    monkeypatch.setattr(http_server, "CERTIFICATE_TICKS", 1)
     former, other = Authority(tmp_path), tmp_path / "other"
     other.mkdir()
     renewed = Authority(other)
@@ -209,14 +216,150 @@ def test_a_port_of_nobody_is_free_again_after_the_end(serve: Any) -> None:
     serve(f"{{port: {port}}}")
 
 
-def test_a_silent_connection_loses_its_place(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who connects and asks for nothing is let go, so that the others are served."""
-    monkeypatch.setattr(module, "KEEP_ALIVE", 0.05)
-    monkeypatch.setattr(module, "MOST_REQUESTS", 4)
+def _connected(served: Served, number: int, sent: bytes = b"") -> list[socket.socket]:
+    """Return connections that sent something, and wait for nothing."""
+    connections = []
+    for _ in range(number):
+        connections.append(socket.create_connection((LOOPBACK, served.server.port), timeout=10))
+        connections[-1].sendall(sent)
+    return connections
+
+
+def _ended(connection: socket.socket) -> bool:
+    """Read to the end, for ten seconds at most; whether it came."""
+    try:
+        while connection.recv(65536):
+            pass
+    except TimeoutError:
+        return False
+    except ConnectionError:
+        return True
+    return True
+
+
+#: A request that lacks its last line.
+HALF = b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n"
+
+
+@pytest.mark.parametrize("sent", [b"", HALF, HALF + b"Content-Length: 9\r\n\r\n"])
+def test_connections_without_a_request_keep_nobody_from_being_answered(
+    serve: Any, sent: bytes
+) -> None:
+    """With more of them than may be open, the oldest go, and all that is asked is answered."""
     served = serve("{port: 0}")
-    silent = [socket.create_connection((LOOPBACK, served.server.port)) for _ in range(4)]
-    for each in silent:
-        each.settimeout(10)
-        assert each.recv(1) == b""
-        each.close()
+    silent = _connected(served, http_server.MOST_CONNECTIONS + 44, sent)
+    with httpx.Client(base_url=served.server.url, trust_env=False) as client:
+        for path in ("/health/live", "/metrics", "/api/v1/status", "/"):
+            assert client.get(path).status_code == 200, path
+    assert all(_ended(connection) for connection in silent[:40])
+    for connection in silent:
+        connection.close()
+
+
+def test_a_handshake_without_an_end_keeps_nobody_from_being_answered(
+    serve: Any, tmp_path: Path
+) -> None:
+    """With TLS connections count from the moment at which they are accepted."""
+    authority = Authority(tmp_path)
+    served = serve("{port: 0, tls: {certificate_file: server.pem, key_file: server.pem}}")
+    silent = _connected(served, http_server.MOST_CONNECTIONS + 44, b"\x16\x03\x01")
+    with httpx.Client(verify=authority.client(None), trust_env=False) as client:
+        assert client.get(f"{served.server.url}/health/live").status_code == 200
+    assert all(_ended(connection) for connection in silent[:40])
+    for connection in silent:
+        connection.close()
+
+
+@pytest.mark.parametrize("sent", [b"", HALF, HALF + b"\r\n"])
+def test_a_silent_connection_is_closed(
+    serve: Any, monkeypatch: pytest.MonkeyPatch, sent: bytes
+) -> None:
+    """Who connects and asks for nothing, or for nothing more, is let go."""
+    monkeypatch.setattr(http_server, "REQUEST_TIMEOUT", 0.05)
+    monkeypatch.setattr(http_server, "KEEP_ALIVE", 0.05)
+    served = serve("{port: 0}")
+    silent = _connected(served, 4, sent)
+    assert [_ended(connection) for connection in silent] == [True] * 4
+    for connection in silent:
+        connection.close()
     assert httpx.get(f"{served.server.url}/health/live").status_code == 200
+
+
+def test_a_connection_that_is_being_answered_is_kept(
+    serve: Any, bare: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An answer that takes long comes, though everybody else who is silent is let go."""
+    monkeypatch.setattr(http_server, "MOST_CONNECTIONS", 2)
+    monkeypatch.setattr(http_server, "REQUEST_TIMEOUT", 0.05)
+    asked, gate = Event(), Event()
+    bare.controller.metrics.watch_partitions("slow", partial(_held, asked, gate))
+    served = serve("{port: 0}")
+    with ThreadPoolExecutor(1) as pool:
+        slow = pool.submit(httpx.get, f"{served.server.url}/metrics", timeout=30, trust_env=False)
+        assert asked.wait(10)
+        silent = _connected(served, 4)
+        assert all(_ended(connection) for connection in silent)
+        gate.set()
+        assert slow.result(30).status_code == 200
+    for connection in silent:
+        connection.close()
+
+
+def _held(asked: Event, gate: Event) -> list[PartitionReading]:
+    """Look at partitions, which takes until the gate opens."""
+    asked.set()
+    assert gate.wait(30)
+    return []
+
+
+def test_health_has_a_place_where_all_others_are_taken(
+    serve: Any, bare: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As many requests as may be wait: one more is told so, and probes are answered."""
+    monkeypatch.setattr(access, "MOST_REQUESTS", 1)
+    asked, gate = Event(), Event()
+    bare.controller.metrics.watch_partitions("slow", partial(_held, asked, gate))
+    served = serve("{port: 0}")
+    with (
+        ThreadPoolExecutor(1) as pool,
+        httpx.Client(base_url=served.server.url, trust_env=False) as client,
+    ):
+        slow = pool.submit(httpx.get, f"{served.server.url}/metrics", timeout=30, trust_env=False)
+        assert asked.wait(10)
+        refused = client.get("/api/v1/status")
+        assert (refused.status_code, refused.json()["error"]) == (503, "too_many_requests")
+        assert client.get("/health/live").status_code == 200
+        assert client.get("/health/ready").json() == {"ok": True, "reasons": []}
+        gate.set()
+        assert slow.result(30).status_code == 200
+        assert client.get("/api/v1/status").status_code == 200
+
+
+def test_who_does_not_read_takes_no_place_and_is_let_go(
+    serve: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of requests whose answers pile up, none counts, and the connection ends."""
+    monkeypatch.setattr(access, "MOST_REQUESTS", 1)
+    monkeypatch.setattr(http_server, "KEEP_ALIVE", 1)
+    served = serve("{port: 0}")
+    unread = socket.socket()
+    unread.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    unread.connect((LOOPBACK, served.server.port))
+    unread.settimeout(0.2)
+    with suppress(OSError):
+        while True:
+            unread.sendall(b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n" * 100)
+    assert httpx.get(f"{served.server.url}/api/v1/status", trust_env=False).status_code == 200
+    eventually(lambda: _is_reset(unread))
+    unread.close()
+
+
+def _is_reset(connection: socket.socket) -> bool:
+    """Whether the other side is gone, found out without reading."""
+    try:
+        connection.send(b"G")
+    except ConnectionError:
+        return True
+    except TimeoutError:
+        return False
+    return False
