@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gc
 import os
+import re
+import shlex
 import subprocess
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, cast
 
 import structlog
@@ -18,11 +20,25 @@ from headrace.errors import StartError
 from headrace.spark.output import OutputPump
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from py4j.clientserver import ClientServer
 
 log = structlog.get_logger(__name__)
+
+#: Where pyspark looks for spark-submit's arguments, and what it takes where there are none.
+_SUBMIT_ARGS = "PYSPARK_SUBMIT_ARGS"
+_NO_ARGS = "pyspark-shell"
+
+#: The properties that spark-submit makes options of the JVM of.
+_JVM_OPTIONS = ("spark.driver.defaultJavaOptions", "spark.driver.extraJavaOptions")
+
+#: JVM options that stay on the command line: the launcher refuses some of the first kind, and files
+#: are not read from within files.
+_SHOWN = ("-X", "@")
+
+#: What is written as the numbers of its UTF-16 units in a file of properties.
+_UNUSUAL = re.compile(r"[^A-Za-z0-9._/-]")
 
 
 class Jvm:
@@ -30,11 +46,13 @@ class Jvm:
 
     A process group and session of its own keep signals for our group, such as a terminal's Ctrl-C,
     from taking it before the micro-batch in it is finished. It ignores SIGTERM, which systemd's
-    default sends to every process of a service.
+    default sends to every process of a service. The properties, which may be secrets, are on no
+    command line.
 
     Raises:
         PySparkRuntimeError: the process ended before it was ready, as without a Java.
-        StartError: this process runs under spark-submit, whose JVM is not ours to replace.
+        StartError: this process runs under spark-submit, whose JVM is not ours to replace, or the
+            properties cannot be handed over.
     """
 
     def __init__(self, properties: Mapping[str, str]) -> None:
@@ -50,7 +68,8 @@ class Jvm:
         try:
             # a JVM that gives up says why on its standard output
             options = {"start_new_session": True, "stdout": theirs, "stderr": theirs}
-            self.gateway = launch(self.conf, popen_kwargs=options)
+            with _handed_over(properties) as files:
+                self.gateway = launch(popen_kwargs={**options, "pass_fds": files})
         finally:
             os.close(theirs)
         self.process = cast("subprocess.Popen[bytes]", self.gateway.proc)
@@ -76,6 +95,80 @@ class Jvm:
             self.process.kill()
             self.process.wait()
         self._pump.finish(1)
+
+
+@contextmanager
+def _handed_over(properties: Mapping[str, str]) -> Iterator[tuple[int, ...]]:
+    """Have spark-submit read the properties from files that it inherits, while the block runs.
+
+    They are in memory and have no name; only this user may open them, through ``/proc``. After the
+    block they are empty, also for a JVM that still has them open.
+    """
+    theirs = os.environ.get(_SUBMIT_ARGS)
+    if theirs is not None and "--properties-file" in theirs:
+        raise StartError(
+            f"{_SUBMIT_ARGS} has --properties-file, which is how the properties of this process "
+            "are handed over; name those of the file in spark.properties"
+        )
+    shown, hidden = _jvm_options(properties)
+    options, submitted = os.memfd_create("java-options"), os.memfd_create("spark-properties")
+    try:
+        _fill(options, "\n".join(map(_java_argument, hidden)))
+        given = {name: value for name, value in properties.items() if name not in _JVM_OPTIONS}
+        given[_JVM_OPTIONS[1]] = shlex.join([*shown, f"@{_path(options)}"])
+        _fill(submitted, "\n".join(f"{_escaped(n)}={_escaped(v)}" for n, v in given.items()))
+        ours = f"--properties-file {_path(submitted)} --load-spark-defaults"
+        os.environ[_SUBMIT_ARGS] = f"{ours} {_NO_ARGS if theirs is None else theirs}"
+        yield options, submitted
+    finally:
+        if theirs is None:
+            os.environ.pop(_SUBMIT_ARGS, None)
+        else:
+            os.environ[_SUBMIT_ARGS] = theirs
+        for file in (options, submitted):
+            os.ftruncate(file, 0)
+            os.close(file)
+
+
+def _jvm_options(properties: Mapping[str, str]) -> tuple[list[str], list[str]]:
+    """Return the options that the command line may show, and the others."""
+    options: list[str] = []
+    for name in _JVM_OPTIONS:
+        try:
+            options += shlex.split(properties.get(name, ""))
+        except ValueError as error:
+            raise StartError(
+                f"{name} cannot be divided into options: {error}; close the quotation mark"
+            ) from error
+    shown = [option for option in options if option.startswith(_SHOWN)]
+    return shown, [option for option in options if not option.startswith(_SHOWN)]
+
+
+def _java_argument(option: str) -> str:
+    """Return the option as a line of a file of the ``java`` command's arguments."""
+    escaped = option.replace("\\", "\\\\").replace('"', '\\"')
+    return '"{}"'.format(escaped.replace("\n", "\\n").replace("\r", "\\r"))
+
+
+def _escaped(text: str) -> str:
+    """Return a property's name or value as it stands in a file of properties."""
+    return _UNUSUAL.sub(_units, text)
+
+
+def _units(character: re.Match[str]) -> str:
+    encoded = character[0].encode("utf-16-be")
+    return "".join(f"\\u{encoded[n : n + 2].hex()}" for n in range(0, len(encoded), 2))
+
+
+def _fill(file: int, text: str) -> None:
+    os.fchmod(file, 0o600)
+    with os.fdopen(file, "w", encoding="utf-8", closefd=False) as stream:
+        stream.write(text)
+
+
+def _path(file: int) -> str:
+    """Return the path at which a child that inherits the file opens it."""
+    return f"/proc/self/fd/{file}"
 
 
 def forget_session() -> None:

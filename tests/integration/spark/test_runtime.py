@@ -1,21 +1,25 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
 import sys
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psutil
 import pytest
 
+from headrace.clock import Deadline
 from headrace.errors import StartError
 from headrace.spark.gateway import Jvm
 from headrace.spark.runtime import SparkRuntime
 from headrace.spark.settings import SparkSettings
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Iterator
 
 _START = """
 import sys
@@ -49,6 +53,32 @@ runtime.context.setJobGroup("ours", "ours")
 runtime.session.range(1).collect()
 tracker = runtime.context.statusTracker()
 print("jobs", *wait_for(lambda: tracker.getJobIdsForGroup("ours"), Deadline.after(20)))
+runtime.stop(Deadline.after(20))
+"""
+
+#: Starts with secrets among its properties, runs a job in Python workers and prints what arrived.
+_WITH_SECRETS = """
+import sys
+from headrace.clock import Deadline
+from headrace.spark.runtime import SparkRuntime
+from headrace.spark.settings import SparkSettings
+
+secret = sys.stdin.readline().strip()
+options = f'-Dtrust.password="{secret} \\\\" 1" -Xss2m'
+properties = {
+    "spark.hadoop.fs.s3a.secret.key": f"{secret} \\\\ = 2",
+    "spark.driver.extraJavaOptions": options,
+    "spark.driver.memory": "704m",
+}
+runtime = SparkRuntime(SparkSettings("local[1]", properties, warm_up=0))
+runtime.start()
+context = runtime.context
+assert context.range(3).map(lambda n: n + 1).sum() == 6
+print("trust", context._jvm.java.lang.System.getProperty("trust.password"))
+print("key", context._jsc.hadoopConfiguration().get("fs.s3a.secret.key"))
+print("memory", context._jvm.java.lang.Runtime.getRuntime().maxMemory() >> 20)
+print("up", flush=True)
+sys.stdin.readline()
 runtime.stop(Deadline.after(20))
 """
 
@@ -137,6 +167,53 @@ def test_a_session_is_ready_once_it_is_warmed_up() -> None:
 
     assert done.returncode == 0, done.stderr
     assert "jobs 3" in done.stdout.splitlines()
+
+
+def _command_lines(process: psutil.Process) -> Iterator[str]:
+    """Yield the command lines of all that run below a process, as any user may read them."""
+    for child in process.children(recursive=True):
+        with suppress(OSError):
+            yield Path(f"/proc/{child.pid}/cmdline").read_text(encoding="utf-8")
+
+
+def _memory_files(pid: int) -> dict[str, str]:
+    """Return what stands in the files in memory that a process has open."""
+    return {
+        str(link.readlink()): link.read_text(encoding="utf-8")
+        for link in Path(f"/proc/{pid}/fd").iterdir()
+        if str(link.readlink()).startswith(("/memfd:spark-properties", "/memfd:java-options"))
+    }
+
+
+def test_secrets_among_the_properties_are_on_no_command_line() -> None:
+    """Not while the launcher, the JVM and a Python worker start; and they arrive as they are."""
+    secret, seen, said = "hunter2-of-the-bucket", set[str](), list[str]()
+    command = [sys.executable, "-c", _WITH_SECRETS]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(f"{secret}\n")
+        process.stdin.flush()
+        parent, deadline = psutil.Process(process.pid), Deadline.after(120)
+        while not select.select([process.stdout], [], [], 0.01)[0] and not deadline.expired:
+            seen.update(_command_lines(parent))
+        for line in iter(process.stdout.readline, "up\n"):
+            assert line, "the runtime did not start"
+            said.append(line.rstrip("\n"))
+        seen.update(_command_lines(parent))
+        jvm = next(
+            c for c in parent.children() if "org.apache.spark.deploy.SparkSubmit" in c.cmdline()
+        )
+        left = _memory_files(jvm.pid)
+        process.communicate("\n", timeout=60)
+    assert process.returncode == 0
+    for part in ("launcher.Main", "-Xmx704m", "-Xss2m", "headrace_worker_daemon"):
+        assert any(part in line for line in seen), part
+    assert [line for line in seen if secret in line] == []
+    assert said[-3:] == [f'trust {secret} " 1', f"key {secret} \\ = 2", "memory 704"]
+    assert set(left.values()) == {""}
 
 
 def test_without_java_the_start_fails_with_what_to_do(tmp_path: Path) -> None:
