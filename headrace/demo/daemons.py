@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,6 +13,7 @@ from headrace.demo.reducer import SCHEMA
 from headrace.local.ports import LOOPBACK, free_port
 from headrace.local.process import ServerProcess
 from headrace.metrics import read_metrics
+from headrace.processes import python_command
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -85,7 +85,8 @@ class Daemon:
 
     def start(self) -> None:
         """Start the process; it is not ready when this returns."""
-        command = [sys.executable, "-m", "headrace", "run", "-c", str(self.config_file)]
+        run = "from headrace.cli import main; main()"
+        command = python_command(run, "run", "-c", str(self.config_file))
         self._process = ServerProcess.start(
             command,
             log_file=self.log_file,

@@ -6,7 +6,6 @@ import os
 import select
 import signal
 import subprocess
-import sys
 from typing import TYPE_CHECKING
 
 from headrace.clock import Deadline
@@ -18,6 +17,7 @@ from headrace.local.keeper import READY
 from headrace.local.stack import START_TIMEOUT_S, STOP_TIMEOUT_S
 from headrace.local.state import StackState, read_state, remove_state
 from headrace.local.waiting import wait_for
+from headrace.processes import python_command
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -80,7 +80,11 @@ def _left(state: StackState) -> list[str]:
 
 def _start_keeper(directory: Path, deadline: Deadline) -> str:
     """Start the keeper and return what it says about the start."""
-    command = [sys.executable, "-m", "headrace.local.keeper", str(directory)]
+    command = python_command(
+        "import pathlib; from headrace.local.keeper import main; "
+        "sys.exit(main(pathlib.Path(sys.argv[1])))",
+        str(directory),
+    )
     with (
         _log(directory).open("ab") as log,
         subprocess.Popen(

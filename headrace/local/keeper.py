@@ -1,6 +1,6 @@
 """The process that owns a stack which outlives the command that started it.
 
-Run as ``python -m headrace.local.keeper DIRECTORY``. It leaves its parent, starts the stack, says
+``main`` leaves its parent, starts the stack, says
 on standard output how that went (``READY``, otherwise the error) and closes it. From then on it
 holds the stack until SIGTERM or SIGINT. If it is killed, the servers end as well; if nobody reads
 what it says, it gives up.
@@ -12,13 +12,16 @@ import os
 import signal
 import sys
 import threading
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import structlog
 
 from headrace.errors import HeadraceError
 from headrace.local.stack import LocalStack
 from headrace.local.state import StackState, remove_state
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 log = structlog.get_logger(__name__)
 
@@ -57,7 +60,3 @@ def _take_stdout() -> int:
     outcome = os.dup(sys.stdout.fileno())
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     return outcome
-
-
-if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1])))

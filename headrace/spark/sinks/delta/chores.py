@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -20,6 +19,7 @@ from deltalake.exceptions import TableNotFoundError
 
 from headrace.clock import SYSTEM_CLOCK
 from headrace.errors import HeadraceError
+from headrace.processes import python_command
 from headrace.spark.sinks.delta.compaction import NotCompactedError, compact
 from headrace.spark.sinks.delta.format import check_retention
 
@@ -72,14 +72,12 @@ def carry_out(order: Order, stopping: Event) -> dict[str, Any]:
         OSError: it could not be started.
     """
     process = subprocess.Popen(  # noqa: S603 - this interpreter, and a module of ours
-        [sys.executable, "-c", f"from {__name__} import main; main()"],
+        python_command(f"from {__name__} import main; main()"),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        # a module's name is looked up in the working folder first: there are none in a table's
-        cwd=order.table,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(each for each in sys.path if each)},
+        cwd="/",
     )
     said, complaint = _communicate(process, json.dumps(asdict(order)), stopping)
     if stopping.is_set() and process.returncode:

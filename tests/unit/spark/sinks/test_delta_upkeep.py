@@ -270,6 +270,22 @@ def test_a_chore_that_fails_says_why(folder: Path, tmp_path: Path) -> None:
         carry_out(order, Event())
 
 
+@pytest.mark.parametrize("chore", ["properties", "checkpoint", "compaction"])
+def test_a_chore_runs_no_code_of_the_table_s_folder(
+    sink: DeltaSink, folder: Path, tmp_path: Path, chore: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Modules there are not imported in place of Python's own, wherever the daemon was started."""
+    grow(sink, 10, 5)
+    for name in ("json", "signal", "dataclasses", "deltalake"):
+        (folder / f"{name}.py").write_text(f"open({str(tmp_path / 'taken')!r}, 'w').close()")
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("PYTHONPATH", str(folder))
+
+    carry_out(Order(chore, str(folder), str(tmp_path / "scratch")), Event())
+
+    assert not (tmp_path / "taken").exists()
+
+
 def test_a_chore_ends_with_its_daemon(sink: DeltaSink, folder: Path, tmp_path: Path) -> None:
     """Its process is ended where it is, and that is no error."""
     grow(sink, 10, 5)
