@@ -2,10 +2,13 @@
 
     python3 scripts/bootstrap.py run|test|test-all|check|docs|bench
 
-"run" is what the demo needs, "test" adds what the tests need, "test-all" what the slow ones need
-beside that, "check" what the checkers need, "docs" what builds the documentation, "bench" what the
-benchmarks need. Once done it returns at once, until a lock file changes. While packages are being
-installed the environment bears no stamp: a set-up interrupted there makes the environment anew.
+"run" is what the demo needs, "test" adds what the tests need (which try the benchmarks too),
+"test-all" what the slow ones need beside that, "check" what the checkers need, "docs" what builds
+the documentation, "bench" what the benchmarks need. Once done it returns at once, until a lock file
+changes. While packages are being installed the environment bears no stamp: a set-up interrupted
+there makes the environment anew.
+
+It says how far it is at least every few seconds, and what went wrong and what to do in one line.
 
 Only the standard library: this runs before anything is installed.
 """
@@ -17,15 +20,17 @@ import hashlib
 import importlib.util
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
+import time
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 ROOT = Path(__file__).resolve().parent.parent
 LOCKS = ROOT / "requirements"
@@ -38,12 +43,12 @@ MINIMUM_PYTHON = (3, 10)
 #: The steps for each purpose, in order. "build" holds what makes packages of the others.
 STEPS = {
     "run": ("build", "run", "project", "kafka"),
-    "test": ("build", "run", "test", "project", "kafka", "connector"),
+    "test": ("build", "run", "test", "bench", "project", "kafka", "connector"),
     "test-all": (
-        *("build", "run", "test", "test-all", "bench", "docs"),
+        *("build", "run", "test", "bench", "test-all", "docs"),
         *("project", "kafka", "connector"),
     ),
-    "check": ("build", "run", "test", "test-all", "bench", "check", "project"),
+    "check": ("build", "run", "test", "bench", "test-all", "check", "project"),
     "docs": ("build", "run", "docs", "project"),
     "bench": ("build", "run", "bench", "project", "kafka", "connector"),
 }
@@ -57,6 +62,32 @@ SOURCES = {
 
 #: What the project's step depends on beside that: what is compiled, and how.
 COMPILED = (ROOT / "hatch_build.py", *sorted((ROOT / "headrace").rglob("*.[ch]")))
+
+#: What is fetched from Maven Central, by step.
+JARS = {"kafka": "the Kafka broker", "connector": "Spark's Kafka connector"}
+
+#: Seconds after which a set-up that still works says how far it is.
+SHOWN_EVERY = 3.0
+
+#: MB from which a package is named while it is fetched.
+LARGE_MB = 100.0
+
+#: What pip says where it fails for a known reason, and what that means for whoever runs this.
+PIP_FAILURES = {
+    "No space left on device": f"the disk is full: make 2 GB free for {VENV}, then run this again",
+    "DO NOT MATCH THE HASHES": (
+        "a package differs from the one that is locked: a mirror or proxy changed it, or it was "
+        "damaged on its way; run this again, and if that does not help name another mirror in "
+        "PIP_INDEX_URL"
+    ),
+    "No matching distribution found": (
+        "a package could not be had: check the network, or name a mirror of the package index in "
+        "PIP_INDEX_URL or pip's configuration, then run this again"
+    ),
+}
+
+#: How many of pip's last lines are shown where it fails for another reason.
+PIP_QUOTED = 15
 
 #: Java runtimes under Debian's and Ubuntu's names; releases differ in which of them they have.
 JAVA_PACKAGES = ("openjdk-17-jre-headless", "openjdk-21-jre-headless", "default-jre-headless")
@@ -110,14 +141,9 @@ def do(step: str) -> None:
     if step == "project":
         say("installing headrace itself")
         pip("--no-deps", "--editable", ROOT)
-    elif step == "kafka":
-        say("looking for Kafka's jars in the cache")
-        fetch = "from headrace.local.jars import kafka_jars; kafka_jars()"
-        run(PYTHON, "-c", fetch)
-    elif step == "connector":
-        say("looking for the jars of Spark's Kafka connector in the cache")
-        fetch = "from headrace.local.jars import CONNECTOR, cached; cached(CONNECTOR)"
-        run(PYTHON, "-c", fetch)
+    elif step in {"kafka", "connector"}:
+        say(f"looking for the jars of {JARS[step]} in the cache")
+        fetch_jars(step)
     else:
         say(f"installing the packages of {lock(step).relative_to(ROOT)}")
         STAMP.unlink(missing_ok=True)
@@ -129,19 +155,113 @@ def pip(*arguments: str | Path) -> None:
 
     What is built is built with locked packages only. Bytecode comes with the first import: most
     modules of the large packages are never imported.
+
+    Raises:
+        SetUpError: pip failed; the message says why, and what to do.
     """
-    quiet = () if sys.stdout.isatty() else ("--quiet",)
-    options = ("--disable-pip-version-check", "--no-build-isolation", "--no-compile", *quiet)
-    run(PYTHON, "-m", "pip", "install", *options, *arguments)
+    options = ("--disable-pip-version-check", "--no-build-isolation", "--no-compile", "--no-input")
+    output = PipOutput(sum(map(pins, map(Path, arguments))))
+    try:
+        run(PYTHON, "-m", "pip", "install", *options, *arguments, hear=output.hear)
+    except subprocess.CalledProcessError as error:
+        raise SetUpError(output.explanation()) from error
 
 
-def run(*command: str | Path) -> None:
-    """Run a command and raise CalledProcessError if it fails.
+def pins(lock_file: Path) -> int:
+    """Return how many packages a lock file pins, those for other systems too; 0 for other paths."""
+    if lock_file.suffix != ".lock":
+        return 0
+    return len(re.findall(r"^\S+==", lock_file.read_text(encoding="utf-8"), re.MULTILINE))
+
+
+class PipOutput:
+    """What pip says: shown as few lines of progress, and kept to say why it failed.
+
+    ``total`` is how many packages it was asked for; what another system needs is not counted.
+    """
+
+    def __init__(self, total: int) -> None:
+        self._total = total
+        self._lines: list[str] = []
+        self._shown_at = time.monotonic()
+        self._count = 0
+
+    def hear(self, line: str) -> None:
+        """Take a line, and show how far pip is if that is due."""
+        self._lines.append(line)
+        first, _, rest = line.strip().partition(" ")
+        if first == "Ignoring":
+            self._total -= 1
+        elif first == "Collecting":
+            self._count += 1
+        elif first in {"Downloading", "Using"}:
+            of = f" of {self._total}" if self._total else ""
+            self._show(f"package {self._count}{of}: {rest}", now=_is_large(rest))
+        elif first == "Building" and rest.startswith("wheels"):
+            self._show(f"building {rest.partition(': ')[2]}", now=True)
+        elif first == "Installing" and rest.startswith("collected"):
+            self._show(f"unpacking {rest.count(',') + 1} packages", now=True)
+
+    def _show(self, text: str, *, now: bool) -> None:
+        if now or time.monotonic() - self._shown_at >= SHOWN_EVERY:
+            self._shown_at = time.monotonic()
+            say(f"  {text}")
+
+    def explanation(self) -> str:
+        """Return in one line why pip failed and what to do; an unforeseen reason is shown whole."""
+        errors = [line.partition("ERROR: ")[2] for line in self._lines if "ERROR: " in line]
+        said = errors[-1] if errors else "it was ended"
+        text = "\n".join(self._lines)
+        for sign, meaning in PIP_FAILURES.items():
+            if sign in text:
+                return f"{meaning} (pip said: {said})"
+        sys.stderr.write("\n".join(self._lines[-PIP_QUOTED:]) + "\n")
+        return f"pip failed: {said}; its last lines are above; run this again once that is cured"
+
+
+def _is_large(download: str) -> bool:
+    """Whether what pip is fetching, as in "name.whl (434.1 MB)", takes a while."""
+    size, _, unit = download.rpartition("(")[2].rstrip(")").partition(" ")
+    return unit == "GB" or (unit == "MB" and float(size) >= LARGE_MB)
+
+
+def fetch_jars(step: str) -> None:
+    """Have the jars of a step in the user's cache; what fetches them says how far it is.
+
+    Raises:
+        SystemExit: they could not be fetched, as it has said.
+    """
+    fetch = f"import sys; from headrace.local.jars import main; sys.exit(main({step!r}))"
+    try:
+        run(PYTHON, "-c", fetch)
+    except subprocess.CalledProcessError as error:
+        raise SystemExit(1) from error
+
+
+def run(*command: str | Path, hear: Callable[[str], None] | None = None) -> None:
+    """Run a command, hand over its lines as they come, raise CalledProcessError if it fails.
 
     It shares the lock of ``one_at_a_time``, which therefore holds until the command has ended,
     even if this process is killed.
     """
-    subprocess.run(command, check=True, cwd=ROOT, close_fds=False)
+    if hear is None:
+        subprocess.run(command, check=True, cwd=ROOT, close_fds=False)
+        return
+    with subprocess.Popen(
+        command,
+        cwd=ROOT,
+        close_fds=False,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            hear(line.rstrip())
+    if process.returncode != 0:
+        raise subprocess.CalledProcessError(process.returncode, command)
 
 
 def say(text: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import threading
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from headrace.local.errors import JarsError
 from headrace.local.jvm import java_command, pick_jars
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from headrace.clock import Deadline
@@ -27,8 +28,9 @@ SETTINGS_VARIABLE = "HEADRACE_IVY_SETTINGS"
 _MARKS = {"\tfound ": "found", "\t[SUCCESSFUL ]": "fetched"}
 _TOLD_EVERY = 5
 
-#: How much of Ivy's talk an error message quotes.
-_QUOTED_LINES = 12
+#: What Ivy says of an address that failed, with the reason in parentheses, and of what is missing.
+_ACCESS_ERROR = re.compile(r"Server access error at url .*\((?:[\w.]+: )?(.*)\)$")
+_NOT_FOUND = re.compile(r":: (\S+: not found)$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +75,10 @@ def fetch(
             report(step)
 
     if _run(command, hear, deadline) != 0:
-        end = "\n".join([line for line in said if line.strip()][-_QUOTED_LINES:])
         raise JarsError(
-            f"{coordinate} could not be fetched from Maven Central (repo1.maven.org); try again, "
-            f"or name an Ivy settings file with a mirror in {SETTINGS_VARIABLE}; Ivy said:\n{end}"
+            f"{coordinate} could not be fetched from Maven Central: {failure_in(said)}; check the "
+            f"network, or name an Ivy settings file with a mirror in {SETTINGS_VARIABLE}, and try "
+            "again"
         )
 
 
@@ -102,6 +104,15 @@ def progress_of(said: list[str]) -> str | None:
             count = sum(mark in line for line in said)
             return None if count % _TOLD_EVERY else f"{what} {count}"
     return None
+
+
+def failure_in(said: Sequence[str]) -> str:
+    """Return why Ivy failed: an address that did not answer, else a missing module, or its end."""
+    for pattern in (_ACCESS_ERROR, _NOT_FOUND):
+        for line in said:
+            if match := pattern.search(line):
+                return match[1]
+    return next((line.strip() for line in reversed(said) if line.strip()), "Ivy said nothing")
 
 
 def _run(command: list[str], hear: Callable[[str], None], deadline: Deadline) -> int:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headrace.clock import Deadline
-from headrace.local.errors import JarsError
+from headrace.local.errors import JarsError, LocalStackError
 from headrace.local.ivy import Coordinate, fetch
 from headrace.local.waiting import wait_for
 
@@ -65,6 +65,9 @@ CONNECTOR = JarSet(
     size=10,
 )
 
+#: What the set-up of a checkout fetches, by the names of its steps.
+SETS = {"kafka": KAFKA, "connector": CONNECTOR}
+
 #: Names the folder for the cache; the default is ``headrace`` in the XDG cache folder.
 CACHE_VARIABLE = "HEADRACE_CACHE"
 
@@ -79,6 +82,16 @@ def show_on_stderr(step: str) -> None:
         sys.stderr.flush()
     else:
         sys.stderr.write(f"{step.rstrip()}\n")
+
+
+def main(name: str) -> int:
+    """Have the jars of ``SETS[name]`` in the cache and return an exit code; errors are one line."""
+    try:
+        cached(SETS[name])
+    except LocalStackError as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    return 0
 
 
 def kafka_jars(

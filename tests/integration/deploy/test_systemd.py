@@ -25,10 +25,13 @@ def _release() -> int:
     return int(said.stdout.split()[1])
 
 
-pytestmark = pytest.mark.skipif(
-    _release() < NEEDED,
-    reason=f"no systemd-analyze of systemd {NEEDED} or later: apt-get install systemd",
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        _release() < NEEDED,
+        reason=f"no systemd-analyze of systemd {NEEDED} or later: apt-get install systemd",
+    ),
+]
 
 #: Ten times what systemd calls its "exposure level": 0 is nothing, 100 is all of root.
 EXPOSURE = 15

@@ -42,13 +42,29 @@ def test_progress_is_told_now_and_then(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert told == ["found 5", "found 10", "fetched 5"]
 
 
-def test_a_failure_quotes_ivy_and_says_what_to_do(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        (
+            ":: a: not found\n\tServer access error at url u (java.net.X: Connection refused)\n",
+            "Connection refused",
+        ),
+        ("\t\t:: g#a;1: not found\n\t\t::::::", "g#a;1: not found"),
+        ("something else\n", "something else"),
+        ("", "Ivy said nothing"),
+    ],
+)
+def test_a_failure_says_in_one_line_why_and_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, said: str, reason: str
 ) -> None:
-    """When Ivy fails, the error has its last words and names the way to use a mirror."""
-    _say(monkeypatch, "echo 'UNRESOLVED DEPENDENCIES'; exit 1")
-    with pytest.raises(JarsError, match=r"(?s)HEADRACE_IVY_SETTINGS.*UNRESOLVED DEPENDENCIES"):
+    """When Ivy fails, the error has the reason and names the way to use a mirror."""
+    (tmp_path / "said").write_text(said, encoding="utf-8")
+    _say(monkeypatch, f"cat {tmp_path / 'said'}; exit 1")
+    with pytest.raises(JarsError) as caught:
         ivy.fetch(_COORDINATE, tmp_path, report=print, deadline=Deadline.after(20))
+    assert f": {reason}; " in str(caught.value)
+    assert "HEADRACE_IVY_SETTINGS" in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 def test_a_hanging_ivy_is_ended_at_the_deadline(

@@ -155,3 +155,16 @@ def test_every_jar_of_the_connector_is_pinned() -> None:
     }
     assert sums.keys() == names
     assert {len(digest) for digest in sums.values()} == {64}
+
+
+def test_the_set_up_is_told_in_one_line_why_there_are_no_jars(
+    cache: Path, maven: FakeMaven, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What the set-up runs ends with 1 and the error in one line; with 0 once it worked."""
+    maven.contents["b.jar"] = b"tampered"
+    assert jars.main("kafka") == 1
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert "b.jar" in last
+    maven.contents["b.jar"] = _CONTENTS["b.jar"]
+    assert jars.main("kafka") == 0
+    assert (cache / "kafka-4.3.0" / "b.jar").exists()

@@ -38,7 +38,7 @@ def ran(bootstrap: Any, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What was run, in a few words; making an environment makes its Python."""
     calls: list[str] = []
 
-    def run(*command: str | Path) -> None:
+    def run(*command: str | Path, **_: object) -> None:
         words = " ".join(str(word) for word in command)
         if "-m venv" in words:
             bootstrap.STAMP.unlink(missing_ok=True)
@@ -48,7 +48,7 @@ def ran(bootstrap: Any, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         elif words.endswith(".lock"):
             calls.append(Path(command[-1]).stem)
         else:
-            others = {"--editable": "project", "kafka_jars": "kafka", "CONNECTOR": "connector"}
+            others = {"--editable": "project", "'kafka'": "kafka", "'connector'": "connector"}
             calls.append(next(step for word, step in others.items() if word in words))
 
     monkeypatch.setattr(bootstrap, "run", run)
@@ -64,7 +64,7 @@ def _file(folder: Path) -> Path:
 def test_a_first_set_up_does_every_step_and_a_second_none(bootstrap: Any, ran: list[str]) -> None:
     """The steps of a purpose are done once, in order."""
     bootstrap.set_up("test")
-    assert ran == ["venv", "build", "run", "test", "project", "kafka", "connector"]
+    assert ran == ["venv", "build", "run", "test", "bench", "project", "kafka", "connector"]
     ran.clear()
     bootstrap.set_up("test")
     bootstrap.set_up("run")
@@ -76,7 +76,7 @@ def test_another_purpose_adds_only_what_it_lacks(bootstrap: Any, ran: list[str])
     bootstrap.set_up("run")
     ran.clear()
     bootstrap.set_up("check")
-    assert ran == ["test", "test-all", "bench", "check"]
+    assert ran == ["test", "bench", "test-all", "check"]
 
 
 def test_a_changed_lock_makes_the_environment_anew(bootstrap: Any, ran: list[str]) -> None:
@@ -112,7 +112,7 @@ def test_an_interrupted_installation_begins_again(
             bootstrap.set_up("test")
     ran.clear()
     bootstrap.set_up("test")
-    assert ran == ["venv", "build", "run", "test", "project", "kafka", "connector"]
+    assert ran == ["venv", "build", "run", "test", "bench", "project", "kafka", "connector"]
 
 
 def test_a_failed_fetch_of_jars_costs_only_itself(
@@ -156,6 +156,90 @@ def test_too_old_a_python_is_told_which_to_name(
     monkeypatch.setattr(sys, "version_info", (3, 9))
     assert bootstrap.main(["run"]) == 1
     assert "3.10 or later is needed; name another one" in capsys.readouterr().err
+
+
+def _pip_that_says(bootstrap: Any, text: str, code: int) -> None:
+    """Have the environment's Python be a script that says something and ends."""
+    bootstrap.VENV.mkdir()
+    bootstrap.PYTHON.write_text(f"#!/bin/sh\ncat <<'END'\n{text}\nEND\nexit {code}\n")
+    bootstrap.PYTHON.chmod(0o755)
+
+
+_UNREACHABLE = """Collecting a==1
+WARNING: Retrying (Retry(total=0)) after connection broken by 'NewConnectionError'
+ERROR: Could not find a version that satisfies the requirement a==1 (from versions: none)
+ERROR: No matching distribution found for a==1"""
+
+
+@pytest.mark.parametrize(
+    ("said", "advice"),
+    [
+        (_UNREACHABLE, "check the network, or name a mirror of the package index in PIP_INDEX_URL"),
+        ("ERROR: THESE PACKAGES DO NOT MATCH THE HASHES FROM the file", "name another mirror"),
+        ("ERROR: Could not install: [Errno 28] No space left on device", "the disk is full"),
+    ],
+    ids=["no index", "other file", "full disk"],
+)
+def test_a_failure_of_pip_is_one_line_with_the_next_step(
+    bootstrap: Any, capsys: pytest.CaptureFixture[str], said: str, advice: str
+) -> None:
+    """For the known reasons the last line, and only that, says what went wrong and what to do."""
+    _pip_that_says(bootstrap, said, 1)
+    with pytest.raises(bootstrap.SetUpError) as caught:
+        bootstrap.pip("--requirement", bootstrap.lock("run"))
+    assert advice in str(caught.value)
+    assert said.splitlines()[-1].partition("ERROR: ")[2] in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert capsys.readouterr().err == ""
+
+
+def test_a_failure_of_pip_for_another_reason_is_shown_whole(
+    bootstrap: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What is not foreseen comes with pip's own last lines."""
+    _pip_that_says(bootstrap, "building a\nno compiler\nERROR: Failed building wheel for a", 1)
+    with pytest.raises(bootstrap.SetUpError, match="Failed building wheel for a"):
+        bootstrap.pip("--requirement", bootstrap.lock("run"))
+    assert "building a\nno compiler\n" in capsys.readouterr().err
+
+
+def test_an_installation_says_how_far_it_is(
+    bootstrap: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What takes long is said when it begins, and else how many packages were found so far."""
+    lock = bootstrap.lock("run")
+    lock.write_text("a==1\nb==2\nc==3 ; sys_platform == 'win32'\n", encoding="utf-8")
+    said = """Ignoring c: markers 'sys_platform == "win32"' don't match your environment
+Collecting a==1 (from -r run.lock (line 1))
+  Downloading a-1.whl (5.3 kB)
+Collecting b==2 (from -r run.lock (line 2))
+  Downloading b-2.tar.gz (434.1 MB)
+Building wheels for collected packages: b
+Installing collected packages: a, b
+Successfully installed a-1 b-2"""
+    _pip_that_says(bootstrap, said, 0)
+    bootstrap.pip("--requirement", lock)
+    large = "  package 2 of 2: b-2.tar.gz (434.1 MB)"
+    always = [large, "  building b", "  unpacking 2 packages"]
+    assert _said(capsys) == always
+    monkeypatch.setattr(bootstrap, "SHOWN_EVERY", 0.0)
+    bootstrap.pip("--requirement", lock)
+    assert _said(capsys) == ["  package 1 of 2: a-1.whl (5.3 kB)", *always]
+
+
+def _said(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    return [line.removeprefix("set-up: ") for line in capsys.readouterr().err.splitlines()]
+
+
+def test_jars_that_cannot_be_had_end_the_set_up_without_a_second_message(
+    bootstrap: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What fetches the jars has said why in one line; nothing and no traceback is added."""
+    _pip_that_says(bootstrap, "", 1)
+    with pytest.raises(SystemExit) as caught:
+        bootstrap.fetch_jars("kafka")
+    assert caught.value.code == 1
+    assert capsys.readouterr().err == ""
 
 
 class FakeApt:
