@@ -200,7 +200,7 @@ class PipOutput:
         elif first == "Building" and rest.startswith("wheels"):
             self._show(f"building {rest.partition(': ')[2]}", now=True)
         elif first == "Installing" and rest.startswith("collected"):
-            self._show(f"unpacking {rest.count(',') + 1} packages", now=True)
+            self._show(f"unpacking {rest.partition(': ')[2].count(',') + 1} in all", now=True)
 
     def _show(self, text: str, *, now: bool) -> None:
         if now or time.monotonic() - self._shown_at >= SHOWN_EVERY:

@@ -220,7 +220,7 @@ Successfully installed a-1 b-2"""
     _pip_that_says(bootstrap, said, 0)
     bootstrap.pip("--requirement", lock)
     large = "  package 2 of 2: b-2.tar.gz (434.1 MB)"
-    always = [large, "  building b", "  unpacking 2 packages"]
+    always = [large, "  building b", "  unpacking 2 in all"]
     assert _said(capsys) == always
     monkeypatch.setattr(bootstrap, "SHOWN_EVERY", 0.0)
     bootstrap.pip("--requirement", lock)
