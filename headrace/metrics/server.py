@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import dataclass
-from socket import SHUT_RDWR
 from typing import TYPE_CHECKING
 from urllib.request import urlopen
 
-from prometheus_client import (
-    CONTENT_TYPE_PLAIN_0_0_4,
-    disable_created_metrics,
-    generate_latest,
-    start_http_server,
-)
+import structlog
+from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, disable_created_metrics, generate_latest
+from prometheus_client.exposition import choose_encoder
 from prometheus_client.parser import text_string_to_metric_families
+
+from headrace.clock import Deadline
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from starlette.requests import Request
+    from starlette.responses import Response
+    from starlette.types import ASGIApp
+
     from headrace.metrics.declared import Metrics
 
+log = structlog.get_logger(__name__)
+
+#: Seconds in which the server has to answer, and those that it has to end.
+START_TIMEOUT, CLOSE_TIMEOUT = 10.0, 5.0
 
 #: What ``metrics_text`` is called in HTTP.
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
@@ -40,25 +45,46 @@ def omit_creation_times() -> None:
 
 
 class MetricsServer:
-    """Serves ``/metrics`` in the text format on a thread of its own.
+    """Serves ``/metrics`` in the text format, all of it on one thread of its own.
 
     Raises:
         OSError: the address cannot be bound.
     """
 
     def __init__(self, metrics: Metrics, host: str, port: int) -> None:
-        self._server, self._thread = start_http_server(port, host, metrics.registry)
-        self.port: int = self._server.server_port
+        from headrace.http_server import HttpServer, listen  # noqa: PLC0415 - takes a while
+
+        listening = listen(host, port)
+        self.port: int = listening.getsockname()[1]
+        self._server = HttpServer(_application(metrics), listening, "metrics", _log_end)
+        if not self._server.start(Deadline.after(START_TIMEOUT)):
+            raise OSError(None, "the server ended at once; the log says why")
 
     def close(self) -> None:
         """Stop serving and end the thread."""
-        # Wakes the thread, which else looks only every half second whether to end. Not every
-        # system lets a listening socket be shut down; there the end takes that half second.
-        with suppress(OSError):
-            self._server.socket.shutdown(SHUT_RDWR)
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join(5)
+        self._server.close(Deadline.after(CLOSE_TIMEOUT))
+
+
+def _log_end(error: BaseException) -> None:
+    log.error("metrics_ended", exc_info=error)
+
+
+def _application(metrics: Metrics) -> ASGIApp:
+    """Return what answers GET and HEAD, at any path as exporters do, in the format asked for."""
+    from starlette.applications import Starlette  # noqa: PLC0415 - takes a while
+    from starlette.middleware import Middleware  # noqa: PLC0415
+    from starlette.middleware.gzip import GZipMiddleware  # noqa: PLC0415
+    from starlette.responses import Response  # noqa: PLC0415
+    from starlette.routing import Route  # noqa: PLC0415
+
+    async def answer(request: Request) -> Response:
+        encode, media_type = choose_encoder(request.headers.get("accept", ""))
+        names = request.query_params.getlist("name[]")
+        registry = metrics.registry.restricted_registry(names) if names else metrics.registry
+        return Response(encode(registry), headers={"Content-Type": media_type})
+
+    route = Route("/{path:path}", answer, methods=["GET"])
+    return Starlette(routes=[route], middleware=[Middleware(GZipMiddleware)])
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,13 +1,18 @@
 from __future__ import annotations
 
+import socket
+import threading
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.request import urlopen
 
+import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from headrace import http_server
 from headrace.channel.offset_guard import Finding
 from headrace.channel.pauses import PauseReason
 from headrace.channel.states import FINAL, PartitionState
@@ -18,7 +23,7 @@ from headrace.metrics.reference import BEGIN, END, main, render, update
 from headrace.thread_time import ACTIVITIES, Activity, Role
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
     from enum import Enum
 
 #: How a reload may end.
@@ -69,6 +74,57 @@ def scraped(metrics: Metrics) -> dict[str, tuple[str, list[str], float]]:
         if samples:
             found[family.name] = (family.type, sorted(samples[0].labels), samples[0].value)
     return found
+
+
+@pytest.fixture
+def served() -> Iterator[MetricsServer]:
+    """Metrics that are served on loopback."""
+    server = MetricsServer(used(), "127.0.0.1", 0)
+    yield server
+    server.close()
+
+
+def test_connections_without_a_request_take_no_threads_and_keep_nobody_out(
+    served: MetricsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many connect and send half a request: scrapes are answered, and they are let go."""
+    monkeypatch.setattr(http_server, "REQUEST_TIMEOUT", 0.5)
+    threads = threading.active_count()
+    half = [socket.create_connection(("127.0.0.1", served.port), timeout=10) for _ in range(300)]
+    for connection in half:
+        connection.sendall(b"GET /metrics HTTP/1.1\r\n")
+    with urlopen(f"http://127.0.0.1:{served.port}/metrics", timeout=10) as answer:
+        assert b"headrace_build_info" in answer.read()
+    assert threading.active_count() == threads
+    for connection in half:
+        with suppress(ConnectionError):
+            assert connection.recv(1) == b""
+        connection.close()
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "headers", "status"),
+    [
+        ("GET", "/metrics", {}, 200),
+        ("GET", "/", {"Accept": "application/openmetrics-text; version=1.0.0"}, 200),
+        ("GET", "/metrics?name[]=headrace_build_info", {}, 200),
+        ("GET", "/metrics", {"Accept-Encoding": "gzip"}, 200),
+        ("HEAD", "/metrics", {}, 200),
+        ("HEAD", "/", {}, 200),
+        ("POST", "/metrics", {}, 405),
+    ],
+)
+def test_scrapes_are_answered_in_the_way_that_they_ask_for(
+    served: MetricsServer, method: str, path: str, headers: dict[str, str], status: int
+) -> None:
+    """By GET and HEAD, at any path, compressed or not, in either format, and some or all."""
+    with httpx.Client(base_url=f"http://127.0.0.1:{served.port}", trust_env=False) as client:
+        answer = client.request(method, path, headers={"Accept-Encoding": "identity", **headers})
+    assert answer.status_code == status
+    assert ("headrace_build_info" in answer.text) == (method == "GET")
+    assert ("headrace_pauses" in answer.text) == (method == "GET" and "name" not in path)
+    assert ("# EOF" in answer.text) == ("Accept" in headers)
+    assert (answer.headers.get("content-encoding") == "gzip") == ("Accept-Encoding" in headers)
 
 
 def test_names_kinds_labels_and_help_are_pinned() -> None:

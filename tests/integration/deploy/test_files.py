@@ -109,6 +109,22 @@ def test_the_kubernetes_objects_belong_together() -> None:
     assert objects["PodDisruptionBudget"]["spec"]["maxUnavailable"] < work["replicas"]
 
 
+def test_only_prometheus_gets_through_to_the_pods(tmp_path: Path) -> None:
+    """The policy is of all pods, and has one way in: a named namespace's, to the metrics' port."""
+    objects = _objects()
+    (tmp_path / "headrace.yaml").write_text(objects["ConfigMap"]["data"]["headrace.yaml"])
+    pod = objects["StatefulSet"]["spec"]["template"]
+    policy = objects["NetworkPolicy"]["spec"]
+    assert policy["podSelector"]["matchLabels"] == pod["metadata"]["labels"]
+    assert policy["policyTypes"] == ["Ingress"]
+    (way,) = policy["ingress"]
+    (origin,) = way["from"]
+    assert list(origin["namespaceSelector"]["matchLabels"]) == ["kubernetes.io/metadata.name"]
+    (named,) = pod["spec"]["containers"][0]["ports"]
+    assert way["ports"] == [{"protocol": "TCP", "port": named["name"]}]
+    assert named["containerPort"] == load(tmp_path / "headrace.yaml").metrics.port
+
+
 def test_the_pods_have_the_time_and_the_rights_that_they_need(tmp_path: Path) -> None:
     """The configuration in the map is in order, and fits grace period, probes and user."""
     objects = _objects()
