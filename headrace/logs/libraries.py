@@ -7,16 +7,20 @@ from pathlib import Path
 
 #: Loggers of the libraries in the process. Under ``spark`` are those of Spark's JVM.
 LIBRARIES = (
+    "anyio",
     "asyncio",
     "concurrent",
+    "confluent_kafka",
     "deltalake",
     "fastapi",
     "httpcore",
     "httpx",
     "kazoo",
     "opentelemetry",
+    "psycopg",
     "py4j",
     "pyspark",
+    "rich",
     "spark",
     "sqlalchemy",
     "urllib3",

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import traceback
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -12,6 +13,7 @@ import pyarrow as pa
 import pytest
 import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
+from structlog.testing import capture_logs
 
 from headrace.clock import Deadline
 from headrace.errors import StartError
@@ -311,3 +313,57 @@ def test_what_keeps_the_sink_from_starting_is_said_without_the_password(
 
     shown = "".join(traceback.format_exception(caught.value))
     assert "hunter2" not in shown
+
+
+_REFUSING = """
+CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+  RAISE EXCEPTION 'no such city' USING DETAIL = NEW.name, HINT = NEW.name, CONSTRAINT = 'cities';
+END $$;
+CREATE TRIGGER refuse BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION refuse()
+"""
+
+
+@pytest.mark.parametrize(
+    ("rule", "says"),
+    [
+        ("ALTER TABLE t ADD CONSTRAINT rule CHECK (id < 2)", 'violates check constraint "rule"'),
+        ("ALTER TABLE t ALTER name SET NOT NULL", 'unique constraint "t_pkey"'),
+        ("ALTER TABLE t ADD UNIQUE (name) DEFERRABLE INITIALLY DEFERRED", '"t_name_key"'),
+        (_REFUSING, 'no such city (constraint "cities")'),
+    ],
+)
+def test_a_row_that_the_server_refuses_is_shown_nowhere(
+    url: str, sinks: Callable[..., SqlSink], rule: str, says: str
+) -> None:
+    """Neither statement nor DETAIL is in the error or in what it came from, also at COMMIT."""
+    run(url, "INSERT INTO t VALUES (1, 'hunter2')", rule)
+    sink = sinks()
+    number = 1 if "t_pkey" in says else 2
+    table = pa.table({"id": pa.array([number], pa.int64()), "name": ["hunter2"]})
+    with pytest.raises(Exception, match=re.escape(says)) as caught:
+        sink.commit(StagedRows("one", sink._target.prepare(table)), [share(0, 0, 10)])
+
+    shown = "".join(traceback.format_exception(caught.value))
+    assert says in shown
+    assert "hunter2" not in shown
+    assert "DETAIL" not in shown
+    assert "INSERT INTO" not in shown
+
+
+def test_a_server_that_restarts_leaves_no_outcome_unknown(
+    url: str, server: PostgresServer, sinks: Callable[..., SqlSink]
+) -> None:
+    """Commits while it takes no connections fail before they begin, and say nothing else."""
+    sink = sinks()
+    name = url.rpartition("/")[2]
+    server.run(f"ALTER DATABASE {name} ALLOW_CONNECTIONS false")
+    server.run(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'")
+    with capture_logs() as events:
+        for _ in range(3):
+            with pytest.raises(SQLAlchemyError, match="not currently accepting connections"):
+                sink.commit(staged(sink, 1), [share(0, 0, 10)])
+    server.run(f"ALTER DATABASE {name} ALLOW_CONNECTIONS true")
+
+    assert events == []
+    sink.commit(staged(sink, 1), [share(0, 0, 10)])
+    assert run(url, "TABLE t") == [(1, "x")]

@@ -2,6 +2,10 @@ from __future__ import annotations
 
 import json
 import logging
+import re
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -10,6 +14,7 @@ import structlog
 
 from headrace.config import LoggingConfig
 from headrace.logs import Bound, bound_fields, configure_logging
+from headrace.logs.libraries import is_library
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -60,6 +65,32 @@ def test_a_librarys_line_has_a_stable_name(lines: Lines) -> None:
     (line,) = lines()
     assert (line["event"], line["logger"]) == ("library_log", "kazoo.client")
     assert line["detail"] == "Connection to 127.0.0.1 dropped"
+
+
+def test_the_lines_of_each_library_have_a_stable_name() -> None:
+    """Whatever of the packages that Headrace brings logs something is known as a library."""
+    ours = {_package(each) for each in metadata.requires("headrace") or []}
+    modules = [
+        module
+        for module, packages in metadata.packages_distributions().items()
+        if ours & set(map(_package, packages))
+    ]
+    assert {"kazoo", "psycopg", "sqlalchemy"} <= set(modules)
+
+    logging_ones = set(filter(_logs, modules)) - {"structlog"}  # which logs in others' names
+
+    assert {name for name in logging_ones if not is_library(name)} == set()
+
+
+def _package(requirement: str) -> str:
+    return re.split(r"[^\w.-]", requirement)[0].lower().replace("_", "-")
+
+
+def _logs(module: str) -> bool:
+    spec = find_spec(module)
+    folders = spec.submodule_search_locations if spec is not None else None
+    files = [file for folder in folders or () for file in Path(folder).rglob("*.py")]
+    return any(b"getLogger(" in file.read_bytes() for file in files)
 
 
 def test_a_users_line_keeps_its_text_and_its_fields(lines: Lines) -> None:

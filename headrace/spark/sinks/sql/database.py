@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
+from sqlalchemy.exc import (
+    ArgumentError,
+    DBAPIError,
+    NoSuchModuleError,
+    SQLAlchemyError,
+    StatementError,
+)
 
 from headrace.errors import ConfigError
 
@@ -78,7 +84,7 @@ class Database:
 
     def _engine(self, timeout: float) -> Engine:
         try:
-            return sa.create_engine(
+            engine = sa.create_engine(
                 self.url,
                 connect_args=_connect_args(self.url, timeout),
                 hide_parameters=True,
@@ -90,6 +96,8 @@ class Database:
         except ImportError as error:
             problem = f"{self.name}: its driver is not installed ({error}); install it with pip"
             raise ConfigError([problem]) from None
+        sa.event.listen(engine, "handle_error", _without_values)
+        return engine
 
     @contextmanager
     def transaction(self) -> Iterator[Connection]:
@@ -132,8 +140,39 @@ def gave_way(error: Exception) -> bool:
 
 
 def brief(error: Exception) -> str:
-    """Return the database's own words, without the statement and without values."""
+    """Return the database's own words, without the statement and without rows."""
     return str(getattr(error, "orig", None) or error).strip()
+
+
+def _without_values(context: sa.ExceptionContext) -> None:
+    """Take out of an error what it says beyond the primary message and a constraint's name.
+
+    PostgreSQL's DETAIL has the whole row that it refuses. The errors are changed themselves,
+    because they are in tracebacks too, as what others came from.
+    """
+    original, error = context.original_exception, context.sqlalchemy_exception
+    said = _primary(original)
+    if said is not None:
+        original.args = (said,)
+    if error is None:
+        return
+    if said is not None:
+        kind = type(original)
+        error.args = (f"({kind.__module__}.{kind.__name__}) {said}",)
+    if isinstance(error, StatementError):
+        error.statement = error.params = None
+
+
+def _primary(error: BaseException) -> str | None:
+    """Return what a PostgreSQL server says in short, None of errors that do not come from one."""
+    diagnosis = getattr(error, "diag", None)
+    message: str | None = getattr(diagnosis, "message_primary", None)
+    if message is None:
+        return None
+    constraint: str | None = getattr(diagnosis, "constraint_name", None)
+    if constraint is None or f'"{constraint}"' in message:
+        return message
+    return f'{message} (constraint "{constraint}")'
 
 
 def _parsed(text: str, password: str | None) -> URL:

@@ -97,10 +97,11 @@ def carry_out(database: Database, writes: Sequence[Write]) -> None:
     """
     place = ", ".join(write.target.place for write in writes)
     for attempt in range(1, _ATTEMPTS + 1):
+        commit = _Commit()
         try:
-            _transact(database, writes)
+            _transact(database, writes, commit)
         except SQLAlchemyError as error:
-            if _is_stored(database, writes, error, place):
+            if _is_stored(database, writes, commit, error, place):
                 return
             if isinstance(error, (DataError, IntegrityError)):
                 raise RowsRefusedError(f"{place}: {brief(error)}") from error
@@ -111,19 +112,34 @@ def carry_out(database: Database, writes: Sequence[Write]) -> None:
             return
 
 
-def _transact(database: Database, writes: Sequence[Write]) -> None:
+@dataclass(slots=True)
+class _Commit:
+    """How far a transaction got: before COMMIT is asked for, none of it can have been stored."""
+
+    is_asked_for: bool = False
+
+
+def _transact(database: Database, writes: Sequence[Write], commit: _Commit) -> None:
     """Move the offsets first: who has lost a partition does not even begin to write."""
     with database.transaction() as connection:
         for write in writes:
             write.move(connection)
         for write in writes:
             write.write(connection)
+        commit.is_asked_for = True
 
 
 def _is_stored(
-    database: Database, writes: Sequence[Write], error: SQLAlchemyError, place: str
+    database: Database,
+    writes: Sequence[Write],
+    commit: _Commit,
+    error: SQLAlchemyError,
+    place: str,
 ) -> bool:
     """Tell a failed transaction's outcome from the offsets, on another connection.
+
+    One that did not come to its COMMIT has stored nothing; what is looked for then is who was
+    first.
 
     Raises:
         CommitConflictError: some are neither where it begins nor where it ends.
@@ -133,14 +149,16 @@ def _is_stored(
         with database.transaction() as connection:
             found = [(write, write.stored(connection)) for write in writes]
     except SQLAlchemyError:
-        log.exception("sql_outcome_unknown", table=place)
+        if commit.is_asked_for:
+            log.exception("sql_outcome_unknown", table=place)
         raise error from None
     each = [
         (offset, stored.get(offset.identity)) for write, stored in found for offset in write.offsets
     ]
     # one that was not to move tells nothing
     moves = [(offset, stored) for offset, stored in each if offset.start != offset.next_offset]
-    if moves and all(stored == offset.next_offset for offset, stored in moves):
+    is_there = moves and all(stored == offset.next_offset for offset, stored in moves)
+    if commit.is_asked_for and is_there:
         log.warning("sql_commit_found_stored", table=place, error=brief(error))
         return True
     conflicts = [

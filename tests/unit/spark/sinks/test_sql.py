@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import sqlite3
+import traceback
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -21,6 +23,7 @@ from tests.unit.spark.sinks.sql_tables import Base, share, staged, wrap_commit
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 
 @pytest.fixture
@@ -88,6 +91,84 @@ def test_an_outcome_that_cannot_be_looked_up_is_decided_by_the_replay(
     with pytest.raises(CommitConflictError):
         sink.commit(rows, [share(0, 10, 20)])
     assert base.rows() == [(1, "a"), (2, "b")]
+
+
+def test_a_transaction_that_was_never_begun_has_a_known_outcome(
+    base: Base, sink: SqlSink, tmp_path: Path
+) -> None:
+    """Without a connection nothing was stored: the error is raised, and nothing else is said."""
+    rows = staged(sink, [{"id": 2, "name": "b"}])
+    sink.close()
+    base.path.rename(tmp_path / "away")
+    base.path.mkdir()
+    with capture_logs() as events, pytest.raises(OperationalError, match="unable to open"):
+        sink.commit(rows, [share(0, 10, 20)])
+    assert events == []
+    base.path.rmdir()
+    (tmp_path / "away").rename(base.path)
+
+    sink.commit(rows, [share(0, 10, 20)])
+
+    assert base.rows() == [(1, "a"), (2, "b")]
+
+
+def test_a_transaction_that_broke_before_its_commit_is_not_taken_for_stored(
+    base: Base, sink: SqlSink, sinks: Callable[..., SqlSink], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What stands where it was to end is another owner's work, and a conflict."""
+    other = sinks()
+
+    def overtaken(*_: Any) -> None:
+        other.move_offsets([OffsetMove("id/0", TopicPartition("t", 0), 10, 20)], "by hand")
+        raise OperationalError("INSERT", {}, sqlite3.OperationalError("connection lost"))
+
+    real = transaction._transact
+    monkeypatch.setattr(
+        transaction,
+        "_transact",
+        lambda base, writes, commit: (overtaken if writes[0].rows else real)(base, writes, commit),
+    )
+    with capture_logs() as events, pytest.raises(CommitConflictError) as caught:
+        sink.commit(staged(sink, [{"id": 2, "name": "b"}]), [share(0, 10, 20)])
+
+    assert [(each.expected, each.stored) for each in caught.value.conflicts] == [(10, 20)]
+    assert events == []
+    assert base.rows() == [(1, "a")]
+
+
+class Refused(sqlite3.IntegrityError):
+    """An error as psycopg's are: text with all the server says, and its parts."""
+
+    def __init__(self, primary: str, constraint: str | None) -> None:
+        super().__init__(f"{primary}\nDETAIL:  Failing row contains (1, hunter2).")
+        self.diag = SimpleNamespace(message_primary=primary, constraint_name=constraint)
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (Refused('null value in column "name"', None), 'null value in column "name"'),
+        (Refused('violates "rule"', "rule"), 'violates "rule"'),
+        (Refused("no such city", "city"), 'no such city (constraint "city")'),
+    ],
+)
+def test_a_refused_row_is_in_no_message_and_no_traceback(
+    sink: SqlSink, error: Refused, said: str
+) -> None:
+    """What a server says beyond the primary message and the constraint's name is left out."""
+
+    def refuse(_: Callable[[], None]) -> None:
+        raise error
+
+    wrap_commit(sink, refuse)
+    with pytest.raises(RowsRefusedError) as caught:
+        sink.commit(staged(sink, [{"id": 2, "name": "b"}]), [share(0, 10, 20)])
+
+    shown = "".join(traceback.format_exception(caught.value))
+    assert str(caught.value).endswith(f": {said}")
+    assert said in shown
+    assert "hunter2" not in shown
+    assert "DETAIL" not in shown
 
 
 def test_a_lost_commit_that_another_owner_overtook_is_a_conflict(
