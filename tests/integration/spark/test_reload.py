@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+from zipfile import ZipFile
 
 import pytest
 
@@ -71,6 +72,53 @@ def test_a_changed_helper_of_a_udf_reaches_sparks_workers(
     assert rows == [(0, "one"), (1, "two")]
     for module in [name for name in sys.modules if name.partition(".")[0] == "tagging"]:
         del sys.modules[module]
+
+
+def _import_from(archive: str, module: str) -> Callable[[Any], Any]:
+    def task(rows: Any) -> Any:
+        import importlib  # noqa: PLC0415 - runs in a Python worker
+        import os  # noqa: PLC0415
+        import sys  # noqa: PLC0415
+        import zipimport  # noqa: PLC0415
+
+        list(rows)  # a worker that has not read all is not used again
+        if archive not in sys.path:
+            sys.path.insert(0, archive)
+        importlib.import_module(module)
+        listing = zipimport._zip_directory_cache[archive]  # type: ignore[attr-defined]
+        former = sys.__dict__.get("listing of the archive")
+        sys.__dict__["listing of the archive"] = listing
+        yield os.getpid(), former is listing
+
+    return task
+
+
+def test_workers_read_an_archive_again_once_it_has_changed(
+    spark_runtime: SparkRuntime, tmp_path: Path
+) -> None:
+    """A worker that is used again has a changed archive's modules, and else what it once read."""
+    archive, context = tmp_path / "code.zip", spark_runtime.context
+
+    def jobs(module: str, count: int) -> list[tuple[int, bool]]:
+        task = _import_from(str(archive), module)
+        one = context.parallelize([0], 1).mapPartitions(task)
+        return [found for _ in range(count) for found in one.collect()]
+
+    def pack(*modules: str) -> None:
+        with ZipFile(archive, "w") as packed:
+            for name in modules:
+                packed.writestr(f"{name}.py", f"NAME = {name!r}")
+
+    pack("packed_one")
+    kept: dict[int, list[bool]] = {}
+    for worker, is_as_before in jobs("packed_one", 10):
+        kept.setdefault(worker, []).append(is_as_before)
+    # with a worker's second task the path is looked at for the first time
+    assert all(all(found[2:]) for found in kept.values())
+    assert any(found[2:] for found in kept.values())
+    pack("packed_one", "packed_two")
+
+    assert {worker for worker, _ in jobs("packed_two", 4)} <= kept.keys()
 
 
 # pyspark leaves the pipe to a JVM that gave up to the garbage collector
