@@ -16,7 +16,6 @@ from headrace.config.kinds.moments import parse_moment
 from headrace.demo.cli import demo
 from headrace.doctor.cli import doctor
 from headrace.groups.cli import group
-from headrace.health import health
 from headrace.local.cli import app as local
 from headrace.local.connector import app as connector
 from headrace.offsets.cli import app as offsets
@@ -38,7 +37,6 @@ app.command()(schema)
 app.command()(demo)
 app.command()(group)
 app.command()(doctor)
-app.command()(health)
 app.command()(reduce)
 register(app)
 app.add_typer(local, name="local")

@@ -1,76 +1,116 @@
-"""``headrace health``: how a running process is, for containers' health checks and scripts."""
+"""``headrace health``: how a running process is, for containers' health checks and scripts.
+
+It is asked every few seconds, so that this needs the standard library alone, and the
+configuration only where no process left a record.
+"""
 
 from __future__ import annotations
 
 import json
-import ssl
-from pathlib import Path  # noqa: TC003 - typer reads annotations at run time
-from typing import Annotated
-from urllib.error import HTTPError, URLError
-from urllib.request import urlopen
+import os
+import sys
+from dataclasses import dataclass
+from getopt import GetoptError, getopt
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from pathlib import Path
+from urllib.parse import urlsplit
 
-import typer
+from headrace.process_records import (
+    NoRecordError,
+    ProcessNotFoundError,
+    SeveralProcessesError,
+    find_process,
+)
 
-from headrace.config import load
-from headrace.errors import ConfigError
+#: The exit code beside 0: not well, or not to be reached.
+UNWELL = 1
 
-#: Exit codes beside 0: not well, or not to be reached; the configuration cannot be used.
-UNWELL, EXIT_CONFIG = 1, 2
+#: Seconds that an answer may take, and the least that can be asked for.
+TIMEOUT, LEAST_TIMEOUT = 5.0, 0.1
+
+_ANSWERED = range(200, 300)
 
 
-def health(
-    config: Annotated[
-        Path, typer.Option("--config", "-c", metavar="FILE", help="The YAML configuration file.")
-    ],
-    *,
-    ready: Annotated[
-        bool, typer.Option("--ready", help="Ask whether it does its work, not only lives.")
-    ] = False,
-    timeout: Annotated[
-        float, typer.Option(metavar="SECONDS", min=0.1, help="How long it may take to answer.")
-    ] = 5.0,
-) -> None:
-    """Ask the process of a configuration on this machine whether it is well.
+@dataclass(frozen=True, slots=True)
+class _Arguments:
+    config: Path
+    ready: bool = False
+    timeout: float = TIMEOUT
 
-    Exits with 0 if it is, with 1 if not or if it does not answer, with 2 if the configuration
-    cannot be used.
+
+def main(arguments: list[str]) -> int | None:
+    """Ask the process that the command line names, and return the exit code.
+
+    None where that takes more than the record of a process: help, a mistake in the command line,
+    or a process that only its configuration leads to. Nothing was printed then.
     """
-    from headrace.admin.tokens import Folder  # noqa: PLC0415 - takes a while to import
-
+    given = _parsed(arguments)
+    if given is None:
+        return None
     try:
-        address = Folder.of(load(config)).read_address()
-    except ConfigError as error:
-        typer.echo("\n".join(map(str, error.problems)), err=True)
-        raise typer.Exit(EXIT_CONFIG) from None
-    if address is None:
-        typer.echo("no process serves the admin API of this configuration", err=True)
-        raise typer.Exit(UNWELL)
-    reasons = _reasons(f"{address.url}/health/{'ready' if ready else 'live'}", timeout)
-    typer.echo("\n".join(reasons) or ("ready" if ready else "live"), err=bool(reasons))
-    raise typer.Exit(UNWELL if reasons else 0)
+        record = find_process(given.config)
+    except (NoRecordError, SeveralProcessesError):
+        return None
+    except ProcessNotFoundError as error:
+        sys.stderr.write(f"{error}\n")
+        return UNWELL
+    return ask(record.url, ready=given.ready, timeout=given.timeout)
 
 
-def _reasons(url: str, timeout: float) -> list[str]:
-    """Return why the process is not well, nothing if it is. Blocks for ``timeout`` seconds."""
+def ask(url: str, *, ready: bool, timeout: float) -> int:
+    """Print how the process at ``url`` is, and return the exit code. Blocks for ``timeout``."""
+    reasons = _reasons(url, f"/health/{'ready' if ready else 'live'}", timeout)
+    if reasons:
+        sys.stderr.write("".join(f"{reason}\n" for reason in reasons))
+        return UNWELL
+    sys.stdout.write("ready\n" if ready else "live\n")
+    return 0
+
+
+def _parsed(arguments: list[str]) -> _Arguments | None:
     try:
-        with urlopen(url, timeout=timeout, context=_own_process()):  # noqa: S310 - the process's own address
-            return []
-    except HTTPError as error:
-        return _told(error) or [f"{url}: {error}"]
-    except (URLError, OSError) as error:
-        return [f"{url}: {error}"]
+        options, rest = getopt(arguments, "c:", ["config=", "ready", "timeout="])
+        given = dict(options)
+        config = given.get("-c") or given.get("--config") or os.environ.get("HEADRACE_CONFIG")
+        timeout = float(given.get("--timeout", TIMEOUT))
+    except (GetoptError, ValueError):
+        return None
+    if rest or not config or not timeout >= LEAST_TIMEOUT:
+        return None
+    return _Arguments(Path(config), "--ready" in given, timeout)
 
 
-def _own_process() -> ssl.SSLContext:
+def _reasons(url: str, path: str, timeout: float) -> list[str]:
+    """Return why the process is not well, nothing if it is."""
+    try:
+        connection = _connection(url, timeout)
+        try:
+            connection.request("GET", path)
+            answer = connection.getresponse()
+            if answer.status in _ANSWERED:
+                return []
+            return _told(answer.read()) or [f"{url}{path} answered {answer.status} {answer.reason}"]
+        finally:
+            connection.close()
+    except (OSError, HTTPException, ValueError) as error:
+        return [f"{url}{path}: {str(error) or type(error).__name__}"]
+
+
+def _connection(url: str, timeout: float) -> HTTPConnection:
     """Trust any certificate: the address is out of our own folder, and nothing secret is sent."""
+    parts = urlsplit(url)
+    if parts.scheme != "https":
+        return HTTPConnection(parts.hostname or "", parts.port, timeout=timeout)
+    import ssl  # noqa: PLC0415 - takes a while, and mostly there is no TLS on loopback
+
     context = ssl.create_default_context()
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
-    return context
+    return HTTPSConnection(parts.hostname or "", parts.port, timeout=timeout, context=context)
 
 
-def _told(error: HTTPError) -> list[str]:
+def _told(body: bytes) -> list[str]:
     try:
-        return [str(reason) for reason in json.loads(error.read())["reasons"]]
-    except (ValueError, LookupError, OSError):
+        return [str(reason) for reason in json.loads(body)["reasons"]]
+    except (ValueError, LookupError, TypeError):
         return []

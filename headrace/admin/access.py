@@ -66,14 +66,16 @@ class Rules:
     """Who may ask for what. ``open_reads``: reading takes no token.
 
     ``hosts`` are the names, in lower case, under which the API may be asked besides addresses.
+    ``run_token`` lets in as ``token`` does, for as long as the process runs: its commands have it.
     """
 
     token: str
     open_reads: bool
     hosts: frozenset[str]
+    run_token: str | None = None
 
     @classmethod
-    def of(cls, config: AdminConfig, token: str) -> Rules:
+    def of(cls, config: AdminConfig, token: str, run_token: str | None = None) -> Rules:
         """Return the rules of a configuration.
 
         On loopback everybody on the machine may read what a process does, as they may read its
@@ -82,7 +84,8 @@ class Rules:
         own = socket.gethostname()
         names = {"localhost", own, socket.getfqdn(own) if not config.on_loopback else own}
         hosts = {*names, config.host, *config.allowed_hosts}
-        return cls(token, config.on_loopback, frozenset(name.lower() for name in hosts))
+        lower = frozenset(name.lower() for name in hosts)
+        return cls(token, config.on_loopback, lower, run_token)
 
     def needs_proof(self, method: str, path: str) -> bool:
         """Whether this takes a token or a certificate."""
@@ -135,9 +138,10 @@ class Rules:
             return f"certificate {subject}"
         scheme, _, token = headers.get("authorization", "").partition(" ")
         given = token.strip().encode("utf-8", "surrogateescape")
-        if scheme.lower() == "bearer" and hmac.compare_digest(given, self.token.encode()):
-            return "token"
-        return None
+        if scheme.lower() != "bearer":
+            return None
+        known = [token.encode() for token in (self.token, self.run_token) if token is not None]
+        return "token" if any(hmac.compare_digest(given, each) for each in known) else None
 
 
 class Guard:

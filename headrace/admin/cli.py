@@ -1,4 +1,4 @@
-"""``headrace status|pause|resume|seek|skip|reload|loglevel|stop``.
+"""``headrace status|pause|resume|seek|skip|reload|loglevel|stop``, and ``headrace health``.
 
 Exit codes: 0 done; 1 refused or failed, and the message says why; 2 the configuration or the
 command line cannot be used; 3 the process does not run, or does not answer; 4 asked for, but not
@@ -8,6 +8,7 @@ done within the wait.
 from __future__ import annotations
 
 import re
+from pathlib import Path  # noqa: TC003 - typer reads annotations at run time
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -16,6 +17,7 @@ from headrace.admin.connection import connected
 from headrace.config.kinds.moments import format_moment, parse_moment
 from headrace.config.kinds.targets import FORMS, Replay
 from headrace.config.kinds.units import parse_duration
+from headrace.health import LEAST_TIMEOUT, TIMEOUT
 
 if TYPE_CHECKING:
     from headrace.admin.commands import Command
@@ -43,6 +45,38 @@ def register(app: typer.Typer) -> None:
     """Add the commands."""
     for command in (status, pause, resume, seek, skip, reload, loglevel, stop):
         app.command()(connected(command))
+    app.command()(health)
+
+
+def health(
+    config: Annotated[
+        Path,
+        typer.Option(
+            "--config",
+            "-c",
+            metavar="FILE",
+            envvar="HEADRACE_CONFIG",
+            help="The YAML configuration file.",
+        ),
+    ],
+    *,
+    ready: Annotated[
+        bool, typer.Option("--ready", help="Ask whether it does its work, not only lives.")
+    ] = False,
+    timeout: Annotated[
+        float,
+        typer.Option(metavar="SECONDS", min=LEAST_TIMEOUT, help="How long it may take to answer."),
+    ] = TIMEOUT,
+) -> None:
+    """Ask the process of a configuration on this machine whether it is well.
+
+    Finds it by the file's path, whatever is in the file. Exit codes: 0 it is well; 1 it is not, or
+    does not answer, or does not run; 2 the command line cannot be used, or no process left a
+    record of the file, which cannot be used either.
+    """
+    from headrace.admin import commands  # noqa: PLC0415 - takes a moment to import
+
+    raise typer.Exit(commands.health(config, ready=ready, timeout=timeout))
 
 
 def status(

@@ -15,12 +15,14 @@ import typer
 from rich.console import Console
 
 from headrace.admin.client import AdminClient, AnswerError
-from headrace.admin.finding import Options, UnreachableError, find
+from headrace.admin.finding import Options, UnreachableError, find, process_url
 from headrace.admin.tables import show
 from headrace.errors import ConfigError, HeadraceError
+from headrace.health import UNWELL, ask
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
 EXIT_REFUSED = 1
 EXIT_USAGE = 2
@@ -58,6 +60,18 @@ def run(options: Options, command: Command) -> int:
         return 0
 
 
+def health(file: Path, *, ready: bool, timeout: float) -> int:
+    """Print how the process of a file is, and return the exit code."""
+    try:
+        return ask(process_url(file), ready=ready, timeout=timeout)
+    except ConfigError as error:
+        _complain(*error.problems)
+        return EXIT_USAGE
+    except UnreachableError as error:
+        _complain(str(error))
+        return UNWELL
+
+
 def status(channel: str | None, *, as_json: bool, watch: float | None) -> Command:
     """Return what shows the status, once or every ``watch`` seconds."""
 
@@ -69,11 +83,23 @@ def status(channel: str | None, *, as_json: bool, watch: float | None) -> Comman
                 name = _named(channel, chosen)
                 chosen = [each for each in chosen if each["name"] == name]
             _print_status(found, chosen, as_json=as_json, watch=watch)
+            _tell_unusable(found)
             if watch is None:
                 return 0
             Event().wait(watch)
 
     return command
+
+
+def _tell_unusable(found: dict[str, Any]) -> None:
+    """Say that the process goes on with another configuration than is in its file."""
+    problems = (found["config"] or {}).get("problems")
+    if problems:
+        more = f" and {len(problems) - 1} more" if problems[1:] else ""
+        _complain(
+            f"{found['process']['config_file']} as it is now cannot be used, and what was read "
+            f"before goes on: {problems[0]}{more}"
+        )
 
 
 def _print_status(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import secrets
 from threading import Event, Thread
 from typing import TYPE_CHECKING
 
@@ -16,9 +18,11 @@ from headrace.admin.tokens import Folder
 from headrace.clock import SYSTEM_CLOCK, Clock, Deadline
 from headrace.errors import StartError
 from headrace.http_server import HttpServer, listen
+from headrace.process_records import ProcessRecord, forget
 
 if TYPE_CHECKING:
     import socket
+    from pathlib import Path
 
     from headrace.admin.ports import Controller, Deployment, Process
     from headrace.config import AdminConfig
@@ -49,6 +53,7 @@ class AdminServer:
         config = controller.config.admin
         self._folder = Folder.of(controller.config)
         token = self._folder.token() if config.token is None else config.token.get_secret_value()
+        run_token = secrets.token_urlsafe(32)
         self._rates = Rates(controller, clock)
         self._log_levels = LogLevels()
         app = create_app(
@@ -56,7 +61,7 @@ class AdminServer:
             process,
             deployment=deployment,
             rates=self._rates,
-            rules=Rules.of(config, token),
+            rules=Rules.of(config, token, run_token),
             log_levels=self._log_levels,
             clock=clock,
         )
@@ -68,12 +73,32 @@ class AdminServer:
         self._stopping = Event()
         self._sampling = Thread(target=self._sample, name="admin-rates", daemon=True)
         self._start(clock)
+        self._records: list[Path] = []
         try:
             self._folder.write_address(self.url)
+            self._records = self._leave_record(controller, process, run_token)
         except StartError:
             self.close(Deadline.after(START_TIMEOUT, clock))
             raise
         log.info("admin_served", url=self.url)
+
+    def _leave_record(self, controller: Controller, process: Process, run_token: str) -> list[Path]:
+        """Have commands find the process by its file, whatever stands in there by then."""
+        config = controller.config
+        record = ProcessRecord.of_this_process(
+            process.file,
+            config.instance_id,
+            self.url,
+            run_token,
+            None if config.admin.tls is None else config.admin.tls.certificate_file,
+        )
+        try:
+            return record.leave(config.state_dir, os.environ)
+        except OSError as error:
+            raise StartError(
+                f"no record can be left in {config.state_dir}: {error.strerror}; give the process "
+                "a state_dir that it may write to"
+            ) from error
 
     def _start(self, clock: Clock) -> None:
         self._sampling.start()
@@ -84,6 +109,7 @@ class AdminServer:
     def close(self, deadline: Deadline) -> bool:
         """Answer what was asked, close all connections and end; False if that took too long."""
         self._folder.forget_address()
+        forget(self._records)
         self._log_levels.close()
         self._stopping.set()
         served = self._server.close(deadline)

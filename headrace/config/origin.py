@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from headrace.process_records import default_state_dir
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -47,13 +49,7 @@ class Origin:
     @property
     def state_dir(self) -> Path:
         """The folder that systemd provides, else the user's own for such data."""
-        provided = self.environ.get("STATE_DIRECTORY", "").partition(":")[0]
-        if provided:
-            return Path(provided)
-        home = self.environ.get("XDG_STATE_HOME", "")
-        if Path(home).is_absolute():
-            return Path(home) / "headrace"
-        return Path(self.environ.get("HOME") or Path.home()) / ".local" / "state" / "headrace"
+        return default_state_dir(self.environ)
 
 
 def origin_of(info: ValidationInfo) -> Origin:

@@ -1,14 +1,15 @@
 """``headrace group``.
 
-Exit codes: 0 shown; 1 ZooKeeper, Kafka or a sink did not answer, and what did is shown; 2 the
-configuration or the command line cannot be used.
+Exit codes: 0 shown; 1 ZooKeeper, Kafka or a sink did not answer, and what did is shown, or the
+configuration cannot be used, and what a process that runs with it knows is shown; 2 the command
+line or the configuration cannot be used, and no process runs with it.
 """
 
 from __future__ import annotations
 
 from functools import partial
 from pathlib import Path  # noqa: TC003 - typer reads annotations at run time
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -35,5 +36,11 @@ def group(
     from headrace.groups import commands  # noqa: PLC0415 - takes a second to import
     from headrace.offsets.commands import guarded  # noqa: PLC0415 - as above
 
-    command = partial(commands.group, channel=channel, as_json=json, watch=watch)
-    raise typer.Exit(guarded(config, command))
+    options: dict[str, Any] = {"channel": channel, "as_json": json, "watch": watch}
+    raise typer.Exit(
+        guarded(
+            config,
+            partial(commands.group, **options),
+            partial(commands.group_of_process, config, **options),
+        )
+    )

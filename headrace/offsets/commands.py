@@ -44,10 +44,27 @@ EXIT_FAILED = 1
 EXIT_RUNNING = 3
 
 
-def guarded(file: Path, command: Callable[[Config], int | None]) -> int:
-    """Load the configuration, run a command with it, and return the exit code: its own or 0."""
+def guarded(
+    file: Path,
+    command: Callable[[Config], int | None],
+    otherwise: Callable[[ConfigError], int | None] = lambda _: None,
+) -> int:
+    """Load the configuration, run a command with it, and return the exit code: its own or 0.
+
+    Where the file cannot be used, ``otherwise`` may do without and return the exit code.
+    """
     try:
         config = load(file)
+    except ConfigError as error:
+        code = otherwise(error)
+        if code is None:
+            report(file, error)
+        return EXIT_CONFIG if code is None else code
+    return _guarded(file, config, command)
+
+
+def _guarded(file: Path, config: Config, command: Callable[[Config], int | None]) -> int:
+    try:
         # what is worth a log line of a daemon would be in a command's way
         configure_logging(config.logging.model_copy(update={"level": "warning"}))
         code = command(config)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,6 +18,7 @@ from headrace.clock import Deadline
 from headrace.config import Change, ChangeKind, load
 from headrace.config.effects import Effect
 from headrace.controller.reports import Pending, ReloadOutcome, ReloadReport
+from headrace.process_records import ProcessRecord
 from tests.unit.channel.in_memory import P0, eventually
 
 if TYPE_CHECKING:
@@ -62,6 +64,7 @@ def directory(stage: Scene, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     directory = tmp_path_factory.mktemp("served")
     desk = Desk(stage, directory)
     stage.controller.config = load(desk.file)
+    stage.process.file = desk.file
     server = AdminServer(stage.controller, stage.process, stage.deployment)
     yield directory
     assert server.close(Deadline.after(10))
@@ -70,7 +73,9 @@ def directory(stage: Scene, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 @pytest.fixture
 def desk(directory: Path, scene: Scene) -> Desk:
     """A served process and its file."""
-    return Desk(scene, directory)
+    desk = Desk(scene, directory)
+    scene.process.file = desk.file
+    return desk
 
 
 def _channel(desk: Desk) -> InboundKafkaChannel:
@@ -234,6 +239,111 @@ def test_an_address_finds_the_process_from_anywhere(desk: Desk) -> None:
     assert token is not None
     result = run("pause", "--json", HEADRACE_URL=address.url, HEADRACE_TOKEN=token)
     assert json.loads(result.output)["acknowledged"]
+
+
+@pytest.fixture
+def spoilt(desk: Desk) -> Iterator[Desk]:
+    """The process, whose file nobody can use any more."""
+    usable = desk.file.read_text()
+    desk.file.write_text("channels: {a: [")
+    yield desk
+    desk.file.write_text(usable)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["health", "--ready"],
+        ["status"],
+        ["pause", "--wait", "0"],
+        ["resume"],
+        ["loglevel", "debug", "--logger", "headrace.none", "--for", "1s"],
+        ["reload"],
+        ["stop"],
+    ],
+)
+def test_a_bad_file_takes_no_command_away(spoilt: Desk, arguments: list[str]) -> None:
+    """The process goes on with what it read before, and so do all who ask it, with its token."""
+    result = spoilt.run(*arguments)
+    assert (result.exit_code, result.stderr) == (0, "")
+
+
+def test_the_status_says_that_the_file_cannot_be_used(spoilt: Desk) -> None:
+    """In one line on standard error, of what the process found; what it does stands as before."""
+    spoilt.scene.deployment.problems = ("line 1: the list is not closed", "channels: is missing")
+    result = spoilt.run("status")
+    assert (result.exit_code, "events-0" in result.stdout) == (0, True)
+    assert result.stderr == (
+        f"{spoilt.file} as it is now cannot be used, and what was read before goes on: "
+        "line 1: the list is not closed and 1 more\n"
+    )
+    assert spoilt.run("status", "--json").stderr == result.stderr
+
+
+def test_the_group_is_shown_as_the_process_knows_it(spoilt: Desk) -> None:
+    """Without the file there are no brokers to ask: members and owners, and exit code 1."""
+    result = spoilt.run("group")
+    assert result.exit_code == 1
+    assert "group group channel=member state=running members=1 partitions=2" in result.stdout
+    assert "partition events-0 channel=member state=unknown owner=member" in result.stdout
+    assert "so that Kafka was not asked" in result.stderr
+    (document,) = json.loads(spoilt.run("group", "--json").stdout)
+    assert [each["lag"] for each in document["partitions"]] == [None, None]
+    unknown = spoilt.run("group", "--channel", "another")
+    assert (unknown.exit_code, unknown.stdout) == (2, "")
+
+
+def test_a_bad_file_without_a_process_is_the_reason(scene: Scene, tmp_path: Path) -> None:
+    """Exit code 2 with what is wrong in it, and where a process would have been found."""
+    desk = Desk(scene, tmp_path)
+    desk.file.write_text("channels: {}")
+    for command in ("status", "health"):
+        result = desk.run(command)
+        assert (result.exit_code, "channels" in result.stderr) == (2, True)
+        assert f"no process of {desk.file} left a record in" in result.stderr
+
+
+def test_a_file_that_was_moved_still_leads_to_its_process(desk: Desk, tmp_path: Path) -> None:
+    """By the instance_id and the state_dir in it, as no record has the new path."""
+    moved = tmp_path / "moved.yaml"
+    moved.write_text(desk.file.read_text())
+    for command in ("status", "health"):
+        assert run(command, "-c", str(moved)).exit_code == 0
+
+
+def test_a_process_that_died_is_told_from_one_that_was_never_started(
+    desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Exit code 3, of a health check 1."""
+    state = tmp_path / "state"
+    monkeypatch.setenv("STATE_DIRECTORY", str(state))
+    own = ProcessRecord.of_this_process(desk.file, "member", "http://127.0.0.1:1", "-", None)
+    replace(own, pid=999_999_999).leave(state, {"STATE_DIRECTORY": str(state)})
+    for command, code in (("status", 3), ("pause", 3), ("health", 1)):
+        result = desk.run(command)
+        assert (result.exit_code, "999999999, does not run any more" in result.stderr) == (
+            code,
+            True,
+        )
+
+
+def test_of_two_processes_of_a_file_the_one_it_names_is_asked(
+    desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with an instance_id out of the environment; a file that names none is a 2."""
+    monkeypatch.setenv("STATE_DIRECTORY", str(tmp_path))
+    address = desk.folder.read_address()
+    assert address is not None
+    for name, url, pid in (("member", address.url, 1), ("other", "http://127.0.0.1:1", 2)):
+        own = ProcessRecord.of_this_process(desk.file, name, url, "-", None)
+        replace(own, pid=pid, namespace="pid:[1]").leave(tmp_path, {})
+    assert desk.run("status").exit_code == 0
+    assert desk.run("health").exit_code == 0
+    usable = desk.file.read_text()
+    desk.file.write_text("")
+    result = desk.run("status")
+    desk.file.write_text(usable)
+    assert (result.exit_code, "member (process 1), other (process 2)" in result.stderr) == (2, True)
 
 
 def test_a_process_that_does_not_run_is_a_code_of_its_own(scene: Scene, tmp_path: Path) -> None:

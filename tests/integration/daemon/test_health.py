@@ -24,7 +24,7 @@ def _health(config: Path, *options: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_health_check_asks_the_process_of_a_configuration(site: Site) -> None:
-    """0 while it runs and is ready, 1 with the reason when not, 2 for a file that is none."""
+    """0 while it runs and is ready, whatever is in the file by then; 1 with the reason when not."""
     document = site.document()
     document["admin"] = {"port": 0}
     daemon = site.daemon(document).start()
@@ -32,12 +32,20 @@ def test_a_health_check_asks_the_process_of_a_configuration(site: Site) -> None:
     daemon.wait_event("partition_claimed")
     eventually(lambda: _health(config, "--ready").returncode == 0)
     assert _health(config).stdout == "live\n"
+    config.write_text("channels: {}")
+    assert _health(config).stdout == "live\n"
     daemon.kill()
     dead = _health(config)
     assert (dead.returncode, dead.stdout) == (1, "")
-    assert "Connection refused" in dead.stderr
-    config.write_text(json.dumps({**document, "state_dir": str(site.directory / "other")}))
-    assert "no process serves the admin API" in _health(config).stderr
+    assert "does not run any more" in dead.stderr
+
+
+def test_a_file_without_a_process_is_told_from_one_that_cannot_be_used(site: Site) -> None:
+    """1 for a process that was never started, 2 where nothing can lead to one."""
+    config = site.directory / "never.yaml"
+    config.write_text(json.dumps({**site.document(), "state_dir": str(site.directory / "other")}))
+    never = _health(config)
+    assert (never.returncode, "start it with" in never.stderr) == (1, True)
     config.write_text("channels: {}")
     assert _health(config).returncode == 2
 
