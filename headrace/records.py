@@ -44,6 +44,61 @@ def identity_of(cluster: str, group: str, topic_id: str, partition: int) -> str:
     return f"{cluster}/{group}/{topic_id}/{partition}"
 
 
+#: Characters of a topic id: 16 bytes in base64, without padding.
+_TOPIC_ID_LENGTH = 22
+
+#: Kafka writes topic ids in the alphabet of base64 that is safe in URLs and paths. librdkafka
+#: writes them in the other one, and so did earlier versions of Headrace.
+_TO_KAFKAS = str.maketrans("+/", "-_")
+_TO_FORMER = str.maketrans("-_", "+/")
+
+
+def kafkas_topic_id(topic_id: str) -> str:
+    """Return a topic id as Kafka's own tools print it, whichever alphabet it comes in."""
+    return topic_id.translate(_TO_KAFKAS)
+
+
+def former_topic_id(topic_id: str) -> str | None:
+    """Return how earlier versions stored a topic id; None where that was the same."""
+    former = topic_id.translate(_TO_FORMER)
+    return former if len(topic_id) == _TOPIC_ID_LENGTH and former != topic_id else None
+
+
+def topic_fields(topic_id: str | None) -> dict[str, str]:
+    """Return the field of a stored offset that names the topic.
+
+    It has another name where earlier versions wrote the same id otherwise: they would compare the
+    two and take the topic for another one. So they find none, which they trust.
+    """
+    if topic_id is None:
+        return {}
+    return {"topic_id" if former_topic_id(topic_id) is None else "topic_uuid": topic_id}
+
+
+def stored_topic(topic_uuid: str | None, topic_id: str | None) -> str | None:
+    """Return the id of the topic that a stored offset names in one of the two fields."""
+    topic = topic_uuid or topic_id
+    return None if topic is None else kafkas_topic_id(topic)
+
+
+def former_identity(identity: str) -> str | None:
+    """Return the name that earlier versions stored a partition's offset under; None: the same."""
+    data, _, partition = identity.rpartition("/")
+    head, _, topic_id = data.rpartition("/")
+    former = former_topic_id(topic_id)
+    return None if former is None else f"{head}/{former}/{partition}"
+
+
+def present_identity(stored: str) -> str:
+    """Return an identity that any version stored as it is written now."""
+    data, _, partition = stored.rpartition("/")
+    # a topic id in the former alphabet may have a "/" in it
+    head, topic_id = data[:-_TOPIC_ID_LENGTH], data[-_TOPIC_ID_LENGTH:]
+    if not head.endswith("/"):
+        return stored
+    return f"{head}{kafkas_topic_id(topic_id)}/{partition}"
+
+
 class Record(Protocol):
     """One Kafka record as the client delivers it (``confluent_kafka.Message`` fits).
 

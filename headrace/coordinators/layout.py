@@ -16,7 +16,7 @@ from urllib.parse import quote, unquote
 from headrace.coordinators.members import MemberInfo, Mode
 from headrace.errors import HeadraceError
 from headrace.kafka.ports import StoredOffset
-from headrace.records import TopicPartition, by_topic
+from headrace.records import TopicPartition, by_topic, stored_topic, topic_fields
 
 FORMAT_VERSION = 1
 
@@ -267,7 +267,7 @@ class OffsetDocument:
             epoch=self.epoch,
             member=self.member,
             since=self.since,
-            topic_id=self.topic_id,
+            **topic_fields(self.topic_id),
         )
 
     @classmethod
@@ -279,7 +279,9 @@ class OffsetDocument:
             epoch=fields.at_least("epoch", 0),
             member=fields.get("member", str),
             since=fields.number("since"),
-            topic_id=fields.optional("topic_id", str),
+            topic_id=stored_topic(
+                fields.optional("topic_uuid", str), fields.optional("topic_id", str)
+            ),
         )
 
     def stored(self) -> StoredOffset:

@@ -12,6 +12,7 @@ from confluent_kafka.admin import AdminClient
 from headrace.errors import KafkaUnavailableError
 from headrace.kafka import properties
 from headrace.kafka.ports import TopicInfo
+from headrace.records import kafkas_topic_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -74,7 +75,10 @@ class KafkaTopicCatalog:
             except FutureTimeoutError as error:
                 raise self._unavailable(error) from error
             found[name] = TopicInfo(
-                name, str(topic.topic_id), len(topic.partitions), internal=topic.is_internal
+                name,
+                kafkas_topic_id(str(topic.topic_id)),
+                len(topic.partitions),
+                internal=topic.is_internal,
             )
         return found
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 from confluent_kafka import TopicPartition as ClientPartition
 
 from headrace.kafka.ports import StoredOffset
+from headrace.records import stored_topic, topic_fields
 
 if TYPE_CHECKING:
     from headrace.records import TopicPartition
@@ -26,9 +27,12 @@ def entry(partition: TopicPartition, stored: StoredOffset) -> ClientPartition:
     A member's name has 249 bytes at most and a topic id 22: far from the 4 KiB that brokers allow
     for metadata.
     """
-    document = {"version": METADATA_VERSION, "epoch": stored.epoch, "member": stored.by}
-    if stored.topic_id is not None:
-        document["topic_id"] = stored.topic_id
+    document = {
+        "version": METADATA_VERSION,
+        "epoch": stored.epoch,
+        "member": stored.by,
+        **topic_fields(stored.topic_id),
+    }
     return ClientPartition(
         partition.topic, partition.partition, stored.offset, metadata=json.dumps(document)
     )
@@ -56,12 +60,13 @@ def _document(metadata: str | None) -> tuple[int, str, str | None] | None:
     version, epoch = document.get("version"), document.get("epoch")
     if not (_is_number(version) and version >= METADATA_VERSION and _is_number(epoch)):
         return None
-    member, topic_id = document.get("member"), document.get("topic_id")
-    return (
-        epoch,
-        member if isinstance(member, str) else "",
-        topic_id if isinstance(topic_id, str) else None,
-    )
+    member = _text(document.get("member"))
+    topic_id = stored_topic(_text(document.get("topic_uuid")), _text(document.get("topic_id")))
+    return epoch, member or "", topic_id
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) else None
 
 
 def _is_number(value: Any) -> TypeGuard[int]:

@@ -324,10 +324,10 @@ class KafkaResults:
 
     # --- any thread -------------------------------------------------------------------------
 
-    def _parts(self, identity: str) -> tuple[str, int]:
-        """Return topic id and partition of an identity; a topic id may have a ``/`` in it."""
-        _, rest = identity.split(f"/{self._group}/", 1)
-        topic_id, number = rest.rsplit("/", 1)
+    @staticmethod
+    def _parts(identity: str) -> tuple[str, int]:
+        """Return topic id and partition of an identity."""
+        _, topic_id, number = identity.rsplit("/", 2)
         return topic_id, int(number)
 
     def _soon(self) -> Deadline:

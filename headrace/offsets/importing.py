@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from headrace.offsets.errors import RequestError
 from headrace.offsets.planning import Plan, change_to
+from headrace.records import kafkas_topic_id
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -61,7 +62,7 @@ def _topic_problems(document: OffsetsDocument, topic: str, cluster: Cluster) -> 
         if p.topic == topic and p.partition >= info.partitions
     ]
     wanted = document.topic_ids[topic]
-    if wanted not in {None, info.topic_id}:
+    if wanted is not None and kafkas_topic_id(wanted) != kafkas_topic_id(info.topic_id):
         problems.append(
             f"topic {topic} was created again since the export (it had the id {wanted}, now "
             f"{info.topic_id}), so offsets mean other records; if they do fit, remove the line id "

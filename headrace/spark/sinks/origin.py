@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, TypeAlias
 
+from headrace.records import present_identity
 from headrace.spark.sinks.contract import ReplaceRefusedError
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def ranges_of_text(text: str) -> Ranges:
     """
     try:
         return {
-            f"{data}/{number}": (int(start), int(next_offset))
+            present_identity(f"{data}/{number}"): (int(start), int(next_offset))
             for data, parts in json.loads(text).items()
             for number, (start, next_offset) in parts.items()
         }

@@ -9,6 +9,7 @@ import pytest
 
 from headrace.clock import Deadline
 from headrace.errors import CommitFailedError
+from headrace.kafka import KafkaTopicCatalog
 from headrace.kafka.ports import StoredOffset
 from headrace.local import KafkaBroker
 from headrace.processors import BatchResponse
@@ -122,6 +123,22 @@ def test_offsets_of_an_idle_partition_are_stored_again(
         eventually(lambda: (metric(controller, "commits_total", topic=group.topic) or 0) >= enough)
         assert group.stored() == [StoredOffset(10, 1)]
     assert notes.values.total() == 10
+
+
+def test_topic_ids_are_those_that_kafka_writes(server: KafkaBroker) -> None:
+    """In Kafka's own alphabet, as the broker has them beside its logs; half of them tell."""
+    broker, deadline = Broker(server.address), Deadline.after(WAIT)
+    topics = [broker.create_topic() for _ in range(20)]
+    catalog = KafkaTopicCatalog({"bootstrap.servers": server.address}, "g")
+    try:
+        found = catalog.describe(topics, deadline)
+    finally:
+        catalog.close()
+    ids = {topic: info.topic_id for topic, info in found.items()}
+    files = {t: server.directory / "data" / f"{t}-0" / "partition.metadata" for t in topics}
+    eventually(lambda: all(file.exists() for file in files.values()))
+    written = {t: file.read_text(encoding="utf-8").splitlines() for t, file in files.items()}
+    assert [t for t in topics if f"topic_id: {ids[t]}" not in written[t]] == []
 
 
 def _failed_commits(controller: KafkaController, group: Group) -> float | None:

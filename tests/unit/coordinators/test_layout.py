@@ -87,6 +87,15 @@ def test_unknown_keys_are_skipped_and_missing_ones_are_not(document: MemberDocum
             type(document).decode("/n", json.dumps(less).encode())
 
 
+def test_an_earlier_version_s_topic_is_known_by_its_id() -> None:
+    """It was written in librdkafka's alphabet, and is written in Kafka's from now on."""
+    fields = {"version": 1, "offset": 12, "epoch": 3, "member": "m", "since": 1.5}
+    data = json.dumps({**fields, "topic_id": "+0vHkN/QtyVv6cS6PqPz+w"}).encode()
+    document = OffsetDocument.decode("/n", data)
+    assert document.topic_id == "-0vHkN_QtyVv6cS6PqPz-w"
+    assert json.loads(document.encode()) == {**fields, "topic_uuid": document.topic_id}
+
+
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda d: type(d).__name__)
 def test_a_later_format_version_is_told_apart(document: MemberDocument) -> None:
     """A higher version raises its own error, which names the version found."""

@@ -38,6 +38,20 @@ def test_metadata_without_a_topic_are_an_earlier_version_s(more: dict[str, objec
     assert (found.by, found.topic_id) == ("b", None)
 
 
+@pytest.mark.parametrize(
+    ("field", "stored"),
+    [("topic_id", "+0vHkN/QtyVv6cS6PqPz+w"), ("topic_uuid", "-0vHkN_QtyVv6cS6PqPz-w")],
+)
+def test_a_topic_is_the_same_in_both_alphabets(field: str, stored: str) -> None:
+    """Earlier versions wrote its id as librdkafka does; where that differs they find no id."""
+    metadata = json.dumps({"version": 1, "epoch": 9, "member": "b", field: stored})
+    found = stored_in(ClientPartition("events", 3, 11, metadata=metadata))
+    assert found is not None
+    assert not found.is_of_another("-0vHkN_QtyVv6cS6PqPz-w")
+    again = json.loads(entry(P, found).metadata or "")
+    assert (again.get("topic_uuid"), "topic_id" in again) == ("-0vHkN_QtyVv6cS6PqPz-w", False)
+
+
 def test_a_later_version_s_epoch_counts() -> None:
     """A former owner of an older version sees that it is superseded."""
     metadata = json.dumps({"version": 2, "epoch": 9, "member": ["b"], "more": {}})

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from headrace.clock import Deadline
 
 P0, P1 = TopicPartition("events", 0), TopicPartition("events", 1)
-TOPIC_ID = "eYA908pEQBOrCG8OJGHS/Q"
+TOPIC_ID = "eYA908pEQBOrCG8OJGHS_Q"
 RECORD = ResultRecord("out", b"v")
 
 

@@ -103,6 +103,13 @@ def test_a_file_that_fits_gives_its_partitions() -> None:
     assert partitions_of(DOCUMENT, Subscription(("^e",)), CLUSTER) == [P0, P1]
 
 
+def test_an_earlier_version_s_file_fits() -> None:
+    """Topic ids were exported in librdkafka's alphabet, and are compared in Kafka's."""
+    found = Cluster("c", {"events": TopicInfo("events", "-0vHkN_QtyVv6cS6PqPz-w", 2)})
+    document = OffsetsDocument({P0: 1}, {"events": "+0vHkN/QtyVv6cS6PqPz+w"})
+    assert partitions_of(document, Subscription(("events",)), found) == [P0]
+
+
 def test_a_file_from_elsewhere_is_refused() -> None:
     """Another cluster, a topic created again, topics and partitions that are not there."""
     document = OffsetsDocument(

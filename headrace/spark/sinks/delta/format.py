@@ -8,9 +8,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headrace.errors import StartError
+from headrace.records import former_identity
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from headrace.spark.sinks.delta.table import KeptTable
@@ -19,8 +20,11 @@ if TYPE_CHECKING:
 #: identity looks like it: those have four parts.
 FORMAT_KEY = "headrace/format"
 
-#: What identities and offsets mean since the first version. A table without a note is of that one.
-FORMAT_VERSION = 1
+#: What identities and offsets mean. In the first format, and in tables without a note, topic ids
+#: in identities have librdkafka's alphabet; in the second one Kafka's. A table gets the second one
+#: with the first commit of an identity that differs, because a member of an earlier version would
+#: not find its offset.
+FORMAT_VERSION = 2
 
 #: The table property by which readers and checkpoints leave out transactions older than it says.
 RETENTION_PROPERTY = "delta.setTransactionRetentionDuration"
@@ -71,8 +75,8 @@ def check_retention(folder: Path, properties: Mapping[str, str | None]) -> None:
         raise ForgottenOffsetsError(folder, duration)
 
 
-def format_note(table: KeptTable) -> dict[str, int]:
-    """Return what a commit has to note, by application id; nothing where it is noted already."""
-    if table.transaction_version(FORMAT_KEY) is not None:
-        return {}
-    return {FORMAT_KEY: FORMAT_VERSION}
+def format_note(table: KeptTable, identities: Iterable[str]) -> dict[str, int]:
+    """Return what a commit of these identities has to note; nothing where it is noted already."""
+    needed = FORMAT_VERSION if any(map(former_identity, identities)) else 1
+    noted = table.transaction_version(FORMAT_KEY)
+    return {} if noted is not None and noted >= needed else {FORMAT_KEY: needed}

@@ -42,4 +42,4 @@ def origin_marks(
 
 def marked_from(table: KeptTable, identity: str) -> int | None:
     """Return the offset from which on a partition's rows have origins; None: none may have one."""
-    return table.transaction_version(_MARK + identity)
+    return table.offset(_MARK + identity)

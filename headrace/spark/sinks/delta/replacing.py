@@ -73,7 +73,7 @@ def find_output(folder: Path, table: KeptTable, moves: Sequence[OffsetMove]) -> 
 
     needed, origins = whole_micro_batches(
         {move.identity: move.next_offset for move in moves},
-        lambda name: stored[name] if name in stored else table.transaction_version(name),
+        lambda name: stored[name] if name in stored else table.offset(name),
         behind,
     )
     if any(each[None] for each in counts.values()):

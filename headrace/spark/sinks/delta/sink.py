@@ -144,7 +144,7 @@ class DeltaSink:
                 return None
             table.refresh()
             self._check_offsets(table)
-            return table.transaction_version(identity)
+            return table.offset(identity)
 
     def stage(self, micro_batch: MicroBatch, result: Result | None) -> StagedFiles:
         """Have the result written as Parquet files that no reader of the table sees.
@@ -366,7 +366,8 @@ class DeltaSink:
         ``gone`` are files that leave the table, of which ``staged`` has what stays.
         """
         before, now = table.version, SYSTEM_CLOCK.time()
-        moves = {o.identity: o.next_offset for o in offsets} | format_note(table)
+        moves = {o.identity: o.next_offset for o in offsets}
+        moves |= format_note(table, tuple(moves))
         if self._origin and MICRO_BATCH_KEY in metadata:
             moves |= origin_marks(table, offsets)
         try:

@@ -10,6 +10,7 @@ import structlog
 from deltalake import DeltaTable
 
 from headrace.errors import HeadraceError, SinkConflictError
+from headrace.records import former_identity
 from headrace.spark.sinks.delta.log import LogFiles
 
 if TYPE_CHECKING:
@@ -85,6 +86,11 @@ class KeptTable:
         version: int | None = self.opened.transaction_version(identity)
         return version
 
+    def offset(self, identity: str) -> int | None:
+        """Return a partition's offset, which an earlier version may have stored, as of then."""
+        stored, former = self.transaction_version(identity), former_identity(identity)
+        return self.transaction_version(former) if stored is None and former else stored
+
     def refresh(self) -> None:
         """Go on to the newest version. Reads one small file for each that is new, and two more."""
         while (entry := self._log.read(self.version + 1)) is not None:
@@ -143,14 +149,14 @@ def shows(table: KeptTable, placed: Sequence[AddAction], offsets: Sequence[Offse
     not to move show nothing.
     """
     moves = [offset for offset in offsets if offset.next_offset != offset.start]
-    if moves and all(table.transaction_version(o.identity) == o.next_offset for o in moves):
+    if moves and all(table.offset(o.identity) == o.next_offset for o in moves):
         return True
     return not file_names(table.opened).isdisjoint(file.path for file in placed)
 
 
 def conflicting(table: KeptTable, offsets: Sequence[Offset]) -> list[SinkConflictError]:
     """Return an error for each offset that is neither absent nor where it is to start."""
-    stored = [(offset, table.transaction_version(offset.identity)) for offset in offsets]
+    stored = [(offset, table.offset(offset.identity)) for offset in offsets]
     return [
         SinkConflictError(offset.partition, offset.start, found)
         for offset, found in stored

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import sqlalchemy as sa
 
 from headrace.errors import SinkConflictError, StartError
+from headrace.records import former_identity
 from headrace.spark.sinks.contract import CommitConflictError
 
 if TYPE_CHECKING:
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
 
 #: What a row means. A row of a later format is neither read nor moved.
 FORMAT_VERSION = 1
+
+#: What a row is that earlier versions know a partition's offset by: the offset is in another row
+#: now, whose identity has the topic id in Kafka's alphabet. They refuse it as of a later format.
+_MOVED_AWAY = 2
 
 
 class LaterOffsetsError(StartError):
@@ -81,7 +86,7 @@ class OffsetsTable:
         return {
             identity: found
             for identity in identities
-            if (found := self._find(connection, self.key(connection, identity))) is not None
+            if (found := self._find(connection, identity)) is not None
         }
 
     def move(
@@ -117,15 +122,50 @@ class OffsetsTable:
         )
         if moved.rowcount:
             return None
-        found = self._find(connection, row_id)
+        found = self._row(connection, offset.identity)
+        if found is not None:
+            return found
+        found = self._take_over(connection, offset)
         if found is None:
-            target = self.target(connection)
-            values |= {"target": target, "identity": offset.identity, "format": FORMAT_VERSION}
-            connection.execute(self._table.insert().values(id=row_id, **values))
+            self._insert(connection, offset.identity, FORMAT_VERSION, values)
         return found
 
-    def _find(self, connection: Connection, row_id: str) -> int | None:
-        columns = self._table.c
+    def _take_over(self, connection: Connection, offset: Offset) -> int | None:
+        """Retire the row of an earlier version, or have one that keeps such a version away.
+
+        Return the stored offset where it is not the start; nothing is changed then.
+        """
+        former, columns = former_identity(offset.identity), self._table.c
+        if former is None:
+            return None
+        retired = connection.execute(
+            self._table.update()
+            .where(columns.id == self.key(connection, former))
+            .where(columns.next_offset == offset.start)
+            .where(columns.format == FORMAT_VERSION)
+            .values(format=_MOVED_AWAY)
+        )
+        if retired.rowcount:
+            return None
+        found = self._row(connection, former)
+        if found is None:
+            self._insert(connection, former, _MOVED_AWAY, {"next_offset": offset.start})
+        return found
+
+    def _insert(
+        self, connection: Connection, identity: str, row_format: int, values: Mapping[str, Any]
+    ) -> None:
+        row = {"target": self.target(connection), "identity": identity, "format": row_format}
+        row_id = self.key(connection, identity)
+        connection.execute(self._table.insert().values(id=row_id, **row, **values))
+
+    def _find(self, connection: Connection, identity: str) -> int | None:
+        """Return a partition's offset, which may be in a row of an earlier version."""
+        found, former = self._row(connection, identity), former_identity(identity)
+        return self._row(connection, former) if found is None and former else found
+
+    def _row(self, connection: Connection, identity: str) -> int | None:
+        columns, row_id = self._table.c, self.key(connection, identity)
         wanted = sa.select(columns.next_offset, columns.format).where(columns.id == row_id)
         row = connection.execute(wanted).one_or_none()
         if row is None:

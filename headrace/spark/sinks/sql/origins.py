@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 
+from headrace.records import former_identity, present_identity
 from headrace.spark.sinks.contract import Replacement
 from headrace.spark.sinks.origin import require_known, whole_micro_batches
 
@@ -125,12 +126,17 @@ class OriginsTable:
         is_mine = columns.target == self._offsets.target(connection)
         return [columns.micro_batch.in_(names), is_mine]
 
+    def _of_partition(self, connection: Connection, identity: str) -> sa.ColumnElement[bool]:
+        """Select the rows of a partition, those of earlier versions too."""
+        names = [name for name in (identity, former_identity(identity)) if name is not None]
+        return self._table.c.partition.in_([self._offsets.key(connection, name) for name in names])
+
     def _behind(self, connection: Connection, offsets: Mapping[str, int]) -> dict[str, Ranges]:
         """Return the micro-batches that have records from an offset on, each with all ranges."""
         columns = self._table.c
         names: set[str] = set()
         for identity, offset in offsets.items():
-            mine = columns.partition == self._offsets.key(connection, identity)
+            mine = self._of_partition(connection, identity)
             wanted = sa.select(columns.micro_batch).where(mine, columns.next_offset > offset)
             names.update(connection.execute(wanted).scalars())
         found: dict[str, dict[str, tuple[int, int]]] = {}
@@ -138,13 +144,13 @@ class OriginsTable:
             parts = sa.select(self._table).where(*self._of(connection, some))
             for row in connection.execute(parts):
                 ranges = found.setdefault(row.micro_batch, {})
-                ranges[row.identity] = (row.first_offset, row.next_offset)
+                ranges[present_identity(row.identity)] = (row.first_offset, row.next_offset)
         return dict(found)
 
     def _known_from(self, connection: Connection, identity: str) -> int | None:
         """Return the offset from which on a partition's rows have origins: the first noted one."""
         columns = self._table.c
-        mine = columns.partition == self._offsets.key(connection, identity)
+        mine = self._of_partition(connection, identity)
         wanted = sa.select(columns.first_offset).where(mine).order_by(columns.number).limit(1)
         first: int | None = connection.execute(wanted).scalar_one_or_none()
         return first
