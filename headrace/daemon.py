@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-#: Seconds in which brokers, ZooKeeper and Spark have to answer at the start.
+#: Seconds in which the brokers have to answer at the start; ZooKeeper and Spark have their own.
 START_TIMEOUT = 180.0
 
 #: Seconds that a stop may take after a failure for which the process must end. What hangs does not

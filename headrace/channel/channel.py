@@ -43,8 +43,8 @@ class InboundKafkaChannel:
     It owns partitions through its coordinator, cuts their records into batches, hands these to
     the processor on worker threads, and commits what the processor advances. With ``until`` each
     partition is read up to an offset that is fixed at the start. With ``skips`` it goes on leaving
-    out what the channel did in whose place it comes. ``start``, ``reached_bounds`` and ``stop`` are
-    for its owner, one after the other; everything else is safe on any thread.
+    out what the channel did in whose place it comes. ``prepare``, ``start``, ``reached_bounds`` and
+    ``stop`` are for its owner, one after the other; everything else is safe on any thread.
     """
 
     def __init__(
@@ -128,16 +128,33 @@ class InboundKafkaChannel:
 
     # --- its life -------------------------------------------------------------------------------
 
-    def start(self, deadline: Deadline) -> None:
-        """Get the processor ready, look up the topics and join the group. Blocks.
+    def prepare(self, deadline: Deadline) -> None:
+        """Get the processor ready, and look up the topics; nothing is claimed yet. Blocks.
+
+        ``deadline`` is when the brokers are to have answered. The processor has a time of its own,
+        as Spark has, by which that is put off.
 
         Raises:
-            StartError: nothing was claimed; everything that had started is stopped again.
+            StartError: something is not there; what had been opened is closed again.
         """
         with self._life:
-            self._start(deadline)
+            self._prepare(deadline)
 
-    def _start(self, deadline: Deadline) -> None:
+    def start(self, deadline: Deadline) -> None:
+        """Join the group, once everything is prepared. Blocks for what ``prepare`` has not done.
+
+        Raises:
+            StartError: nothing was claimed; what had been opened is closed again.
+        """
+        with self._life:
+            if self._state is ChannelState.NEW:
+                self._prepare(deadline)
+            self._metrics.watch_partitions(self.name, self._parts.holdings.readings)
+            self._become(ChannelState.RUNNING)
+            self._parts.start()
+
+    def _prepare(self, deadline: Deadline) -> None:
+        patience = deadline.remaining
         self._become(ChannelState.STARTING)
         try:
             self._metrics.begin_channel(self.name)
@@ -152,17 +169,20 @@ class InboundKafkaChannel:
                     self._parts.holdings.touch_all,
                 )
             )
-            self._parts.topic_watcher.begin(deadline)
-            self._parts.dead_letters.check(self.config, deadline)
-            self._parts.bounds.fix(self._parts.catalog, self._parts.topics.counts(), deadline)
+            brokers = Deadline.after(patience, self._clock)
+            self._parts.topic_watcher.begin(brokers)
+            self._parts.dead_letters.check(self.config, brokers)
+            self._parts.bounds.fix(self._parts.catalog, self._parts.topics.counts(), brokers)
         except BaseException:
-            self._become(ChannelState.STOPPING)
-            self._close(deadline)
-            self._become(ChannelState.STOPPED)
+            self._undo(Deadline.after(patience, self._clock))
             raise
-        self._metrics.watch_partitions(self.name, self._parts.holdings.readings)
-        self._become(ChannelState.RUNNING)
-        self._parts.start()
+
+    def _undo(self, deadline: Deadline) -> list[str]:
+        """Close what was prepared, where nothing has begun; return what could not be closed."""
+        self._become(ChannelState.STOPPING)
+        left = self._close(deadline)
+        self._become(ChannelState.STOPPED)
+        return left
 
     def reached_bounds(self, deadline: Deadline) -> bool:
         """Whether a bounded run is over: all partitions of the group are committed that far.
@@ -193,6 +213,8 @@ class InboundKafkaChannel:
             self._close(deadline)
             self._become(ChannelState.STOPPED)
             return StopReport(())
+        if self._state is ChannelState.STARTING:
+            return StopReport(tuple(self._undo(deadline)))
         self._become(ChannelState.STOPPING)
         self._parts.holdings.finish_by(deadline)
         self._unfinished.clear()

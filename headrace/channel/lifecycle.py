@@ -13,7 +13,7 @@ class ChannelState(Enum):
     """Built; it has no thread and no claim."""
 
     STARTING = "starting"
-    """Its processor gets ready and its topics are looked up; nothing is claimed."""
+    """Its processor gets ready and its topics are looked up, or are already; nothing is claimed."""
 
     RUNNING = "running"
     """A member of its group."""

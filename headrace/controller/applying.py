@@ -36,7 +36,7 @@ log = structlog.get_logger(__name__)
 #: Seconds in which brokers have to say which topics there are, as at a start.
 LOOK_TIMEOUT = 15.0
 
-#: Seconds in which a channel has to start: Spark may have to be built for it.
+#: Seconds in which the brokers have to answer a channel that starts.
 START_TIMEOUT = 180.0
 
 #: Seconds that running micro-batches have to end in before Spark is built anew. While it is waited

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Thread
@@ -28,7 +29,7 @@ from headrace.zookeeper.identity import Identity
 from headrace.zookeeper.session import ZooKeeperSession
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from headrace.channel.activity import Activity
     from headrace.channel.bounds import Until
@@ -91,12 +92,16 @@ class KafkaController:
     ) -> None:
         """Load the processors, connect, and start every enabled channel. Blocks.
 
+        No channel joins its group before all are prepared. ``deadline`` is for the brokers, anew
+        for each channel: ZooKeeper has its ``connect_timeout``, Spark its ``start_timeout``.
         ``before_clean_up`` is called when the start has failed, before what had started is stopped.
 
         Raises:
             ConfigError: something named in the configuration cannot be used.
-            StartError: something cannot be reached or imported. Whatever had started is stopped.
+            StartError: something cannot be reached or imported. Nothing was claimed, and what had
+                been opened is closed.
         """
+        patience = deadline.remaining
         sys.path[:0] = [f for f in map(str, self.config.python_path) if f not in sys.path]
         enabled = {name: c for name, c in self.config.channels.items() if c.enabled}
         processors = {name: self.processor(name, channel) for name, channel in enabled.items()}
@@ -105,7 +110,12 @@ class KafkaController:
         try:
             self.session.start()
             for name, channel in enabled.items():
-                self.open(name, channel, processors[name], deadline)
+                with self._opening(name):
+                    prepared = self._admit(name, channel, processors[name])
+                    prepared.prepare(Deadline.after(patience, self._clock))
+            for name, prepared in tuple(self.channels.items()):
+                with self._opening(name):
+                    prepared.start(deadline)
         except BaseException:
             before_clean_up()
             self.stop(Deadline.after(self.config.shutdown_timeout, self._clock))
@@ -163,14 +173,32 @@ class KafkaController:
     ) -> None:
         """Build and start a channel, with the pauses of one before it. Blocks.
 
+        ``deadline`` is for the brokers, as in ``start``.
+
         Raises:
             StartError: it could not be started, and is gone again.
         """
+        with self._opening(name):
+            self._admit(name, channel, processor, pauses).start(deadline)
+
+    def _admit(
+        self,
+        name: str,
+        channel: ChannelConfig,
+        processor: BatchProcessor,
+        pauses: Iterable[Pause] = (),
+    ) -> InboundKafkaChannel:
+        """Build a channel, which is one of the process's from then on."""
+        admitted = self._build(name, channel, processor)
+        admitted.take_over(pauses)
+        self.channels[name] = admitted
+        return admitted
+
+    @contextmanager
+    def _opening(self, name: str) -> Iterator[None]:
+        """Forget the channel if it fails in the block, with a StartError that names it."""
         try:
-            opened = self._build(name, channel, processor)
-            opened.take_over(pauses)
-            self.channels[name] = opened
-            opened.start(deadline)
+            yield
         except Exception as error:
             self.channels.pop(name, None)
             if isinstance(error, (StartError, ConfigError, FatalError)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import threading
 from concurrent.futures import FIRST_COMPLETED, Future, InvalidStateError, wait
 from concurrent.futures import TimeoutError as FutureTimeoutError
@@ -51,6 +52,14 @@ class SparkReading:
 
 class _RetiredError(StartError):
     """No session is built any more."""
+
+
+@dataclass(slots=True)
+class _Attempt:
+    """One try to build a session: what it waits for, and whether somebody still waits for it."""
+
+    waits_for: str = "the JVM"
+    abandoned: bool = False
 
 
 class SparkRuntime:
@@ -260,8 +269,7 @@ class SparkRuntime:
         except Exception as error:
             self._discard()
             raise StartError(
-                f"Spark did not start on {self.settings.master}: {error}; Java 17 or later must "
-                "be on the PATH or in JAVA_HOME, and its output above says what else is wrong"
+                f"Spark did not start on {self.settings.master}: {error}; {_next_step(error)}"
             ) from error
         self.generation += 1
         logs.listen(self._levels)
@@ -274,32 +282,44 @@ class SparkRuntime:
         )
 
     def _open_aside(self) -> None:
-        """Run ``_open`` on a thread of its own, which is left behind once retired."""
-        self._require_wanted()
-        opened = _begin("spark-start", self._open)
+        """Run ``_open`` on a thread of its own, which is left behind once retired or too late."""
+        attempt = _Attempt()
+        self._require_wanted(attempt)
+        opened = _begin("spark-start", lambda: self._open(attempt))
         seconds = self.settings.start_timeout
         wait([opened, self._retired], seconds, FIRST_COMPLETED)
         if opened.done():
             opened.result()
             return
-        self._require_wanted()
-        raise TimeoutError(f"not ready after {seconds:.0f} s, which is spark.start_timeout")
+        self._require_wanted(attempt)
+        attempt.abandoned = True
+        raise TimeoutError(
+            f"not ready after {seconds:.0f} s, which is spark.start_timeout; at the end it waited "
+            f"for {attempt.waits_for}"
+        )
 
-    def _require_wanted(self) -> None:
+    def _require_wanted(self, attempt: _Attempt) -> None:
         if self.is_retired:
             raise _RetiredError("the process stops, so no Spark session is built any more")
+        if attempt.abandoned:
+            raise _RetiredError("this session was waited for too long, so it is not used any more")
 
-    def _open(self) -> None:
+    def _open(self, attempt: _Attempt) -> None:
         os.environ.update(self.settings.environment())
-        self._jvm = jvm = Jvm(self.settings.effective())
-        if self.is_retired:
+        jvm = Jvm(self.settings.effective())
+        if not attempt.abandoned:
+            self._jvm = jvm
+        if self.is_retired or attempt.abandoned:
             # who waited for it may have gone before there was one to close
             jvm.close(0.0)
-        self._require_wanted()
+        self._require_wanted(attempt)
+        attempt.waits_for = "the session"
         context = SparkContext(conf=jvm.conf, gateway=jvm.gateway)
         session = SparkSession(context)
         self._cores = context.defaultParallelism
+        attempt.waits_for = f"the warm-up of {self.settings.warm_up} jobs"
         self._warm_up(self._derived(session))
+        self._require_wanted(attempt)
         # a cluster's executors come while the first jobs wait for them
         self._cores = context.defaultParallelism
         self._session = session
@@ -312,6 +332,17 @@ class SparkRuntime:
         for _ in range(self.settings.warm_up):
             frame = hand_over.data_frame(table).groupBy("key").count()
             frame.write.format("noop").mode("overwrite").save()
+
+
+def _next_step(error: Exception) -> str:
+    """Return what to do about a session that could not be built."""
+    if isinstance(error, TimeoutError):
+        return "see its output above, or raise that"
+    home = os.environ.get("JAVA_HOME")
+    java = shutil.which("java" if not home else f"{home}/bin/java")
+    if java is None:
+        return "Java 17 or later must be on the PATH or in JAVA_HOME"
+    return f"its output above says what is wrong; {java} must be Java 17 or later"
 
 
 def _begin(name: str, call: Callable[[], None]) -> Future[None]:

@@ -290,6 +290,20 @@ def test_an_unreachable_broker_is_a_start_error(broker: InMemoryBroker) -> None:
     assert channel.stop(Deadline.after(PATIENCE)).clean
 
 
+def test_a_prepared_channel_has_claimed_nothing_and_can_be_closed(broker: InMemoryBroker) -> None:
+    """Its processor is open and its topics are known; a stop closes what was opened."""
+    recorder, zookeeper = Recorder(), InMemoryZooKeeper()
+    channel = in_memory_channel(recorder, broker, zookeeper=zookeeper)
+    channel.prepare(Deadline.after(PATIENCE))
+    prepared = channel.state
+    assert prepared is ChannelState.STARTING
+    assert channel.topics == {"events": 2}
+    assert [path for path in zookeeper.paths() if "epochs" in path] == []
+    assert channel.stop(Deadline.after(PATIENCE)).clean
+    assert channel.state is ChannelState.STOPPED
+    assert recorder.names(-1) == ["closed"]
+
+
 def _states(channel: InboundKafkaChannel) -> set[str]:
     return {reading.state for reading in channel.partitions()}
 

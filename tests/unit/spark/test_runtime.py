@@ -19,6 +19,7 @@ from headrace.spark.settings import SparkSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
 PATIENCE = 10.0
 
@@ -32,7 +33,8 @@ class _Opening:
         self.hangs = threading.Event()
         self.let_go = threading.Event()
 
-    def __call__(self) -> None:
+    def __call__(self, attempt: object) -> None:
+        del attempt
         self.count += 1
         if self.count > 1:
             self.hangs.set()
@@ -119,3 +121,59 @@ def test_jobs_without_a_session_are_cancelled_by_a_stop(opening: _Opening) -> No
         assert lane.stop(Deadline.after(PATIENCE))
     assert isinstance(errors[0], JobCancelledError)
     assert isinstance(outcome.exception(PATIENCE), StartError)
+
+
+class _LateJvm:
+    """Stands for a JVM that is up only once nobody waits for it any more."""
+
+    def __init__(self) -> None:
+        self.up = threading.Event()
+        self.closed = threading.Event()
+
+    def __call__(self, properties: object) -> _LateJvm:
+        del properties
+        self.up.wait(PATIENCE)
+        return self
+
+    def close(self, seconds: float) -> None:
+        del seconds
+        self.closed.set()
+
+
+def test_a_session_that_takes_too_long_says_what_it_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The time-out and its field are named, and no Java that is there; the late JVM is ended."""
+    jvm = _LateJvm()
+    monkeypatch.setattr("headrace.spark.runtime.Jvm", jvm)
+    monkeypatch.setattr("headrace.spark.runtime.SparkContext._active_spark_context", None)
+    runtime = SparkRuntime(SparkSettings("local[1]", start_timeout=0.01))
+    with pytest.raises(StartError, match=r"spark\.start_timeout; .* it waited for the JVM") as told:
+        runtime.start()
+    assert "Java" not in str(told.value)
+    jvm.up.set()
+    assert jvm.closed.wait(PATIENCE)
+    assert runtime.pid is None
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_java_is_blamed_only_where_there_is_none(
+    is_there: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where there is one, the error says which it is, and where to read what is wrong."""
+
+    def fail(_: object) -> None:
+        raise OSError("no gateway")
+
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    if is_there:
+        java.touch(mode=0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    monkeypatch.setattr("headrace.spark.runtime.Jvm", fail)
+    monkeypatch.setattr("headrace.spark.runtime.SparkContext._active_spark_context", None)
+    with pytest.raises(StartError, match="no gateway") as told:
+        SparkRuntime(SparkSettings("local[1]")).start()
+    missing = "Java 17 or later must be on the PATH or in JAVA_HOME" in str(told.value)
+    assert missing is not is_there
+    assert (str(java) in str(told.value)) is is_there

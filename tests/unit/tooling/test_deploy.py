@@ -8,7 +8,7 @@ from pathlib import Path
 import yaml
 
 from headrace.channel import committer, fetcher
-from headrace.config.model.root import Config
+from headrace.config import Config, SparkConfig, ZooKeeperConfig
 from headrace.daemon import START_TIMEOUT, ExitCode
 from tests.integration.deploy.images import PACKAGES
 
@@ -45,7 +45,9 @@ def test_systemd_starts_again_what_can_come_right() -> None:
 def test_systemd_waits_longer_than_the_process() -> None:
     """For the start, the stop and the slowest turn: systemd kills only what keeps to no limit."""
     stop: float = Config.model_fields["shutdown_timeout"].default
-    assert _seconds("TimeoutStartSec") > START_TIMEOUT
+    spark: float = SparkConfig.model_fields["start_timeout"].default
+    zookeeper: float = ZooKeeperConfig.model_fields["connect_timeout"].default
+    assert _seconds("TimeoutStartSec") > spark + START_TIMEOUT + zookeeper
     assert _seconds("TimeoutStopSec") >= stop + 10
     limits = (committer.TURN_LIMIT, fetcher.TURN_LIMIT, LONGEST_SESSION)
     assert _seconds("WatchdogSec") >= 2 * max(limits)
