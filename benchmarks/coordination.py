@@ -144,7 +144,7 @@ def _restart(plan: Plan, dying: Member, other: Member, share: int) -> tuple[floa
 
     Returns the seconds to its first delivery, less the start's; the needless moves; and the
     start's seconds. A start that outlasts the session has the other member take over, which is
-    not needless then; the last sign of life may have been given a third of a session before.
+    not needless then; the last heartbeat may have been given a sixth of a session before.
     """
     at = dying.kill()
     dying.start()

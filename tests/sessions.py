@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 def expire(session: ZooKeeperSession) -> None:
     """End the session on the servers; its client finds out by itself and opens another."""
     credentials = Credentials(*session._client.client_id)
-    taker, _ = build_client(session._settings, credentials)
+    taker = build_client(session._settings, credentials).client
     taker.start(timeout=10)
     assert taker.client_id[0] == credentials.session_id
     taker.stop()

@@ -149,7 +149,7 @@ class Coordinator:
     def turn_limit(self) -> float | None:
         """Seconds within which there has to be another: a session. None unless it runs.
 
-        Without events there is one at least every third of a session; one that asks ZooKeeper
+        Without events there is one at least every sixth of a session; one that asks ZooKeeper
         several things may wait for each answer up to a quarter of it.
         """
         return self._registry.session_timeout if self._thread.is_alive() else None

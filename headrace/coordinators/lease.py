@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
+from math import inf
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -12,24 +14,55 @@ MARGIN = 0.1
 """Share of the session time-out that is given away: it covers clocks of different speed, and the
 way from asking the lease to the effect of what it allowed."""
 
+HEARTBEAT_SHARE = 1 / 6
+"""Share of the session time-out from one heartbeat to the next."""
+
+REPORT_SHARE = 0.275
+"""Share of the session time-out within which a follower has told the leader that it heard us.
+
+The leader asks each follower every half tick, and a session is no shorter than two ticks, so that
+is a quarter. The rest is for requests that are on their way."""
+
+SILENCE_SHARE = 1 / 3
+"""Share of the session time-out for which the client is silent at most while it is connected."""
+
 
 class Lease:
-    """The time for which the servers are known to keep the session, counted from our last sign.
+    """The time for which the servers are known to keep the session.
 
-    It ends at the monotonic time at which the last acknowledged write was sent, plus the session
-    time-out agreed on, minus a margin. The servers count from the write's arrival, which is later,
-    so they never end the session before the lease ends. A lease that has ended stays so: another
-    member may have claimed in between. All methods are safe on any thread and do not block.
+    The leader counts the time-out. Of a session whose client is connected to a follower it hears
+    from that follower alone, which tells every half tick which sessions it heard. A follower that
+    stops just after it acknowledged a heartbeat takes this one with it. But the leader cannot have
+    acknowledged it without what the follower told before. So a heartbeat counts, from its sending,
+    once another is acknowledged that was sent ``REPORT_SHARE`` after the first one's answer.
+
+    Where there is no such pair yet, as after joining, the client's own pings count: the newest that
+    the leader must have heard of is no older than ``REPORT_SHARE`` and ``SILENCE_SHARE``. A server
+    that lets us in tells the leader at once.
+
+    A lease ends a margin before the time-out would. One that has ended stays so: another member
+    may have claimed in between. All methods are safe on any thread and do not block.
     """
 
-    def __init__(
-        self, session_timeout: float, clock: Clock, sent_at: float, margin: float = MARGIN
-    ) -> None:
+    def __init__(self, session_timeout: float, clock: Clock, counted_from: float) -> None:
         self._clock = clock
-        self._span = session_timeout * (1 - margin)
+        self._session_timeout = session_timeout
         self._lock = threading.Lock()
-        self._end = sent_at + self._span
+        self._counted_from = counted_from
+        self._acknowledged: deque[tuple[float, float]] = deque()
         self._broken = False
+
+    @classmethod
+    def begin(
+        cls, session_timeout: float, clock: Clock, sent_at: float, connected_at: float
+    ) -> Lease:
+        """Return the lease that a first write gives, acknowledged now and sent at ``sent_at``.
+
+        ``connected_at``: when we last asked a server to let us in, which it did.
+        """
+        lease = cls(session_timeout, clock, -inf)
+        lease._confirm(sent_at, session_timeout, connected_at)
+        return lease
 
     def valid(self) -> bool:
         """Whether the member may act now."""
@@ -40,16 +73,16 @@ class Lease:
         with self._lock:
             return self._remaining()
 
-    def confirm(self, sent_at: float) -> bool:
+    def confirm(self, sent_at: float, session_timeout: float, connected_at: float) -> bool:
         """Extend the lease by a write that was sent at ``sent_at`` and is acknowledged now.
 
-        Returns whether the lease holds. An acknowledgement that comes after the end is too late.
+        ``session_timeout`` is what is agreed on now; a shorter one shortens the lease. Returns
+        whether the lease holds. An acknowledgement that comes after the end is too late.
         """
         with self._lock:
             if self._remaining() <= 0:
-                self._broken = True
                 return False
-            self._end = max(self._end, sent_at + self._span)
+            self._confirm(sent_at, session_timeout, connected_at)
             return self._remaining() > 0
 
     def break_(self) -> None:
@@ -57,10 +90,22 @@ class Lease:
         with self._lock:
             self._broken = True
 
+    def _confirm(self, sent_at: float, session_timeout: float, connected_at: float) -> None:
+        reported = sent_at - REPORT_SHARE * session_timeout
+        proven = [self._counted_from, reported - SILENCE_SHARE * session_timeout]
+        while self._acknowledged and self._acknowledged[0][1] <= reported:
+            proven.append(self._acknowledged.popleft()[0])
+        if connected_at <= sent_at:
+            proven.append(connected_at)
+        self._counted_from = max(proven)
+        self._session_timeout = session_timeout
+        self._acknowledged.append((sent_at, self._clock.monotonic()))
+
     def _remaining(self) -> float:
         if self._broken:
             return 0.0
-        left = self._end - self._clock.monotonic()
+        end = self._counted_from + self._session_timeout * (1 - MARGIN)
+        left = end - self._clock.monotonic()
         if left <= 0:
             self._broken = True
         return max(0.0, left)

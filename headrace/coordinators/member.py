@@ -14,7 +14,7 @@ import structlog
 
 from headrace.coordinators.claims import LossReason
 from headrace.coordinators.holdings import WITH_CHANNEL, Holdings, HoldingState
-from headrace.coordinators.lease import Lease
+from headrace.coordinators.lease import HEARTBEAT_SHARE, Lease
 from headrace.coordinators.member_states import ENDED, TRANSITIONS, MemberState
 from headrace.coordinators.rebalance import Rebalance
 from headrace.coordinators.registry import (
@@ -254,8 +254,7 @@ class GroupMember:
         self._first_holder = None
         self._published = self._info
         self._membership = membership
-        self._lease = Lease(membership.session_timeout, self._clock, now)
-        self._next_beat = now + membership.session_timeout / 3
+        self._begin_lease(now)
         self._left_node = False
         self._become(MemberState.ACTIVE)
         self._rebalance.begin()
@@ -277,27 +276,42 @@ class GroupMember:
         """End what the lease no longer covers; renew it when it is time."""
         self.last_progress = now = self._clock.monotonic()
         assert self._lease is not None, "a member of the group has a lease"
-        assert self._membership is not None, "and a membership"
         if not self._lease.valid():
             self._lose_all(LossReason.LEASE_OVER)
         if now < self._next_beat:
             return
-        self._next_beat = now + _retry_pause(self._membership)
+        self._next_beat = now + self._retry_pause()
         self._registry.heartbeat()
-        if not self._lease.confirm(now):
+        timeout, connected_at = self._registry.session_timeout, self._registry.connected_at
+        if self._lease.confirm(now, timeout, connected_at):
+            self._plan_heartbeat(now, self._lease)
+        else:
             self._lose_all(LossReason.LEASE_OVER)
-            self._lease = Lease(self._membership.session_timeout, self._clock, now)
+            self._begin_lease(now)
             self._rebalance.look_soon()
-        self._next_beat = now + self._membership.session_timeout / 3
         if self.state is MemberState.SUSPENDED:
             self._resume()
+
+    def _begin_lease(self, sent_at: float) -> None:
+        """Begin a lease with a write that is acknowledged now."""
+        timeout, connected_at = self._registry.session_timeout, self._registry.connected_at
+        self._lease = Lease.begin(timeout, self._clock, sent_at, connected_at)
+        self._plan_heartbeat(sent_at, self._lease)
+
+    def _plan_heartbeat(self, last: float, lease: Lease) -> None:
+        """Have the next one sent while a young, short lease has time left for its answer."""
+        pause = self._registry.session_timeout * HEARTBEAT_SHARE
+        self._next_beat = last + min(pause, lease.remaining() / 3)
+
+    def _retry_pause(self) -> float:
+        """Return the seconds from a failed heartbeat to the next."""
+        return min(LONGEST_PAUSE, self._registry.session_timeout / 12)
 
     def _suspend(self, reason: str) -> None:
         if self.state is not MemberState.ACTIVE:
             return
-        assert self._membership is not None, "an active member has a membership"
         self._become(MemberState.SUSPENDED)
-        again = self._clock.monotonic() + _retry_pause(self._membership)
+        again = self._clock.monotonic() + self._retry_pause()
         self._next_beat = min(self._next_beat, again)
         log.warning("session_suspended", member=self._registry.member, reason=reason)
         self._listener.suspended()
@@ -393,8 +407,3 @@ class GroupMember:
         self._become(MemberState.FAILED)
         log.error("coordinator_failed", member=self._registry.member, reason=str(error))
         self._listener.failed(error)
-
-
-def _retry_pause(membership: Membership) -> float:
-    """Return the seconds from a failed sign of life to the next."""
-    return min(LONGEST_PAUSE, membership.session_timeout / 12)

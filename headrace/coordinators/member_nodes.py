@@ -69,7 +69,7 @@ class MemberNodes:
         if stat.owner_session is None or not is_ours(self._session, self._path, stat):
             raise RegistryUnavailableError(f"the session changed while {self._path} was created")
         self._document, self._version = document, stat.version
-        self._membership = Membership(stat.czxid, stat.owner_session, self._session.session_timeout)
+        self._membership = Membership(stat.czxid, stat.owner_session)
         return self._membership
 
     def _document_of(self, info: MemberInfo) -> MemberDocument:

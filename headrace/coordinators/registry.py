@@ -50,12 +50,10 @@ class Membership:
     """One stay in the group.
 
     ``epoch`` is the transaction that created our node among the members: higher at each start.
-    ``session_timeout`` is in seconds, as agreed on with the servers.
     """
 
     epoch: int
     session_id: int
-    session_timeout: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +103,11 @@ class Registry(Protocol):
     @property
     def session_timeout(self) -> float:
         """Seconds agreed on with the servers at the last connect."""
+        ...
+
+    @property
+    def connected_at(self) -> float:
+        """Monotonic time of our last request to be let in that a server granted."""
         ...
 
     def listen(self, callback: Callable[[SessionState], None]) -> None:

@@ -65,6 +65,11 @@ class ZooKeeperRegistry:
         """Seconds agreed on with the servers at the last connect."""
         return self._session.session_timeout
 
+    @property
+    def connected_at(self) -> float:
+        """Monotonic time of our last request to be let in that a server granted."""
+        return self._session.connected_at
+
     def listen(self, callback: Callable[[SessionState], None]) -> None:
         """Have ``callback`` told how the session fares."""
         self._session.listen(callback)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 #: Seconds between two looks whether the hold has to be prolonged: a fraction of any session.
-_KEEP_S = 0.5
+_KEEP_S = 0.1
 
 #: Seconds the commit of the group's offsets may take, as in a channel.
 COMMIT_TIMEOUT = 10.0

@@ -18,7 +18,7 @@ from headrace.coordinators.layout import (
     MemberDocument,
     decode_name,
 )
-from headrace.coordinators.lease import Lease
+from headrace.coordinators.lease import HEARTBEAT_SHARE, Lease
 from headrace.coordinators.registry import (
     MembershipLostError,
     RegistryUnavailableError,
@@ -85,6 +85,7 @@ class Hold:
         self._registry = registry
         self._lease = lease
         self._clock = clock
+        self._next_heartbeat = clock.monotonic() + registry.session_timeout * HEARTBEAT_SHARE
         self._claims: dict[TopicPartition, Claim] = {}
         #: Whether nothing is under way under the claims, which is how they end then.
         self.clean = True
@@ -127,16 +128,16 @@ class Hold:
             self._claims[found.partition] = raised
 
     def keep(self) -> None:
-        """Prolong the hold when half of its time is over: to be called on the way of long work.
+        """Prolong the hold when a heartbeat is due: to be called on the way of long work.
 
         Raises:
             OffsetsError: it ended.
         """
-        if self._lease.remaining() < self._registry.session_timeout / 2:
+        if self._clock.monotonic() >= self._next_heartbeat:
             self._prolong()
 
     def confirm(self) -> None:
-        """Prove that every claim holds, which it then does for a session time-out.
+        """Prove that every claim holds, which it then does for what :meth:`remaining` says.
 
         Raises:
             OffsetsError: one of them ended.
@@ -155,7 +156,9 @@ class Hold:
             self._registry.heartbeat()
         except (RegistryUnavailableError, MembershipLostError) as error:
             raise _lost() from error
-        if not self._lease.confirm(sent_at):
+        registry = self._registry
+        self._next_heartbeat = sent_at + registry.session_timeout * HEARTBEAT_SHARE
+        if not self._lease.confirm(sent_at, registry.session_timeout, registry.connected_at):
             raise _lost()
 
     def remaining(self) -> float:
@@ -203,10 +206,9 @@ def holding(
     refuse_members(session, channel.group)
     try:
         sent_at = clock.monotonic()
-        membership = registry.join(
-            replace(member_info(channel, channel.subscription.names), draining=True)
-        )
-        hold = Hold(registry, Lease(membership.session_timeout, clock, sent_at), clock)
+        registry.join(replace(member_info(channel, channel.subscription.names), draining=True))
+        lease = Lease.begin(registry.session_timeout, clock, sent_at, registry.connected_at)
+        hold = Hold(registry, lease, clock)
         try:
             refuse_members(session, channel.group)
             hold.claim(partitions)

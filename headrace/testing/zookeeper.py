@@ -9,6 +9,7 @@ from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING
 
+from headrace.clock import SYSTEM_CLOCK, Clock
 from headrace.testing.node_tree import NodeTree, parent_of
 from headrace.zookeeper.errors import (
     AccessDeniedError,
@@ -40,8 +41,9 @@ class InMemoryZooKeeper:
     Watches are called on the thread that made the change, after it and without a lock held.
     """
 
-    def __init__(self, session_timeout: float = 6.0) -> None:
+    def __init__(self, session_timeout: float = 6.0, clock: Clock = SYSTEM_CLOCK) -> None:
         self.session_timeout = session_timeout
+        self.clock = clock
         self._lock = threading.RLock()
         self._tree = NodeTree()
         self._transactions = count(1)
@@ -164,6 +166,7 @@ class InMemorySession:
     def __init__(self, zookeeper: InMemoryZooKeeper) -> None:
         self._zookeeper = zookeeper
         self._id = zookeeper.open()
+        self._connected_at = zookeeper.clock.monotonic()
         self._state = SessionState.CONNECTED
         self._listeners: list[Callable[[SessionState], None]] = []
         self._answers_to_lose = 0
@@ -191,6 +194,8 @@ class InMemorySession:
         if not self._zookeeper.is_alive(self._id):
             self._enter(SessionState.LOST)
             self._id = self._zookeeper.open()
+        if self._state is not SessionState.CONNECTED:
+            self._connected_at = self._zookeeper.clock.monotonic()
         self._enter(SessionState.CONNECTED)
 
     def expire(self) -> None:
@@ -241,6 +246,11 @@ class InMemorySession:
     def session_timeout(self) -> float:
         """Seconds, as the test asked for."""
         return self._zookeeper.session_timeout
+
+    @property
+    def connected_at(self) -> float:
+        """When the session was opened or last resumed."""
+        return self._connected_at
 
     def listen(self, callback: Callable[[SessionState], None]) -> None:
         """Have ``callback`` told of every change of state."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kazoo import exceptions as kazoo_errors
@@ -70,10 +71,11 @@ class Credentials(NamedTuple):
 
 
 class ClientHandle(NamedTuple):
-    """A kazoo client and the time-out its last connect agreed on."""
+    """A kazoo client, the time-out its last connect agreed on, and when that connect began."""
 
     client: Any
     negotiated: Callable[[], float]
+    connected_at: Callable[[], float]
 
 
 def build_client(
@@ -95,14 +97,17 @@ def build_client(
         ),
         **(_tls_options(settings.tls) if settings.tls else {}),
     )
-    return ClientHandle(client, _observe_connects(client, settings.session_timeout, clock))
+    return ClientHandle(client, *_observe_connects(client, settings.session_timeout, clock))
 
 
-def _observe_connects(client: Any, requested: float, clock: Clock) -> Callable[[], float]:
+def _observe_connects(
+    client: Any, requested: float, clock: Clock
+) -> tuple[Callable[[], float], Callable[[], float]]:
     """Remember what each connect agrees on, and let a client forget what nobody has any more.
 
     kazoo keeps the agreed time-out to itself; its connect returns two thirds of it as the read
     time-out, in milliseconds. Only this lets a lease be as short as the servers made the session.
+    When the connect began is a lower bound of when the leader last began to count the session.
 
     It also asks to be let in by none but servers that have all it ever saw, for as long as it
     lives. Servers that lost their data would refuse it for ever. A session's length after the
@@ -110,14 +115,16 @@ def _observe_connects(client: Any, requested: float, clock: Clock) -> Callable[[
     server will do.
     """
     agreed = [requested]
+    connected_at = [-inf]
     lost_at: list[float] = []
     connect = client._connection._connect  # noqa: SLF001 - there is no public way to the number
 
     def observed(*args: Any) -> tuple[float, float]:
         if lost_at and clock.monotonic() - lost_at[0] > agreed[0]:
             client.last_zxid = 0
+        began = clock.monotonic()
         read_timeout, connect_timeout = connect(*args)
-        agreed[0] = round(read_timeout * 1.5) / 1000
+        agreed[0], connected_at[0] = round(read_timeout * 1.5) / 1000, began
         return read_timeout, connect_timeout
 
     def note(state: str) -> None:
@@ -125,7 +132,7 @@ def _observe_connects(client: Any, requested: float, clock: Clock) -> Callable[[
 
     client._connection._connect = observed  # noqa: SLF001 - see above
     client.add_listener(note)
-    return lambda: agreed[0]
+    return lambda: agreed[0], lambda: connected_at[0]
 
 
 def _auth_data(settings: ZooKeeperSettings) -> list[tuple[str, str]]:

@@ -46,6 +46,14 @@ class SessionView(Protocol):
         """Seconds agreed on with the servers at the last connect."""
         ...
 
+    @property
+    def connected_at(self) -> float:
+        """Monotonic time of our last request to be let in that a server granted.
+
+        The servers count the session's time-out from no earlier; -inf before the first.
+        """
+        ...
+
 
 class Session(SessionView, Protocol):
     """One ZooKeeper session and its successors in the same process.

@@ -92,7 +92,7 @@ class ZooKeeperSession:
         self._settings = settings
         self._store = store
         self._clock = clock
-        self._client, self._negotiated = build_client(settings, clock=clock)
+        self._client, self._negotiated, self._connected_at = build_client(settings, clock=clock)
         self._ending = Ending(self._client)
         self._stored: Credentials | None = None
         self._store_lock = threading.Lock()
@@ -183,7 +183,7 @@ class ZooKeeperSession:
         credentials = self._store.load() if self._store else None
         if credentials is None:
             return
-        client, _ = build_client(self._settings, credentials)
+        client = build_client(self._settings, credentials).client
         connected = client.start_async().wait(deadline.remaining)
         found = connected and client.client_id == tuple(credentials)
         if not Ending(client).wait(deadline.remaining):
@@ -225,6 +225,11 @@ class ZooKeeperSession:
     def session_timeout(self) -> float:
         """Seconds agreed on with the servers at the last connect."""
         return self._negotiated()
+
+    @property
+    def connected_at(self) -> float:
+        """When the last connect began that a server answered."""
+        return self._connected_at()
 
     @property
     def operation_timeout(self) -> float:

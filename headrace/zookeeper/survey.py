@@ -54,7 +54,7 @@ def survey(settings: ZooKeeperSettings, paths: Collection[str]) -> ZooKeeperFact
     Raises:
         ZooKeeperUnavailableError: no server let us in, or one did not answer.
     """
-    client, negotiated = build_client(settings)
+    client, negotiated, _ = build_client(settings)
     where = settings.hosts + settings.chroot
     try:
         if not client.start_async().wait(settings.connect_timeout):

@@ -37,7 +37,12 @@ PARTITIONS = 8
 class Member:
     """A coordinator with a session of its own and a channel that gives back what it is asked."""
 
-    def __init__(self, group: Group, name: str) -> None:
+    def __init__(
+        self,
+        group: Group,
+        name: str,
+        registry: Callable[[ZooKeeperSession, str, str], ZooKeeperRegistry] = ZooKeeperRegistry,
+    ) -> None:
         self._changed = group.changed
         self.name = name
         self.held: dict[int, Claim] = {}
@@ -46,7 +51,7 @@ class Member:
         self.session = ZooKeeperSession(group.settings)
         self.session.start()
         self.coordinator = Coordinator(
-            ZooKeeperRegistry(self.session, "group", name),
+            registry(self.session, "group", name),
             self,
             MemberInfo(frozenset({TOPIC})),
             CoordinatorSettings(rebalance_delay=0.2),

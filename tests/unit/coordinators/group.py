@@ -164,7 +164,7 @@ class Group:
 
     def __init__(self, partitions: int = 8, session_timeout: float = 6.0) -> None:
         self.clock = FakeClock()
-        self.zookeeper = InMemoryZooKeeper(session_timeout)
+        self.zookeeper = InMemoryZooKeeper(session_timeout, self.clock)
         self.counts: Mapping[str, int] = {TOPIC: partitions}
         self.committed: dict[TopicPartition, int] = {}
         self.participants: list[Participant] = []

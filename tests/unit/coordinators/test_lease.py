@@ -1,13 +1,66 @@
 from __future__ import annotations
 
-from headrace.coordinators.lease import Lease
+from math import inf
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.coordinators.lease import (
+    HEARTBEAT_SHARE,
+    MARGIN,
+    REPORT_SHARE,
+    SILENCE_SHARE,
+    Lease,
+)
 from headrace.testing.clock import FakeClock
 
+SESSION = 12.0
+BEAT = SESSION * HEARTBEAT_SHARE
+USABLE = SESSION * (1 - MARGIN)
 
-def test_a_lease_ends_a_margin_before_the_session_counted_from_the_sending() -> None:
-    """The end is the time of sending plus the session time-out less a tenth of it."""
+
+class Ensemble:
+    """A follower that hears us, and a leader that counts the session from what it is told.
+
+    The client pings every ``silence`` seconds; each request takes ``delay`` to the follower, which
+    the leader asks every half ``tick``, first at ``asks``.
+    """
+
+    def __init__(self, tick: float, asks: float, silence: float, delay: float) -> None:
+        self._half_tick = tick / 2
+        self._asks = asks
+        self._silence = silence
+        self._ping = silence + delay
+        self._heard = False
+        self.counted_from = 0.0
+
+    def run(self, until: float) -> None:
+        """Let pings come in and the leader ask."""
+        while min(self._asks, self._ping) <= until:
+            if self._ping < self._asks:
+                self._heard = True
+                self._ping += self._silence
+            else:
+                self.counted_from = self._asks if self._heard else self.counted_from
+                self._heard = False
+                self._asks += self._half_tick
+
+    def hear(self, arrival: float) -> None:
+        """Have a heartbeat arrive."""
+        self.run(arrival)
+        self._heard = True
+
+    @property
+    def expires(self) -> float:
+        """When the leader ends the session, if the follower stops now."""
+        return self.counted_from + SESSION
+
+
+def test_a_lease_ends_a_margin_before_the_session() -> None:
+    """The end is the time from which the session is counted and its time-out, less a tenth."""
     clock = FakeClock(100)
-    lease = Lease(10, clock, sent_at=98)
+    lease = Lease(10, clock, 98)
     assert lease.remaining() == 7
     clock.advance(6.9)
     assert lease.valid()
@@ -16,39 +69,93 @@ def test_a_lease_ends_a_margin_before_the_session_counted_from_the_sending() -> 
     assert lease.remaining() == 0
 
 
-def test_a_confirmation_extends_the_lease_from_its_sending() -> None:
-    """An acknowledged write counts from when it was sent, and an older one shortens nothing."""
+def test_a_first_write_counts_from_the_connect_while_that_is_fresh() -> None:
+    """A server that lets us in tells the leader at once, which no acknowledgement does."""
     clock = FakeClock(100)
-    lease = Lease(10, clock, sent_at=100)
-    clock.advance(5)
-    assert lease.confirm(sent_at=104)
-    assert lease.remaining() == 8
-    assert lease.confirm(sent_at=101)
-    assert lease.remaining() == 8
+    assert Lease.begin(SESSION, clock, 100, 99).remaining() == pytest.approx(USABLE - 1)
+
+
+@pytest.mark.parametrize("connected_at", [-inf, 50.0, 101.0])
+def test_a_first_write_in_an_old_session_counts_from_the_pings(connected_at: float) -> None:
+    """It proves no more than that the client pinged; a connect after it proves nothing for it."""
+    clock = FakeClock(100)
+    left = Lease.begin(SESSION, clock, 100, connected_at).remaining()
+    assert left == pytest.approx(USABLE - (REPORT_SHARE + SILENCE_SHARE) * SESSION)
+    assert left > BEAT
+
+
+def test_a_heartbeat_counts_once_a_later_one_is_acknowledged() -> None:
+    """The lease counts from the newest that the leader was told of before the last one's answer."""
+    clock = FakeClock(100)
+    lease = Lease.begin(SESSION, clock, 100, 100)
+    for beat in range(1, 6):
+        clock.advance(BEAT)
+        assert lease.confirm(clock.monotonic(), SESSION, 100)
+        counted_from = 100 + max(0, beat - 2) * BEAT
+        assert lease.remaining() == pytest.approx(counted_from + USABLE - clock.monotonic())
+
+
+def test_an_answer_that_was_slow_counts_later() -> None:
+    """What was on its way for long may have arrived late: its answer's time is looked at."""
+    clock = FakeClock(100)
+    lease = Lease.begin(SESSION, clock, 100, 100)
+    clock.advance(BEAT)
+    sent = clock.monotonic()
+    clock.advance(BEAT)
+    assert lease.confirm(sent, SESSION, 100)
+    clock.advance(BEAT)
+    before = lease.remaining()
+    assert lease.confirm(clock.monotonic(), SESSION, 100)
+    assert lease.remaining() == pytest.approx(before)
+
+
+def test_the_time_out_that_is_agreed_on_now_counts() -> None:
+    """A server that grants a shorter session at a reconnect shortens the lease."""
+    clock = FakeClock(100)
+    lease = Lease.begin(SESSION, clock, 100, 100)
+    clock.advance(1)
+    assert lease.confirm(101, SESSION / 2, 101)
+    assert lease.remaining() == pytest.approx(USABLE / 2)
 
 
 def test_a_lease_that_ended_stays_ended() -> None:
     """An acknowledgement that comes after the end does not bring the lease back."""
     clock = FakeClock(100)
-    lease = Lease(10, clock, sent_at=100)
+    lease = Lease(10, clock, 100)
     clock.advance(9.5)
-    assert not lease.confirm(sent_at=108)
+    assert not lease.confirm(108, 10, 108)
     assert not lease.valid()
-
-
-def test_an_acknowledgement_of_an_old_write_may_be_too_old() -> None:
-    """A write that was sent a whole session ago proves nothing now."""
-    clock = FakeClock(100)
-    lease = Lease(10, clock, sent_at=100)
-    clock.advance(8)
-    assert lease.confirm(sent_at=95)
-    assert lease.remaining() == 1
 
 
 def test_a_broken_lease_allows_nothing() -> None:
     """Breaking ends the lease at once and for good."""
     clock = FakeClock(100)
-    lease = Lease(10, clock, sent_at=100)
+    lease = Lease(10, clock, 100)
     lease.break_()
     assert not lease.valid()
-    assert not lease.confirm(sent_at=100)
+    assert not lease.confirm(100, 10, 100)
+
+
+@given(
+    ticks=st.floats(2, 20),
+    phase=st.floats(0, 1),
+    silence=st.floats(0.3, 1),
+    delay=st.floats(0, 0.02),
+    beats=st.lists(st.floats(0.5, 1.5), min_size=1, max_size=12),
+)
+def test_a_lease_never_outlives_the_session_behind_a_follower(
+    ticks: float, phase: float, silence: float, delay: float, beats: list[float]
+) -> None:
+    """Whenever the follower stops, the leader does not end the session before the lease ends."""
+    clock = FakeClock(0)
+    tick, way = SESSION / ticks, delay * SESSION
+    ensemble = Ensemble(tick, phase * tick / 2, silence * SILENCE_SHARE * SESSION, way)
+    lease = Lease.begin(SESSION, clock, 0, 0)
+    sent = 0.0
+    for beat in beats:
+        sent += beat * BEAT
+        arrival = sent + way
+        ensemble.hear(arrival)
+        clock.advance(arrival - clock.monotonic())
+        assert lease.confirm(sent, SESSION, 0)
+        assert arrival + lease.remaining() <= ensemble.expires

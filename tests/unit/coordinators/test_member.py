@@ -83,13 +83,13 @@ def test_a_crashed_members_partitions_are_taken_over_uncleanly(group: Group) -> 
 
 
 def test_the_lease_of_a_living_member_never_ends(group: Group) -> None:
-    """Heartbeats every third of a session keep the lease above half of it."""
+    """Heartbeats every sixth of a session keep the lease above a third of it."""
     a = group.join("a")
     group.run()
     lease = a.channel.held[partition(0)].lease
     for _ in range(60):
         group.run(0.5)
-        assert lease.remaining() > 3
+        assert lease.remaining() > 2
     assert not a.channel.lost
 
 

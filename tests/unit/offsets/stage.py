@@ -83,9 +83,9 @@ class Stage:
         self.broker.create_topic("events", 2)
         for partition in (P0, P1):
             self.broker.produce(partition, *values(10))
-        self.zookeeper = InMemoryZooKeeper()
-        self.session: InMemorySession = self.zookeeper.session()
         self.clock = FakeClock()
+        self.zookeeper = InMemoryZooKeeper(clock=self.clock)
+        self.session: InMemorySession = self.zookeeper.session()
         self.store: OffsetStore = self.broker.store("group")
         self.keeper: Keeper | None = None
         self.subscribers: list[str] = []

@@ -64,10 +64,10 @@ def test_the_hold_lasts_while_a_sink_looks_through_its_table(
     monkeypatch.setattr(Hold, "_prolong", prolong)
 
     def take_long() -> None:
-        for _ in range(5):
+        for _ in range(15):
             while prolonged.acquire(blocking=False):
                 pass
-            stage.clock.advance(0.6 * stage.session.session_timeout)
+            stage.clock.advance(0.2 * stage.session.session_timeout)
             assert prolonged.acquire(timeout=PATIENCE)
 
     stage.meanwhile = take_long

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from math import inf
+
 import pytest
 from kazoo import exceptions as kazoo_errors
 from kazoo.security import ACL, Id
@@ -30,7 +32,7 @@ from headrace.zookeeper.settings import (
 
 def test_settings_reach_the_client() -> None:
     """Hosts, chroot, credentials, ACLs and TLS are what kazoo is built with."""
-    client, negotiated = build_client(
+    client, negotiated, connected_at = build_client(
         ZooKeeperSettings(
             "h1:2181,h2:2182",
             chroot="/a/b",
@@ -47,6 +49,7 @@ def test_settings_reach_the_client() -> None:
     assert (client.use_ssl, client.ca, client.certfile) == (True, "ca", "cert")
     assert (client.verify_certs, client.check_hostname) == (True, False)
     assert negotiated() == 7
+    assert connected_at() == -inf
     assert not client.read_only
     assert build_client(ZooKeeperSettings("h:1", read_only=True)).client.read_only
 
