@@ -15,7 +15,7 @@ from headrace.clock import SYSTEM_CLOCK
 if TYPE_CHECKING:
     import ssl
     from asyncio import Transport
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Sequence
 
     from starlette.types import ASGIApp
 
@@ -73,7 +73,8 @@ def listen(host: str, port: int) -> socket.socket:
 class HttpServer:
     """Serves ``app`` on a socket that listens, from ``start`` to ``close``; both are for the owner.
 
-    The thread has the name that is given, and hands ``failed`` the error that ends it.
+    The thread has the name that is given, and hands ``failed`` the error that ends it. What headers
+    say of who asks is believed where ``trusted_proxies`` sent them, addresses or networks.
     """
 
     def __init__(
@@ -81,10 +82,12 @@ class HttpServer:
         app: ASGIApp,
         listening: socket.socket,
         name: str,
+        *,
         failed: Callable[[BaseException], None],
         certificate: Certificate | None = None,
+        trusted_proxies: Sequence[str] = (),
     ) -> None:
-        self._server = _Server(app, listening, certificate)
+        self._server = _Server(app, listening, certificate, trusted_proxies)
         self._failed = failed
         self._thread = Thread(target=self._serve, name=name, daemon=True)
 
@@ -225,9 +228,14 @@ class _Server(uvicorn.Server):
     """Looks at connections and at its certificate now and then, on the loop's thread."""
 
     def __init__(
-        self, app: ASGIApp, listening: socket.socket, certificate: Certificate | None
+        self,
+        app: ASGIApp,
+        listening: socket.socket,
+        certificate: Certificate | None,
+        trusted_proxies: Sequence[str],
     ) -> None:
-        super().__init__(_settings(app, None if certificate is None else certificate.context))
+        context = None if certificate is None else certificate.context
+        super().__init__(_settings(app, context, trusted_proxies))
         self._certificate = certificate
         self.door = _Door(listening, self.server_state.connections)
 
@@ -240,7 +248,9 @@ class _Server(uvicorn.Server):
         return await super().on_tick(counter)
 
 
-def _settings(app: ASGIApp, context: ssl.SSLContext | None) -> uvicorn.Config:
+def _settings(
+    app: ASGIApp, context: ssl.SSLContext | None, trusted_proxies: Sequence[str]
+) -> uvicorn.Config:
     """Return the server's settings; logs go where all of ours go, and accesses nowhere."""
     settings = uvicorn.Config(
         app,
@@ -251,6 +261,8 @@ def _settings(app: ASGIApp, context: ssl.SSLContext | None) -> uvicorn.Config:
         log_config=None,
         access_log=False,
         server_header=False,
+        proxy_headers=bool(trusted_proxies),
+        forwarded_allow_ips=list(trusted_proxies),
         backlog=BACKLOG,
         timeout_keep_alive=int(KEEP_ALIVE),
         timeout_graceful_shutdown=GRACE,

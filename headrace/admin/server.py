@@ -69,7 +69,14 @@ class AdminServer:
         listening = _listen(config)
         self.port: int = listening.getsockname()[1]
         self.url = _url(config, self.port)
-        self._server = HttpServer(app, listening, "admin", _log_end, certificate)
+        self._server = HttpServer(
+            app,
+            listening,
+            "admin",
+            failed=_log_end,
+            certificate=certificate,
+            trusted_proxies=config.trusted_proxies,
+        )
         self._stopping = Event()
         self._sampling = Thread(target=self._sample, name="admin-rates", daemon=True)
         self._start(clock)

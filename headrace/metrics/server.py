@@ -56,7 +56,7 @@ class MetricsServer:
 
         listening = listen(host, port)
         self.port: int = listening.getsockname()[1]
-        self._server = HttpServer(_application(metrics), listening, "metrics", _log_end)
+        self._server = HttpServer(_application(metrics), listening, "metrics", failed=_log_end)
         if not self._server.start(Deadline.after(START_TIMEOUT)):
             raise OSError(None, "the server ended at once; the log says why")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from ipaddress import ip_network
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
@@ -42,6 +43,29 @@ class Server(Kind):
         if not 1 <= port <= _MAX_PORT:
             raise refuse(f"has a port that is not from 1 to {_MAX_PORT}")
         return f"{match['host']}:{port}"
+
+    def json_schema(self) -> dict[str, Any]:
+        """Return the JSON schema."""
+        return {"type": "string"}
+
+
+@dataclass(frozen=True, slots=True)
+class Network(Kind):
+    """One address, or a network of them."""
+
+    @property
+    def accepted(self) -> str:
+        """What is accepted."""
+        return "an address such as 10.0.0.7, or a network such as 10.0.0.0/8"
+
+    def read(self, value: Any) -> str:
+        """Return the text."""
+        if not isinstance(value, str):
+            raise self.not_accepted()
+        try:
+            return str(ip_network(value))
+        except ValueError:
+            raise self.not_accepted() from None
 
     def json_schema(self) -> dict[str, Any]:
         """Return the JSON schema."""

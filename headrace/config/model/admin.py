@@ -6,6 +6,7 @@ from ipaddress import ip_address
 from typing import TYPE_CHECKING, Annotated
 
 from headrace.config.contradiction import Contradiction
+from headrace.config.kinds.hosts import Network
 from headrace.config.kinds.paths import LocalPath
 from headrace.config.kinds.scalars import Flag, Port
 from headrace.config.kinds.secrets import SecretValue
@@ -69,6 +70,10 @@ class AdminConfig(Section):
 
     allowed_hosts: Cold[Annotated[tuple[FreeText, ...], Distinct]] = ()
     """Names under which clients reach the API besides addresses, localhost and the host's name."""
+
+    trusted_proxies: Cold[tuple[Annotated[str, Network()], ...]] = ()
+    """Addresses or networks of proxies whose X-Forwarded-For and X-Forwarded-Proto say who asks,
+    for the log, and whether by https. Of all others these headers are ignored."""
 
     @property
     def on_loopback(self) -> bool:

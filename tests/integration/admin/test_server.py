@@ -209,6 +209,37 @@ def test_a_certificate_of_another_authority_is_not_let_in(serve: Any, tmp_path: 
         client.get(f"{served.server.url}/health/live")
 
 
+@pytest.mark.parametrize(
+    ("section", "address", "status"),
+    [
+        ("{port: 0}", LOOPBACK, 403),
+        ("{port: 0, trusted_proxies: [192.0.2.0/24]}", LOOPBACK, 403),
+        ("{port: 0, trusted_proxies: [127.0.0.0/8]}", "198.51.100.9", 202),
+    ],
+)
+def test_who_asks_is_believed_of_trusted_proxies_alone(
+    serve: Any, bare: Scene, section: str, address: str, status: int
+) -> None:
+    """The log has the address that connected, and a page's https counts, but for those named."""
+    served = serve(section)
+    headers = {
+        "Authorization": f"Bearer {served.folder.read_token()}",
+        "X-Forwarded-For": "198.51.100.9",
+        "X-Forwarded-Proto": "https",
+    }
+    with (
+        capture_logs() as lines,
+        httpx.Client(base_url=served.server.url, headers=headers, trust_env=False) as client,
+    ):
+        assert client.post("/api/v1/stop", json={}).status_code == 202
+        own_page = {"Origin": f"https://{client.base_url.netloc.decode()}"}
+        answer = client.post("/api/v1/stop", json={}, headers=own_page)
+        assert answer.status_code == status, answer.text
+    assert bare.stops[0] == f"token from {address}"
+    changes = [line for line in lines if line["event"] == "admin_change"]
+    assert {line["address"].partition(":")[0] for line in changes} == {address}
+
+
 def test_a_port_of_nobody_is_free_again_after_the_end(serve: Any) -> None:
     """After close nothing listens, so that a restart has the same port."""
     port = free_port()

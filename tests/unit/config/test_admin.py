@@ -45,6 +45,17 @@ def test_one_port_cannot_serve_both(tmp_path: Path) -> None:
     assert "metrics.port" in problem
 
 
+def test_trusted_proxies_are_addresses_and_networks(tmp_path: Path) -> None:
+    """Both are taken as they are; names, and networks with an address's own bits, are refused."""
+    file = tmp_path / "headrace.yaml"
+    file.write_text(f"admin: {{trusted_proxies: [127.0.0.1, '10.0.0.0/8', '::1']}}\n{CHANNELS}")
+    assert load(file).admin.trusted_proxies == ("127.0.0.1/32", "10.0.0.0/8", "::1/128")
+    for value in ("proxy.example", "10.0.0.7/8", "'*'"):
+        problem = _problem(tmp_path, f"admin: {{trusted_proxies: [{value}]}}")
+        assert "admin.trusted_proxies[0]" in problem
+        assert "an address such as" in problem
+
+
 def _problem(tmp_path: Path, section: str) -> str:
     file = tmp_path / "headrace.yaml"
     file.write_text(f"{section}\n{CHANNELS}")
