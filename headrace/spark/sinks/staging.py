@@ -70,7 +70,7 @@ def local_folder(path: str | Path) -> Path:
 
 
 class PlacingError(RetryableError):
-    """Only some of a result's files are in place, because moving them failed once."""
+    """Files of a result are not where they should be: moving them failed, or they are gone."""
 
 
 class Placing(Enum):
@@ -90,13 +90,16 @@ class Placing(Enum):
 class StagedFiles:
     """One micro-batch's result on its way: where its files are and whether they may be removed.
 
-    ``may_be_visible`` says that they are, or may be, part of the table, and must stay. ``schema``
-    is in JSON as Delta and Spark spell it, None where the reducer returned no result.
+    ``files`` are those in the staging folder, as they were written: what is not there any more when
+    they are moved was removed by somebody. ``may_be_visible`` says that they are, or may be, part
+    of the table, and must stay. ``schema`` is in JSON as Delta and Spark spell it, None where the
+    reducer returned no result.
     """
 
     name: str
     folder: Path | None = None
     schema: str | None = None
+    files: Sequence[Path] = ()
     placing: Placing = Placing.WAITS
     placed: list[AddAction] = field(default_factory=list)
     may_be_visible: bool = False
@@ -163,6 +166,7 @@ class Staging:
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
+        staged.files = staged_files(folder)
         return staged
 
     def _run(self, frame: DataFrame, folder: Path, partition_by: Sequence[str]) -> None:
@@ -185,15 +189,20 @@ class Staging:
         They lie flat there: the log alone says which partition a file belongs to, and no value
         has to be spelt in a path.
 
+        Those that are there already are made young: a clean-up of the table, by whichever writer,
+        takes files of no version by age, and a process may be stopped for long at any line.
+
         Raises:
-            PlacingError: moving some of them failed before, and which are where is not known.
+            PlacingError: moving some of them failed before, and which are where is not known; or
+                some are gone.
         """
         waiting = [each for each in staged if each.placing is not Placing.DONE]
         for each in waiting:
             self._move(each)
         if self._durable and any(each.placed for each in waiting):
             sync(self._table)
-        for each in waiting:
+        for each in staged:
+            self._renew(each)
             each.placing = Placing.DONE
         return [action for each in staged for action in each.placed]
 
@@ -205,18 +214,27 @@ class Staging:
                 f"{self._table}: the files of micro-batch {staged.name} are partly in place since "
                 "a commit failed; it is computed again"
             )
+        if (gone := next((path for path in staged.files if not path.exists()), None)) is not None:
+            raise PlacingError(_gone(gone, staged))
         staged.placing = Placing.BEGUN
-        for number, source in enumerate(sorted(staged.folder.rglob("*.parquet"))):
+        for number, source in enumerate(staged.files):
             rows = pq.read_metadata(source).num_rows
             if rows == 0:
                 continue
             name = f"part-{staged.name}-{number:05}.parquet"
-            # a clean-up of the table, by whichever writer, takes files of no version by age
             os.utime(source)
             if self._durable:
                 sync(source)
             source.rename(self._table / name)
             staged.placed.append(_add_action(self._table / name, source, staged.folder, rows))
+
+    def _renew(self, staged: StagedFiles) -> None:
+        for action in staged.placed:
+            path = self._table / action.path
+            try:
+                os.utime(path)
+            except FileNotFoundError:
+                raise PlacingError(_gone(path, staged)) from None
 
     @staticmethod
     def keep(staged: Sequence[StagedFiles]) -> None:
@@ -232,6 +250,18 @@ class Staging:
             for action in staged.placed:
                 with suppress(OSError):
                     (self._table / action.path).unlink()
+
+
+def staged_files(folder: Path) -> list[Path]:
+    """Return the files of a result in its staging folder, in order."""
+    return sorted(folder.rglob("*.parquet"))
+
+
+def _gone(path: Path, staged: StagedFiles) -> str:
+    return (
+        f"{path} is gone before it was committed; was this process stopped for longer than the "
+        f"table keeps files (file_retention)? Micro-batch {staged.name} is computed again"
+    )
 
 
 def sync(path: Path) -> None:

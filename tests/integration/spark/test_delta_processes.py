@@ -20,7 +20,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 from headrace.records import TopicPartition
 from headrace.spark.sinks.contract import CommitConflictError, PartitionCommit
 from headrace.spark.sinks.delta import DeltaSink
-from headrace.spark.sinks.staging import StagedFiles
+from headrace.spark.sinks.staging import StagedFiles, staged_files
 
 structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
 folder, seed, rounds = sys.argv[1], sys.argv[2], int(sys.argv[3])
@@ -41,7 +41,7 @@ for turn in range(rounds):
         offsets = [start + behind for start in starts.values()]
         rows = pa.table({"partition": list(starts), "offset": offsets})
         pq.write_table(rows, own / "part-0.snappy.parquet")
-        staged.append(StagedFiles(name, own, schema))
+        staged.append(StagedFiles(name, own, schema, staged_files(own)))
     try:
         sink.commit_all(staged, [
             PartitionCommit(f"id/{n}", TopicPartition("t", n), start, start + len(staged))

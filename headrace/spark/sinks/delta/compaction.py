@@ -50,8 +50,8 @@ def compact(folder: Path, scratch: Path, metadata: Mapping[str, str], now: float
     Raises:
         NotCompactedError: the table has features or values that are not known here, or another
             writer removed one of the files or changed the table itself.
-        DeltaError, OSError, pa.ArrowException: it could not be read or written. Its rows are the
-            same, and nothing changed as far as can be told.
+        DeltaError, OSError, pa.ArrowException: it could not be read or written, or what was made
+            is gone. Its rows are the same, and nothing changed as far as can be told.
     """
     table = DeltaTable(folder)
     groups = list(_groups(_files(folder, table)))
@@ -66,8 +66,7 @@ def compact(folder: Path, scratch: Path, metadata: Mapping[str, str], now: float
             *(removed(file.path, file.size, dict(file.values), now) for file in gone),
             *(added(file, data_change=False) for file in made),
         ]
-        renew(folder, made)
-        _commit(folder, table.version(), actions, {file.path for file in gone}, scratch)
+        _commit(folder, table.version(), actions, made, scratch)
     except BaseException:
         _remove_unnamed(folder, made)
         raise
@@ -128,13 +127,19 @@ def _merged(folder: Path, table: DeltaTable, group: Sequence[DataFile], now: flo
 
 
 def _commit(
-    folder: Path, version: int, actions: Sequence[Action], gone: set[str], scratch: Path
+    folder: Path,
+    version: int,
+    actions: Sequence[Action],
+    made: Sequence[AddAction],
+    scratch: Path,
 ) -> None:
     entries = LogFiles(folder)
+    gone = {action["remove"]["path"] for action in actions if "remove" in action}
     while True:
         version += 1
         if entries.checkpoint() >= version:
             raise NotCompactedError(f"{folder}: the table went on by too many commits meanwhile")
+        renew(folder, made)
         if entries.add(version, actions, scratch, durable=True):
             return
         for action in entries.read(version) or [{"protocol": {}}]:

@@ -142,6 +142,9 @@ def renew(folder: Path, files: Iterable[AddAction]) -> None:
     """Make files young, right before they are committed, however long writing them all took.
 
     A clean-up of the table, by whichever writer, takes files of no version by age.
+
+    Raises:
+        FileNotFoundError: it has taken one already.
     """
     for file in files:
         os.utime(folder / file.path)

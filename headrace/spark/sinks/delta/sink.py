@@ -169,7 +169,8 @@ class DeltaSink:
         so that until the first result the group's commit stays the only record.
 
         Raises:
-            PlacingError: a commit of several that failed left the files half in place.
+            PlacingError: a commit of several that failed left the files half in place, or some of
+                them are gone.
             CommitConflictError: another writer moved some of the offsets.
             LaterFormatError: a later version of Headrace writes to the table.
             ForgottenOffsetsError: the table does not keep offsets for ever.

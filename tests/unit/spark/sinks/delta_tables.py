@@ -12,7 +12,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 from headrace.records import TopicPartition
 from headrace.spark.sinks.contract import PartitionCommit
 from headrace.spark.sinks.delta.log import LogFiles
-from headrace.spark.sinks.staging import StagedFiles
+from headrace.spark.sinks.staging import StagedFiles, staged_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,7 +32,7 @@ def stage(sink: DeltaSink, name: str, ids: list[int], schema: StructType = ID) -
     for number, values in enumerate((ids, [])):
         table = pa.table({"id": pa.array(values, pa.int64())})
         pq.write_table(table, folder / f"part-{number}.snappy.parquet")
-    return StagedFiles(name, folder, schema.json())
+    return StagedFiles(name, folder, schema.json(), staged_files(folder))
 
 
 def share(number: int, start: int, next_offset: int) -> PartitionCommit:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from contextlib import suppress
 from threading import Event
 from typing import TYPE_CHECKING
@@ -19,6 +20,7 @@ from headrace.spark.sinks.delta import DeltaSink, Upkeep
 from headrace.spark.sinks.delta.chores import ChoreError, Order, carry_out
 from headrace.spark.sinks.delta.compaction import NotCompactedError, compact
 from headrace.spark.sinks.delta.log import LogFiles
+from headrace.spark.sinks.staging import PlacingError, staged_files
 from tests.unit.spark.sinks.delta_tables import data_files, share, stage, visible, wrap_commit
 
 if TYPE_CHECKING:
@@ -186,6 +188,7 @@ def test_partitions_are_compacted_apart(folder: Path, small: Callable[[], int]) 
             part = sink._staging.own / staged.name / f"day={name}" / "flag=true"
             part.mkdir(parents=True)
             pq.write_table(pa.table({"id": [number]}), part / "part-0.snappy.parquet")
+        staged.files = staged_files(sink._staging.own / staged.name)
         sink.commit(staged, [share(0, number, number + 1)])
     sink.close()
 
@@ -336,3 +339,89 @@ def test_a_writer_that_slept_past_the_log_is_not_believed(
 
     assert visible(folder) == [1, 10, 11, 12]
     assert sink.stored_offset("id/0") == 13
+
+
+def vacuum(folder: Path) -> None:
+    """Remove files of no version that are older than the table keeps them, as any writer may."""
+    DeltaTable(folder).vacuum(dry_run=False, full=True)
+
+
+def test_a_file_that_a_clean_up_removed_is_not_committed(
+    sink: DeltaSink, opened: Callable[[], DeltaSink], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stopped with its files in place for longer than they are kept, the commit fails instead."""
+    owner = opened()
+
+    def stopped_for_long(_: Callable[[], None]) -> None:
+        age(*folder.glob("part-slept-*.parquet"))
+        owner.commit(stage(owner, "other", [7]), [share(1, 0, 10)])
+        vacuum(folder)
+
+    wrap_commit(monkeypatch, stopped_for_long)
+    staged = stage(sink, "slept", [2])
+    with pytest.raises(PlacingError, match=r"part-slept-.*file_retention.*computed again"):
+        sink.commit(staged, [share(0, 10, 20)])
+    sink.discard(staged)
+    assert visible(folder) == [1, 7]
+    assert sink.stored_offset("id/0") == 10
+
+    sink.commit(stage(sink, "again", [2]), [share(0, 10, 20)])
+
+    assert visible(folder) == [1, 2, 7]
+
+
+def test_a_staged_file_that_somebody_removed_is_not_passed_over(
+    sink: DeltaSink, folder: Path
+) -> None:
+    """As a member elsewhere does after a day: offsets do not move without the rows."""
+    lost, partly = stage(sink, "lost", [2]), stage(sink, "partly", [3])
+    assert lost.folder is not None
+    shutil.rmtree(lost.folder)
+    partly.files[0].unlink()
+    for staged in (lost, partly):
+        with pytest.raises(PlacingError, match=f"{staged.name}/.* is gone .*computed again"):
+            sink.commit(staged, [share(0, 10, 20)])
+        sink.discard(staged)
+
+    assert visible(folder) == [1]
+    assert sink.stored_offset("id/0") == 10
+    assert data_files(folder) == 1
+
+
+def test_files_are_young_at_each_attempt_to_commit_them(
+    sink: DeltaSink, opened: Callable[[], DeltaSink], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A clean-up right before the entry is made spares what waited for other writers."""
+    owner = opened()
+
+    def other_first(_: Callable[[], None]) -> None:
+        age(*folder.glob("part-waited-*.parquet"))
+        owner.commit(stage(owner, "other", [7]), [share(1, 0, 10)])
+
+    def clean_up(call: Callable[[], None]) -> None:
+        vacuum(folder)
+        call()
+
+    # the entry of the other writer is made between the two
+    wrap_commit(monkeypatch, other_first, lambda call: call(), clean_up)
+    sink.commit(stage(sink, "waited", [2]), [share(0, 10, 20)])
+
+    assert visible(folder) == [1, 2, 7]
+
+
+def test_a_compaction_whose_file_was_removed_is_not_committed(
+    sink: DeltaSink, folder: Path, small: Callable[[], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stopped for longer than files are kept, it gives up, and the rows stay where they are."""
+    grow(sink, 10, 5)
+
+    def stopped_for_long(_: Callable[[], None]) -> None:
+        age(*folder.glob("part-compacted-*.parquet"))
+        grow(sink, 15, 1)
+        vacuum(folder)
+
+    wrap_commit(monkeypatch, stopped_for_long)
+    with pytest.raises(FileNotFoundError):
+        small()
+
+    assert visible(folder) == [1, *range(10, 16)]
