@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import sys
 from pathlib import Path  # noqa: TC003 - typer reads annotations at run time
 from typing import TYPE_CHECKING, Annotated
 
@@ -82,12 +79,5 @@ def version() -> None:
 
 
 def main() -> None:
-    """Run the command line; the console script.
-
-    ``run`` takes seconds to import. Until it hears signals itself nothing is open, and the first
-    one is obeyed like any later one during the start: exit code 0.
-    """
-    if sys.argv[1:2] == ["run"]:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: os._exit(0))
+    """Run the command line."""
     app()

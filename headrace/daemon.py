@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
+import threading
 from contextlib import contextmanager
 from enum import IntEnum
 from functools import partial
@@ -25,14 +25,16 @@ from headrace.errors import ConfigError, FatalError, StartError
 from headrace.logs import configure_logging, install_hooks
 from headrace.metrics import Metrics, MetricsServer, omit_creation_times
 from headrace.service import Service
+from headrace.signals import SIGNALS, StoppedEarlyError
+from headrace.stacks import stack_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
-    from types import FrameType
 
     from headrace.channel.bounds import Until
     from headrace.config import Config
+    from headrace.signals import Signals
 
 log = structlog.get_logger(__name__)
 
@@ -121,77 +123,11 @@ def run(path: Path, until: Until | None = None) -> ExitCode:
         return ExitCode.BUG
 
 
-class Signals:
-    """SIGTERM and SIGINT: the first asks for a graceful stop, the second ends the process.
-
-    SIGHUP calls ``hang_up``, which must neither block nor take a lock.
-
-    The handlers are installed on construction and stay until the process ends, so that a signal
-    during the start or the stop is heard too.
-    """
-
-    def __init__(self) -> None:
-        self.asked: str | None = None
-        self._interrupts = False
-        self._heard = False
-        self.hang_up: Callable[[str], None] = lambda _: None
-        signal.signal(signal.SIGHUP, lambda *_: self.hang_up("SIGHUP"))
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._handle)
-        signal.signal(signal.SIGUSR2, self._begin)
-
-    def ask(self, who: str) -> None:
-        """Ask for a graceful stop without a signal from outside. Any thread.
-
-        A signal after that is the first one, and does not end the process at once.
-        """
-        if self.asked is None:
-            self.asked = who
-        # wakes the main thread, which may be waiting in a start
-        os.kill(os.getpid(), signal.SIGUSR2)
-
-    def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self._heard:
-            os._exit(128 + number)
-        self._heard = True
-        if self.asked is None:
-            self.asked = signal.Signals(number).name
-        self._begin(number, frame)
-
-    def _begin(self, _number: int, _frame: FrameType | None) -> None:
-        if self.asked is not None and self._interrupts:
-            self._interrupts = False
-            raise _StoppedEarly
-
-    def calm(self) -> None:
-        """Interrupt nothing any more: what follows has to come to its end."""
-        self._interrupts = False
-
-    @contextmanager
-    def interrupting(self) -> Iterator[None]:
-        """Let the first signal interrupt the block, which waits for others and cannot look.
-
-        Raises:
-            _StoppedEarly: a signal came, before the block or in it.
-        """
-        self._interrupts = True
-        try:
-            if self.asked is not None:
-                raise _StoppedEarly
-            yield
-        finally:
-            self._interrupts = False
-
-
-class _StoppedEarly(BaseException):
-    """A signal came before the start was finished.
-
-    Derives from BaseException, so that no handler of errors on the way takes it for one.
-    """
-
-
 def _serve(path: Path, config: Config, until: Until | None) -> ExitCode:
-    signals = Signals()
+    signals = SIGNALS
+    signals.listen()
+    signals.last_words = _last_words
+    signals.serve(lambda: config.shutdown_timeout)
     process = LocalProcess(path, signals.ask)
     service = Service.from_environment()
     service.status("starting")
@@ -200,16 +136,29 @@ def _serve(path: Path, config: Config, until: Until | None) -> ExitCode:
     server = _metrics_server(config, metrics)
     controller = KafkaController(config, metrics=metrics, until=until)
     reloader = Reloader(path, controller, around=partial(_reloading, controller, service))
-    signals.hang_up = reloader.request
-    Diagnostics(controller.activities).install()
+    signals.serve(lambda: controller.config.shutdown_timeout)
+    signals.on(signal.SIGHUP, partial(reloader.request, "SIGHUP"))
+    diagnostics = Diagnostics(controller.activities)
+    diagnostics.start()
+    signals.on(signal.SIGUSR1, diagnostics.ask)
     # a second process of the name must not touch what the first one's commands find it by
     controller.take_name()
     try:
-        with _admin(controller, process, None if controller.is_bounded else reloader):
+        with (
+            Sweeping(controller).running(),
+            _admin(controller, process, None if controller.is_bounded else reloader),
+        ):
             return _live(controller, reloader, process, signals, service)
     finally:
         if server is not None:
             server.close()
+
+
+def _last_words(hung: bool) -> None:
+    """Say where the main thread is, if a stop did not end."""
+    if hung:
+        calls = stack_of(threading.main_thread().ident)
+        log.error("stop_hung", signal=SIGNALS.asked, calls=calls)
 
 
 def _live(
@@ -229,14 +178,14 @@ def _live(
         process.become(Phase.RUNNING)
         service.ready(_summary(controller))
         failure = _wait(controller, process, signals, service)
-    except (StartError, _StoppedEarly) as ending:
+    except (StartError, StoppedEarlyError) as ending:
         # where the signal came while a library was in hand, that may have failed in its stead
         if signals.asked is None:
             raise
-        failed = None if isinstance(ending, _StoppedEarly) else str(ending)
+        failed = None if isinstance(ending, StoppedEarlyError) else str(ending)
         log.info("stopped_during_start", signal=signals.asked, failed=failed)
     process.become(Phase.STOPPING)
-    return _stop(controller, reloader, failure, service)
+    return _stop(controller, reloader, failure, signals, service)
 
 
 @contextmanager
@@ -290,7 +239,6 @@ def _wait(
     controller: KafkaController, process: LocalProcess, signals: Signals, service: Service
 ) -> BaseException | None:
     """Wait for a signal, the end of a bounded run or the failure of a channel; return that."""
-    sweeping = Sweeping(controller)
     while signals.asked is None:
         failure = controller.wait(_TURN)
         if failure is not None:
@@ -300,7 +248,6 @@ def _wait(
             return None
         process.turned()
         service.turned(controller.turning())
-        sweeping.turn()
         if service.supervised:
             service.status(_summary(controller))
     log.info("stopping", signal=signals.asked)
@@ -311,11 +258,13 @@ def _stop(
     controller: KafkaController,
     reloader: Reloader,
     failure: BaseException | None,
+    signals: Signals,
     service: Service,
 ) -> ExitCode:
     fatal = isinstance(failure, FatalError)
     usual = controller.config.shutdown_timeout
     deadline = Deadline.after(min(FATAL_STOP_TIMEOUT, usual) if fatal else usual)
+    signals.end_by(deadline, ExitCode.RESTART if fatal else ExitCode.OVERRAN)
     reason = "as asked" if failure is None else f"after {type(failure).__name__}: {failure}"
     with service.stopping(f"stopping {reason}", controller.turning, deadline):
         controller.begin_stop()

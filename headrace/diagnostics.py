@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from threading import Event, Thread
 from typing import TYPE_CHECKING
 
@@ -19,20 +18,20 @@ log = structlog.get_logger(__name__)
 
 
 class Diagnostics:
-    """The thread that writes it down. ``install`` is for the main thread; it lasts for good.
-
-    The handler only wakes the thread: what the signal interrupts may hold the log's lock.
-    """
+    """The thread that writes it down, from ``start`` on for good; ``ask`` is for any thread."""
 
     def __init__(self, activities: Callable[[], Iterable[Activity]]) -> None:
         self._activities = activities
         self._asked = Event()
         self._thread = Thread(target=self._run, name="diagnostics", daemon=True)
 
-    def install(self) -> None:
-        """Start the thread and hear SIGUSR1 from now on."""
+    def start(self) -> None:
+        """Start the thread."""
         self._thread.start()
-        signal.signal(signal.SIGUSR1, lambda *_: self._asked.set())
+
+    def ask(self) -> None:
+        """Have it written down, unless that is asked for already. Does not block."""
+        self._asked.set()
 
     def _run(self) -> None:
         while True:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+from contextlib import contextmanager
+from threading import Event, Thread
 from typing import TYPE_CHECKING, TypeAlias
 
 import structlog
@@ -11,6 +13,8 @@ from headrace.allocator import give_back
 from headrace.clock import SYSTEM_CLOCK, Clock
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from headrace.controller.controller import KafkaController
 
 log = structlog.get_logger(__name__)
@@ -30,7 +34,8 @@ class Sweeping:
     The parts of a channel and of its partitions know each other, so that only the collector can
     free them. It looks at what is old after hours, because it is relaxed for the sake of records
     (:mod:`headrace.kafka.collector`): with an operation every three seconds a process grew by 26
-    MiB an hour. As long as no claim ends nothing is done. For one thread.
+    MiB an hour. As long as no claim ends nothing is done. It has a thread of its own, because what
+    the collector frees may be a client whose end waits for its connections.
     """
 
     def __init__(self, controller: KafkaController, clock: Clock = SYSTEM_CLOCK) -> None:
@@ -39,6 +44,23 @@ class Sweeping:
         self._due = clock.monotonic() + INTERVAL
         self._held: set[_Claim] = set()
         self._ended = False
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Look around on the thread while the block runs. Does not wait for its end."""
+        ending = Event()
+        Thread(target=self._run, args=[ending], name="sweeping", daemon=True).start()
+        try:
+            yield
+        finally:
+            ending.set()
+
+    def _run(self, ending: Event) -> None:
+        while not ending.wait(INTERVAL / 10):
+            try:
+                self.turn()
+            except Exception:
+                log.exception("sweep_failed")
 
     def turn(self) -> bool:
         """Look around, if it is time, and return whether garbage was collected. Blocks for that."""

@@ -10,17 +10,17 @@ from structlog.testing import capture_logs
 
 from headrace import daemon
 from headrace.channel.lifecycle import StopReport
-from headrace.daemon import ExitCode, Signals
+from headrace.daemon import ExitCode
 from headrace.errors import KafkaUnavailableError
+from headrace.signals import Signals
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 
 @pytest.fixture
-def live(monkeypatch: pytest.MonkeyPatch) -> Callable[[str | None], ExitCode]:
+def live() -> Callable[[str | None], ExitCode]:
     """Have the start fail while a signal was heard, or none; return the exit code."""
-    monkeypatch.setattr("headrace.daemon.signal.signal", lambda *_: None)
     signals = Signals()
 
     def run(heard: str | None) -> ExitCode:

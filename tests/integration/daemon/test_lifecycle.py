@@ -2,14 +2,10 @@ from __future__ import annotations
 
 import functools
 import signal
-import subprocess
-import sys
 from typing import TYPE_CHECKING
 
-import pytest
-
 from headrace.local.ports import LOOPBACK, free_port
-from tests.integration.daemon.rig import WAIT, Site, eventually
+from tests.integration.daemon.rig import Site, eventually
 
 if TYPE_CHECKING:
     from tests.integration.daemon.rig import Daemon
@@ -60,19 +56,6 @@ def test_a_signal_ends_a_start_that_waits(site: Site) -> None:
     assert "not_started" not in names
     assert site.nodes() == []
     assert not (site.directory / "state" / "one" / "session.json").exists()
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_before_the_start_ends_the_process(number: signal.Signals) -> None:
-    """While the program is being loaded nothing is open: exit code 0 at once."""
-    code = f"""
-import os, sys, headrace.cli as cli
-cli.app = lambda: os.kill(os.getpid(), {number.value})
-sys.argv = ["headrace", "run", "-c", "none"]
-cli.main()
-"""
-    done = subprocess.run([sys.executable, "-c", code], timeout=WAIT, check=False)
-    assert done.returncode == 0
 
 
 def test_a_second_signal_ends_the_process_at_once(site: Site) -> None:

@@ -179,6 +179,20 @@ def test_a_second_signal_ends_a_stop_that_hangs_without_servers(site: Site, cabl
     assert daemon.wait() == 128 + signal.SIGINT
 
 
+def test_a_signal_is_heard_while_the_main_thread_hangs(site: Site) -> None:
+    """The process ends by itself, with exit code 5, and says where its main thread is."""
+    site.broker.produce(site.partition(0), b"first")
+    daemon = site.daemon(_document(site, "freeze_the_main_loop", limit=LIMIT)).start()
+    eventually(lambda: site.seen() == ["first"])
+    # the look around that was under way when the function ran comes to its end
+    eventually(lambda: _main_calls(daemon)[-1].endswith(" <lambda>"))
+    daemon.signal(signal.SIGTERM)
+    assert daemon.wait() == 5
+    hung = daemon.wait_event("stop_hung")
+    assert hung["signal"] == "SIGTERM"
+    assert any("functions.py" in call for call in hung["calls"])
+
+
 @pytest.mark.slow
 def test_a_start_that_is_called_off_without_servers(site: Site, cable: Cable) -> None:
     """A second signal does not wait for its end; without a session there is nothing to end."""
@@ -199,6 +213,19 @@ def test_a_start_that_is_called_off_without_servers(site: Site, cable: Cable) ->
     again.wait_event("metrics_served")
     again.signal(signal.SIGTERM)
     assert again.wait() == 0
+
+
+def _main_calls(daemon: Daemon) -> list[str]:
+    """Ask for the stacks, and return the calls of the main thread."""
+    before = len(_main_stacks(daemon))
+    daemon.signal(signal.SIGUSR1)
+    eventually(lambda: len(_main_stacks(daemon)) > before)
+    return _main_stacks(daemon)[-1]
+
+
+def _main_stacks(daemon: Daemon) -> list[list[str]]:
+    dumped = [e for e in daemon.events() if e["event"] == "thread_stack"]
+    return [e["calls"] for e in dumped if e["thread"] == "MainThread"]
 
 
 def _states(daemon: Daemon) -> list[str]:

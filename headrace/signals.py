@@ -1,0 +1,200 @@
+"""Signals to the daemon, which a thread of their own hears from the first moment on.
+
+It needs the standard library and ``headrace.clock`` only, so that it is there before anything else
+is imported.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+from contextlib import contextmanager, suppress
+from threading import Lock, Thread
+from typing import TYPE_CHECKING
+
+from headrace.clock import SYSTEM_CLOCK, Clock, Deadline
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+#: The first of these asks for a graceful stop, the second ends the process.
+_ENDING = (signal.SIGTERM, signal.SIGINT)
+
+#: What others may want to know of, by ``Signals.on``.
+_TOLD = (signal.SIGHUP, signal.SIGUSR1)
+
+#: Wakes the main thread, which may be waiting in a start. Sent by the process itself.
+_WAKE = signal.SIGUSR2
+
+#: Seconds beyond the deadline of a stop that the process may take to end: the admin API, the
+#: interpreter and what libraries do at its end come after the stop.
+ENDING_MARGIN = 15.0
+
+#: Seconds that ``last_words`` may take before the process is ended all the same.
+LAST_WORDS_TIMEOUT = 2.0
+
+#: The exit code of a process whose stop did not end.
+_OVERRAN = 5
+
+
+class StoppedEarlyError(BaseException):
+    """A signal came before the start was finished.
+
+    Derives from BaseException, so that no handler of errors on the way takes it for one.
+    """
+
+
+class Signals:
+    """SIGTERM and SIGINT: the first asks for a graceful stop, the second ends the process.
+
+    What a signal does is done on the thread that ``listen`` starts. A handler in Python runs on the
+    main thread, and so not at all while that is in a call that does not come back. Until ``serve``
+    nothing is open, and the first one ends the process with 0. SIGHUP and SIGUSR1 are remembered
+    until ``on`` says what they are to do.
+
+    ``last_words`` is called, on another thread and for LAST_WORDS_TIMEOUT at most, before the
+    process is ended here: with True where a stop did not end.
+    """
+
+    def __init__(
+        self, end: Callable[[int], object] = os._exit, clock: Clock = SYSTEM_CLOCK
+    ) -> None:
+        self.asked: str | None = None
+        self.last_words: Callable[[bool], None] = lambda _: None
+        self._end = end
+        self._clock = clock
+        self._lock = Lock()
+        self._told: dict[int, Callable[[], None]] = {}
+        self._remembered: set[int] = set()
+        self._shutdown_timeout: Callable[[], float] | None = None
+        self._heard = False
+        self._interrupts = False
+        self._ends: tuple[Deadline, int] | None = None
+        self._reader = self._writer = -1
+
+    # --- main thread ------------------------------------------------------------------------
+
+    def listen(self) -> None:
+        """Hear signals from now on, until the process ends; nothing where it does already."""
+        if self._reader >= 0:
+            return
+        self._reader, self._writer = os.pipe()
+        os.set_blocking(self._writer, False)
+        signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
+        # the number of a signal is written for those only that have a handler
+        for number in (*_ENDING, *_TOLD):
+            signal.signal(number, lambda *_: None)
+        signal.signal(_WAKE, lambda *_: self._interrupt())
+        Thread(target=self._run, name="signals", daemon=True).start()
+
+    def serve(self, shutdown_timeout: Callable[[], float]) -> None:
+        """Have the first signal ask for a stop, which may take ``shutdown_timeout`` seconds."""
+        self._shutdown_timeout = shutdown_timeout
+
+    @contextmanager
+    def interrupting(self) -> Iterator[None]:
+        """Let the first signal interrupt the block, which waits for others and cannot look.
+
+        Raises:
+            StoppedEarlyError: a signal came, before the block or in it.
+        """
+        self._interrupts = True
+        try:
+            if self.asked is not None:
+                raise StoppedEarlyError
+            yield
+        finally:
+            self._interrupts = False
+
+    def calm(self) -> None:
+        """Interrupt nothing any more: what follows has to come to its end."""
+        self._interrupts = False
+
+    def _interrupt(self) -> None:
+        if self.asked is not None and self._interrupts:
+            self._interrupts = False
+            raise StoppedEarlyError
+
+    # --- any thread -------------------------------------------------------------------------
+
+    def on(self, number: signal.Signals, told: Callable[[], None]) -> None:
+        """Have ``told`` called at a signal, and now if it came before. It must not block."""
+        with self._lock:
+            self._told[number] = told
+            came = number in self._remembered
+        if came:
+            told()
+
+    def ask(self, who: str) -> None:
+        """Ask for a graceful stop without a signal from outside.
+
+        A signal after that is the first one, and does not end the process at once.
+        """
+        if self.asked is None:
+            self.asked = who
+        if self._shutdown_timeout is not None:
+            self.end_by(Deadline.after(self._shutdown_timeout(), self._clock), _OVERRAN)
+        if self._writer >= 0:
+            os.kill(os.getpid(), _WAKE)
+
+    def end_by(self, deadline: Deadline, code: int) -> None:
+        """End the process with ``code`` if it still runs ENDING_MARGIN after the deadline.
+
+        The first call counts. It does not depend on the main thread, which a stop may hang.
+        """
+        with self._lock:
+            if self._ends is not None:
+                return
+            self._ends = Deadline(deadline.at + ENDING_MARGIN, self._clock), code
+        if self._writer >= 0:
+            os.write(self._writer, b"\0")
+
+    # --- its thread -------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while True:
+            wait = None if self._ends is None else self._ends[0].remaining
+            if select.select([self._reader], [], [], wait)[0]:
+                for number in os.read(self._reader, select.PIPE_BUF):
+                    self.hear(number)
+            self.look()
+
+    def hear(self, number: int) -> None:
+        """Do what a signal asks for."""
+        if number in _ENDING:
+            self._hear_end(number)
+        elif number in _TOLD:
+            with self._lock:
+                told = self._told.get(number)
+                if told is None:
+                    self._remembered.add(number)
+            if told is not None:
+                told()
+
+    def _hear_end(self, number: int) -> None:
+        if self._shutdown_timeout is None:
+            self._end(0)
+            return
+        if self._heard:
+            self._leave(128 + number, hung=False)
+            return
+        self._heard = True
+        self.ask(signal.Signals(number).name)
+
+    def look(self) -> None:
+        """End the process if it should have ended."""
+        if self._ends is not None and self._ends[0].expired:
+            self._leave(self._ends[1], hung=True)
+
+    def _leave(self, code: int, *, hung: bool) -> None:
+        words = Thread(target=self.last_words, args=[hung], name="last-words", daemon=True)
+        # a process that has no thread left has to end as well
+        with suppress(RuntimeError):
+            words.start()
+            words.join(LAST_WORDS_TIMEOUT)
+        self._end(code)
+
+
+#: Those of this process.
+SIGNALS = Signals()

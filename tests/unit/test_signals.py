@@ -1,0 +1,162 @@
+"""Signals to the daemon: what each does, and that it is heard at any moment."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+from headrace.clock import Deadline
+from headrace.signals import ENDING_MARGIN, Signals, StoppedEarlyError
+from headrace.testing import FakeClock
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+#: Seconds after which a test gives up.
+PATIENCE = 60.0
+
+#: The command line of a daemon whose imports do what ``{doing}`` says, until a signal ends it.
+_IMPORTING = """
+import hashlib, sys, time, types
+
+def command_line():
+    print("importing", flush=True)
+    {doing}
+
+sys.modules["headrace.cli"] = types.ModuleType("headrace.cli")
+sys.modules["headrace.cli"].main = command_line
+sys.argv = ["headrace", "run"]
+from headrace.__main__ import main
+main()
+"""
+
+#: One that signals interrupt, and a call in C that comes back in hours.
+_WAITING = "time.sleep(600)"
+_CALLING = 'hashlib.pbkdf2_hmac("sha256", b"", b"", 2**31 - 1)'
+
+
+@contextmanager
+def importing(doing: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Run the program's start up to the imports."""
+    command = [sys.executable, "-c", _IMPORTING.format(doing=doing)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"importing\n"
+            yield process
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("doing", [_WAITING, _CALLING], ids=["waiting", "calling"])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_during_the_imports_ends_the_process(number: signal.Signals, doing: str) -> None:
+    """Nothing is open: exit code 0, also where the main thread is in a call into C."""
+    with importing(doing) as process:
+        process.send_signal(number)
+        assert process.wait(PATIENCE) == 0
+
+
+def test_other_signals_during_the_imports_do_not_end_the_process() -> None:
+    """SIGHUP, SIGUSR1 and SIGUSR2 come and go; the process is there for SIGTERM to end it."""
+    with importing(_WAITING) as process:
+        for number in (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM):
+            process.send_signal(number)
+        assert process.wait(PATIENCE) == 0
+
+
+def test_closed_standard_streams_are_no_failure() -> None:
+    """A process without standard streams ends as any other one, here by its missing file."""
+    command = [sys.executable, "-m", "headrace", "run", "-c", "none"]
+    closed = ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", *command]
+    assert subprocess.run(closed, timeout=PATIENCE, check=False).returncode == 2
+
+
+class Process:
+    """Signals of a process with a clock of the test's, and the codes that it was ended with."""
+
+    def __init__(self, shutdown_timeout: float | None = 20.0) -> None:
+        self.clock = FakeClock()
+        self.ended: list[int] = []
+        self.words: list[bool] = []
+        self.signals = Signals(self.ended.append, self.clock)
+        self.signals.last_words = self.words.append
+        if shutdown_timeout is not None:
+            self.signals.serve(lambda: shutdown_timeout)
+
+
+def test_the_first_signal_asks_and_the_second_ends() -> None:
+    """The first one's name is kept; the second has the process end with its own number."""
+    process = Process()
+    process.signals.hear(signal.SIGTERM)
+    assert (process.signals.asked, process.ended) == ("SIGTERM", [])
+    process.signals.hear(signal.SIGINT)
+    assert process.ended == [128 + signal.SIGINT]
+    assert process.words == [False]
+
+
+def test_a_signal_after_a_stop_asked_otherwise_is_the_first_one() -> None:
+    """Who asks through the API has not sent a signal."""
+    process = Process()
+    process.signals.ask("the API")
+    process.signals.hear(signal.SIGTERM)
+    assert (process.signals.asked, process.ended) == ("the API", [])
+
+
+def test_before_it_serves_a_signal_ends_the_process() -> None:
+    """Nothing is open yet."""
+    process = Process(shutdown_timeout=None)
+    process.signals.hear(signal.SIGINT)
+    assert process.ended == [0]
+
+
+@pytest.mark.parametrize("asks", [signal.SIGTERM, None])
+def test_a_stop_that_does_not_end_is_ended(asks: signal.Signals | None) -> None:
+    """Once the time for a stop is over, with a margin, whoever asked for it."""
+    process = Process()
+    if asks is None:
+        process.signals.ask("the API")
+    else:
+        process.signals.hear(asks)
+    process.clock.advance(20.0 + ENDING_MARGIN - 0.1)
+    process.signals.look()
+    assert process.ended == []
+    process.clock.advance(0.2)
+    process.signals.look()
+    assert process.ended == [5]
+    assert process.words == [True]
+
+
+def test_a_process_that_must_end_has_a_code_of_its_own() -> None:
+    """A stop that nobody asked for is ended like any other one."""
+    process = Process()
+    process.signals.end_by(Deadline.after(6.0, process.clock), 70)
+    process.signals.hear(signal.SIGTERM)
+    process.clock.advance(6.0 + ENDING_MARGIN)
+    process.signals.look()
+    assert process.ended == [70]
+
+
+def test_a_signal_is_remembered_until_somebody_wants_to_know() -> None:
+    """SIGHUP before the daemon hears it is told once, then each time."""
+    process, told = Process(shutdown_timeout=None), []
+    process.signals.hear(signal.SIGHUP)
+    process.signals.on(signal.SIGUSR1, lambda: told.append("SIGUSR1"))
+    process.signals.on(signal.SIGHUP, lambda: told.append("SIGHUP"))
+    assert told == ["SIGHUP"]
+    process.signals.hear(signal.SIGHUP)
+    assert told == ["SIGHUP", "SIGHUP"]
+    assert process.ended == []
+
+
+def test_a_signal_before_the_block_keeps_it_from_running() -> None:
+    """A start that somebody called off does not begin."""
+    process = Process()
+    process.signals.hear(signal.SIGTERM)
+    with pytest.raises(StoppedEarlyError), process.signals.interrupting():
+        pytest.fail("it ran")
