@@ -12,6 +12,9 @@ if TYPE_CHECKING:
 #: Successive offsets among which ``max_per_thousand`` bounds the letters.
 WINDOW = 1000
 
+#: Letters from which a rate is reckoned.
+_ENOUGH = 5
+
 
 class Letters:
     """Those of one claim. Changed by the thread that holds the partition; ``count`` on any."""
@@ -21,6 +24,7 @@ class Letters:
         self._offsets: deque[int] = deque(maxlen=WINDOW)
         self._in_a_row = 0
         self._behind: int | None = None
+        self._row_began = 0
         self._divided: int | None = None
 
     def divide(self, cut: Cut) -> None:
@@ -51,9 +55,26 @@ class Letters:
             )
         return None
 
+    def heads_for(self, cut: Cut, limits: DeadLetterConfig) -> bool:
+        """Whether ``max_per_thousand`` will be passed at the rate so far, and ``cut`` fits in.
+
+        Then another try of what fails tells nothing new. It does not fit in where more fail in a
+        row than would by chance: that may be trouble that began just now, and is waited out.
+        """
+        row = self._row(cut)
+        began = cut.start if row == 1 else self._row_began
+        before = {at for at in self._offsets if began - WINDOW < at < began}
+        if len(before) < _ENOUGH:
+            return False
+        span = began - min(before)
+        rate = len(before) / span
+        return rate * WINDOW > limits.max_per_thousand and span * rate**row >= 1
+
     def note(self, cut: Cut, offset: int) -> None:
         """Count a letter, now that reading goes on behind it."""
         self._in_a_row = self._row(cut)
+        if self._in_a_row == 1:
+            self._row_began = cut.start
         self._behind = cut.next_offset
         self._offsets.append(offset)
         self.count += 1

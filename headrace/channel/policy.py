@@ -62,7 +62,9 @@ class FailurePolicy:
         given_up = named or self._tried_enough(owned)
         if policy == "skip" and given_up:
             return self._skip(owned, item, error)
-        if policy == "dead_letter" and (given_up or self._is_suspect(owned, item)):
+        if policy == "dead_letter" and (
+            given_up or self._is_suspect(owned, item) or self._is_one_of_many(owned, item)
+        ):
             return self._isolate(owned, item, error)
         return self._again(owned, item)
 
@@ -75,6 +77,11 @@ class FailurePolicy:
         """Whether it is a part of a batch that was tried often enough as a whole."""
         alone = len(item.batch) == 1
         return item.cut.failures > 0 and not (alone and owned.letters.in_doubt(item.cut))
+
+    def _is_one_of_many(self, owned: OwnedPartition, item: Outstanding) -> bool:
+        """Whether so many records fail that the limit is soon reached, tried again or not."""
+        limits = self._settings.config.on_error.dead_letter
+        return limits is not None and owned.letters.heads_for(item.cut, limits)
 
     def _again(self, owned: OwnedPartition, item: Outstanding) -> Effect:
         wait = self._settings.now.backoff.seconds(owned.attempts)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import signal
+from random import Random
 from typing import TYPE_CHECKING, Any
 
 from headrace.records import TopicPartition
@@ -143,3 +144,22 @@ def test_too_much_poison_stops_the_process(site: Site) -> None:
     assert "3 records in a row (max_consecutive: 2)" in daemon.wait_event("channel_failed")["error"]
     assert site.broker.end(dead) == 2
     assert site.offsets()[0] == 2
+
+
+def test_a_ratio_of_thirty_percent_stops_the_process_after_a_few_hundred_records(
+    site: Site,
+) -> None:
+    """By the limit per thousand, and most records go without tries that wait for a back-off."""
+    bad = [Random(number).random() < 0.3 for number in range(1000)]
+    values = [b"poison" if each else b"%d" % number for number, each in enumerate(bad)]
+    site.broker.produce(site.partition(0), *values)
+    dead = TopicPartition(site.broker.create_topic(), 0)
+    limits = _dead_letters(dead.topic) | {"max_attempts": 5, "backoff": "20ms"}
+    daemon = site.run("refuse_poison", on_error=limits | {"max_backoff": "1s"})
+    assert daemon.wait() == 4
+    expected = "101 records within 1000 offsets (max_per_thousand: 100)"
+    assert expected in daemon.wait_event("channel_failed")["error"]
+    assert site.broker.end(dead) == 100
+    assert site.offsets()[0] == sum(1 for _ in site.seen()) + 100 < 400
+    sent = [line for line in daemon.events() if line["event"] == "record_dead_lettered"]
+    assert sum(line["attempts"] > 1 for line in sent) < 15

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from random import Random
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
@@ -272,6 +273,42 @@ def test_too_many_stop_the_channel(
     stored = broker.committed("group", P0)
     assert stored is not None
     assert stored.offset == 3
+
+
+@pytest.mark.parametrize("deliver", ["batch", "record"])
+def test_a_ratio_of_thirty_percent_stops_the_channel_after_a_few_hundred_records(
+    broker: InMemoryBroker, letters: InMemoryDeadLetters, deliver: str
+) -> None:
+    """By the limit, and before records and batches had all their tries, which would take minutes.
+
+    Whatever is delivered again as it was had to wait for a back-off.
+    """
+    bad = {offset for offset in range(1000) if Random(offset).random() < 0.3}
+    tried: list[tuple[int, int]] = []
+
+    def answer(batch: Batch) -> BatchResponse:
+        tried.append((batch.start, len(batch)))
+        for index, offset in enumerate(map(offset_of, batch.records)):
+            if offset not in bad:
+                continue
+            if deliver == "batch" or len(batch) == 1:
+                raise ValueError(f"cannot take {offset}")
+            if index == 0:
+                return BatchResponse.revert(offset=batch.start, max_records=1)
+            return BatchResponse.advance(offset=offset, max_records=1)
+        return BatchResponse.advance()
+
+    broker.produce(P0, *values(1000))
+    channel = channel_of(
+        Recorder(answer), broker, letters, on_error=policy(5), batch={"max_records": 100}
+    )
+    with running(channel):
+        eventually(lambda: channel.state is ChannelState.FAILED)
+    assert "101 records within 1000 offsets (max_per_thousand: 100)" in str(channel.failure)
+    assert len(letters.letters) == 100
+    assert 250 < int(letters.said("offset")[-1]) < 400
+    waits = len(tried) - len(set(tried))
+    assert waits < 60
 
 
 def test_a_pause_in_between_loses_no_suspect(

@@ -44,6 +44,50 @@ def test_records_within_a_thousand_offsets_are_bounded() -> None:
     assert letters.excess(one(200), 200, bound) is None
 
 
+def filled(*offsets: int) -> Letters:
+    """Return letters of which something between any two was answered."""
+    letters = Letters()
+    for offset in offsets:
+        letters.note(one(offset), offset)
+    return letters
+
+
+@pytest.mark.parametrize(
+    ("offsets", "failing", "expected"),
+    [
+        ((1, 4, 7, 10), 13, False),
+        ((1, 4, 7, 10, 13), 16, True),
+        ((1, 101, 201, 301, 401), 501, False),
+        ((1, 101, 201, 301, 401), 402, False),
+        ((1, 4, 7, 10, 13), 1020, False),
+        ((20, 24, 27, 30, 33), 3, False),
+    ],
+)
+def test_a_rate_beyond_the_limit_is_seen_before_it_is_reached(
+    offsets: tuple[int, ...], failing: int, expected: bool
+) -> None:
+    """It takes five letters before the record, of the last thousand offsets, and a rate beyond."""
+    assert filled(*offsets).heads_for(one(failing), limits()) is expected
+
+
+def test_a_row_that_is_longer_than_by_chance_is_no_part_of_a_rate() -> None:
+    """With every third record failing two in a row do by chance, and three among sixteen do not."""
+    letters, bound = filled(1, 4, 7, 10, 13), limits()
+    seen = []
+    for offset in (16, 17, 18):
+        seen.append(letters.heads_for(one(offset), bound))
+        letters.note(one(offset), offset)
+    assert seen == [True, True, False]
+
+
+def test_what_fails_from_the_start_has_no_rate() -> None:
+    """However many: nothing was answered, so that it may be something else than the records."""
+    letters = Letters()
+    for offset in range(9):
+        assert not letters.heads_for(one(offset), limits(max_consecutive=99))
+        letters.note(one(offset), offset)
+
+
 @pytest.mark.parametrize("length", [0, MESSAGE_LENGTH, MESSAGE_LENGTH + 1, 50_000])
 def test_messages_are_kept_short(length: int) -> None:
     """A long one keeps its beginning and its end, where the reason stands."""
