@@ -16,11 +16,15 @@ class HeadraceError(Exception):
 
 
 class ConfigError(HeadraceError):
-    """The configuration cannot be used. ``problems`` holds one sentence for each mistake."""
+    """The configuration cannot be used. ``problems`` holds one sentence for each mistake.
 
-    def __init__(self, problems: list[str]) -> None:
+    Where there are more than anybody reads, those are the first of ``count``, and the last says so.
+    """
+
+    def __init__(self, problems: list[str], count: int | None = None) -> None:
         super().__init__("\n".join(problems))
         self.problems = problems
+        self.count = len(problems) if count is None else count
 
 
 class StartError(HeadraceError):

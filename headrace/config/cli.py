@@ -59,7 +59,7 @@ def schema() -> None:
 
 def report(file: Path, error: ConfigError) -> None:
     """Print what is wrong with ``file`` on standard error, one problem a line."""
-    count = len(error.problems)
+    count = error.count
     typer.echo(f"{file}: {count} problem{'' if count == 1 else 's'}", err=True)
     for problem in error.problems:
         typer.echo(f"  {problem}", err=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
@@ -27,8 +28,17 @@ _TAGS = frozenset(_CORE + name for name in ("null", "bool", "int", "float", "str
 #: Far more values than any configuration has, and few enough to stop a chain of aliases early.
 MAX_VALUES = 100_000
 
+#: More bytes than any configuration has, and few enough to be read in seconds.
+MAX_BYTES = 4 * 1024 * 1024
+
+#: Problems that are told of one file. Who has more has made the same mistake again and again.
+MOST_PROBLEMS = 100
+
 #: More characters than any number needs; Python cannot even print what has thousands of digits.
 MAX_NUMBER = 100
+
+
+_OCTAL = re.compile(r"[-+]?0[0-7_]+")
 
 
 class _Loader(yaml.SafeLoader):
@@ -61,14 +71,27 @@ class Document:
             for line, steps, sentence in numbered
         ]
 
+    def error(self, problems: Iterable[Problem], count: int | None = None) -> ConfigError:
+        """Return the error for problems, of ``count`` in all, with the first of them told."""
+        return _first_of(self.report(problems), count)
+
     def _line(self, steps: Steps) -> int:
         around = (steps[:n] for n in range(len(steps), 0, -1))
         return next((self.lines[place] for place in around if place in self.lines), 0)
 
 
+def _first_of(told: list[str], count: int | None = None) -> ConfigError:
+    count = len(told) if count is None else count
+    rest = [f"and {count - MOST_PROBLEMS} more"] if count > MOST_PROBLEMS else []
+    return ConfigError([*told[:MOST_PROBLEMS], *rest], count)
+
+
 def read(path: Path) -> str:
     """Return the file's text. Raises ConfigError when there is no such text."""
     try:
+        if path.stat().st_size > MAX_BYTES:
+            most = f"more than {MAX_BYTES // 1024**2} MiB, which no configuration has"
+            raise ConfigError([f"{path} has {most}; is it the right file?"])
         content = path.read_bytes()
     except IsADirectoryError:
         raise ConfigError([f"{path} is a folder; name the file in it"]) from None
@@ -96,7 +119,7 @@ def parse(text: str, path: Path) -> Document:
         if isinstance(root, yaml.MappingNode):
             survey.visit(root, ())
         if survey.problems:
-            raise ConfigError(survey.problems)
+            raise _first_of(survey.problems)
         values = None if root is None else loader.construct_document(root)
     except yaml.YAMLError as error:
         raise ConfigError([describe(error, path)]) from None
@@ -172,6 +195,11 @@ class _Survey:
 def _unusable(node: yaml.ScalarNode) -> str | None:
     """Return why nothing can be made of a text or a number, None where something can."""
     text = node.value
+    if node.tag == _CORE + "int" and _OCTAL.fullmatch(text):
+        return (
+            f"is {text}, which YAML takes for a number of base 8; leave the 0 at its beginning "
+            "out, or put text in quotes"
+        )
     if node.tag == _CORE + "str":
         return "has half of a character (\\ud...)" if HALVES.search(text) else None
     if len(text) > MAX_NUMBER:

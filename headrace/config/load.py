@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,12 +13,14 @@ from headrace.config.expand import Expansion
 from headrace.config.model.root import Config
 from headrace.config.origin import Origin
 from headrace.config.problems import problems
-from headrace.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from headrace.config.wording import Problem
+
+#: Mistakes that are put into words, of which the first are told: each takes a moment.
+_MOST_FORMULATED = 1000
 
 
 def load(
@@ -41,10 +44,13 @@ def load(
     try:
         config = Config.model_validate(values, context=origin)
     except ValidationError as error:
-        found = _without_consequences(expansion.failures, problems(error, Config))
-        raise ConfigError(document.report(found)) from None
+        found = _without_consequences(
+            expansion.failures, islice(problems(error, Config), _MOST_FORMULATED)
+        )
+        count = max(len(found), error.error_count()) if len(found) >= _MOST_FORMULATED else None
+        raise document.error(found, count) from None
     if expansion.failures:
-        raise ConfigError(document.report(expansion.failures))
+        raise document.error(expansion.failures)
     return config
 
 

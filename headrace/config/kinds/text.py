@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import dataclass
+from keyword import kwlist
 from typing import Annotated, Any
 
 from pydantic import AfterValidator
@@ -37,7 +39,7 @@ class Text(Kind):
 
 
 def _distinct(items: tuple[str, ...]) -> tuple[str, ...]:
-    twice = sorted({item for item in items if items.count(item) > 1})
+    twice = sorted(item for item, count in Counter(items).items() if count > 1)
     if twice:
         raise refuse(f"names {', '.join(twice)} twice; name each once")
     return items
@@ -47,7 +49,10 @@ Distinct = AfterValidator(_distinct)
 """Behind the annotation of a tuple of texts: none of them may stand there twice."""
 
 _NAME = r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}"
-_IDENTIFIER = r"[^\W\d]\w*"
+#: Signs that nobody sees, some of which have a terminal show what follows in another order.
+_UNSEEN = r"\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff"
+
+_IDENTIFIER = rf"(?!(?:{'|'.join(kwlist)})\b)[^\W\d]\w*"
 _DOTTED = rf"{_IDENTIFIER}(?:\.{_IDENTIFIER})*"
 
 FreeText = Annotated[str, Text()]
@@ -59,7 +64,8 @@ Group = Annotated[
     Text(
         "a group name (printable text without '/' and without spaces at its ends)",
         # The name becomes one level of a ZooKeeper path.
-        r"(?!\.{1,2}$)(?![\s])[^/\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff]{1,249}(?<!\s)",
+        rf"(?!\.{{1,2}}$)(?![\s])[^/\x00-\x1f\x7f-\x9f{_UNSEEN}\ud800-\uf8ff\ufff0-\uffff]{{1,249}}"
+        r"(?<!\s)",
     ),
 ]
 SqlTable = Annotated[str, Text("a table name, or schema.table", r"[^\s.]+(?:\.[^\s.]+)?")]

@@ -28,6 +28,10 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
+def _fits_header(token: str) -> bool:
+    return token.isascii() and token.isprintable() and token == token.strip()
+
+
 class AdminTls(Section):
     """HTTPS for the admin API, all files in PEM form."""
 
@@ -86,6 +90,12 @@ class AdminConfig(Section):
             yield Contradiction(
                 ("token",),
                 f"is shorter than {SHORTEST_TOKEN} characters; make one with: openssl rand -hex 32",
+            )
+        elif self.token is not None and not _fits_header(self.token.get_secret_value()):
+            yield Contradiction(
+                ("token",),
+                "has a line break, a blank at an end, or a character that is not ASCII, which no "
+                "client can send; make one with: openssl rand -hex 32",
             )
         if self.enabled and not self.on_loopback and self.tls is None and not self.plain_text:
             yield Contradiction(

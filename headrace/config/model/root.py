@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import combinations
+from graphlib import CycleError, TopologicalSorter
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, ValidationInfo
@@ -12,7 +12,7 @@ from headrace.config.contradiction import Contradiction
 from headrace.config.kinds.paths import LocalPath
 from headrace.config.kinds.scalars import Flag, Port
 from headrace.config.kinds.text import FreeText, Name
-from headrace.config.kinds.units import Duration, Pause
+from headrace.config.kinds.units import Duration
 from headrace.config.model.admin import AdminConfig
 from headrace.config.model.base import Cold, Hot, Section, derived, unset
 from headrace.config.model.channel import ChannelConfig
@@ -84,7 +84,7 @@ class Config(Section):
     """A folder of the process's own for what outlives it; by default $STATE_DIRECTORY (systemd
     sets it), else $XDG_STATE_HOME/headrace, else ~/.local/state/headrace."""
 
-    shutdown_timeout: Hot[Pause] = 30.0
+    shutdown_timeout: Hot[Annotated[float, Duration(1)]] = 30.0
     """How long a stop may take until what still runs is left unfinished."""
 
     python_path: Cold[tuple[LocalPath, ...]] = ()
@@ -120,6 +120,7 @@ class Config(Section):
     def contradictions(self) -> Iterator[Contradiction]:
         """Yield what channels want twice, or want of Kafka and Spark and do not get."""
         yield from self._twice()
+        yield from self._letters_in_circles()
         reading = [name for name, channel in self.channels.items() if channel.by_reference]
         if reading and self.spark.connector is None:
             yield Contradiction(
@@ -140,10 +141,41 @@ class Config(Section):
                 ("metrics", "port"),
                 f"is {self.metrics.port}, as admin.port, which serves metrics too; leave this out",
             )
-        for (first, one), (second, other) in combinations(self.channels.items(), 2):
-            if one.group == other.group:
+        first: dict[str, str] = {}
+        for name, channel in self.channels.items():
+            if channel.group in first:
                 yield Contradiction(
-                    ("channels", second, "group"),
-                    f"is {other.group}, as in channel {first}; a process is one member of a group, "
-                    "so give one of them another group, or one channel the topics of both",
+                    ("channels", name, "group"),
+                    f"is {channel.group}, as in channel {first[channel.group]}; a process is one "
+                    "member of a group, so give one of them another group, or one channel the "
+                    "topics of both",
                 )
+            first.setdefault(channel.group, name)
+
+    def _letters_in_circles(self) -> Iterator[Contradiction]:
+        """Yield dead letters that channels would hand to each other for ever."""
+        channels = {name: each for name, each in self.channels.items() if each.enabled}
+        named: dict[str, list[str]] = {}
+        for name, channel in channels.items():
+            for topic in channel.subscription.names:
+                named.setdefault(topic, []).append(name)
+        patterns = {n: c.subscription for n, c in channels.items() if c.subscription.patterns}
+        goes_to: dict[str, list[str]] = {}
+        for name, channel in channels.items():
+            letters = channel.on_error.dead_letter
+            if letters is not None:
+                matching = [n for n, each in patterns.items() if each.matches(letters.topic)]
+                goes_to[name] = named.get(letters.topic, []) + matching
+        try:
+            TopologicalSorter(goes_to).prepare()
+        except CycleError as circle:
+            # from a reader to whose dead letters it reads, and round to the first
+            first, *others = reversed(circle.args[1][1:])
+            letters = channels[first].on_error.dead_letter
+            assert letters is not None, "who hands records on has dead letters"
+            yield Contradiction(
+                ("channels", first, "on_error", "dead_letter", "topic"),
+                f"is {letters.topic}, and comes back by way of channel {', '.join(others)}, so "
+                "that a record that always fails goes round for ever; name a topic that none of "
+                "them reads",
+            )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 from pydantic import BeforeValidator, Field
 
 from headrace.config.contradiction import Contradiction
-from headrace.config.kinds.databases import DatabaseUrl, scheme_of
+from headrace.config.kinds.databases import DatabaseUrl, has_own_password, scheme_of
 from headrace.config.kinds.paths import LocalPath, TableFolder
 from headrace.config.kinds.properties import Options
 from headrace.config.kinds.scalars import Count, Flag, WholeNumber
@@ -88,6 +88,10 @@ class SqlSinkConfig(Section):
     def contradictions(self) -> Iterator[Contradiction]:
         """Yield a mode and a key that do not fit, and a mode that the database does not have."""
         scheme = scheme_of(self.url)
+        if self.password is not None and has_own_password(self.url):
+            yield Contradiction(
+                ("password",), "is given beside the one in the url; leave one of them out"
+            )
         if self.mode == "append" and self.key:
             yield Contradiction(("key",), "has no effect with mode: append; leave it out")
         if self.mode == "upsert" and not self.key:

@@ -22,6 +22,17 @@ def test_a_token_that_can_be_guessed_is_refused(tmp_path: Path) -> None:
     assert "hunter2" not in problem
 
 
+@pytest.mark.parametrize(
+    "token",
+    ["hunter2-hunter2-hunter2\\nX: y", "hunter2-hunter2-hunter2 ", "hunter2-hunter2-hunterü"],
+)
+def test_a_token_that_nobody_can_send_is_refused(tmp_path: Path, token: str) -> None:
+    """A line break would end the header that it stands in."""
+    problem = _problem(tmp_path, f'admin: {{token: "{token}"}}')
+    assert "admin.token (line 1): has a line break, a blank at an end" in problem
+    assert "hunter2" not in problem
+
+
 @pytest.mark.parametrize("host", ["0.0.0.0", "192.0.2.7", "::", "headrace.example"])
 def test_others_may_not_be_listened_for_in_plain_text_by_mistake(tmp_path: Path, host: str) -> None:
     """An address that others reach needs tls, or the word that plain text is meant."""

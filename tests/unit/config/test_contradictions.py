@@ -352,3 +352,59 @@ def test_defaults_contradict_nothing() -> None:
     assert isinstance(channel().processor, SparkProcessorConfig)
     assert isinstance(channel(processor=_SIMPLE, sink="a:b"), ChannelConfig)
     assert isinstance(channel(processor=_CUSTOM, sink=None), ChannelConfig)
+
+
+LETTERS = "{policy: dead_letter, dead_letter: {topic: TOPIC}}"
+
+
+def _channels(**dead: tuple[str, str]) -> str:
+    """Return channels by name, each with what it reads and where its dead letters go."""
+    lines = [
+        f"  {name}: {{topics: ['{reads}'], group: {name}, processor: {{type: simple}}, sink: 'a:b',"
+        f" on_error: {LETTERS.replace('TOPIC', letters)}}}"
+        for name, (reads, letters) in dead.items()
+    ]
+    return "\n".join(["channels:", *lines])
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (
+            _channels(a=("one", "two"), b=("two", "one")),
+            "is two, and comes back by way of channel b",
+        ),
+        (
+            _channels(a=("one", "two"), b=("^tw.$", "three"), c=("three", "one")),
+            "is two, and comes back by way of channel b, c",
+        ),
+    ],
+)
+def test_dead_letters_do_not_go_round(tmp_path: Path, text: str, problem: str) -> None:
+    """A record that fails in each of the channels would never come to rest."""
+    (found,) = refused(tmp_path, text)
+    assert found.startswith(f"channels.a.on_error.dead_letter.topic (line 2): {problem}, so that")
+
+
+def test_dead_letters_may_be_read_by_another_channel(tmp_path: Path) -> None:
+    """As long as its own go elsewhere, and a channel that does not run hands nothing on."""
+    loaded(tmp_path, _channels(a=("one", "two"), b=("two", "three"), c=("three", "four")))
+    round_again = _channels(a=("one", "two"), b=("two", "one"))
+    loaded(tmp_path, round_again.replace("b: {", "b: {enabled: false, "))
+
+
+def test_many_channels_and_topics_are_compared_once(tmp_path: Path) -> None:
+    """Each group is looked up, and each topic counted; comparing all pairs took minutes."""
+    many = "\n".join(
+        f"  c{n}: {{topics: [t], group: g{n % 1_000}, processor: {{type: simple}}, sink: 'a:b'}}"
+        for n in range(1_100)
+    )
+    found = refused(tmp_path, f"channels:\n{many}")
+    assert len(found) == 100
+    assert found[0] == (
+        "channels.c1000.group (line 1002): is g0, as in channel c0; a process is one member of a "
+        "group, so give one of them another group, or one channel the topics of both"
+    )
+    topics = ", ".join(f"t{n}" for n in range(5_000))
+    read = CHANNELS.replace("[flights]", f"[{topics}]")
+    assert len(loaded(tmp_path, read).channels["flights"].topics) == 5_000

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from headrace.config import load
-from headrace.config.document import MAX_VALUES, parse, read
+from headrace.config.document import MAX_BYTES, MAX_VALUES, parse, read
 from headrace.errors import ConfigError
 from tests.unit.config.support import CHANNELS, loaded, refused
 
@@ -39,6 +39,7 @@ def test_an_unreadable_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr("pathlib.Path.read_bytes", deny)
     path = tmp_path / "headrace.yaml"
+    path.touch()
     assert _refused(path) == [f"{path} cannot be read: Permission denied"]
 
 
@@ -211,3 +212,50 @@ def test_lines_lead_to_values(tmp_path: Path) -> None:
         ("a", "c", 1): 5,
         ("a", "c", 1, "d"): 5,
     }
+
+
+@pytest.mark.parametrize("number", ["010", "-017", "0_7", "00"])
+def test_numbers_of_base_8_are_refused(tmp_path: Path, number: str) -> None:
+    """YAML 1.1 takes a 0 at the beginning for base 8, which nobody means who writes 010."""
+    (problem,) = refused(tmp_path, f"workers: {number}")
+    assert problem == (
+        f"workers (line 1): is {number}, which YAML takes for a number of base 8; leave the 0 at "
+        "its beginning out, or put text in quotes"
+    )
+
+
+def test_a_0_is_a_number_like_any_other(tmp_path: Path) -> None:
+    """So are numbers that only end with it, and text."""
+    text = "admin: {port: 0}\nmetrics: {port: 1010}\nlogging: {level: '010'}"
+    assert refused(tmp_path, f"{text}{CHANNELS}")[0].startswith("logging.level (line 3): '010' is")
+
+
+def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
+    """Nobody wrote that much by hand, and reading it would take a while."""
+    path = tmp_path / "headrace.yaml"
+    with path.open("wb") as file:
+        file.truncate(MAX_BYTES + 1)
+    (problem,) = _refused(path)
+    assert problem == (
+        f"{path} has more than 4 MiB, which no configuration has; is it the right file?"
+    )
+
+
+def test_the_first_problems_of_many_are_told(tmp_path: Path) -> None:
+    """From the top of the file, with how many there are; nobody reads megabytes of them."""
+    text = "\n".join(f"  c{n}: {{topcs: [t]}}" for n in range(5_000))
+    with pytest.raises(ConfigError) as caught:
+        loaded(tmp_path, f"channels:\n{text}")
+    error = caught.value
+    assert len(error.problems) == 101
+    assert error.problems[0].startswith("channels.c0.topics (line 2): is missing")
+    assert error.problems[-1] == f"and {error.count - 100} more"
+    assert error.count == 20_000
+    assert len(str(error)) < 20_000
+
+
+def test_a_hundred_problems_are_told_whole(tmp_path: Path) -> None:
+    """Only what comes behind them is left to the next try."""
+    problems = refused(tmp_path, "\n".join(f"k{n}: 010" for n in range(100)))
+    assert len(problems) == 100
+    assert refused(tmp_path, "\n".join(f"k{n}: 010" for n in range(103)))[100:] == ["and 3 more"]

@@ -29,7 +29,11 @@ SECTIONS = (
             "shutdown_timeout: 30",
             "shutdown_timeout (line 1): 30 has no unit; put ms, s, m, h or d behind the number",
         ),
-        ("shutdown_timeout: 30sec", f"shutdown_timeout (line 1): '30sec' is not {DURATION}"),
+        (
+            "shutdown_timeout: 30sec",
+            f"shutdown_timeout (line 1): '30sec' is not {DURATION}, of at least 1s",
+        ),
+        ("shutdown_timeout: 0", f"shutdown_timeout (line 1): 0 is not {DURATION}, of at least 1s"),
         ("python_path: src", "python_path (line 1): 'src' is not a list, each item a path"),
         ("python_path: [1]", "python_path[0] (line 1): 1 is not text; put it in quotes"),
         ("kafka:", f"kafka (line 1): {NULL_SECTION}"),

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 URL = "postgresql+psycopg://u:hunter2@h/d?sslmode=require"
 SINK = {"type": "sql", "url": URL, "table": "t"}
+PORT = "has a port that is not a whole number from 0 to 65535"
 SPARK = {"type": "spark", "reducer": "a:b"}
 
 
@@ -24,10 +25,10 @@ def _sink(**fields: Any) -> SqlSinkConfig:
 
 def test_nothing_shows_a_password() -> None:
     """Neither the url nor the password is in what is printed of a configuration."""
-    sink = _sink(password="hunter3")
-    shown = [show(sink), str(document(sink)), repr(sink)]
-    assert not [text for text in shown if "hunter" in text or "u:" in text]
-    assert sink.url.get_secret_value() == URL
+    for sink in (_sink(), _sink(url=URL.replace(":hunter2", ""), password="hunter3")):
+        shown = [show(sink), str(document(sink)), repr(sink)]
+        assert not [text for text in shown if "hunter" in text or "u:" in text or "u@" in text]
+    assert _sink().url.get_secret_value() == URL
 
 
 @pytest.mark.parametrize(
@@ -39,6 +40,7 @@ def test_nothing_shows_a_password() -> None:
         ("sqlite:///file:b?uri=true", "sqlite:///file:b?uri=true"),
         ("sqlite://", "sqlite://"),
         ("mysql://h/d", "mysql://h/d"),
+        ("mysql://u:p@[::1]:65535/d", "mysql://u:p@[::1]:65535/d"),
     ],
 )
 def test_a_file_of_sqlite_starts_from_the_folder_of_the_configuration(
@@ -57,6 +59,13 @@ def test_a_file_of_sqlite_starts_from_the_folder_of_the_configuration(
         ("url: hunter2", "url: *** is not a URL such as postgresql+psycopg://user@host/database"),
         ("urll: 'b://u:hunter2@h'", "urll: is not a known key; did you mean url?"),
         ("url: ''", "url: *** is empty"),
+        ("url: 'a://u:hunter2@h:1x/d'", f"url: *** {PORT}"),
+        ("url: 'a://h:65536/d'", f"url: *** {PORT}"),
+        ("url: 'a://[::1]:-1/d'", f"url: *** {PORT}"),
+        (
+            "url: 'a://u:hunter2@h/d', password: hunter3",
+            "password: is given beside the one in the url; leave one of them out",
+        ),
         ("url: 'a://h', table: a.b.c", "table: 'a.b.c' is not a table name, or schema.table"),
         ("url: 'a://h', key: [k]", "key: has no effect with mode: append; leave it out"),
         (
