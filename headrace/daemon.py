@@ -22,7 +22,7 @@ from headrace.controller import KafkaController, Reloader
 from headrace.controller.sweeping import Sweeping
 from headrace.diagnostics import Diagnostics
 from headrace.errors import ConfigError, FatalError, StartError
-from headrace.logs import configure_logging, install_hooks
+from headrace.logs import configure_logging, flush, install_hooks
 from headrace.metrics import Metrics, MetricsServer, omit_creation_times
 from headrace.service import Service
 from headrace.signals import SIGNALS, StoppedEarlyError
@@ -155,10 +155,11 @@ def _serve(path: Path, config: Config, until: Until | None) -> ExitCode:
 
 
 def _last_words(hung: bool) -> None:
-    """Say where the main thread is, if a stop did not end."""
+    """Say where the main thread is, if a stop did not end, and have the log written."""
     if hung:
         calls = stack_of(threading.main_thread().ident)
         log.error("stop_hung", signal=SIGNALS.asked, calls=calls)
+    flush()
 
 
 def _live(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from headrace.logs.context import Bound, bound_fields
 from headrace.logs.hooks import install_hooks
 from headrace.logs.levels import levels, listen, set_level, unlisten
-from headrace.logs.pipe import configure_logging
+from headrace.logs.pipe import configure_logging, flush
 from headrace.logs.recent import RecentEvent, Subject, recent_events
 from headrace.logs.repeats import Budget, Repeats
 
@@ -17,6 +17,7 @@ __all__ = [
     "Subject",
     "bound_fields",
     "configure_logging",
+    "flush",
     "install_hooks",
     "levels",
     "listen",

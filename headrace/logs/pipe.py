@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import logging
+import os
+import select
 import sys
-from typing import TYPE_CHECKING
+from queue import SimpleQueue
+from threading import Event, RLock, Thread, current_thread
+from typing import TYPE_CHECKING, TextIO
 
 import structlog
 
@@ -21,13 +25,133 @@ if TYPE_CHECKING:
 
     from headrace.config import LoggingConfig
 
+log = structlog.get_logger(__name__)
+
+#: Characters of lines that wait to be written, at most: some ten thousand lines.
+MOST_WAITING = 4 * 1024 * 1024
+
+#: Seconds that the last lines have to be written in, when the process ends.
+FLUSH_TIMEOUT = 2.0
+
+
+class StandardErrorHandler(logging.Handler):
+    """Writes lines on a thread of its own, so that who does not read them holds up nobody.
+
+    While MOST_WAITING characters wait, lines are dropped; ``log_lines_dropped`` says how many as
+    soon as there is room again. Any thread; ``flush``, which the end of the interpreter calls, is
+    the only method that waits.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__()
+        self._stream = stream
+        self._descriptor = _descriptor(stream)
+        self._queue: SimpleQueue[str | Event | None] = SimpleQueue()
+        # what a finalizer logs may come in the middle of a line of the same thread's
+        self._counting = RLock()
+        self._added = self._dropped = 0
+        self._taken = self._unwritten = self._told = 0
+        self._thread = Thread(target=self._run, name="log", daemon=True)
+        self._thread.start()
+
+    # --- any thread -------------------------------------------------------------------------
+
+    def handle(self, record: logging.LogRecord) -> bool:
+        """Take a line, without the lock of other handlers, under which a text may be made."""
+        admitted = self.filter(record)
+        if admitted:
+            self.emit(record)
+        return bool(admitted)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Have a line written."""
+        try:
+            line = f"{self.format(record)}\n"
+        except Exception:  # noqa: BLE001 - whatever the fields of the line raise
+            self.handleError(record)
+            return
+        with self._counting:
+            is_full = self._added - self._taken >= MOST_WAITING
+            if is_full and current_thread() is not self._thread:
+                self._dropped += 1
+                return
+            self._added += len(line)
+        self._queue.put(line)
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - as logging calls it
+        """Say of which logger a line cannot be made, instead of writing it to standard error."""
+        if record.name != __name__:
+            log.error("log_line_failed", source=record.name, exc_info=sys.exc_info()[1])
+
+    def flush(self) -> None:
+        """Wait until what was logged is written, or FLUSH_TIMEOUT is over."""
+        if self._thread.is_alive():
+            written = Event()
+            self._queue.put(written)
+            written.wait(FLUSH_TIMEOUT)
+
+    def close(self) -> None:
+        """End the thread, behind what waits."""
+        self._queue.put(None)
+        super().close()
+
+    # --- its thread -------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while (item := self._queue.get()) is not None:
+            if isinstance(item, Event):
+                item.set()
+                continue
+            try:
+                self._write(item)
+            except (OSError, ValueError):
+                # nobody has the other end any more, a disk is full: others come, or nobody
+                self._unwritten += 1
+            else:
+                self._tell_dropped()
+            self._taken += len(item)
+
+    def _write(self, line: str) -> None:
+        if self._descriptor is None:
+            self._stream.write(line)
+            self._stream.flush()
+            return
+        # not through the stream: the end of the interpreter waits for its lock
+        left = memoryview(line.encode("utf-8", "backslashreplace"))
+        while left:
+            try:
+                left = left[os.write(self._descriptor, left) :]
+            except BlockingIOError:
+                select.select([], [self._descriptor], [], 1.0)
+
+    def _tell_dropped(self) -> None:
+        dropped = self._dropped + self._unwritten - self._told
+        if dropped and self._added - self._taken < MOST_WAITING / 2:
+            self._told += dropped
+            log.error("log_lines_dropped", lines=dropped)
+
+
+def _descriptor(stream: TextIO) -> int | None:
+    """Return what the stream writes to, None where it only keeps what is written."""
+    try:
+        return stream.fileno()
+    except (AttributeError, OSError, ValueError):
+        return None
+
+
+def flush() -> None:
+    """Wait until what was logged is written, for FLUSH_TIMEOUT at most. Any thread."""
+    for handler in logging.getLogger().handlers:
+        handler.flush()
+
 
 def configure_logging(config: LoggingConfig) -> None:
     """Send everything to standard error as JSON lines, or in columns for people.
 
     Called once, before the first event; libraries and the user's code that log through
-    ``logging`` take the same way. What a worker works for, and fields that the user's code binds
-    with ``structlog.contextvars``, are in every line that the thread logs.
+    ``logging`` take the same way. Who logs never waits for who reads. What a worker works for, and
+    fields that the user's code binds with ``structlog.contextvars``, are in every line that the
+    thread logs.
     """
     shared: list[Processor] = [
         merge_bound,
@@ -47,7 +171,11 @@ def configure_logging(config: LoggingConfig) -> None:
         wrapper_class=structlog.stdlib.BoundLogger,
         cache_logger_on_first_use=True,
     )
+    former = list(logging.getLogger().handlers)
     logging.getLogger().handlers[:] = [_handler(config, shared)]
+    for handler in former:
+        if isinstance(handler, StandardErrorHandler):
+            handler.close()
     take_over()
     forget_levels()
     set_level(config.level)
@@ -55,7 +183,7 @@ def configure_logging(config: LoggingConfig) -> None:
 
 def _handler(config: LoggingConfig, shared: Sequence[Processor]) -> logging.Handler:
     """Return what writes the lines; ``shared`` is done to those of libraries too."""
-    handler = logging.StreamHandler(sys.stderr)
+    handler = StandardErrorHandler(sys.stderr)
     handler.addFilter(RepeatFilter())
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(

@@ -118,11 +118,12 @@ def two_arguments(record, other):
 
 @dataclass
 class Daemon:
-    """One ``headrace run``. Its standard error goes to a file."""
+    """One ``headrace run``. Its standard error goes to a file, or to the descriptor given."""
 
     document: dict[str, Any]
     directory: Path
     environment: dict[str, str] = field(default_factory=dict)
+    standard_error: int | None = None
     process: subprocess.Popen[bytes] | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
@@ -138,7 +139,7 @@ class Daemon:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "headrace", "run", "-c", str(path), *options],
                 stdout=subprocess.DEVNULL,
-                stderr=errors,
+                stderr=errors if self.standard_error is None else self.standard_error,
                 env={**os.environ, "PYTHONUNBUFFERED": "1", **self.environment},
                 start_new_session=True,
             )

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
@@ -177,6 +179,25 @@ def test_a_second_signal_ends_a_stop_that_hangs_without_servers(site: Site, cabl
     daemon.wait_event("stopping")
     daemon.signal(signal.SIGINT)
     assert daemon.wait() == 128 + signal.SIGINT
+
+
+def test_a_log_that_nobody_reads_holds_up_nothing(site: Site) -> None:
+    """Records are delivered and a stop keeps its deadline, though standard error is a full pipe."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    with suppress(BlockingIOError):
+        while True:
+            os.write(writer, b"x" * 1000)
+    os.set_blocking(writer, True)
+    site.broker.produce(site.partition(0), b"first")
+    daemon = site.daemon(_document(site))
+    daemon.standard_error = writer
+    daemon.start()
+    eventually(lambda: site.offsets() == [1, 0])
+    assert _stopped(daemon) == 0
+    assert site.nodes() == []
+    os.close(reader)
+    os.close(writer)
 
 
 def test_a_signal_is_heard_while_the_main_thread_hangs(site: Site) -> None:

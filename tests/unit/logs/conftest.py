@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import structlog
 
+from headrace.logs import flush
 from headrace.logs.levels import forget_levels
 from headrace.logs.libraries import QUIET
 
@@ -24,6 +25,8 @@ def _as_before() -> Iterator[None]:
     structlog.configure(**configuration)
     structlog.contextvars.clear_contextvars()
     forget_levels()
+    for handler in set(root.handlers) - set(handlers):
+        handler.close()
     root.handlers[:] = handlers
     root.setLevel(level)
     for name, number in quiet.items():
@@ -33,4 +36,9 @@ def _as_before() -> Iterator[None]:
 @pytest.fixture
 def lines(capsys: pytest.CaptureFixture[str]) -> Callable[[], list[dict[str, Any]]]:
     """Return what was written since the last look, as events."""
-    return lambda: [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+
+    def look() -> list[dict[str, Any]]:
+        flush()
+        return [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+
+    return look

@@ -2,7 +2,11 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
+import subprocess
+import sys
+from contextlib import contextmanager, suppress
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,11 +17,11 @@ import pytest
 import structlog
 
 from headrace.config import LoggingConfig
-from headrace.logs import Bound, bound_fields, configure_logging
+from headrace.logs import Bound, bound_fields, configure_logging, flush
 from headrace.logs.libraries import is_library
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     Lines = Callable[[], list[dict[str, Any]]]
 
@@ -37,6 +41,7 @@ def test_a_logged_error_shows_no_local_variables(
         _fail()
     except ValueError:
         structlog.get_logger("test").exception("failed")
+    flush()
     written = capsys.readouterr().err
     assert "refused after 7 letters" in written
     assert "in _fail" in written
@@ -48,6 +53,7 @@ def test_events_are_json_lines_where_nobody_watches(capsys: pytest.CaptureFixtur
     """Without a terminal each event is one JSON object with its level, logger and time."""
     configure_logging(LoggingConfig())
     structlog.get_logger("headrace.test").warning("partition_lost", partition=3)
+    flush()
     event = json.loads(capsys.readouterr().err)
     assert event.pop("timestamp")
     assert event == {
@@ -163,3 +169,113 @@ def test_libraries_write_nothing_by_themselves(lines: Lines) -> None:
     (line,) = lines()
     assert line["detail"] == "bind failed"
     assert "color_message" not in line
+
+
+#: Seconds after which a test gives up.
+PATIENCE = 60.0
+
+
+@contextmanager
+def full_pipe() -> Iterator[tuple[int, int]]:
+    """Make a pipe that nobody reads, and fill it; yield its ends."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    try:
+        with suppress(BlockingIOError):
+            while True:
+                os.write(writer, b"\n" * 1000)
+        os.set_blocking(writer, True)
+        yield reader, writer
+    finally:
+        os.close(reader)
+        os.close(writer)
+
+
+def test_lines_that_nobody_reads_are_dropped_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who logs goes on; once somebody reads, the count of what is missing is among the lines."""
+    count = 6000
+    read: list[dict[str, Any]] = []
+    with full_pipe() as (reader, writer), open(writer, "w", closefd=False) as stream:
+        monkeypatch.setattr(sys, "stderr", stream)
+        configure_logging(LoggingConfig())
+        for number in range(count):
+            structlog.get_logger("mine").info("said", number=number, text="x" * 1000)
+        with open(reader, closefd=False) as lines:
+            while not read or read[-1]["event"] != "log_lines_dropped":
+                read += [json.loads(line) for line in (lines.readline(),) if line.strip()]
+        *said, dropped = read
+        assert [event["number"] for event in said] == list(range(len(said)))
+        assert len(said) + dropped["lines"] == count
+        assert dropped["lines"] > 0
+
+
+def test_lines_that_cannot_be_written_are_counted(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A disk that is full for a while loses what came meanwhile, and nothing else."""
+    configure_logging(LoggingConfig())
+    (handler,) = logging.getLogger().handlers
+    write = handler._write  # type: ignore[attr-defined]
+
+    def refuse(_: str) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr(handler, "_write", refuse)
+    structlog.get_logger("mine").info("lost")
+    flush()
+    monkeypatch.setattr(handler, "_write", write)
+    structlog.get_logger("mine").info("written")
+    for _ in range(2):
+        flush()
+    written, dropped = (json.loads(line) for line in capsys.readouterr().err.splitlines())
+    assert (written["event"], dropped["event"]) == ("written", "log_lines_dropped")
+    assert dropped["lines"] == 1
+
+
+def test_a_line_that_cannot_be_made_is_told(lines: Lines) -> None:
+    """A text with arguments that do not fit it is an event with the logger's name."""
+    configure_logging(LoggingConfig())
+    logging.getLogger("mine").warning("%d", "one")
+    (line,) = lines()
+    assert (line["event"], line["source"]) == ("log_line_failed", "mine")
+    assert "TypeError" in line["exception"]
+
+
+_SCRIPT = """
+import os
+import structlog
+from headrace.config import LoggingConfig
+from headrace.logs import configure_logging, flush
+
+configure_logging(LoggingConfig())
+for number in range(1000):
+    structlog.get_logger("mine").info("said", number=number)
+{ending}
+"""
+
+
+@pytest.mark.parametrize(
+    ("ending", "code"),
+    [("", 0), ("raise SystemExit(3)", 3), ("raise KeyError", 1), ("flush(); os._exit(4)", 4)],
+)
+def test_the_last_lines_come_out(ending: str, code: int) -> None:
+    """However a process ends that is not killed, all that it said is written."""
+    done = subprocess.run(
+        [sys.executable, "-c", _SCRIPT.format(ending=ending)],
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert done.returncode == code
+    said = [json.loads(line) for line in done.stderr.splitlines()[:1000]]
+    assert [event["number"] for event in said] == list(range(1000))
+
+
+@pytest.mark.parametrize(("ending", "code"), [("", 0), ("flush(); os._exit(4)", 4)])
+def test_a_process_ends_though_nobody_reads_what_it_said(ending: str, code: int) -> None:
+    """The last lines have a deadline."""
+    with full_pipe() as (_, writer):
+        command = [sys.executable, "-c", _SCRIPT.format(ending=ending)]
+        done = subprocess.run(command, stderr=writer, timeout=PATIENCE, check=False)
+    assert done.returncode == code
