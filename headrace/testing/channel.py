@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 QUICK: dict[str, Any] = {
     "topics": ["events"],
     "group": "group",
-    "processor": {"type": "custom", "factory": "in:memory"},
+    "processor": {"type": "custom", "factory": "memory:processor"},
     "coordinator": {"type": "dynamic", "rebalance_delay": "10ms", "safety_poll": "100ms"},
     "batch": {"max_records": 10, "linger": 0},
     "commit_interval": 0,

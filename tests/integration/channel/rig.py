@@ -41,7 +41,7 @@ CHANNEL = "main"
 
 #: What a test wants where a service wants patience.
 QUICK: dict[str, Any] = {
-    "processor": {"type": "custom", "factory": "in:memory"},
+    "processor": {"type": "custom", "factory": "memory:processor"},
     "coordinator": {"type": "dynamic", "rebalance_delay": "50ms", "safety_poll": "1s"},
     "batch": {"max_records": 100, "linger": 0},
     "commit_interval": "50ms",

@@ -41,7 +41,7 @@ def owned_partition(
             {
                 "topics": ["events"],
                 "group": "g",
-                "processor": {"type": "custom", "factory": "in:memory"},
+                "processor": {"type": "custom", "factory": "memory:processor"},
                 "batch": {"max_records": max_records, "max_bytes": 10_000, "linger": "1s"},
                 "max_in_flight": 2,
             }

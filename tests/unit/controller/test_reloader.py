@@ -110,7 +110,7 @@ def test_a_cold_change_restarts_only_its_channel(world: World) -> None:
     world.channel("more")
     world.reload()
     delivers(world)
-    world.channel(sink=None, processor={"type": "custom", "factory": "in:other"}, workers=4)
+    world.channel(sink=None, processor={"type": "custom", "factory": "memory:other"}, workers=4)
     assert world.reload().outcome is ReloadOutcome.APPLIED
     first, second = world.recorders["main"]
     assert first.names(0)[-1] == "terminated"

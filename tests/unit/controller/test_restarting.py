@@ -77,7 +77,7 @@ def _another_group(world: World) -> None:
 
 
 def _another_processor(world: World) -> None:
-    world.channel(sink=None, processor={"type": "custom", "factory": "in:other"})
+    world.channel(sink=None, processor={"type": "custom", "factory": "memory:other"})
 
 
 def _another_connection(world: World) -> None:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 CHANNEL: dict[str, Any] = {
     "topics": ["events"],
     "group": "main",
-    "processor": {"type": "custom", "factory": "in:memory"},
+    "processor": {"type": "custom", "factory": "memory:processor"},
     "coordinator": {"type": "dynamic", "rebalance_delay": "10ms", "safety_poll": "100ms"},
     "batch": {"max_records": 10, "linger": "0s"},
     "commit_interval": "0s",
