@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headrace.admin.cli import register
-from headrace.config.cli import check, schema
+from headrace.config.cli import schema
 from headrace.config.kinds.moments import parse_moment
 from headrace.demo.cli import demo
-from headrace.doctor.cli import doctor
+from headrace.doctor.cli import check, doctor
 from headrace.groups.cli import group
 from headrace.local.cli import app as local
 from headrace.local.connector import app as connector

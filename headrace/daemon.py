@@ -24,6 +24,7 @@ from headrace.diagnostics import Diagnostics
 from headrace.errors import ConfigError, FatalError, StartError
 from headrace.logs import configure_logging, flush, install_hooks
 from headrace.metrics import Metrics, MetricsServer, omit_creation_times
+from headrace.preflight import preflight
 from headrace.service import Service
 from headrace.signals import SIGNALS, StoppedEarlyError
 from headrace.stacks import stack_of
@@ -99,7 +100,7 @@ def run(path: Path, until: Until | None = None) -> ExitCode:
     Called on the main thread, which takes the signals.
     """
     try:
-        config = load(path)
+        config = load(path, also=preflight)
     except ConfigError as error:
         for problem in error.problems:
             sys.stderr.write(f"{problem}\n")

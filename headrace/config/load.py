@@ -28,13 +28,14 @@ def load(
     environ: Mapping[str, str] | None = None,
     *,
     reads: Callable[[Path], None] = lambda _: None,
+    also: Callable[[Config], Iterable[Problem]] = lambda _: (),
 ) -> Config:
     """Return the configuration in ``path``, checked as a whole and with all defaults filled in.
 
     ``environ`` takes the place of the process's environment; ``reads`` is told the path of each
-    file before it is read. Blocks while it reads the file and
-    those that it refers to. Raises ConfigError with every mistake that could be found; nothing
-    outside the files is touched, and no import path is imported.
+    file before it is read; ``also`` may find more that is wrong with what was read. Blocks while it
+    reads the file and those that it refers to. Raises ConfigError with every mistake that could be
+    found; nothing outside the files is touched, and no import path is imported.
     """
     origin = Origin.of(Path(path), environ)
     reads(origin.file)
@@ -49,8 +50,9 @@ def load(
         )
         count = max(len(found), error.error_count()) if len(found) >= _MOST_FORMULATED else None
         raise document.error(found, count) from None
-    if expansion.failures:
-        raise document.error(expansion.failures)
+    found = expansion.failures or list(also(config))
+    if found:
+        raise document.error(found)
     return config
 
 

@@ -20,6 +20,7 @@ from headrace.controller.applying import Applying
 from headrace.controller.reports import ConfigStatus, Pending, ReloadOutcome, ReloadReport
 from headrace.errors import ConfigError
 from headrace.files import digest
+from headrace.preflight import preflight
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -158,7 +159,11 @@ class Reloader:
     def _reload(self, by: str) -> ReloadReport:
         files: dict[Path, str] = {}
         try:
-            desired = load(self._path, reads=lambda path: files.update({path: digest(path)}))
+            desired = load(
+                self._path,
+                reads=lambda path: files.update({path: digest(path)}),
+                also=preflight,
+            )
         except ConfigError as error:
             return self._reject(by, error.problems)
         finally:

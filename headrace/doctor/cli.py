@@ -1,11 +1,47 @@
-"""The command ``headrace doctor``."""
+"""The commands ``headrace check`` and ``headrace doctor``."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path  # noqa: TC003 - typer reads annotations at run time
 from typing import Annotated
 
 import typer
+from rich.console import Console
+
+from headrace.config.cli import EXIT_CONFIG, guarantees, report, table
+from headrace.config.load import load
+from headrace.config.show import show as shown
+from headrace.errors import ConfigError
+from headrace.preflight import preflight
+
+
+def check(
+    config: Annotated[
+        Path, typer.Option("--config", "-c", metavar="FILE", help="The configuration to check.")
+    ],
+    *,
+    show: Annotated[
+        bool,
+        typer.Option("--show", help="Print it too, with all defaults and with secrets masked."),
+    ] = False,
+) -> None:
+    """Check a configuration and print what each channel guarantees.
+
+    Exits with 0, or with 2 and all problems on standard error. Connects to nothing and imports
+    no processor.
+    """
+    try:
+        loaded = load(config, also=preflight)
+    except ConfigError as error:
+        report(config, error)
+        raise typer.Exit(EXIT_CONFIG) from None
+    if show:
+        typer.echo("".join(f"# {line}\n" for line in guarantees(loaded)) + shown(loaded), nl=False)
+    elif sys.stdout.isatty():
+        Console().print(table(loaded))
+    else:
+        typer.echo("\n".join(guarantees(loaded)))
 
 
 def doctor(

@@ -16,6 +16,7 @@ from headrace.doctor.examination import Patient, examine, exit_code
 from headrace.doctor.show import ACLS, document, line, summary, table
 from headrace.errors import ConfigError
 from headrace.logs import configure_logging
+from headrace.preflight import preflight
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,7 +28,7 @@ def doctor(file: Path, *, as_json: bool) -> int:
     """Examine what ``file`` needs, print what is found and return the exit code."""
     read: list[Path] = []
     try:
-        config = load(file, reads=read.append)
+        config = load(file, reads=read.append, also=preflight)
     except ConfigError as error:
         report(file, error)
         return EXIT_CONFIG

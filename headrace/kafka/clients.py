@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import Consumer, KafkaException
 
+from headrace.config.kinds.secrets import is_secret
+from headrace.config.wording import MASK, subject
 from headrace.errors import ConfigError
+from headrace.kafka.properties import source
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from headrace.config import KafkaConfig
+
+_PLUGINS = "plugin.library.paths"
+
+#: How librdkafka begins where a client could not be made, though each property by itself is one.
+_NOT_CREATED = "Failed to create consumer: "
+_ALLOWED = re.compile(r"outside allowed range (-?\d+)\.\.(-?\d+)")
 
 _PROTOCOLS = {
     (False, False): "PLAINTEXT",
@@ -43,6 +53,68 @@ def open_consumer(properties: Mapping[str, Any]) -> Consumer:
         return Consumer(dict(properties))
     except KafkaException as error:
         raise refused(error.args[0].str()) from error
+
+
+def refusals(config: KafkaConfig) -> Iterator[tuple[str, str]]:
+    """Yield each of ``properties`` that librdkafka refuses, with a sentence on why.
+
+    Each has a client of its own, which connects to nothing and names no secret.
+    """
+    for name, value in _known_here(config).items():
+        reason = _refusal({name: value})
+        # what a client alone cannot do with it shows together with the others
+        if reason is not None and not reason.startswith(_NOT_CREATED):
+            yield name, _sentence(reason, value, secret=is_secret(config.properties[name]))
+
+
+def refusal_together(config: KafkaConfig, prefetch: int) -> str | None:
+    """Return why no consumer takes all of ``properties``, None if one does. As ``refusals``.
+
+    ``prefetch`` is in bytes, as for ``headrace.kafka.properties.source``.
+    """
+    if _PLUGINS in config.properties:
+        return None
+    known = client_properties(config)
+    given = {n: v for n, v in known.items() if not _is_elsewhere(n) and n != "bootstrap.servers"}
+    reason = _refusal(source(given, "headrace-check", prefetch))
+    if reason is None:
+        return None
+    for name, value in config.properties.items():
+        if is_secret(value):
+            reason = reason.replace(str(given.get(name)), MASK)
+    return reason.removeprefix(_NOT_CREATED)
+
+
+def _known_here(config: KafkaConfig) -> dict[str, Any]:
+    """Return the properties that say all by themselves: with a plugin, others may be known."""
+    if _PLUGINS in config.properties:
+        return {}
+    properties = config.client_properties()
+    return {name: value for name, value in properties.items() if not _is_elsewhere(name)}
+
+
+def _is_elsewhere(name: str) -> bool:
+    """Whether a property names a file, which may be on another machine than that of a check."""
+    return name.endswith(".location") or name == _PLUGINS
+
+
+def _refusal(properties: Mapping[str, Any]) -> str | None:
+    try:
+        Consumer({"group.id": "headrace-check", "log_level": 0, **properties}).close()
+    except KafkaException as error:
+        return str(error.args[0].str()).strip()
+    except (TypeError, ValueError) as error:
+        return str(error)
+    return None
+
+
+def _sentence(reason: str, value: Any, *, secret: bool) -> str:
+    if reason.startswith("No such configuration property"):
+        return "is no property of librdkafka; see its CONFIGURATION.md"
+    allowed = _ALLOWED.search(reason)
+    return f"{subject(value, secret=secret)} is not what librdkafka takes" + (
+        f", which is {allowed[1]} to {allowed[2]}" if allowed else ""
+    )
 
 
 def refused(reason: str) -> ConfigError:

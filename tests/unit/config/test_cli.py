@@ -9,15 +9,16 @@ import typer
 import yaml
 from typer.testing import CliRunner
 
-from headrace.config import cli
+from headrace.config.cli import schema
+from headrace.doctor.cli import check
 from tests.unit.config.support import CHANNELS
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 APP = typer.Typer()
-APP.command()(cli.check)
-APP.command()(cli.schema)
+APP.command()(check)
+APP.command()(schema)
 
 PROMISE = (
     "at-least-once: the noop sink keeps no offsets, so rows may be written again after a crash"
@@ -45,7 +46,7 @@ def test_check_prints_a_table_on_a_terminal(
     """On a terminal the guarantees are a table with the channel, the delivery and the reason."""
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "200")
-    cli.check(file)
+    check(file)
     printed = capsys.readouterr().out
     for word in ("channel", "delivery", "flights", "at-least-once", "the noop sink"):
         assert word in printed

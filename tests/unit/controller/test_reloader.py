@@ -285,6 +285,15 @@ def test_who_does_not_wait_long_enough_is_told_so(world: World) -> None:
     eventually(lambda: world.controller.channels["main"].config.workers == 3)
 
 
+def test_properties_that_no_client_takes_change_nothing(world: World) -> None:
+    """They would have had all channels drained and none connected again."""
+    world.write(kafka={"properties": {"nobody.knows": 1}})
+    report = world.reload()
+    assert report.outcome is ReloadOutcome.REJECTED
+    assert "kafka.properties.nobody.knows" in report.problems[0]
+    assert len(world.recorders["main"]) == 1
+
+
 def test_an_unexpected_error_ends_neither_thread_nor_channel(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,125 @@
+"""What is known to be wrong before any server is asked."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from typer.testing import CliRunner
+
+from headrace.cli import app
+from headrace.config import load
+from headrace.errors import ConfigError
+from headrace.preflight import preflight
+from tests.unit.config.support import CHANNELS
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ARROW = """
+channels:
+  flights:
+    topics: [flights]
+    group: statistics
+    processor: {type: arrow, reducer: "a:b", decode: json, schema: SCHEMA}
+    sink: noop
+"""
+
+
+def _refused(folder: Path, text: str) -> list[str]:
+    """Return the problems of a file with ``text``, which by itself is as it should be."""
+    file = folder / "headrace.yaml"
+    file.write_text(text)
+    load(file)
+    with pytest.raises(ConfigError) as caught:
+        load(file, also=preflight)
+    return caught.value.problems
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "sentence"),
+    [
+        ("fetch.min.byts", "1", "is no property of librdkafka; see its CONFIGURATION.md"),
+        ("fetch.min.bytes", "many", "'many' is not what librdkafka takes"),
+        ("socket.keepalive.enable", "perhaps", "'perhaps' is not what librdkafka takes"),
+        (
+            "socket.timeout.ms",
+            "-5",
+            "-5 is not what librdkafka takes, which is 10 to 300000",
+        ),
+        ("security.protocol", "tls", "'tls' is not what librdkafka takes"),
+        ("linger.ms", "soon", "'soon' is not what librdkafka takes"),
+    ],
+)
+def test_properties_that_librdkafka_does_not_take_are_named(
+    tmp_path: Path, name: str, value: str, sentence: str
+) -> None:
+    """Each with its line, also where several are wrong, which librdkafka tells one by one."""
+    text = f"kafka:\n  properties:\n    nobody.knows: 1\n    {name}: {value}\n{CHANNELS}"
+    assert _refused(tmp_path, text) == [
+        (
+            "kafka.properties.nobody.knows (line 3): is no property of librdkafka; see its "
+            "CONFIGURATION.md"
+        ),
+        f"kafka.properties.{name} (line 4): {sentence}",
+    ]
+
+
+def test_properties_that_do_not_go_together_are_refused(tmp_path: Path) -> None:
+    """Each by itself would do; the channel is named whose limits they break."""
+    text = f"kafka: {{properties: {{session.timeout.ms: 700000}}}}\n{CHANNELS}"
+    assert _refused(tmp_path, text) == [
+        (
+            "kafka.properties (line 1): do not go together in channel flights: librdkafka says "
+            "`max.poll.interval.ms`must be >= `session.timeout.ms`"
+        )
+    ]
+
+
+def test_no_secret_is_told(tmp_path: Path) -> None:
+    """Librdkafka quotes values; those of secrets are masked."""
+    (tmp_path / "secret").write_text("hunter2")
+    text = f"kafka: {{properties: {{security.protocol: '${{file:secret}}'}}}}\n{CHANNELS}"
+    (problem,) = _refused(tmp_path, text)
+    assert problem.endswith("*** is not what librdkafka takes")
+    key = "{security.protocol: ssl, ssl.key.pem: hunter2}"
+    (problem,) = _refused(tmp_path, f"kafka: {{properties: {key}}}\n{CHANNELS}")
+    assert "ssl.key.pem" in problem
+    assert "hunter2" not in problem
+
+
+def test_files_may_be_on_another_machine(tmp_path: Path) -> None:
+    """A check runs where the certificates are not, and a plugin has properties of its own."""
+    file = tmp_path / "headrace.yaml"
+    for properties in (
+        "{security.protocol: ssl, ssl.ca.location: /absent, ssl.keystore.location: /absent}",
+        "{plugin.library.paths: absent, confluent.monitoring.interceptor.topic: t}",
+        "{statistics.interval.ms: 1000, client.rack: a, fetch.max.bytes: 60000000}",
+    ):
+        file.write_text(f"kafka: {{properties: {properties}}}\n{CHANNELS}")
+        load(file, also=preflight)
+
+
+@pytest.mark.parametrize(
+    ("schema", "reason"),
+    [
+        ("id LONGER", "'id LONGER' is not a list of columns: LONGER is not a type"),
+        ("id", "'id' is not a list of columns: a type is expected in place of the end"),
+        ("_kafka STRING", "'_kafka STRING' uses the reserved name '_kafka'"),
+    ],
+)
+def test_a_schema_that_cannot_be_read_is_named(tmp_path: Path, schema: str, reason: str) -> None:
+    """With its channel and field, though only the start would need it."""
+    (problem,) = _refused(tmp_path, ARROW.replace("SCHEMA", f"'{schema}'"))
+    assert problem.startswith(f"channels.flights.processor.schema (line 6): {reason}")
+
+
+def test_check_tells_what_the_start_would(tmp_path: Path) -> None:
+    """Exit code 2, as that of run."""
+    file = tmp_path / "headrace.yaml"
+    file.write_text(f"kafka: {{properties: {{nobody.knows: 1}}}}\n{CHANNELS}")
+    result = CliRunner().invoke(app, ["check", "-c", str(file)])
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "kafka.properties.nobody.knows (line 1): is no property" in result.stderr
+    file.write_text(CHANNELS)
+    assert CliRunner().invoke(app, ["check", "-c", str(file)]).exit_code == 0
