@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from headrace.admin.health import not_ready
 from headrace.admin.ports import Phase
 from headrace.admin.process import LocalProcess
 from headrace.admin.server import AdminServer
@@ -41,6 +42,10 @@ log = structlog.get_logger(__name__)
 
 #: Seconds in which the brokers have to answer at the start; ZooKeeper and Spark have their own.
 START_TIMEOUT = 180.0
+
+#: Seconds after the start in which members have taken their partitions. Then READY is told all the
+#: same: what is still missing is retried, and a supervisor would end the process for it.
+READY_TIMEOUT = 90.0
 
 #: Seconds that a stop may take after a failure for which the process must end. What hangs does not
 #: answer in any time, and its ZooKeeper session, which keeps its partitions from others, ends
@@ -178,7 +183,6 @@ def _live(
         if not controller.is_bounded:
             reloader.start()
         process.become(Phase.RUNNING)
-        service.ready(_summary(controller))
         failure = _wait(controller, process, signals, service)
     except (StartError, StoppedEarlyError) as ending:
         # where the signal came while a library was in hand, that may have failed in its stead
@@ -241,6 +245,7 @@ def _wait(
     controller: KafkaController, process: LocalProcess, signals: Signals, service: Service
 ) -> BaseException | None:
     """Wait for a signal, the end of a bounded run or the failure of a channel; return that."""
+    ready_by: Deadline | None = Deadline.after(READY_TIMEOUT)
     while signals.asked is None:
         failure = controller.wait(_TURN)
         if failure is not None:
@@ -250,7 +255,10 @@ def _wait(
             return None
         process.turned()
         service.turned(controller.turning())
-        if service.supervised:
+        if ready_by is not None and (ready_by.expired or not not_ready(controller, process)):
+            service.ready(_summary(controller))
+            ready_by = None
+        elif service.supervised:
             service.status(_summary(controller))
     log.info("stopping", signal=signals.asked)
     return None

@@ -15,7 +15,7 @@ from headrace.channel.lifecycle import ChannelState
 from headrace.channel.pauses import PauseMode, PauseReason
 from headrace.channel.states import PartitionState
 from headrace.config import Delivery
-from headrace.coordinators.member_states import MemberState
+from headrace.coordinators.member_states import AssignmentState, MemberState
 from headrace.thread_time import Activity as Doing
 from headrace.thread_time import Role
 from headrace.zookeeper.protocol import SessionState
@@ -143,6 +143,9 @@ class MemberStatus(Document):
 
     state: MemberState
     """Whether it is in the group."""
+    assignment: AssignmentState
+    """How far it has come to what the group's map gives it: none says that it rightly has nothing,
+    overdue that partitions could not be taken in a minute."""
     epoch: Number | None
     """The epoch of this stay; null without a claim."""
     claims: Number

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from headrace.admin.ports import Phase
 from headrace.channel.lifecycle import ChannelState
-from headrace.coordinators.member_states import MemberState
+from headrace.coordinators.member_states import AssignmentState, MemberState
 from headrace.zookeeper.protocol import SessionState
 
 if TYPE_CHECKING:
@@ -59,6 +59,8 @@ def _reasons_of(name: str, channel: InboundKafkaChannel) -> Iterator[str]:
         failure = "" if channel.failure is None else f": {channel.failure}"
         yield f"channel {name} is {channel.state.value}{failure}"
         return
-    state = channel.member.state
-    if state not in {MemberState.ACTIVE, MemberState.AWAY}:
-        yield f"channel {name} is not in its group: {state.value}"
+    member = channel.member
+    if member.state not in {MemberState.ACTIVE, MemberState.AWAY}:
+        yield f"channel {name} is not in its group: {member.state.value}"
+    elif member.state is MemberState.ACTIVE and member.assignment is AssignmentState.PENDING:
+        yield f"channel {name} has yet to take its partitions: {member.claims} claimed so far"

@@ -339,6 +339,7 @@ def _member(channel: InboundKafkaChannel) -> d.MemberStatus:
     lease = reading.lease_seconds
     return d.MemberStatus(
         state=reading.state,
+        assignment=reading.assignment,
         epoch=reading.epoch,
         claims=reading.claims,
         lease_s=None if lease is None else round(lease, 3),

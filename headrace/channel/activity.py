@@ -11,7 +11,7 @@ from headrace.stacks import stack_of
 if TYPE_CHECKING:
     from headrace.channel.partition import OwnedPartition
     from headrace.coordinators.coordinator import Coordinator
-    from headrace.coordinators.member_states import MemberState
+    from headrace.coordinators.member_states import AssignmentState, MemberState
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +58,7 @@ class MemberReading:
     """
 
     state: MemberState
+    assignment: AssignmentState
     claims: int
     epoch: int | None
     lease_seconds: float | None
@@ -68,6 +69,7 @@ def member_reading(coordinator: Coordinator) -> MemberReading:
     claims = coordinator.claims
     return MemberReading(
         state=coordinator.state,
+        assignment=coordinator.assignment,
         claims=len(claims),
         epoch=claims[0].member_epoch if claims else None,
         lease_seconds=claims[0].lease.remaining() if claims else None,

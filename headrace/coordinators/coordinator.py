@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from headrace.coordinators.claims import Claim
     from headrace.coordinators.listener import Listener
+    from headrace.coordinators.member_states import AssignmentState
     from headrace.coordinators.members import MemberInfo
     from headrace.coordinators.registry import Registry
     from headrace.records import TopicPartition
@@ -134,6 +135,11 @@ class Coordinator:
     def state(self) -> MemberState:
         """Where the member stands with its group."""
         return self._member.state
+
+    @property
+    def assignment(self) -> AssignmentState:
+        """How far the member has come to what the group's map gives it."""
+        return self._member.assignment
 
     @property
     def failure(self) -> HeadraceError | None:

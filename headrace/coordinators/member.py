@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from headrace.coordinators.claims import Claim
     from headrace.coordinators.holdings import Holding
     from headrace.coordinators.listener import Listener
+    from headrace.coordinators.member_states import AssignmentState
     from headrace.coordinators.members import MemberInfo
     from headrace.coordinators.registry import Registry
     from headrace.coordinators.settings import CoordinatorSettings
@@ -79,6 +80,11 @@ class GroupMember:
     def claims(self) -> tuple[Claim, ...]:
         """The claims that are not given back yet."""
         return tuple(self._holdings.claims())
+
+    @property
+    def assignment(self) -> AssignmentState:
+        """How far this member has come to what the group's map gives it. Any thread."""
+        return self._rebalance.assignment
 
     @property
     def barred(self) -> frozenset[TopicPartition]:
@@ -256,8 +262,8 @@ class GroupMember:
         self._membership = membership
         self._begin_lease(now)
         self._left_node = False
-        self._become(MemberState.ACTIVE)
         self._rebalance.begin()
+        self._become(MemberState.ACTIVE)
         log.info("member_joined", member=self._registry.member, member_epoch=membership.epoch)
 
     def _wait_for_name(self, error: MemberExistsError) -> None:

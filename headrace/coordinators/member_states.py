@@ -22,6 +22,19 @@ class MemberState(Enum):
     """Gave up; ``failure`` says why. Nothing comes after it."""
 
 
+class AssignmentState(Enum):
+    """How far a member has come to what the group's map gives it, since it joined."""
+
+    PENDING = "pending"
+    """The group has not been the same for long enough yet, or partitions are still to be taken."""
+    COMPLETE = "complete"
+    """It has taken all that the map gave it. What moves later does not change that."""
+    NONE = "none"
+    """The map gives it nothing: there are more members than partitions, or none is wanted."""
+    OVERDUE = "overdue"
+    """As pending, for longer than anybody should wait for it."""
+
+
 #: From each state, the states that may follow. LEFT and FAILED are final.
 TRANSITIONS: dict[MemberState, frozenset[MemberState]] = {
     MemberState.JOINING: frozenset(

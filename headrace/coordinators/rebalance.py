@@ -11,6 +11,7 @@ from headrace.coordinators.allocation import allocate
 from headrace.coordinators.claims import Claim, LossReason, Refusal, Release
 from headrace.coordinators.holdings import WITH_CHANNEL, HoldingState
 from headrace.coordinators.listener import RebalanceSummary
+from headrace.coordinators.member_states import AssignmentState
 from headrace.coordinators.settling import Settling
 from headrace.records import TopicPartition, all_partitions
 
@@ -33,6 +34,13 @@ COALESCE = 0.05
 AT_ONCE = 50
 """Claims that are taken or given back before the first answer is waited for. Between two such
 portions a sign of life is given where it is due; a portion takes some 50 ms."""
+
+
+_UNSETTLED = frozenset({AssignmentState.PENDING, AssignmentState.OVERDUE})
+
+ASSIGNMENT_LIMIT = 60.0
+"""Seconds after joining in which a member should have its partitions: others finish their batches
+first, and a session that has to expire may last as long."""
 
 
 class Rebalance:
@@ -58,6 +66,8 @@ class Rebalance:
         self._last_look_took = 0.0
         self._returning = True
         self._said: RebalanceSummary | None = None
+        self._joined_at = clock.monotonic()
+        self._assignment = AssignmentState.PENDING
         self._next_verification = clock.monotonic() + settings.safety_poll
         self.next_look = clock.monotonic()
 
@@ -67,7 +77,13 @@ class Rebalance:
         """Start over after joining: the group is new to us."""
         self._returning = True
         self._settling = Settling(self._settings.rebalance_delay, self._clock)
-        self.next_look = self._clock.monotonic()
+        self._joined_at = self.next_look = self._clock.monotonic()
+        self._assignment = AssignmentState.PENDING
+
+    @property
+    def assignment(self) -> AssignmentState:
+        """How far the member has come to what the map gives it. Any thread."""
+        return self._assignment
 
     def keep_pace(self, settings: CoordinatorSettings) -> None:
         """Go on at another pace."""
@@ -145,7 +161,28 @@ class Rebalance:
             self._returning = False
             self._release(allocation)
             self._claim(mine, lease, keep_alive)
+            self._assess(allocation.of(self._registry.member) - self._left_out)
         self._say(view, allocation, owners)
+
+    def _assess(self, wanted: Collection[TopicPartition]) -> None:
+        """Note whether everything is taken that the map of a settled group gives us."""
+        missing = sorted(p for p in wanted if p not in self._holdings)
+        if not missing:
+            assigned = AssignmentState.COMPLETE if wanted else AssignmentState.NONE
+            if self._assignment in _UNSETTLED:
+                log.info("assignment_complete", member=self._registry.member, claims=len(wanted))
+            self._assignment = assigned
+        elif self._assignment is AssignmentState.PENDING:
+            left = self._joined_at + ASSIGNMENT_LIMIT - self._clock.monotonic()
+            if left > 0:
+                self._look_after(left)
+                return
+            self._assignment = AssignmentState.OVERDUE
+            log.warning(
+                "assignment_overdue",
+                member=self._registry.member,
+                partitions=[str(partition) for partition in missing],
+            )
 
     def verify(self) -> None:
         """Give up claims whose nodes are not as we left them: no write under them would count.

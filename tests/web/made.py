@@ -13,7 +13,7 @@ from headrace.channel.lifecycle import ChannelState
 from headrace.channel.pauses import PauseMode
 from headrace.channel.states import PartitionState
 from headrace.config import Delivery
-from headrace.coordinators.member_states import MemberState
+from headrace.coordinators.member_states import AssignmentState, MemberState
 from headrace.coordinators.members import Mode
 from headrace.thread_time import Activity, Role
 
@@ -140,6 +140,7 @@ def channel_of(made: Made) -> d.ChannelStatus:
         delivery=Delivery.EXACTLY_ONCE if made.sink == "delta" else Delivery.AT_LEAST_ONCE,
         member=d.MemberStatus(
             state=MemberState.AWAY if not partitions and made.pauses else MemberState.ACTIVE,
+            assignment=AssignmentState.COMPLETE if partitions else AssignmentState.NONE,
             epoch=7,
             claims=len(partitions),
             lease_s=8.2,

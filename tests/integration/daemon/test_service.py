@@ -32,14 +32,16 @@ def supervisor(tmp_path: Path) -> Iterator[Supervisor]:
 def test_systemd_hears_of_the_start_the_work_and_the_stop(
     site: Site, supervisor: Supervisor
 ) -> None:
-    """READY comes when the channels run, WATCHDOG as long as they do, STOPPING with the signal."""
+    """READY comes when the channels have their partitions, WATCHDOG as long as they turn.
+
+    STOPPING comes with the signal.
+    """
     document = site.document()
     document["zookeeper"]["session_timeout"] = SESSION
     daemon = supervisor.watch(site.daemon(document)).start()
-    assert "STATUS=main: running" in supervisor.wait("READY=1")
+    assert "STATUS=main: running, 2 partitions" in supervisor.wait("READY=1")
     assert daemon.wait_event("controller_started")
     assert supervisor.messages()[0] == "STATUS=starting"
-    supervisor.wait("STATUS=main: running, 2 partitions")
     eventually(lambda: supervisor.fed() >= 3)
     assert b"NOTIFY_SOCKET" not in _environment_of_children(daemon.running.pid)
     daemon.signal(signal.SIGTERM)

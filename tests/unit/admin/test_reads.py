@@ -9,8 +9,10 @@ from headrace.channel.activity import Activity
 from headrace.config import Change, ChangeKind
 from headrace.config.effects import Effect
 from headrace.controller.reports import Pending
+from headrace.coordinators.member_states import MemberState
 from headrace.records import TopicPartition
 from headrace.spark.runtime import SparkReading
+from headrace.testing import running
 from tests.unit.channel.in_memory import P0, P1, eventually
 
 if TYPE_CHECKING:
@@ -30,6 +32,7 @@ def test_the_status_has_where_every_partition_stands(scene: Scene) -> None:
     assert channel["topics"] == {"events": 2}
     assert (channel["delivery"], channel["paused"]) == ("at-least-once", False)
     assert channel["member"]["state"] == "active"
+    assert channel["member"]["assignment"] == "complete"
     assert channel["member"]["claims"] == 2
     assert channel["member"]["lease_s"] > 0
     assert channel["totals"]["records"] == 20
@@ -162,6 +165,17 @@ def test_a_process_that_starts_is_live_but_not_ready(bare: Scene) -> None:
     answer = bare.client.get("/health/ready")
     assert answer.status_code == 503
     assert answer.json() == {"ok": False, "reasons": ["the process is starting"]}
+
+
+def test_a_member_without_its_partitions_is_not_ready(bare: Scene) -> None:
+    """While the group settles, a channel that is in it has taken nothing, and says so."""
+    slow = {"type": "dynamic", "rebalance_delay": "1h", "safety_poll": "100ms"}
+    channel = bare.controller.add(coordinator=slow)
+    with running(channel):
+        eventually(lambda: channel.member.state is MemberState.ACTIVE)
+        assert bare.client.get("/health/ready").json()["reasons"] == [
+            "channel member has yet to take its partitions: 0 claimed so far"
+        ]
 
 
 def test_readiness_names_everything_that_is_not_as_it_should_be(scene: Scene) -> None:

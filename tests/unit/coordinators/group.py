@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from headrace.coordinators.claims import Claim, LossReason
     from headrace.coordinators.listener import RebalanceSummary
-    from headrace.coordinators.member_states import MemberState
+    from headrace.coordinators.member_states import AssignmentState, MemberState
     from headrace.errors import HeadraceError
 
 TOPIC = "orders"
@@ -228,3 +228,8 @@ def partition(number: int) -> TopicPartition:
 def state_of(participant: Participant) -> MemberState:
     """Return where a member stands; a call, so that the checker does not remember the answer."""
     return participant.member.state
+
+
+def assignment_of(participant: Participant) -> AssignmentState:
+    """Return how far a member has come to what it is to have; a call for the same reason."""
+    return participant.member.assignment

@@ -3,10 +3,20 @@ from __future__ import annotations
 from dataclasses import replace
 
 from headrace.coordinators.claims import LossReason
-from headrace.coordinators.member_states import MemberState
+from headrace.coordinators.member_states import AssignmentState, MemberState
 from headrace.coordinators.members import MemberInfo, Mode
+from headrace.coordinators.rebalance import ASSIGNMENT_LIMIT
 from headrace.errors import InstanceInUseError
-from tests.unit.coordinators.group import INFO, PATHS, SETTINGS, TOPIC, Group, partition, state_of
+from tests.unit.coordinators.group import (
+    INFO,
+    PATHS,
+    SETTINGS,
+    TOPIC,
+    Group,
+    assignment_of,
+    partition,
+    state_of,
+)
 
 
 def test_a_lone_member_claims_everything_once_the_group_has_settled(group: Group) -> None:
@@ -17,6 +27,63 @@ def test_a_lone_member_claims_everything_once_the_group_has_settled(group: Group
     group.run(1)
     assert a.held == list(range(8))
     assert set(group.epochs().values()) == {1}
+
+
+def test_an_assignment_is_complete_once_the_member_has_its_partitions(group: Group) -> None:
+    """Pending until the group has settled and all is claimed; a rebalance later changes nothing."""
+    a = group.join("a")
+    group.run(0.4)
+    assert assignment_of(a) is AssignmentState.PENDING
+    group.run(1)
+    assert assignment_of(a) is AssignmentState.COMPLETE
+    b = group.join("b")
+    a.channel.gives_back = False
+    group.run()
+    assert assignment_of(a) is AssignmentState.COMPLETE
+    assert assignment_of(b) is AssignmentState.PENDING
+    for claim in tuple(a.channel.asked):
+        a.channel.release(claim)
+    group.run()
+    assert assignment_of(b) is AssignmentState.COMPLETE
+
+
+def test_an_assignment_that_takes_too_long_is_overdue(group: Group) -> None:
+    """Nobody has to wait for ever for partitions that others do not let go; it may yet complete."""
+    a = group.join("a")
+    group.run()
+    a.channel.gives_back = False
+    b = group.join("b")
+    group.run(ASSIGNMENT_LIMIT - 1)
+    assert assignment_of(b) is AssignmentState.PENDING
+    group.run(2)
+    assert assignment_of(b) is AssignmentState.OVERDUE
+    for claim in tuple(a.channel.asked):
+        a.channel.release(claim)
+    group.run()
+    assert assignment_of(b) is AssignmentState.COMPLETE
+
+
+def test_a_member_too_many_rightly_has_nothing() -> None:
+    """With more members than partitions, one is told that the map gives it none."""
+    group = Group(partitions=1)
+    members = [group.join(name) for name in "ab"]
+    group.run()
+    assert {assignment_of(m) for m in members} == {
+        AssignmentState.COMPLETE,
+        AssignmentState.NONE,
+    }
+
+
+def test_a_member_that_joins_anew_has_yet_to_take_its_partitions(group: Group) -> None:
+    """What it had in the former stay does not count."""
+    a = group.join("a")
+    group.run()
+    a.session.expire()
+    group.run(0.1)
+    assert state_of(a) is MemberState.ACTIVE
+    assert assignment_of(a) is AssignmentState.PENDING
+    group.run()
+    assert assignment_of(a) is AssignmentState.COMPLETE
 
 
 def test_a_second_member_gets_half_and_sees_clean_ends(group: Group) -> None:
