@@ -84,6 +84,10 @@ class NoSuchOffsetError(RefusedError):
     """The log has no such offset."""
 
 
+class NotInBatchError(RefusedError):
+    """A record is not in the batch that is out or fails."""
+
+
 class CommittedAlreadyError(RefusedError):
     """The record is done with: what is committed lies behind it."""
 

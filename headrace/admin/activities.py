@@ -22,6 +22,10 @@ class PartitionActivity(Document):
     """What it is doing."""
     position: Offset
     """The next offset to deliver."""
+    batch_offset: Offset | None
+    """The first record of the oldest batch that is out, or that failed and comes again."""
+    batch_end: Offset | None
+    """The offset behind that batch."""
     committed: Offset | None
     """The next offset to read after a restart."""
     high_watermark: Offset | None

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from headrace.admin.document import Document, Number, Offset
-from headrace.admin.documents import PauseStatus
+from headrace.admin.document import Document, Number, Offset, Text
+from headrace.admin.documents import PauseStatus, SkipStatus
 from headrace.admin.ports import Phase
 
 
@@ -46,6 +46,19 @@ class ResetAnswer(Document):
 
     moved: list[SeekAnswer]
     """All of those that this process holds, or the one that was named."""
+
+
+class SkipAnswer(SkipStatus):
+    """A record that is left out from now on, and what it was in when that was asked for."""
+
+    batch_offset: Offset | None
+    """The first record of the batch that was out, or that had failed; null: there was none."""
+    batch_end: Offset | None
+    """The offset behind that batch."""
+    attempts: Number
+    """How often in a row it had failed."""
+    last_error: Text | None
+    """The last error of the partition."""
 
 
 class LogLevelAnswer(Document):

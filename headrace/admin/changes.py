@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 from fastapi import APIRouter, Body, Request
 
 from headrace.admin import answers as a
-from headrace.admin import documents as d
 from headrace.admin import requests as r
 from headrace.admin.audit import Asked, audited
 from headrace.admin.configuration import ReloadAnswer, reload_answer
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
 
     from headrace.admin.loglevels import LogLevels
     from headrace.admin.ports import Controller, Deployment, Process
+    from headrace.channel.activity import Activity
     from headrace.channel.channel import InboundKafkaChannel
     from headrace.channel.news import Sought
     from headrace.config.kinds.targets import Replay, Target
@@ -112,13 +112,23 @@ class Changes:
                 moving = _move_all(channel, wanted, asked.by, deadline, body.replay)
                 return a.ResetAnswer(moved=list(moving))
 
-    def skip(self, request: Request, name: ChannelName, body: r.SkipRequest) -> d.SkipStatus:
+    def skip(self, request: Request, name: ChannelName, body: r.SkipRequest) -> a.SkipAnswer:
         """Leave one record out, as one that no processing survives; needs no pause."""
         with audited(Asked("skip", request.scope["caller"], body, name)) as asked:
             channel = find_channel(self._controller, name)
             partition = partition_of(channel, body.topic, body.partition)
-            skip = channel.skip(partition, body.offset, reason=body.reason, by=asked.by)
-            return skip_status(skip)
+            # looked at before, because the batch comes again at once
+            found = _activity(channel, partition)
+            skip = channel.skip(
+                partition, body.offset, reason=body.reason, by=asked.by, force=body.force
+            )
+            return a.SkipAnswer(
+                **skip_status(skip).model_dump(),
+                batch_offset=None if found is None else found.batch_offset,
+                batch_end=None if found is None else found.batch_end,
+                attempts=0 if found is None else found.attempts,
+                last_error=None if found is None else found.last_error,
+            )
 
     def reload(
         self,
@@ -257,6 +267,12 @@ def _move_all(
                 next_step="reset again, which does the rest",
             ) from error
         moved.append(str(partition))
+
+
+def _activity(channel: InboundKafkaChannel, partition: TopicPartition) -> Activity | None:
+    """Look at a partition; None: it is not held."""
+    found = (a for a in channel.activities() if (a.topic, a.partition) == partition)
+    return next(found, None)
 
 
 def _sought(sought: Sought) -> a.SeekAnswer:

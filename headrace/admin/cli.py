@@ -199,12 +199,18 @@ def skip(
     reason: Annotated[str, typer.Option(metavar="TEXT", help="Why; the log keeps it.")],
     channel: _ChannelOption = None,
     *,
+    force: Annotated[
+        bool, typer.Option("--force", help="Also where the batch that fails does not have it.")
+    ] = False,
     json: _Json = False,
 ) -> Command:
-    """Leave one record out, as one that no processing survives. Needs no pause."""
+    """Leave one record out, as one that no processing survives. Needs no pause.
+
+    It has to be in the batch that fails, or is being processed; headrace status shows which.
+    """
     from headrace.admin import commands  # noqa: PLC0415 - takes a moment to import
 
-    body = {**_record(record, "TOPIC:PARTITION:OFFSET"), "reason": reason}
+    body = {**_record(record, "TOPIC:PARTITION:OFFSET"), "reason": reason, "force": force}
     return commands.channel_change("skip", channel, body, as_json=json, say=_say_skipped)
 
 
@@ -314,8 +320,12 @@ def _say_moved(_name: str, answer: Any) -> str:
 
 
 def _say_skipped(_name: str, answer: Any) -> str:
+    from headrace.admin.tables import batch_of  # noqa: PLC0415 - takes a moment to import
+
     where = f"{answer['topic']}:{answer['partition']}:{answer['offset']}"
-    return f"{where} is left out from now on"
+    failed = f" that failed: {answer['last_error']}" if answer["attempts"] else ""
+    of = "" if answer["batch_offset"] is None else f", of {batch_of(answer)}{failed}"
+    return f"{where} is left out from now on{of}"
 
 
 def _say_levels(answer: Any) -> str:

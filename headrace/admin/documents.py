@@ -105,7 +105,12 @@ class PartitionStatus(Document):
     epoch: Number
     """The epoch of the claim."""
     position: Offset
-    """The next offset to deliver."""
+    """The next offset to deliver: behind a batch that is out."""
+    batch_offset: Offset | None
+    """The first record of the oldest batch that is out, or that failed and comes again; null: none
+    is."""
+    batch_end: Offset | None
+    """The offset behind that batch."""
     committed: Offset | None
     """The offset that a restart would begin at."""
     end: Offset | None
@@ -125,7 +130,7 @@ class PartitionStatus(Document):
     outstanding_batches: Number
     """Batches delivered and not yet answered."""
     attempts: Number
-    """How often in a row the batch at the position has failed."""
+    """How often in a row the batch at batch_offset has failed."""
     suspect_records: Number
     """Records of a batch that was given up, among which those that fail are being looked for."""
     dead_letters: Number

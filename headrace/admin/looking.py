@@ -248,6 +248,8 @@ class Lookout:
             state=PartitionState(each.state),
             epoch=each.epoch,
             position=each.position,
+            batch_offset=each.batch_offset,
+            batch_end=each.batch_end,
             committed=each.committed,
             end=each.high_watermark,
             lag=lag_of(each),

@@ -134,6 +134,8 @@ class SkipRequest(Change):
     """The record's own offset."""
     reason: Annotated[str, Field(min_length=1, max_length=1000, pattern=_PRINTABLE)]
     """Why; the log keeps it."""
+    force: Annotated[bool, Field(strict=True)] = False
+    """Whether it may be a record that is not in the batch that is out or fails."""
 
 
 class LogLevelRequest(Change):

@@ -78,7 +78,8 @@ def _pause(pause: dict[str, Any]) -> str:
 
 
 def _partitions(partitions: Iterable[dict[str, Any]]) -> Table:
-    columns = ("partition", "state", "epoch", "position", "committed", "end", "lag", "records/s")
+    numbers = ("epoch", "position", "batch", "committed", "end", "lag")
+    columns = ("partition", "state", *numbers, "records/s")
     table = Table(box=None, pad_edge=False)
     for column in (*columns, "note"):
         left = column in {"partition", "state", "note"}
@@ -87,7 +88,7 @@ def _partitions(partitions: Iterable[dict[str, Any]]) -> Table:
         table.add_row(
             Text(f"{each['topic']}-{each['partition']}"),
             _word(each["state"]),
-            *(_number(each[key]) for key in ("epoch", "position", "committed", "end", "lag")),
+            *(_number(each["batch_offset" if key == "batch" else key]) for key in numbers),
             f"{each['records_per_s']:g}",
             Text("; ".join(_notes(each)), style="yellow"),
         )
@@ -96,7 +97,10 @@ def _partitions(partitions: Iterable[dict[str, Any]]) -> Table:
 
 def _notes(each: dict[str, Any]) -> Iterable[str]:
     if each["attempts"]:
-        yield f"failed {each['attempts']} times, again at {each['held_back_until'] or 'once'}"
+        yield (
+            f"{batch_of(each)} failed {each['attempts']} times, "
+            f"again at {each['held_back_until'] or 'once'}"
+        )
         yield str(each["last_error"])
     if each["suspect_records"]:
         yield f"looks for what fails among {each['suspect_records']} records"
@@ -104,6 +108,14 @@ def _notes(each: dict[str, Any]) -> Iterable[str]:
         yield f"{each['dead_letters']} dead letters"
     if each["callback_s"] is not None:
         yield f"processing for {duration(each['callback_s'])}"
+
+
+def batch_of(each: dict[str, Any]) -> str:
+    """Return in words which records the batch of a partition has."""
+    first, end = each["batch_offset"], each["batch_end"]
+    if first is None:
+        return "a batch"
+    return f"record {first}" if end == first + 1 else f"the batch {first} to {end - 1}"
 
 
 def duration(seconds: float) -> str:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 class Activity:
     """One held partition. Offsets and counts as they are just now, seconds since something.
 
+    ``batch_offset`` is the first record of the oldest batch that is out, or that failed and comes
+    again, and ``batch_end`` the offset behind it; None where there is no such batch.
     ``held_back_seconds`` says how long nothing is delivered yet, after an error or because the
     processor asked for it; None where nothing holds it back. ``suspects`` are the records among
     which one that fails is looked for; ``dead_letters`` went to the dead-letter topic under this
@@ -32,6 +34,8 @@ class Activity:
     epoch: int
     state: str
     position: int
+    batch_offset: int | None
+    batch_end: int | None
     committed: int | None
     high_watermark: int | None
     buffered_records: int
@@ -80,6 +84,7 @@ def activity_of(channel: str, owned: OwnedPartition, now: float) -> Activity:
     """Look at a partition; any thread, ``now`` in monotonic seconds."""
     callback = owned.callback
     held_back = owned.not_before - now
+    first, end = owned.batch or (None, None)
     return Activity(
         channel=channel,
         topic=owned.partition.topic,
@@ -87,6 +92,8 @@ def activity_of(channel: str, owned: OwnedPartition, now: float) -> Activity:
         epoch=owned.epoch,
         state=owned.state.value,
         position=owned.position,
+        batch_offset=first,
+        batch_end=end,
         committed=owned.committed,
         high_watermark=owned.high_watermark,
         buffered_records=owned.buffer.records,

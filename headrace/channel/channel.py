@@ -304,18 +304,21 @@ class InboundKafkaChannel:
         self._require_running()
         return self._parts.desk.find(target, partition, deadline)
 
-    def skip(self, partition: TopicPartition, offset: int, *, reason: str, by: str) -> Skip:
+    def skip(
+        self, partition: TopicPartition, offset: int, *, reason: str, by: str, force: bool = False
+    ) -> Skip:
         """Leave the record with exactly this offset out of the batches from now on.
 
         Takes effect without a pause; a batch that has failed comes again at once, without the
         record. Counted and logged once the commit is behind it. Other members do not know of it:
         where the partition moves on before that, it is to be skipped there. Does not block.
+        ``force``: also a record that is not in the batch that is out, or that failed.
 
         Raises:
             RefusedError: the partition is not held, or there is no such record to skip.
         """
         self._require_running()
-        return self._parts.desk.skip(partition, offset, reason=reason, by=by)
+        return self._parts.desk.skip(partition, offset, reason=reason, by=by, force=force)
 
     @property
     def skips(self) -> list[Skip]:

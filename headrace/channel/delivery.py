@@ -95,22 +95,28 @@ class Delivery:
     def settle(self, owned: OwnedPartition) -> None:
         """Do what the answers ask for, in the order of their batches."""
         while owned.outstanding and owned.outstanding[0].answer.done():
-            item = owned.outstanding.popleft()
-            if item.passes:
-                self._pass(owned, item)
-                return
-            try:
-                response = item.answer.result()
-                effect = effect_of(response, _standing(owned, item.batch.next_offset))
-            except BaseException as error:  # noqa: BLE001 - it fails this batch and nothing else
-                self.fail(owned, item, error)
-                return
-            self._over(item.batch, "answered")
-            self._count_records(item.batch, effect)
-            owned.attempts = 0
-            self._apply(owned, effect, item)
-            if not owned.outstanding:
-                owned.idle_since = self._clock.monotonic()
+            with owned.settles() as item:
+                if not self._settle(owned, item):
+                    return
+
+    def _settle(self, owned: OwnedPartition, item: Outstanding) -> bool:
+        """Do what one answer asks for; False: the batch was not answered, or is passed over."""
+        if item.passes:
+            self._pass(owned, item)
+            return False
+        try:
+            response = item.answer.result()
+            effect = effect_of(response, _standing(owned, item.batch.next_offset))
+        except BaseException as error:  # noqa: BLE001 - it fails this batch and nothing else
+            self.fail(owned, item, error)
+            return False
+        self._over(item.batch, "answered")
+        self._count_records(item.batch, effect)
+        owned.attempts = 0
+        self._apply(owned, effect, item)
+        if not owned.outstanding:
+            owned.idle_since = self._clock.monotonic()
+        return True
 
     def _pass(self, owned: OwnedPartition, item: Outstanding) -> None:
         """Move behind a batch of which nothing is delivered; all before it is answered."""
@@ -132,15 +138,15 @@ class Delivery:
     def expire(self, owned: OwnedPartition) -> None:
         """Fail the oldest batch if its answer is overdue."""
         if owned.outstanding and owned.outstanding[0].deadline <= self._clock.monotonic():
-            item = owned.outstanding.popleft()
-            item.answer.cancel()
-            limit = self._parts.config.batch_timeout
-            error = BatchTimeoutError(
-                owned.partition,
-                f"{owned.partition}: batch at offset {item.batch.start} was not answered within "
-                f"batch_timeout ({limit:g} s); it is delivered again",
-            )
-            self.fail(owned, item, error)
+            with owned.settles() as item:
+                item.answer.cancel()
+                limit = self._parts.config.batch_timeout
+                error = BatchTimeoutError(
+                    owned.partition,
+                    f"{owned.partition}: batch at offset {item.batch.start} was not answered "
+                    f"within batch_timeout ({limit:g} s); it is delivered again",
+                )
+                self.fail(owned, item, error)
 
     def fail(self, owned: OwnedPartition, item: Outstanding, error: BaseException) -> None:
         """Withdraw the later batches, ask ``on_exception``, and do as it or the policy says."""

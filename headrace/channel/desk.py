@@ -16,6 +16,7 @@ from headrace.errors import (
     CommittedAlreadyError,
     NoSuchOffsetError,
     NotHeldError,
+    NotInBatchError,
     UnfinishedError,
 )
 
@@ -117,14 +118,17 @@ class OperatorDesk:
 
     # --- skipping ---------------------------------------------------------------------------
 
-    def skip(self, partition: TopicPartition, offset: int, *, reason: str, by: str) -> Skip:
+    def skip(
+        self, partition: TopicPartition, offset: int, *, reason: str, by: str, force: bool = False
+    ) -> Skip:
         """Leave one record out from the next delivery on, without a pause. Does not block.
 
         A batch that has failed with it comes again at once. Holds in this process until the
-        offset behind the record is committed.
+        offset behind the record is committed. With ``force`` also one that is in no such batch.
 
         Raises:
-            RefusedError: the partition is not held, the record is done with, or it is not there.
+            RefusedError: the partition is not held, the record is done with, it is not there, or it
+                is not in the batch that is out or fails.
         """
         owned = self._known(partition)
         if offset < max(owned.committed or 0, owned.advanced):
@@ -139,8 +143,10 @@ class OperatorDesk:
             raise NoSuchOffsetError(
                 f"{partition}: the log ends at {end}, there is no record {offset} yet",
                 value=str(offset),
-                next_step="the status has the position, which is where a failing batch begins",
+                next_step="the status has the first record of the batch that fails (batch_offset)",
             )
+        if not force:
+            _require_in_batch(owned, offset)
         skip = Skip(partition, offset, reason, by)
         self._skips.add(owned, skip)
         owned.tell(RecordSkipped())
@@ -189,6 +195,27 @@ class OperatorDesk:
         if not rests or owned.state is not PartitionState.PAUSED:
             raise not_paused(self._channel, owned)
         return owned
+
+
+def _require_in_batch(owned: OwnedPartition, offset: int) -> None:
+    """See that an offset is one of the batch that is out, or that failed and comes again.
+
+    Raises:
+        NotInBatchError: it is not.
+    """
+    batch = owned.batch
+    if batch is not None and batch[0] <= offset < batch[1]:
+        return
+    if batch is None:
+        found = "no batch is out, and none has failed"
+    else:
+        found = f"the batch that is out or fails has the records {batch[0]} to {batch[1] - 1}"
+    raise NotInBatchError(
+        f"{owned.partition}: {found}; {offset} is none of them",
+        value=str(offset),
+        next_step="skip one of the batch that fails, or have this one skipped all the same by "
+        "force: true (--force)",
+    )
 
 
 def _unfinished(

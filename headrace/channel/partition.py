@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from math import inf
 from threading import Lock
@@ -20,7 +21,7 @@ from headrace.errors import FatalError
 from headrace.records import offset_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
     from concurrent.futures import Future
 
     from headrace.channel.callbacks import RunningCallback
@@ -70,6 +71,7 @@ class OwnedPartition:
         self.pending: deque[Cut] = deque()
         self.outstanding: deque[Outstanding] = deque()
         self.handing_out: Cut | None = None
+        self.settling: Cut | None = None
         self.news: deque[News] = deque()
         self.advanced = 0
         self.staging = Staging()
@@ -117,6 +119,22 @@ class OwnedPartition:
             return self.pending[0].start
         except IndexError:
             return self.buffer.position
+
+    @property
+    def batch(self) -> tuple[int, int] | None:
+        """First record and end of the oldest batch that is out, or that failed and comes again.
+
+        The position is behind it while it is out.
+        """
+        try:
+            cut = self.settling or (
+                self.outstanding[0].cut if self.outstanding else self.handing_out
+            )
+            if cut is None and (self.attempts or self.suspects):
+                cut = self.pending[0]
+        except IndexError:
+            return None
+        return None if cut is None else (offset_of(cut.records[0]), cut.next_offset)
 
     @property
     def committed(self) -> int | None:
@@ -325,6 +343,15 @@ class OwnedPartition:
         if rest is not None:
             self.pending.appendleft(rest)
         return front
+
+    @contextmanager
+    def settles(self) -> Iterator[Outstanding]:
+        """Take the oldest batch that is out; what follows from its answer is done in the block."""
+        self.settling = self.outstanding[0].cut
+        try:
+            yield self.outstanding.popleft()
+        finally:
+            self.settling = None
 
     def withdraw(self) -> list[Cut]:
         """Take back all outstanding batches and cancel their futures; return their records."""

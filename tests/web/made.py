@@ -89,6 +89,8 @@ def _partition(made: Made, topic: str, number: int, index: int) -> d.PartitionSt
         state=state,
         epoch=3 + index % 4,
         position=position,
+        batch_offset=position if failing else position - 20 if state is S.RUNNING else None,
+        batch_end=position + 1 if failing else position if state is S.RUNNING else None,
         committed=position - (0 if state is S.WAITING else 20),
         end=position + lag,
         lag=lag,

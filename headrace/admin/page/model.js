@@ -2,8 +2,8 @@
 import { age, many, seconds, short, whole, words } from "./format.js";
 
 /**
- * What a partition looks like, the most urgent first. `failing` is any state in which the batch at
- * the position has failed; `moving` are the states of being taken over or given back.
+ * What a partition looks like, the most urgent first. `failing` is any state in which the batch that
+ * is out or comes again has failed; `moving` are the states of being taken over or given back.
  */
 export const LOOKS = [
   "unowned", "failing", "suspended", "backing_off", "paused", "moving", "running", "waiting", "elsewhere",
@@ -153,9 +153,9 @@ function* partitionProblems(channel, partitions) {
     yield {
       rank: "broken",
       what: failing.length === 1
-        ? `${name}: ${worst.name} fails at offset ${whole(worst.position)}`
+        ? `${name}: ${worst.name} fails at ${batchOf(worst)}`
         : `${name}: ${many(failing.length, "partition")} fail`,
-      why: `${failing.length === 1 ? "" : `${worst.name}: `}${many(worst.attempts, "attempt")} so far. ${worst.last_error ?? ""}`,
+      why: `${failing.length === 1 ? "" : `${worst.name} at ${batchOf(worst)}: `}${many(worst.attempts, "attempt")} so far. ${worst.last_error ?? ""}`,
       find: failing.length === 1 ? worst.name : `${name} failing`,
     };
   }
@@ -179,6 +179,12 @@ function* partitionProblems(channel, partitions) {
       find: still.length === 1 ? worst.name : name,
     };
   }
+}
+
+/** The batch that is out or fails: the position is behind it while it is out. */
+export function batchOf({ batch_offset: first, batch_end: end, position }) {
+  if (first === null) return `offset ${whole(position)}`;
+  return end === first + 1 ? `offset ${whole(first)}` : `offsets ${whole(first)} to ${whole(end - 1)}`;
 }
 
 const isStill = (each) =>

@@ -1,7 +1,7 @@
 // The table of partitions: found, sorted and shown in parts. Works by keyboard alone.
 import { announce, byId, change, each, make, say, show, updating } from "./dom.js";
 import { clock, many, rate, seconds, short, whole, words } from "./format.js";
-import { LOOKS } from "./model.js";
+import { LOOKS, batchOf } from "./model.js";
 
 const AT_FIRST = 20;
 
@@ -161,7 +161,7 @@ function detailOf(p) {
   if (p.suspect_records) return `looks for what fails among ${many(p.suspect_records, "record")}`;
   if (p.look === "failing") {
     const next = p.held_back_until ? `, next ${clock(p.held_back_until)}` : "";
-    return `${many(p.attempts, "attempt")}${next}: ${p.last_error ?? ""}`;
+    return `${batchOf(p)}, ${many(p.attempts, "attempt")}${next}: ${p.last_error ?? ""}`;
   }
   if (p.look === "moving") return words(p.state);
   if (p.look === "running" && p.callback_s > 5) return `for ${seconds(p.callback_s)}`;

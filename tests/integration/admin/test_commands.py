@@ -185,7 +185,12 @@ def test_a_record_is_skipped_by_its_place(desk: Desk) -> None:
     desk.scene.controller.broker.produce(P0, b"poison")
     channel = _channel(desk)
     eventually(lambda: any(each.high_watermark == 11 for each in channel.activities()))
-    result = desk.run("skip", "events:0:10", "--reason", "no JSON")
+    refused = desk.run("skip", "events:0:10", "--reason", "no JSON")
+    assert (refused.exit_code, "no batch is out, and none has failed" in refused.output) == (
+        1,
+        True,
+    )
+    result = desk.run("skip", "events:0:10", "--reason", "no JSON", "--force")
     assert (result.exit_code, result.output) == (0, "events:0:10 is left out from now on\n")
     (skip,) = desk.scene.get("/api/v1/channels/member").json()["skips"]
     assert (skip["partition"], skip["offset"], skip["reason"]) == (0, 10, "no JSON")

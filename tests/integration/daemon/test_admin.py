@@ -84,8 +84,14 @@ def test_a_poison_record_is_skipped_while_the_daemon_runs(site: Site) -> None:
     stuck = {"backoff": "1h", "max_backoff": "1h"}
     daemon = site.run("refuse_poison", on_error=stuck)
     daemon.wait_event("processor_error")
-    skipped = _headrace(daemon, "skip", f"{site.topic}:0:1", "--reason", "no JSON")
+    place = f"{site.topic}:0:1"
+    other = _headrace(daemon, "skip", f"{site.topic}:0:2", "--reason", "no JSON")
+    assert (other.returncode, "has the records 1 to 1; 2 is none" in other.stderr) == (1, True)
+    shown = _headrace(daemon, "status")
+    assert "record 1 failed 1 times" in " ".join(shown.stdout.split())
+    skipped = _headrace(daemon, "skip", place, "--reason", "no JSON")
     assert skipped.returncode == 0, skipped.stderr
+    assert skipped.stdout.startswith(f"{place} is left out from now on, of record 1 that failed: ")
     eventually(lambda: site.offsets()[0] == 3)
     assert site.seen() == ["a", "c"]
     assert daemon.wait_event("record_left_out")["offset"] == 1

@@ -13,6 +13,7 @@ from headrace.errors import (
     CommittedAlreadyError,
     NoSuchOffsetError,
     NotHeldError,
+    NotInBatchError,
     NotRunningError,
     SinkConflictError,
 )
@@ -93,7 +94,7 @@ def test_what_is_behind_waits_until_the_sink_has_moved(broker: InMemoryBroker) -
     channel = in_memory_channel(recorder, broker, max_in_flight=3, batch={"max_records": 1})
     with running(channel):
         recorder.wait(lambda: len(recorder.futures) == 3)
-        channel.skip(P0, 10, reason="no JSON", by="ann")
+        channel.skip(P0, 10, reason="no JSON", by="ann", force=True)
         for number in range(10):
             recorder.wait(lambda: len(recorder.futures) > number)  # noqa: B023 - waited for here
             recorder.futures[number].set_result(BatchResponse.advance())
@@ -171,6 +172,46 @@ def test_what_cannot_be_skipped_is_refused_by_name(broker: InMemoryBroker) -> No
         with pytest.raises(NotHeldError):
             channel.skip(TopicPartition("events", 9), 0, reason="-", by="ann")
     assert channel.skips == []
+
+
+def test_only_a_record_of_the_batch_that_fails_is_skipped(broker: InMemoryBroker) -> None:
+    """What is behind it is refused by name while it is out and while it waits, unless forced."""
+    broker.produce(P0, b"0", b"1", b"poison", b"3", *values(4))
+    recorder = Recorder()
+    recorder.answer = recorder.later
+    channel = in_memory_channel(recorder, broker, on_error=STUCK, batch={"max_records": 4})
+    with running(channel):
+        recorder.wait(lambda: len(recorder.futures) == 1)
+        (out,) = [each for each in channel.activities() if each.partition == 0]
+        assert (out.position, out.batch_offset, out.batch_end) == (4, 0, 4)
+        expected = "fails has the records 0 to 3; 4 is none of them"
+        with pytest.raises(NotInBatchError, match=expected):
+            channel.skip(P0, 4, reason="the position", by="ann")
+        recorder.answer = _poisoned
+        recorder.futures[0].set_exception(ValueError("bad"))
+        _backs_off(channel)
+        (waits,) = [each for each in channel.activities() if each.partition == 0]
+        assert (waits.position, waits.batch_offset, waits.batch_end) == (0, 0, 4)
+        with pytest.raises(NotInBatchError, match=expected):
+            channel.skip(P0, 4, reason="the position", by="ann")
+        with pytest.raises(NotInBatchError, match="no batch is out, and none has failed"):
+            channel.skip(P1, 0, reason="nothing", by="ann")
+        channel.skip(P0, 2, reason="no JSON", by="ann")
+        assert committed(broker, P0, 8)
+        assert {each.batch_offset for each in channel.activities()} == {None}
+
+
+def test_the_batch_that_fails_begins_with_a_record_and_not_with_a_gap(
+    broker: InMemoryBroker,
+) -> None:
+    """Where offsets before its first record have none, the record is named, not the position."""
+    broker.skip(P0, 3)
+    broker.produce(P0, b"poison")
+    channel = in_memory_channel(Recorder(_poisoned), broker, on_error=STUCK)
+    with running(channel):
+        _backs_off(channel)
+        (waits,) = [each for each in channel.activities() if each.partition == 0]
+        assert (waits.position, waits.batch_offset, waits.batch_end) == (0, 3, 4)
 
 
 def test_a_skip_waits_for_the_start_of_a_partition(
