@@ -38,6 +38,9 @@ SCHEMA = pa.schema(
 
 _MICROSECONDS = 1000
 
+#: The last millisecond whose microseconds are a number of 64 bits, in the year 294247.
+_LAST_MILLISECOND = (2**63 - 1) // _MICROSECONDS
+
 
 def table_of(batch: Batch) -> pa.Table:
     """Return the batch's records with the columns of :data:`SCHEMA`. Any thread.
@@ -122,9 +125,17 @@ def _offsets(batch: Batch, each: Each) -> pa.Array:
 
 
 def _timestamps(millis: pa.Array) -> pa.Array:
-    """Return the records' times; the client says -1 where the broker kept none: that is null."""
-    unknown = pc.less(millis, 0, memory_pool=POOL)
-    known = pc.if_else(unknown, None, millis, memory_pool=POOL)
+    """Return the records' times, null for those that are none.
+
+    The client says -1 where the broker kept none. A producer may send any number of 64 bits, and
+    one beyond what microseconds can say would come out as a time that looks like another.
+    """
+    is_known = pc.and_(
+        pc.greater_equal(millis, 0, memory_pool=POOL),
+        pc.less_equal(millis, _LAST_MILLISECOND, memory_pool=POOL),
+        memory_pool=POOL,
+    )
+    known = pc.if_else(is_known, millis, None, memory_pool=POOL)
     micros = pc.multiply(known, _MICROSECONDS, memory_pool=POOL)
     return micros.cast(SCHEMA.field("timestamp").type, memory_pool=POOL)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,15 @@ if TYPE_CHECKING:
 _META = ("key", "topic", "partition", "offset", "timestamp", "headers")
 
 #: Each value is read as the one field of an object, so that it can be neither none nor several.
-_BEFORE, _BETWEEN, _AFTER = b'{"v":', b'}\n{"v":', b"}"
+_FRAME = b'{"v":', b"}"
+
+#: What a value has in it that goes on as a second field of that object, behind its own end. Most
+#: with an object inside of theirs have it, too.
+_MAY_GO_ON = re.compile(rb'\}\s*,\s*"')
+
+#: A value that goes on so is none in a list, where no name can follow. In both places only one JSON
+#: document can stand. It takes 1.7 times as long, so that it is for those alone that may need it.
+_STRICT_FRAME = b'{"v":', b',"list":[', b"]}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +99,7 @@ def _read(values: pa.Array, kind: pa.DataType) -> pa.StructArray | None:
     """Return the values as rows, None where not every one is a row."""
     if len(values) == 0:
         return pa.array([], kind)
-    text = _BETWEEN.join([b"null" if value is None else value for value in values.to_pylist()])
-    text = _BEFORE + text + _AFTER
+    text = _framed([b"null" if value is None else value for value in values.to_pylist()])
     try:
         read = json.read_json(
             io.BytesIO(text),
@@ -110,6 +118,16 @@ def _read(values: pa.Array, kind: pa.DataType) -> pa.StructArray | None:
         return None
     is_no_object = pc.any(pc.and_(pc.is_valid(values), pc.is_null(rows))).as_py()
     return None if is_no_object else rows
+
+
+def _framed(values: Sequence[bytes]) -> bytes:
+    """Return text whose lines are objects with one value each, if these are one JSON document."""
+    before, after = _FRAME
+    text = before + (after + b"\n" + before).join(values) + after
+    if _MAY_GO_ON.search(text) is None:
+        return text
+    before, between, after = _STRICT_FRAME
+    return b"\n".join([before + value + between + value + after for value in values])
 
 
 def _as_read(kind: pa.DataType) -> pa.DataType:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any
 
@@ -11,7 +12,13 @@ from hypothesis import strategies as st
 
 from headrace.records import Batch, TopicPartition
 from headrace.tables import SCHEMA, merge, table_of
-from headrace.testing.records import TIMESTAMP, FakeAssignment, FakeRecord, make_batch
+from headrace.testing.records import (
+    TIMESTAMP,
+    FakeAssignment,
+    FakeRecord,
+    in_columns,
+    make_batch,
+)
 
 
 def test_columns_are_those_of_sparks_kafka_source() -> None:
@@ -43,6 +50,21 @@ def test_what_a_record_lacks_is_null() -> None:
 
     assert [rows[0][name] for name in ("key", "value", "headers", "timestamp")] == [None] * 4
     assert (rows[1]["key"], rows[1]["value"]) == (b"", b"")
+
+
+@pytest.mark.parametrize("columnar", [False, True])
+def test_a_time_beyond_what_microseconds_can_say_is_null(*, columnar: bool) -> None:
+    """The last millisecond that they can say is kept; none comes out as another time."""
+    last = (2**63 - 1) // 1000
+    times = [0, last, last + 1, 2**63 - 1, -(2**63), TIMESTAMP]
+    records = [FakeRecord(timestamp_=time, offset_=at) for at, time in enumerate(times)]
+    batch = make_batch(records)
+    if columnar:
+        batch = replace(batch, records=in_columns(batch.records, batch.partition))
+
+    found = table_of(batch).column("timestamp").cast(pa.int64()).to_pylist()
+
+    assert found == [0, last * 1000, None, None, None, TIMESTAMP * 1000]
 
 
 def test_the_clients_own_messages_fit() -> None:

@@ -12,6 +12,7 @@ import pytest
 from deltalake import DeltaTable
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from py4j.protocol import Py4JJavaError
 
 from headrace.clock import Deadline
 from headrace.kafka import KafkaRangeSource, KafkaRecordSource
@@ -206,6 +207,23 @@ def test_the_same_records_of_a_compacted_topic(
 
 def _is_update(row: Any, number: int) -> bool:
     return bool(row[3] == number and (row[0] or b"").startswith(b"later-"))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_time_beyond_what_microseconds_can_say(
+    broker: Broker, spark_runtime: SparkRuntime
+) -> None:
+    """By value it is null; Spark's own source fails with it, and shows no other time."""
+    with broker.configured("log.message.timestamp.after.max.ms", str(2**63 - 1)):
+        topic = broker.create_topic(len(NUMBERS))
+        record = FakeRecord(value_=b"v", timestamp_=2**63 // 1000 + 1)
+        ends = write(broker, topic, [(0, "plain", [record])])
+        readers = Readers(broker, topic, spark_runtime)
+        ((*_, timestamp, _),) = readers.by_value(ends)
+        assert timestamp is None
+        with pytest.raises(Py4JJavaError, match="ArithmeticException: long overflow"):
+            readers.by_reference(ends)
 
 
 def places(df: DataFrame, batch: MicroBatch) -> DataFrame:

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
+from datetime import date, datetime, timezone
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
 
 from headrace.inline.rehearsal import rehearse as rehearse_inline
 from headrace.spark.decode import Decode, Decoding, OnUndecodable
@@ -42,6 +45,32 @@ ALIKE: list[bytes | None] = [
     b'{"o": {"x": "y"}}',
 ]
 
+#: Values that Spark makes a row of, with the fields that have a value in it, and that are
+#: undecodable without it: docs/write-a-reducer.md lists them.
+WITH_SPARK_ONLY: list[tuple[bytes, dict[str, Any]]] = [
+    (b'{"n": 1, "n": 2}', {"n": 2}),
+    (b'{"o": {"x": 1, "x": 2}}', {"o": {"x": 2}}),
+    (b'{"d": 1e400}', {"d": math.inf}),
+    (b'{"unknown": -1e400}', {}),
+    (b'{"s": "\\ud800"}', {"s": "?"}),
+    (b'{"unknown": "\\udc00"}', {}),
+    (b'{"n": 1},"w":{"n": 5}', {"n": 1}),
+    (b'{"n": 1} {"n": 2}', {"n": 1}),
+    (b'{"n": 1} rubbish', {"n": 1}),
+    (b"{'n': 1}", {"n": 1}),
+    (b'{"s": "\xff"}', {"s": "\ufffd"}),
+    (b'{"s": 5}', {"s": "5"}),
+    (b'{"s": {"x": 1}}', {"s": '{"x":1}'}),
+    (b'{"d": "Infinity"}', {"d": math.inf}),
+    (b'{"c": 1.255}', {"c": Decimal("1.26")}),
+    (b'{"day": "2013-1-2"}', {"day": date(2013, 1, 2)}),
+    (b'{"at": 5}', {"at": datetime.fromtimestamp(5, timezone.utc)}),
+    (
+        b'{"at": "2013-01-02T03:04:05.1234567Z"}',
+        {"at": datetime(2013, 1, 2, 3, 4, 5, 123456, tzinfo=timezone.utc)},
+    ),
+]
+
 
 def test_values_are_decoded_alike_with_spark_and_without(spark_runtime: SparkRuntime) -> None:
     """A channel that changes its type gets the same rows of the same records."""
@@ -55,3 +84,21 @@ def test_values_are_decoded_alike_with_spark_and_without(spark_runtime: SparkRun
     assert inline.rows is not None
     assert spark.rows is not None
     assert inline.rows.to_pylist() == spark.rows.to_pylist()
+
+
+def test_what_spark_lets_pass_is_undecodable_without_it(spark_runtime: SparkRuntime) -> None:
+    """Each difference that the documentation lists is one, and is just this."""
+    decode = Decode(Decoding.JSON, SCHEMA, OnUndecodable.SKIP)
+    table = records_table([value for value, _ in WITH_SPARK_ONLY])
+
+    inline = rehearse_inline(lambda rows, _: rows, table, decode)
+    spark = rehearse(spark_runtime.session, lambda df, _: df, table, decode)
+
+    assert [list(offsets) for offsets in inline.skipped.values()] == [list(range(len(table)))]
+    assert spark.skipped == {}
+    assert spark.rows is not None
+    rows = [
+        {name: value for name, value in row.items() if name != "_kafka" and value is not None}
+        for row in spark.rows.to_pylist()
+    ]
+    assert rows == [row for _, row in WITH_SPARK_ONLY]

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from headrace.errors import ConfigError, UndecodableRecordError
 from headrace.inline.ddl import parse_ddl
@@ -141,3 +144,60 @@ def test_without_decoding_the_table_is_as_it_was() -> None:
     """The reducer sees bytes."""
     table = records_table([b"x"])
     assert InlineDecoder(Decode()).apply(table).table is table
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b'{"id":1},"w":{"id":5}',
+        b'{"id":1} , "w":{"id":5}',
+        b'{"id":1}\n,\t"w":5',
+        b'{"id":1},"w":[{"id":5}]',
+        b'{"id":1},"list":[{"id":1}',
+        b'{"id":1},"w":[{"id":1}',
+        b'{"id":1},"w":{"x":1',
+        b'{"id":1},"w":"',
+        b'{"id":1},"w":"\\',
+        b'{"id":1},"v":{"id":5}',
+        b'{"id":1}}\n{"v":{"id":2}',
+        b'{"id":1},"w":2}\n{"v":{"id":2},"w":3',
+        b'{"id":1}],"w":[{"id":5}',
+        b'{"id":1},"list":[1]}\n{"v":{"id":1},"list":[{"id":1}',
+        b'{"id":1},',
+        b'{"id":1} {"id":2}',
+    ],
+)
+def test_what_is_more_than_one_json_document_is_undecodable(value: bytes) -> None:
+    """However it goes on behind its end, and among whatever others."""
+    nested = b'{"id": 7, "more": {"x": [{}, {"y": "},\\""}]}, "id2": 1}'
+    for before, after in (([], []), ([nested], [nested]), ([b'{"id":8}'], [b'{"id":9}'])):
+        found = decoded("id BIGINT", *before, value, *after, skip=True)
+        assert list(found.skipped.values()) == [[len(before)]]
+        assert found.table.num_rows == len(before) + len(after)
+
+
+_PIECES = [
+    ',"w":1',
+    ',"w":',
+    ',"list":[',
+    '{"v":',
+    "}",
+    "{",
+    "]",
+    "[",
+    ",",
+    " ",
+    '"',
+    "\\",
+    "\n",
+    "1",
+    "{}",
+]
+
+
+@given(st.lists(st.sampled_from(_PIECES), max_size=8).map("".join))
+def test_a_value_is_decoded_only_if_it_is_a_document_to_python(rest: str) -> None:
+    """Whatever an object is followed by: what passes is one object."""
+    value = '{"id":"a"}' + rest
+    if decoded("id STRING", value.encode(), skip=True).table.num_rows:
+        assert isinstance(json.loads(value), dict)
