@@ -11,6 +11,7 @@ from headrace.config import (
     ZooKeeperOffsetsConfig,
     single_sinks,
 )
+from headrace.coordinators.layout import producer_prefix
 from headrace.coordinators.offset_nodes import ZooKeeperOffsetStore
 from headrace.kafka import KafkaOffsetStore, TransactionalOffsetStore
 from headrace.kafka.results import sink_group
@@ -63,7 +64,7 @@ def transactional_prefix(channel: ChannelConfig, member: str) -> str | None:
             pass
         case _ if not sink_is_fenced(channel):
             return None
-    return f"headrace.{channel.group}.{member}"
+    return f"{producer_prefix(channel.group)}{member}"
 
 
 def sink_is_fenced(channel: ChannelConfig) -> bool:

@@ -15,6 +15,7 @@ from headrace.coordinators.layout import (
     ForeignVersionError,
     GroupPaths,
     OwnerDocument,
+    producer_prefix,
 )
 from headrace.coordinators.registry import Membership, Owner, RegistryUnavailableError
 from headrace.zookeeper.errors import BadVersionError, NodeExistsError, NoNodeError
@@ -112,7 +113,7 @@ class ClaimNodes:
         lease: Lease,
         node: Node | None,
     ) -> Claim:
-        previous = _previous(self._paths.epoch(partition), node)
+        previous = _previous(self._paths, partition, node)
         transactional_id = self._claimant.transactional_id(membership.epoch)
         return Claim(
             partition=partition,
@@ -301,10 +302,13 @@ class ClaimNodes:
         ).encode()
 
 
-def _previous(path: str, node: Node | None) -> PreviousOwner | None:
+def _previous(
+    paths: GroupPaths, partition: TopicPartition, node: Node | None
+) -> PreviousOwner | None:
     """Return who held the partition before; raises ForeignVersionError."""
     if node is None:
         return None
+    path = paths.epoch(partition)
     try:
         found = EpochDocument.decode(path, node.data)
     except ForeignVersionError:
@@ -315,13 +319,19 @@ def _previous(path: str, node: Node | None) -> PreviousOwner | None:
         # for one that was raised on purpose, and that one the committed offset knows as well.
         log.warning("epoch_node_unusable", path=path, reason=str(error))
         return PreviousOwner(node.stat.version, None, None, None, clean_end=False)
+    last = () if found.transactional_id is None else (found.transactional_id,)
+    prefix = producer_prefix(paths.group)
+    refused = [name for name in (*last, *found.unfenced) if not name.startswith(prefix)]
+    if refused:
+        # to shut them out would end transactions of other programs
+        log.warning("transactional_ids_refused", path=path, transactional_ids=refused)
     return PreviousOwner(
         epoch=found.epoch,
         member=found.member,
         member_epoch=found.member_epoch,
-        transactional_id=found.transactional_id,
+        transactional_id=None if last and last[0] in refused else found.transactional_id,
         clean_end=found.clean_end,
-        unfenced=found.unfenced,
+        unfenced=tuple(name for name in found.unfenced if name not in refused),
     )
 
 

@@ -87,6 +87,11 @@ class GroupPaths:
         return f"{self.root}/offsets/{_encode(partition.topic)}/{partition.partition}"
 
 
+def producer_prefix(group: str) -> str:
+    """Return how the transactional ids of all producers of a group begin."""
+    return f"headrace.{group}."
+
+
 def decode_name(node: str) -> str:
     """Return the name that a node's name stands for."""
     return unquote(node)

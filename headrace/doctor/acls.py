@@ -14,6 +14,7 @@ from headrace.config import (
     single_sinks,
 )
 from headrace.config.subscription import is_pattern
+from headrace.coordinators.layout import producer_prefix
 from headrace.kafka.results import sink_group
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ def _of_sink(group: str, topic: str | None) -> Iterator[Acl]:
 
 
 def _transactions(group: str) -> Acl:
-    return Acl("transactional-id", f"headrace.{group}.", ("Write",), prefixed=True)
+    return Acl("transactional-id", producer_prefix(group), ("Write",), prefixed=True)
 
 
 def literal_beginning(pattern: str) -> str:

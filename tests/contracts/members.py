@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import pytest
 
-from headrace.coordinators.layout import GroupPaths
+from headrace.coordinators.layout import GroupPaths, producer_prefix
 from headrace.coordinators.members import MemberInfo, Mode
 from headrace.coordinators.registry import (
     MemberExistsError,
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 GROUP = "orders"
 PATHS = GroupPaths(GROUP)
+PRODUCER = producer_prefix(GROUP)
 INFO = MemberInfo(topics=frozenset({"t.with.dots"}))
 P0 = TopicPartition("t.with.dots", 0)
 P1 = TopicPartition("t.with.dots", 1)

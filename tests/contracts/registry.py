@@ -16,7 +16,7 @@ from headrace.coordinators.registry import (
     RegistryUnavailableError,
 )
 from headrace.records import TopicPartition
-from tests.contracts.members import INFO, P0, P1, PATHS, MembersContract, joined
+from tests.contracts.members import INFO, P0, P1, PATHS, PRODUCER, MembersContract, joined
 
 if TYPE_CHECKING:
     from headrace.coordinators.registry import Registry
@@ -75,7 +75,7 @@ class RegistryContract(MembersContract):
 
     def test_the_next_owner_learns_of_a_clean_end(self, world: World) -> None:
         """After a clean release the next claim has a higher epoch and knows the end was clean."""
-        a, b = joined(world, "a", transactional_prefix="tx.a"), joined(world, "b")
+        a, b = joined(world, "a", transactional_prefix=PRODUCER + "a"), joined(world, "b")
         first = claimed(a, P0)
         assert released(a, first, clean=True) is Release.RELEASED
         second = claimed(b, P0)
@@ -84,7 +84,7 @@ class RegistryContract(MembersContract):
         assert second.previous.clean_end
         assert second.previous.member == "a"
         assert second.previous.member_epoch == first.member_epoch
-        assert second.previous.transactional_id == f"tx.a.{first.member_epoch}"
+        assert second.previous.transactional_id == f"{PRODUCER}a.{first.member_epoch}"
         assert second.unfenced == ()
 
     def test_the_next_owner_learns_of_an_abandoned_claim(self, world: World) -> None:
@@ -98,7 +98,7 @@ class RegistryContract(MembersContract):
     def test_producers_are_handed_down_until_they_are_fenced(self, world: World) -> None:
         """Each claim names the producers of all former owners that nobody has shut out yet."""
         names = "abcd"
-        a, b, c, d = (joined(world, name, transactional_prefix=f"tx.{name}") for name in names)
+        a, b, c, d = (joined(world, name, transactional_prefix=PRODUCER + name) for name in names)
         first = claimed(a, P0)
         released(a, first, clean=False)
         second = claimed(b, P0)
@@ -117,7 +117,7 @@ class RegistryContract(MembersContract):
 
     def test_nobody_has_to_fence_itself(self, world: World) -> None:
         """A member that claims anew what it lost in the same stay commits as before."""
-        a = joined(world, "a", transactional_prefix="tx.a")
+        a = joined(world, "a", transactional_prefix=PRODUCER + "a")
         first = claimed(a, P0)
         released(a, first, clean=False)
         assert claimed(a, P0).unfenced == ()

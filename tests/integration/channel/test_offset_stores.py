@@ -14,7 +14,7 @@ from headrace.records import TopicPartition
 from headrace.zookeeper.session import ZooKeeperSession
 from headrace.zookeeper.settings import ZooKeeperSettings
 from tests.brokers import Broker
-from tests.contracts.members import GROUP
+from tests.contracts.members import GROUP, PRODUCER
 from tests.contracts.offsets import MANY, OffsetStoreContract, World, Zombies
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class RealWorld:
 
     def registry(self, name: str) -> Registry:
         """Return a registry on a session of its own."""
-        prefix = f"{self._topic}.{name}" if self.zombies is Zombies.SHUT_OUT else None
+        prefix = f"{PRODUCER}{self._topic}.{name}" if self.zombies is Zombies.SHUT_OUT else None
         return ZooKeeperRegistry(self._open(name), GROUP, name, transactional_prefix=prefix)
 
     def store(self, registry: Registry) -> OffsetStore:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 PATHS = GroupPaths("group")
 OWN = "headrace.group.member.8"
+GONE = "headrace.group.a.3"
 
 
 class Doubt:
@@ -73,17 +74,17 @@ class Doubt:
 def test_what_stays_in_doubt_is_ended_by_itself(broker: InMemoryBroker, *, clean_end: bool) -> None:
     """The producers of before are shut out, also one that ended cleanly or was shut out before."""
     zookeeper, recorder = InMemoryZooKeeper(), Recorder()
-    former = EpochDocument(7, "a", 3, transactional_id="gone", clean_end=clean_end)
+    former = EpochDocument(7, "a", 3, transactional_id=GONE, clean_end=clean_end)
     zookeeper.put(PATHS.epoch(P0), former.encode())
     channel = in_memory_channel(recorder, broker, zookeeper=zookeeper)
-    doubt = Doubt(channel, until="gone", times=1 if clean_end else 2)
+    doubt = Doubt(channel, until=GONE, times=1 if clean_end else 2)
     broker.produce(P0, *values(1))
     with capture_logs() as logs, running(channel):
         assert committed(broker, P0, 1)
-    assert doubt.fenced == [["gone"]] * (1 if clean_end else 2)
+    assert doubt.fenced == [[GONE]] * (1 if clean_end else 2)
     assert doubt.tries >= DOUBT_EVERY
     (said,) = [entry for entry in logs if entry["event"] == "start_offset_in_doubt"]
-    assert (said["partition"], said["transactional_ids"]) == (0, ["gone"])
+    assert (said["partition"], said["transactional_ids"]) == (0, [GONE])
     assert EpochDocument.decode("epoch", _data(zookeeper)).unfenced == ()
 
 
@@ -113,23 +114,23 @@ def test_our_own_former_producer_is_shut_out_as_well(broker: InMemoryBroker) -> 
 def test_nobody_is_shut_out_while_no_broker_answers(broker: InMemoryBroker) -> None:
     """Then it is the brokers that are waited for, and not a transaction."""
     zookeeper = InMemoryZooKeeper()
-    former = EpochDocument(7, "a", 3, transactional_id="gone", clean_end=True)
+    former = EpochDocument(7, "a", 3, transactional_id=GONE, clean_end=True)
     zookeeper.put(PATHS.epoch(P0), former.encode())
     channel = in_memory_channel(Recorder(), broker, zookeeper=zookeeper)
-    doubt = Doubt(channel, until="gone")
+    doubt = Doubt(channel, until=GONE)
     doubt.answers = False
     with running(channel):
         assert wait_for(lambda: doubt.tries > 2 * DOUBT_EVERY, Deadline.after(PATIENCE))
         assert doubt.fenced == []
         doubt.answers = True
         assert committed(broker, P0, 0)
-    assert doubt.fenced == [["gone"]]
+    assert doubt.fenced == [[GONE]]
 
 
 def test_a_claim_that_ends_in_doubt_hands_the_duty_down(broker: InMemoryBroker) -> None:
     """The next owner shuts out first, though the last one ended cleanly."""
     zookeeper = InMemoryZooKeeper()
-    former = EpochDocument(7, "a", 3, transactional_id="gone", clean_end=True)
+    former = EpochDocument(7, "a", 3, transactional_id=GONE, clean_end=True)
     zookeeper.put(PATHS.epoch(P0), former.encode())
     channel = in_memory_channel(Recorder(), broker, zookeeper=zookeeper)
     doubt = Doubt(channel, until="nobody")
@@ -144,7 +145,7 @@ def test_a_claim_that_ends_in_doubt_hands_the_duty_down(broker: InMemoryBroker) 
         assert committed(broker, P1, 0)
         assert wait_for(lambda: bool(asked), Deadline.after(PATIENCE))
     found = EpochDocument.decode("epoch", _data(zookeeper))
-    assert (found.unfenced, found.clean_end) == (("gone",), True)
+    assert (found.unfenced, found.clean_end) == ((GONE,), True)
 
 
 def test_each_producer_is_doubted_once_for_a_lease(broker: InMemoryBroker) -> None:

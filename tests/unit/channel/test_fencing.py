@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from headrace.testing import InMemoryBroker
 
 PATHS = GroupPaths("group")
+GONE, OLDER = "headrace.group.a.3", "headrace.group.b.2"
 TRANSACTIONS = {"fencing": "transactions"}
 
 
@@ -88,7 +89,7 @@ def test_a_takeover_shuts_out_the_former_owner(broker: InMemoryBroker) -> None:
 def test_a_partition_waits_until_its_former_owner_is_shut_out(broker: InMemoryBroker) -> None:
     """Nothing is delivered while the producer of a former owner may still commit."""
     zookeeper, recorder = InMemoryZooKeeper(), Recorder()
-    former = EpochDocument(7, "a", 3, transactional_id="gone", clean_end=False, unfenced=("older",))
+    former = EpochDocument(7, "a", 3, transactional_id=GONE, clean_end=False, unfenced=(OLDER,))
     zookeeper.put(PATHS.epoch(P0), former.encode())
     channel = in_memory_channel(recorder, broker, zookeeper=zookeeper)
     broker.produce(P0, *values(1))
@@ -105,13 +106,13 @@ def test_a_partition_waits_until_its_former_owner_is_shut_out(broker: InMemoryBr
     channel._parts.store.fence = refuse  # type: ignore[method-assign,assignment]
     with running(channel):
         assert committed(broker, P0, 1)
-    assert asked == [["older", "gone"]] * 3
+    assert asked == [[OLDER, GONE]] * 3
 
 
 def test_a_claim_that_ends_before_it_fenced_hands_the_duty_down(broker: InMemoryBroker) -> None:
     """The epoch node goes on to name a producer that nobody could shut out."""
     zookeeper, recorder = InMemoryZooKeeper(), Recorder()
-    former = EpochDocument(7, "a", 3, transactional_id="gone", clean_end=False)
+    former = EpochDocument(7, "a", 3, transactional_id=GONE, clean_end=False)
     zookeeper.put(PATHS.epoch(P0), former.encode())
     channel = in_memory_channel(recorder, broker, zookeeper=zookeeper)
     tried_once = Event()
@@ -125,7 +126,7 @@ def test_a_claim_that_ends_before_it_fenced_hands_the_duty_down(broker: InMemory
         assert committed(broker, P1, 0)
         assert tried_once.wait(PATIENCE)
     assert epoch_node(zookeeper).clean_end
-    assert epoch_node(zookeeper).unfenced == ("gone",)
+    assert epoch_node(zookeeper).unfenced == (GONE,)
 
 
 def test_a_claim_that_ends_before_own_commits_are_decided_is_no_clean_end(

@@ -7,7 +7,7 @@ import pytest
 from headrace.coordinators.offset_nodes import ZooKeeperOffsetStore
 from headrace.records import TopicPartition
 from headrace.testing import InMemoryBroker, InMemoryRegistry, InMemoryZooKeeper
-from tests.contracts.members import GROUP
+from tests.contracts.members import GROUP, PRODUCER
 from tests.contracts.offsets import MANY, OffsetStoreContract, World, Zombies
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ class InMemoryWorld:
 
     def registry(self, name: str) -> Registry:
         """Return a registry on a session of its own."""
-        prefix = name if self.zombies is Zombies.SHUT_OUT else None
+        prefix = PRODUCER + name if self.zombies is Zombies.SHUT_OUT else None
         return InMemoryRegistry(self._zookeeper, GROUP, name, transactional_prefix=prefix)
 
     def store(self, registry: Registry) -> OffsetStore:

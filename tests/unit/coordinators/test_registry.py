@@ -10,7 +10,7 @@ from headrace.coordinators.claims import Release
 from headrace.coordinators.layout import EpochDocument
 from headrace.coordinators.registry import MembershipLostError, RegistryUnavailableError
 from headrace.testing import InMemoryRegistry, InMemoryZooKeeper
-from tests.contracts.members import GROUP, INFO, P0, PATHS, World
+from tests.contracts.members import GROUP, INFO, P0, PATHS, PRODUCER, World
 from tests.contracts.registry import RegistryContract, claimed, lease, released
 
 
@@ -125,13 +125,15 @@ def test_a_connection_that_breaks_after_reading_says_nothing_of_our_nodes(
 
 def test_producers_that_are_too_many_to_name_are_logged(world: InMemoryWorld) -> None:
     """The next claim names the latest ones, and the log those that nobody will shut out."""
-    first, second = (world.member(name, transactional_prefix="tx") for name in ("a", "b"))
+    first, second = (
+        world.member(name, transactional_prefix=PRODUCER + name) for name in ("a", "b")
+    )
     first.join(INFO)
     second.join(INFO)
     claim = claimed(first, P0)
     released(first, claim, clean=True)
     path = PATHS.epoch(P0)
-    named = tuple(f"former.{number}" for number in range(MOST_UNFENCED + 2))
+    named = tuple(f"{PRODUCER}former.{number}" for number in range(MOST_UNFENCED + 2))
     former = EpochDocument.decode(path, world.hand.get(path).data)
     world.hand.set(path, replace(former, unfenced=named).encode())
     with capture_logs() as logs:
@@ -139,3 +141,30 @@ def test_producers_that_are_too_many_to_name_are_logged(world: InMemoryWorld) ->
     (dropped,) = [entry for entry in logs if entry["event"] == "unfenced_dropped"]
     assert dropped["transactional_ids"] == list(named[:2])
     assert dropped["partition"] == str(P0)
+
+
+def test_producers_of_other_programs_are_not_shut_out(world: InMemoryWorld) -> None:
+    """An id that is not of the group is refused, wherever a node has it, and does not come again.
+
+    Whoever may write to ZooKeeper could have any producer of the cluster shut out otherwise.
+    """
+    first, second, third = (
+        world.member(name, transactional_prefix=PRODUCER + name) for name in ("a", "b", "c")
+    )
+    for member in (first, second, third):
+        member.join(INFO)
+    released(first, claimed(first, P0), clean=False)
+    path = PATHS.epoch(P0)
+    former = EpochDocument.decode(path, world.hand.get(path).data)
+    named = (PRODUCER + "old.1", "headrace.others.a.1")
+    tampered = replace(former, transactional_id="payments", unfenced=named)
+    world.hand.set(path, tampered.encode())
+    with capture_logs() as logs:
+        claim = claimed(second, P0)
+    assert claim.unfenced == named[:1]
+    assert claim.former_producers == named[:1]
+    assert claim.previous is not None
+    assert not claim.previous.clean_end
+    (refused,) = [entry for entry in logs if entry["event"] == "transactional_ids_refused"]
+    assert (refused["path"], refused["transactional_ids"]) == (path, ["payments", named[1]])
+    assert EpochDocument.decode(path, world.hand.get(path).data).unfenced == named[:1]

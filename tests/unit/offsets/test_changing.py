@@ -184,10 +184,10 @@ def test_a_plan_that_is_refused_changes_nothing(stage: Stage) -> None:
 
 def test_former_owners_are_shut_out_first(stage: Stage) -> None:
     """One that commits through transactions cannot any more, and the next owner need not care."""
-    former = EpochDocument(3, "old", 1, "old.1", clean_end=False)
+    former = EpochDocument(3, "old", 1, "headrace.group.old.1", clean_end=False)
     stage.zookeeper.put(PATHS.epoch(P0), former.encode())
     stage.move(1, 1)
-    late = Commit(9, 3, "old", transactional_id="old.1")
+    late = Commit(9, 3, "old", transactional_id="headrace.group.old.1")
     failures = stage.broker.store("group").commit({P0: late}, Deadline.after(PATIENCE))
     assert failures[P0].refusal is Refusal.MEMBERSHIP
     assert stage.committed() == [(1, 4), (1, 1)]
@@ -196,7 +196,7 @@ def test_former_owners_are_shut_out_first(stage: Stage) -> None:
 
 def test_a_former_owner_that_cannot_be_shut_out_stops_the_change(stage: Stage) -> None:
     """Nothing is changed, and its name stays for the next owner."""
-    former = EpochDocument(3, "old", 1, "old.1", clean_end=False)
+    former = EpochDocument(3, "old", 1, "headrace.group.old.1", clean_end=False)
     stage.zookeeper.put(PATHS.epoch(P0), former.encode())
     stage.meanwhile = pytest.fail
 
@@ -208,7 +208,7 @@ def test_a_former_owner_that_cannot_be_shut_out_stops_the_change(stage: Stage) -
     with pytest.raises(OffsetStoreError, match="cannot be fenced"):
         stage.move(1, 1)
     stage.broker.down = False
-    assert stage.epoch(P0).unfenced == ("old.1",)
+    assert stage.epoch(P0).unfenced == ("headrace.group.old.1",)
 
 
 def test_offsets_in_zookeeper_move_under_the_same_claims(stage: Stage) -> None:
