@@ -5,9 +5,12 @@ Whoever wants records one by one gets them all the same: they are made when they
 
 from __future__ import annotations
 
+import struct
+import sys
 from bisect import bisect_right
 from dataclasses import dataclass
 from functools import cached_property
+from importlib import import_module
 from itertools import accumulate, chain, groupby, repeat
 from typing import TYPE_CHECKING, Any, overload
 
@@ -41,6 +44,35 @@ SCHEMA = pa.schema(
 #: of that. The system's gives it back and is as fast here.
 POOL = pa.system_memory_pool()
 
+
+def constant(kind: pa.DataType, data: bytes) -> pa.Scalar:
+    """Return the value that Arrow keeps as these bytes.
+
+    ``pa.scalar`` and ``pa.array``, and functions that are given a number of Python's, import pandas
+    at their first call: that takes a second and more, on the thread that has a batch in hand.
+    """
+    buffers = [None, pa.py_buffer(data)]
+    if pa.types.is_binary(kind) or pa.types.is_string(kind):
+        buffers.insert(1, pa.py_buffer(struct.pack("=2i", 0, len(data))))
+    return pa.Array.from_buffers(kind, 1, buffers)[0]
+
+
+def integer(value: int, kind: pa.DataType) -> pa.Scalar:
+    """Return a whole number, as :func:`constant` does."""
+    return constant(kind, value.to_bytes(kind.bit_width // 8, sys.byteorder, signed=True))
+
+
+def load_pandas() -> None:
+    """Have pyarrow import pandas now, for whoever turns objects into columns or groups rows later.
+
+    Blocks for a second and more, the first time; before a channel is ready nobody waits for it.
+    """
+    pa.array([b""], pa.binary())
+    import_module("pyarrow.acero")
+
+
+_NO_BYTES = integer(0, pa.int32())
+
 #: Bytes that a piece takes beside what is in its columns: their buffers and the objects around
 #: them. Measured as the growth of the resident memory by 100,000 pieces of one record each.
 PIECE_OVERHEAD = 6_800
@@ -71,7 +103,7 @@ class _Block:
     def __getattr__(self, name: str) -> list[Any]:
         """Fill a slot that is empty; from then on it is found without this call."""
         if name == "length":
-            column = pc.fill_null(pc.binary_length(self._rows.column("value")), 0)
+            column = pc.fill_null(pc.binary_length(self._rows.column("value")), _NO_BYTES)
         elif name in SCHEMA.names:
             column = self._rows.column(name)
         else:

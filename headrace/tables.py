@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.columns import HEADERS, POOL, ColumnRun
+from headrace.columns import HEADERS, POOL, ColumnRun, constant, integer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -36,10 +36,12 @@ SCHEMA = pa.schema(
     ]
 )
 
-_MICROSECONDS = 1000
+_MICROSECONDS = integer(1000, pa.int64())
+_ZERO = integer(0, pa.int64())
+_UNKNOWN = pa.nulls(1, pa.int64())[0]
 
 #: The last millisecond whose microseconds are a number of 64 bits, in the year 294247.
-_LAST_MILLISECOND = (2**63 - 1) // _MICROSECONDS
+_LAST_MILLISECOND = integer((2**63 - 1) // 1000, pa.int64())
 
 
 def table_of(batch: Batch) -> pa.Table:
@@ -79,9 +81,9 @@ def _rows(piece: pa.RecordBatch, partition: TopicPartition) -> pa.RecordBatch:
 
 def _place(partition: TopicPartition, count: int) -> tuple[pa.Array, pa.Array]:
     """Return the columns that are the same in every record of a partition."""
-    topic = pa.repeat(pa.scalar(partition.topic, pa.string()), count, memory_pool=POOL)
-    number = pa.scalar(partition.partition, pa.int32())
-    return topic, pa.repeat(number, count, memory_pool=POOL)
+    topic = constant(pa.string(), partition.topic.encode())
+    number = integer(partition.partition, pa.int32())
+    return tuple(pa.repeat(each, count, memory_pool=POOL) for each in (topic, number))
 
 
 def merge(tables: Sequence[pa.Table], chunks: int) -> pa.Table:
@@ -131,11 +133,11 @@ def _timestamps(millis: pa.Array) -> pa.Array:
     one beyond what microseconds can say would come out as a time that looks like another.
     """
     is_known = pc.and_(
-        pc.greater_equal(millis, 0, memory_pool=POOL),
+        pc.greater_equal(millis, _ZERO, memory_pool=POOL),
         pc.less_equal(millis, _LAST_MILLISECOND, memory_pool=POOL),
         memory_pool=POOL,
     )
-    known = pc.if_else(is_known, millis, None, memory_pool=POOL)
+    known = pc.if_else(is_known, millis, _UNKNOWN, memory_pool=POOL)
     micros = pc.multiply(known, _MICROSECONDS, memory_pool=POOL)
     return micros.cast(SCHEMA.field("timestamp").type, memory_pool=POOL)
 

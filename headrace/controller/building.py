@@ -10,6 +10,7 @@ import structlog
 from headrace.channel.offset_stores import open_offset_store, transactional_prefix
 from headrace.channel.pause_file import PauseFile
 from headrace.channel.ports import ChannelPorts
+from headrace.columns import load_pandas
 from headrace.coordinators.factory import build_coordinator
 from headrace.coordinators.zookeeper_registry import ZooKeeperRegistry
 from headrace.kafka import KafkaRangeSource, KafkaRecordSource, KafkaTopicCatalog
@@ -100,4 +101,5 @@ def columns_of(
         return ColumnarRecordSource(kafka, group, prefetch)
     except LibraryMissingError as missing:
         log.info("columns_missing", channel=name, reason=str(missing))
+        load_pandas()
         return None

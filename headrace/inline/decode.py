@@ -98,7 +98,7 @@ def _rows(values: pa.Array, kind: pa.DataType) -> tuple[pa.StructArray | None, l
 def _read(values: pa.Array, kind: pa.DataType) -> pa.StructArray | None:
     """Return the values as rows, None where not every one is a row."""
     if len(values) == 0:
-        return pa.array([], kind)
+        return pa.nulls(0, kind)
     text = _framed([b"null" if value is None else value for value in values.to_pylist()])
     try:
         read = json.read_json(

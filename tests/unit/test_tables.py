@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any
@@ -138,3 +140,52 @@ def test_merge_of_tables_with_and_without_headers(with_headers: bool) -> None:
     assert merged.schema == SCHEMA
     assert isinstance(merged, pa.Table)
     assert merged.column("headers").null_count == (1 if with_headers else 2)
+
+
+#: Makes a table of records that came in columns, and prints whether anything imported pandas.
+_FIRST_TABLE = """
+import sys
+from array import array
+
+import pyarrow as pa
+
+from headrace.columns import SCHEMA, ColumnRun
+from headrace.records import Batch, TopicPartition
+from headrace.tables import merge, table_of
+from headrace.testing.records import FakeAssignment
+
+
+def numbers(kind, code, values):
+    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(array(code, values))])
+
+
+ends = pa.py_buffer(array("i", [0, 1, 3]))
+text = pa.Array.from_buffers(pa.binary(), 2, [None, ends, pa.py_buffer(b"abc")])
+columns = [
+    text,
+    text,
+    numbers(pa.int64(), "q", [7, 9]),
+    numbers(pa.int64(), "q", [-1, 1]),
+    numbers(pa.int8(), "b", [0, 1]),
+    pa.nulls(2, SCHEMA.field("headers").type),
+]
+piece = pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+run = ColumnRun(TopicPartition("events", 3), [piece])
+table = merge([table_of(Batch(FakeAssignment(run.partition), 7, run, 10, 3))], 2)
+sizes = [len(record) for record in run]
+print(sizes, table.select(["topic", "partition", "offset"]).to_pylist())
+print(table.column("timestamp").cast(pa.int64()).to_pylist())
+print("pandas" in sys.modules)
+"""
+
+
+def test_records_in_columns_become_a_table_without_pandas() -> None:
+    """Arrow imports it for any object of Python's, which takes a second of a worker's thread."""
+    done = subprocess.run(
+        [sys.executable, "-c", _FIRST_TABLE], capture_output=True, text=True, timeout=60, check=True
+    )
+    rows, times, pandas = done.stdout.splitlines()
+    first, second = (f"{{'topic': 'events', 'partition': 3, 'offset': {n}}}" for n in (7, 9))
+    assert rows == f"[1, 2] [{first}, {second}]"
+    assert times == "[None, 1000]"
+    assert pandas == "False"

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import Schema
 
+from headrace.columns import constant, integer
 from headrace.errors import HeadraceError
 from headrace.spark.sinks.origin import ORIGIN
 
@@ -57,8 +58,9 @@ def with_origin(table: pa.Table, origin: str | None) -> pa.Table:
     """Return the table with the column of origins, whose text is in memory once; None: as it is."""
     if origin is None:
         return table
-    rows = pa.repeat(pa.scalar(0, pa.int32()), table.num_rows)
-    return table.append_column(ORIGIN, pa.DictionaryArray.from_arrays(rows, pa.array([origin])))
+    rows = pa.repeat(integer(0, pa.int32()), table.num_rows)
+    text = pa.repeat(constant(pa.string(), origin.encode()), 1)
+    return table.append_column(ORIGIN, pa.DictionaryArray.from_arrays(rows, text))
 
 
 def schema_json(table: pa.Table) -> str:

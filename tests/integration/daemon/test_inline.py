@@ -22,6 +22,36 @@ def sizes(table, batch):
 """
 
 
+#: Writes down whether pandas was there when the first batch had become a table.
+_ASKING = """
+import sys
+from pathlib import Path
+
+_SEEN = Path(__file__).with_name("seen")
+
+
+def reduce(table, batch):
+    if not _SEEN.exists():
+        _SEEN.write_text(f"{table.num_rows > 0} {'pandas' in sys.modules}")
+    return table.select(["partition", "offset", "timestamp"])
+"""
+
+
+def test_the_first_batch_as_a_table_imports_no_pandas(site: Site) -> None:
+    """Nobody asked for it, and it would hold the first batch up for a second and more."""
+    (site.directory / "asking_reducer.py").write_text(_ASKING, encoding="utf-8")
+    table = site.directory / "table"
+    changing = Changing(
+        site,
+        processor={"type": "arrow", "reducer": "asking_reducer:reduce"},
+        sink={"type": "delta", "path": str(table)},
+    )
+    changing.produce(10)
+    changing.daemon.signal(signal.SIGTERM)
+    assert changing.daemon.wait() == 0
+    assert (site.directory / "seen").read_text(encoding="utf-8") == "True False"
+
+
 def test_a_channel_of_type_arrow_takes_no_jvm_and_follows_its_code(site: Site) -> None:
     """Rows are in the table once, no process was started, and changed code is taken up."""
     code = site.directory / "inline_reducer.py"

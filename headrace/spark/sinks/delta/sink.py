@@ -12,6 +12,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from headrace.clock import SYSTEM_CLOCK
+from headrace.columns import load_pandas
 from headrace.errors import StartError
 from headrace.spark.sinks.contract import CommitConflictError, Guarantee, ReplaceRefusedError
 from headrace.spark.sinks.delta.format import (
@@ -124,6 +125,8 @@ class DeltaSink:
                 later version of Headrace, or one that forgets offsets.
         """
         self._staging.open()
+        if self._partition_by:
+            load_pandas()
         with self._lock:
             table = self._kept()
         if table is not None:

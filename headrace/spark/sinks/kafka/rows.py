@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.columns import integer
 from headrace.records import ResultRecord
 from headrace.spark.sinks.schema import SchemaMismatchError
 
@@ -70,7 +71,8 @@ def _wrong_rows(rows: pa.Table) -> Iterator[str]:
         if missing:
             yield f"column 'topic' is null in {missing} rows, and the sink names no topic"
     if "partition" in rows.column_names:
-        below = pc.sum(pc.less(rows.column("partition"), 0)).as_py()
+        numbers = rows.column("partition")
+        below = pc.sum(pc.less(numbers, integer(0, numbers.type))).as_py()
         if below:
             yield f"column 'partition' is below 0 in {below} rows; null leaves it to the key"
     if "headers" in rows.column_names:

@@ -9,6 +9,7 @@ import pyarrow as pa
 import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 
+from headrace.columns import load_pandas
 from headrace.errors import StartError
 from headrace.spark.sinks.contract import Guarantee, ReplaceRefusedError
 from headrace.spark.sinks.origin import ORIGIN
@@ -88,6 +89,8 @@ class SqlSink:
         Raises:
             StartError: the database cannot be reached, or the tables not be used.
         """
+        if self._target.upserts:
+            load_pandas()
         try:
             self._target.load()
             self._offsets.create()
