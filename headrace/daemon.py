@@ -183,7 +183,7 @@ def _live(
         if not controller.is_bounded:
             reloader.start()
         process.become(Phase.RUNNING)
-        failure = _wait(controller, process, signals, service)
+        failure = _wait(controller, reloader, process, signals, service)
     except (StartError, StoppedEarlyError) as ending:
         # where the signal came while a library was in hand, that may have failed in its stead
         if signals.asked is None:
@@ -242,7 +242,11 @@ def _summary(controller: KafkaController) -> str:
 
 
 def _wait(
-    controller: KafkaController, process: LocalProcess, signals: Signals, service: Service
+    controller: KafkaController,
+    reloader: Reloader,
+    process: LocalProcess,
+    signals: Signals,
+    service: Service,
 ) -> BaseException | None:
     """Wait for a signal, the end of a bounded run or the failure of a channel; return that."""
     ready_by: Deadline | None = Deadline.after(READY_TIMEOUT)
@@ -255,6 +259,7 @@ def _wait(
             return None
         process.turned()
         service.turned(controller.turning())
+        reloader.check_watch()
         if ready_by is not None and (ready_by.expired or not not_ready(controller, process)):
             service.ready(_summary(controller))
             ready_by = None

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
+import stat
 import tempfile
 from contextlib import suppress
 from pathlib import Path
@@ -12,9 +14,24 @@ from pathlib import Path
 def digest(path: Path) -> str:
     """Return what stands for the file's content; the same for all that cannot be read."""
     try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()
+        return hashlib.sha256(read_regular(path)).hexdigest()
     except OSError:
         return ""
+
+
+def read_regular(path: Path, most: int = -1) -> bytes:
+    """Return what a regular file holds, ``most`` bytes of it at most.
+
+    Never waits for a writer, as opening a FIFO does. Blocks for as long as the disk takes; where
+    the file is on a mount whose server is away, that may be for good.
+
+    Raises:
+        OSError: it cannot be read, or is something else than a file.
+    """
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "is no regular file", str(path))
+        return file.read(most)
 
 
 def write_whole(path: Path, text: str) -> None:

@@ -14,6 +14,7 @@ from headrace.config.expand import HALVES
 from headrace.config.wording import dotted
 from headrace.config.yaml_errors import describe
 from headrace.errors import ConfigError
+from headrace.files import read_regular
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -89,14 +90,14 @@ def _first_of(told: list[str], count: int | None = None) -> ConfigError:
 def read(path: Path) -> str:
     """Return the file's text. Raises ConfigError when there is no such text."""
     try:
-        if path.stat().st_size > MAX_BYTES:
-            most = f"more than {MAX_BYTES // 1024**2} MiB, which no configuration has"
-            raise ConfigError([f"{path} has {most}; is it the right file?"])
-        content = path.read_bytes()
+        content = read_regular(path, MAX_BYTES + 1)
     except IsADirectoryError:
         raise ConfigError([f"{path} is a folder; name the file in it"]) from None
     except OSError as error:
         raise ConfigError([f"{path} cannot be read: {error.strerror}"]) from error
+    if len(content) > MAX_BYTES:
+        most = f"more than {MAX_BYTES // 1024**2} MiB, which no configuration has"
+        raise ConfigError([f"{path} has {most}; is it the right file?"])
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from headrace.files import read_regular
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
@@ -122,8 +124,7 @@ class Expansion:
         try:
             path = self.folder / Path(name).expanduser()
             self.reads(path)
-            with path.open("rb") as stream:
-                content = stream.read(MAX_FILE_BYTES + 1)
+            content = read_regular(path, MAX_FILE_BYTES + 1)
             text = content.decode()
         except UnicodeDecodeError:
             raise BadReferenceError(f"refers to {path}, which is not UTF-8 text") from None

@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING
 import structlog
 import watchfiles
 
+from headrace.clock import SYSTEM_CLOCK
 from headrace.files import digest
+from headrace.stacks import stack_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
-    from headrace.clock import Deadline
+    from headrace.clock import Clock, Deadline
     from headrace.config.model.root import ReloadConfig
 
 log = structlog.get_logger(__name__)
@@ -22,11 +24,15 @@ log = structlog.get_logger(__name__)
 #: Milliseconds until the thread looks whether other files are to be watched.
 _LOOK_MS = 500
 
+#: Milliseconds for which the system collects changes. What counts is the content, later.
+_COLLECT_MS = 50
+
 #: Seconds between two looks at the files where the system tells nothing.
 _POLL_INTERVAL = 1.0
 
-#: A burst of writes is waited out for so many times ``reload.debounce`` at most.
-_LONGEST_BURST = 10
+#: Seconds beside twice ``reload.debounce`` within which the thread takes another turn, unless a
+#: read hangs.
+_STALL_TIMEOUT = 30.0
 
 #: Links on the way to a file that are followed at most: as many as Linux does.
 _MOST_LINKS = 40
@@ -60,7 +66,8 @@ class FileWatcher:
     """Calls ``changed`` when files have other content than they were read with.
 
     ``read`` returns the files with the digests of what was read; the thread asks for them again
-    and again. ``start`` and ``stop`` are for the owner.
+    and again. Files are told of once they were left alone for ``reload.debounce``: what is the same
+    in two looks that lie so far apart is complete. ``start`` and ``stop`` are for the owner.
     """
 
     def __init__(
@@ -68,12 +75,15 @@ class FileWatcher:
         settings: ReloadConfig,
         read: Callable[[], Mapping[Path, str]],
         changed: Callable[[], None],
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self.settings = settings
         self._read = read
         self._changed = changed
         self._polls = settings.polling
         self._told: Mapping[Path, str] = {}
+        self._clock = clock
+        self._last_beat = clock.monotonic()
         self._stopping = Event()
         self._thread = Thread(target=self._run, name="file-watcher", daemon=True)
 
@@ -85,6 +95,18 @@ class FileWatcher:
         """End the thread; False if it overran the deadline."""
         self._stopping.set()
         return deadline.joined(self._thread)
+
+    def stalled(self) -> float | None:
+        """Return for how many seconds a read hangs, None while the thread takes turns.
+
+        Any thread.
+        """
+        silent = self._clock.monotonic() - self._last_beat
+        return silent if silent > _STALL_TIMEOUT + 2 * self.settings.debounce else None
+
+    def calls(self) -> list[str]:
+        """Return the calls that the thread is in. Any thread."""
+        return stack_of(self._thread.ident)
 
     def _run(self) -> None:
         while not self._stopping.is_set():
@@ -102,20 +124,19 @@ class FileWatcher:
                 self._polls = True
 
     def _folders(self) -> frozenset[Path]:
+        self._last_beat = self._clock.monotonic()
         files: Iterable[Path] = self._read()
         return frozenset(folder for path in files for folder in folders_of(path))
 
     def _watch(self, folders: frozenset[Path]) -> None:
         """Look when something changes, until the watch has to be set up anew."""
-        step = int(self.settings.debounce * 1000)
         begun = False
         for changes in watchfiles.watch(
             *folders,
             watch_filter=None,
-            debounce=step * _LONGEST_BURST,
-            step=step,
+            step=_COLLECT_MS,
             stop_event=self._stopping,
-            rust_timeout=max(_LOOK_MS, step),
+            rust_timeout=_LOOK_MS,
             yield_on_timeout=True,
             raise_interrupt=False,
             force_polling=False,
@@ -124,26 +145,31 @@ class FileWatcher:
         ):
             # what was written before the first yield may have been missed by the system's watches
             if changes or not begun:
-                self._look(self._digests())
+                self._look_settled(self.settings.debounce)
             begun = True
             # after a change the folder may be another one of the same name
             if changes or self._folders() != folders:
                 return
 
     def _poll(self) -> None:
-        """Look again and again, at content: times of modification are too coarse to go by.
+        """Look again and again, at content: times of modification are too coarse to go by."""
+        interval = max(_POLL_INTERVAL, self.settings.debounce)
+        while not self._stopping.wait(interval):
+            self._look_settled(interval)
 
-        What is the same in two looks in a row is complete.
-        """
-        before = self._digests()
-        while not self._stopping.wait(max(_POLL_INTERVAL, self.settings.debounce)):
-            now = self._digests()
-            if now == before:
-                self._look(now)
-            before = now
+    def _look_settled(self, interval: float) -> None:
+        """Look once the files are the same at the beginning and the end of an interval."""
+        before, now = None, self._digests()
+        while now not in (before, self._read()):
+            if self._stopping.wait(interval):
+                return
+            before, now = now, self._digests()
+        self._look(now)
 
     def _digests(self) -> dict[Path, str]:
-        return {path: digest(path) for path in self._read()}
+        found = {path: digest(path) for path in self._read()}
+        self._last_beat = self._clock.monotonic()
+        return found
 
     def _look(self, now: Mapping[Path, str]) -> None:
         """Tell once of each content that was not read yet."""

@@ -80,6 +80,7 @@ class Reloader:
         self._last: ReloadReport | None = None
         self._files: Mapping[Path, str] = {}
         self._watcher: FileWatcher | None = None
+        self._stalled = False
         self._thread = Thread(target=self._run, name="reloader", daemon=True)
 
     # --- any thread -------------------------------------------------------------------------
@@ -123,6 +124,28 @@ class Reloader:
             problems=self._problems,
             last=self._last,
         )
+
+    def check_watch(self) -> None:
+        """Say when the watching stalls, and when it goes on. Does not block; one thread at a time.
+
+        Files on a mount whose server is away hang whoever reads them, this one's thread as well.
+        """
+        watcher = self._watcher
+        seconds = None if watcher is None else watcher.stalled()
+        if (seconds is not None) == self._stalled:
+            return
+        self._stalled = not self._stalled
+        self._controller.metrics.config_watch_stalled.set(self._stalled)
+        if watcher is not None and seconds is not None:
+            files = sorted(map(str, self._files))
+            log.warning(
+                "config_watch_stalled",
+                seconds=round(seconds, 1),
+                files=files,
+                calls=watcher.calls(),
+            )
+        else:
+            log.info("config_watch_resumed")
 
     # --- the thread -------------------------------------------------------------------------
 
@@ -168,6 +191,10 @@ class Reloader:
             return self._reject(by, error.problems)
         finally:
             self._files = files
+        if by == AT_START and diff(self._controller.config, desired):
+            # it may be half written: the watcher tells of it once it has been left alone
+            self._files = dict.fromkeys(files, "")
+            return ReloadReport(by, self._clock.time(), ReloadOutcome.UNCHANGED)
         self._problems = ()
         self._desired = desired
         self._retry = FIRST_RETRY
@@ -231,7 +258,9 @@ class Reloader:
             self._watcher.stop(Deadline.after(WATCHER_STOP_TIMEOUT, self._clock))
             self._watcher = None
         if self._watcher is None and settings is not None and settings.watch:
-            self._watcher = FileWatcher(settings, self._read_files, lambda: self.request("watch"))
+            self._watcher = FileWatcher(
+                settings, self._read_files, lambda: self.request("watch"), self._clock
+            )
             self._watcher.start()
 
     def _read_files(self) -> dict[Path, str]:

@@ -75,6 +75,10 @@ class Metrics:
         self.config_pending_changes = self._gauge(
             "config_pending_changes", "Changed settings that are not applied yet."
         )
+        self.config_watch_stalled = self._gauge(
+            "config_watch_stalled",
+            "1 while the configuration's files cannot be looked at, because reading them hangs.",
+        )
 
     def _declare_delivery(self) -> None:
         self.records = self._counter("records", "Records answered.", *_TOPIC)

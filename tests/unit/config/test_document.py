@@ -31,13 +31,20 @@ def test_a_folder_is_not_a_file(tmp_path: Path) -> None:
     assert _refused(tmp_path) == [f"{tmp_path} is a folder; name the file in it"]
 
 
+def test_a_fifo_is_refused(tmp_path: Path) -> None:
+    """Nobody waits for a writer that may never come."""
+    path = tmp_path / "headrace.yaml"
+    os.mkfifo(path)
+    assert _refused(path) == [f"{path} cannot be read: is no regular file"]
+
+
 def test_an_unreadable_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file without permission to read it is named with the system's reason."""
 
-    def deny(path: Path) -> bytes:
+    def deny(path: Path, _: int) -> bytes:
         raise PermissionError(13, os.strerror(13), str(path))
 
-    monkeypatch.setattr("pathlib.Path.read_bytes", deny)
+    monkeypatch.setattr("headrace.config.document.read_regular", deny)
     path = tmp_path / "headrace.yaml"
     path.touch()
     assert _refused(path) == [f"{path} cannot be read: Permission denied"]

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -79,6 +80,7 @@ def test_references_are_replaced(expansion: Expansion, text: str, expected: str)
             "${file:none}",
             "refers to {folder}/none, which cannot be read: No such file or directory",
         ),
+        ("${file:fifo}", "refers to {folder}/fifo, which cannot be read: is no regular file"),
         ("${file:}", "refers to {folder}, which cannot be read: Is a directory"),
         ("${file:latin}", "refers to {folder}/latin, which is not UTF-8 text"),
         ("${file:large}", "refers to {folder}/large, which is larger than 1 MiB"),
@@ -90,6 +92,7 @@ def test_references_that_lead_nowhere_are_failures(
     expansion: Expansion, tmp_path: Path, text: str, sentence: str
 ) -> None:
     """A reference that cannot be expanded is reported with its place, and its text is kept."""
+    os.mkfifo(tmp_path / "fifo")
     (tmp_path / "latin").write_bytes(b"\xe9")
     (tmp_path / "large").write_bytes(b"x" * (MAX_FILE_BYTES + 1))
     assert expansion.expand({"a": [text]}) == {"a": [text]}

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import os
 from contextlib import contextmanager
 from queue import SimpleQueue
+from threading import Event
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,6 +14,7 @@ from headrace.config import ReloadConfig
 from headrace.config.watch import FileWatcher, folders_of
 from headrace.files import digest
 from headrace.local.waiting import wait_for
+from headrace.testing import FakeClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -218,3 +221,61 @@ def test_what_was_taken_back_before_it_was_read_is_told_when_it_comes_again(file
     for content in ("two", "one", "two"):
         watcher._look({file: content})
     assert len(told) == 2
+
+
+@pytest.mark.parametrize("polling", [False, True])
+def test_a_file_that_is_being_written_is_not_told(
+    file: Path, monkeypatch: pytest.MonkeyPatch, *, polling: bool
+) -> None:
+    """It differs from look to look; it is told when two looks in a row saw the same."""
+    contents = ["one", "t", "tw", "two", "two"]
+    seen: list[str] = []
+    told: SimpleQueue[int] = SimpleQueue()
+
+    def look(_: Path) -> str:
+        seen.append(contents[min(len(seen), len(contents) - 1)])
+        return seen[-1]
+
+    monkeypatch.setattr("headrace.config.watch.digest", look)
+    settings = ReloadConfig.model_validate({"polling": polling, "debounce": "50ms"})
+    watcher = FileWatcher(settings, lambda: {file: "one"}, lambda: told.put(len(seen)))
+    watcher.start()
+    # whether the system tells of these makes no difference to what is seen
+    while len(seen) < len(contents):
+        file.write_text("x", encoding="utf-8")
+    assert told.get(timeout=PATIENCE) == len(contents)
+    assert watcher.stop(Deadline.after(PATIENCE))
+    assert told.empty()
+
+
+def test_a_fifo_in_the_place_of_a_file_is_told_and_does_not_end_the_watch(file: Path) -> None:
+    """Nobody waits for its writer; the file that comes after it is told as well."""
+    with watching(file) as watched:
+        file.unlink()
+        os.mkfifo(file)
+        assert watched.told.get(timeout=PATIENCE) is None
+        file.unlink()
+        file.write_text("two", encoding="utf-8")
+        watched.wait("two")
+
+
+def test_a_read_that_hangs_can_be_seen(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread takes no turn; once the read comes back it does."""
+    hanging, goes_on, clock = Event(), Event(), FakeClock()
+
+    def hang(_: Path) -> str:
+        hanging.set()
+        assert goes_on.wait(PATIENCE)
+        return ""
+
+    monkeypatch.setattr("headrace.config.watch.digest", hang)
+    watcher = FileWatcher(ReloadConfig(), lambda: {file: ""}, lambda: None, clock)
+    watcher.start()
+    assert hanging.wait(PATIENCE)
+    assert watcher.stalled() is None
+    clock.advance(60.0)
+    assert watcher.stalled() == 60.0
+    assert any(call.endswith(" hang") for call in watcher.calls())
+    goes_on.set()
+    assert wait_for(lambda: watcher.stalled() is None, Deadline.after(PATIENCE))
+    assert watcher.stop(Deadline.after(PATIENCE))

@@ -368,7 +368,32 @@ def test_a_change_made_during_the_start_is_taken_up(
     ):
         eventually(lambda: world.controller.channels["main"].config.workers == 7)
         assert world.reload().outcome is ReloadOutcome.UNCHANGED
-    assert [e["by"] for e in logs if e["event"] == "config_reloaded"] == ["start", "test"]
+    assert [e["by"] for e in logs if e["event"] == "config_reloaded"] == ["watch", "test"]
+
+
+def test_a_watch_that_stalls_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once, with the files and the calls that hang, and in the metrics; and so is its end."""
+    with running_world(tmp_path, monkeypatch, reload={"watch": True}) as world:
+        metric = world.controller.metrics.config_watch_stalled
+
+        def watches() -> bool:
+            watcher = world.reloader._watcher
+            return watcher is not None and bool(watcher.calls())
+
+        eventually(watches)
+        with capture_logs() as logs:
+            monkeypatch.setattr("headrace.config.watch._STALL_TIMEOUT", -100.0)
+            for _ in range(2):
+                world.reloader.check_watch()
+            assert metric._value.get() == 1
+            monkeypatch.setattr("headrace.config.watch._STALL_TIMEOUT", 100.0)
+            for _ in range(2):
+                world.reloader.check_watch()
+            assert metric._value.get() == 0
+    told = [e for e in logs if e["event"].startswith("config_watch_")]
+    assert [e["event"] for e in told] == ["config_watch_stalled", "config_watch_resumed"]
+    assert told[0]["files"] == [str(world.file)]
+    assert told[0]["calls"]
 
 
 def test_a_stop_takes_no_further_step(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from headrace.config import LoggingConfig
-from headrace.logs import Bound, Subject, configure_logging, recent_events
+from headrace.logs import Bound, Subject, configure_logging, flush, recent_events
 from headrace.logs.recent import SUBJECTS, TOGETHER, RecentEvent, RecentEvents, described
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ def test_troubles_and_milestones_are_kept_at_any_level(capsys: pytest.CaptureFix
         ("group_changed", "info", Subject.GROUP),
         ("commit_failed", "warning", Subject.WORK),
     ]
+    flush()
     assert capsys.readouterr().err == ""
 
 
