@@ -4,6 +4,7 @@ partition stops no other.
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING
 
 import structlog
@@ -25,9 +26,13 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-#: Worker threads a channel may lose to hung callbacks before the process has to be restarted:
-#: each one keeps its thread and whatever it holds.
+#: Worker threads a channel may lose to hung callbacks within ABANDONED_WINDOW before the process
+#: has to be restarted: each one keeps its thread and whatever it holds.
 MAX_ABANDONED = 2
+
+#: Seconds for which a hang counts. What is broken for good hangs callbacks much more often; a
+#: process that runs for months meets one now and then.
+ABANDONED_WINDOW = 86_400.0
 
 #: The part of ``batch_timeout`` that a callback may run over before it is given up.
 GRACE = 0.1
@@ -57,7 +62,7 @@ class Watchdog(Patrol):
         self._abandoned_total = metrics.abandoned.labels(channel)
         self._channel = channel
         self._clock = clock
-        self._abandoned: list[str] = []
+        self._abandoned: deque[tuple[float, str]] = deque()
         super().__init__(f"{channel}-watchdog", fail)
 
     @property
@@ -66,27 +71,35 @@ class Watchdog(Patrol):
 
     def _run(self) -> None:
         while not self._stopping.wait(min(1.0, self._limit / 4)):
-            now = self._clock.monotonic()
-            before, partitions = now - self._limit, list(self._partitions())
-            self._slow.look(partitions, self._batch_timeout(), now)
-            for owned in partitions:
-                callback = owned.callback
-                if callback is None or callback.since >= before:
-                    continue
-                doing = activity_of(self._channel, owned, now)
-                if self._scheduler.seize(owned, callback):
-                    self._abandoned_worker(owned, doing)
+            self.look()
+
+    def look(self) -> None:
+        """Report callbacks that take long, and give up those that hang."""
+        now = self._clock.monotonic()
+        before, partitions = now - self._limit, list(self._partitions())
+        self._slow.look(partitions, self._batch_timeout(), now)
+        for owned in partitions:
+            callback = owned.callback
+            if callback is None or callback.since >= before:
+                continue
+            doing = activity_of(self._channel, owned, now)
+            if self._scheduler.seize(owned, callback):
+                self._abandoned_worker(owned, doing)
 
     def _abandoned_worker(self, owned: OwnedPartition, doing: Activity) -> None:
-        """Put a new thread in the place of the one that hangs; too many are a failure."""
+        """Put a new thread in the place of the one that hangs; too many in a day are a failure."""
         self._workers.replace()
         self._abandoned_total.inc()
-        self._abandoned.append(str(owned.partition))
+        now = self._clock.monotonic()
+        self._abandoned.append((now, str(owned.partition)))
+        while self._abandoned[0][0] < now - ABANDONED_WINDOW:
+            self._abandoned.popleft()
         log.error("worker_abandoned", seconds=round(self._limit, 1), **doing.facts())
         if len(self._abandoned) > MAX_ABANDONED:
             self._fail(
                 FatalError(
                     f"channel {self._channel}: callbacks hung for longer than batch_timeout on "
-                    f"{', '.join(self._abandoned)}; the process has to be restarted"
+                    f"{', '.join(name for _, name in self._abandoned)} within a day; "
+                    "the process has to be restarted"
                 )
             )

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from queue import SimpleQueue
 from threading import Event
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
+from unittest.mock import MagicMock
 
 import pytest
 
 from headrace.channel.lifecycle import ChannelState
+from headrace.channel.watchdog import ABANDONED_WINDOW, Watchdog
 from headrace.clock import Deadline
 from headrace.errors import (
     BatchTimeoutError,
@@ -16,9 +20,10 @@ from headrace.errors import (
     SinkConflictError,
 )
 from headrace.kafka.ports import StoredOffset
+from headrace.metrics import Metrics
 from headrace.processors import BatchResponse
 from headrace.records import TopicPartition
-from headrace.testing import InMemoryBroker, in_memory_channel, running
+from headrace.testing import FakeClock, InMemoryBroker, in_memory_channel, running
 from tests.unit.channel.recorder import PATIENCE, Recorder
 
 if TYPE_CHECKING:
@@ -204,6 +209,37 @@ def test_too_many_hung_callbacks_fail_the_channel(broker: InMemoryBroker) -> Non
     finally:
         release.set()
         channel.stop(Deadline.after(PATIENCE))
+
+
+def test_hung_callbacks_count_for_a_day(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any number far apart are none; three within a day have the process restarted."""
+    monkeypatch.setattr("headrace.channel.watchdog.SlowReports", MagicMock())
+    monkeypatch.setattr(
+        "headrace.channel.watchdog.activity_of", lambda *_: SimpleNamespace(facts=dict)
+    )
+    clock, owned = FakeClock(), MagicMock(partition=P0)
+    failures: SimpleQueue[BaseException] = SimpleQueue()
+    watchdog = Watchdog(
+        batch_timeout=lambda: 60.0,
+        partitions=lambda: [owned],
+        scheduler=MagicMock(),
+        workers=MagicMock(),
+        fail=failures.put,
+        metrics=Metrics(),
+        channel="main",
+        clock=clock,
+    )
+
+    def hang(seconds_later: float) -> None:
+        clock.advance(seconds_later)
+        owned.callback.since = clock.monotonic() - 100.0
+        watchdog.look()
+
+    for _ in range(10):
+        hang(ABANDONED_WINDOW / 2 + 1)
+    assert failures.empty()
+    hang(1)
+    assert "the process has to be restarted" in str(failures.get_nowait())
 
 
 def test_skip_passes_over_a_batch_after_its_attempts(broker: InMemoryBroker) -> None:
