@@ -80,6 +80,10 @@ class NotPausedError(RefusedError):
     """Delivery of the partition does not rest."""
 
 
+class PausedByOthersError(RefusedError):
+    """A pause is to end that somebody else began, and nobody said whose."""
+
+
 class NoSuchOffsetError(RefusedError):
     """The log has no such offset."""
 

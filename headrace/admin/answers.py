@@ -17,6 +17,10 @@ class PauseAnswer(Document):
     acknowledged: bool | None
     """Whether all pauses of the channel had their effect by the end of the wait: nothing is being
     processed, what was answered is committed. Null: nobody waited."""
+    replaced: PauseStatus | None
+    """The pause of the same person and scope that this one came in the place of; null: none."""
+    others: list[PauseStatus]
+    """Pauses of the channel and of its partitions that there were already and that go on."""
 
 
 class ResumeAnswer(Document):

@@ -60,17 +60,24 @@ class Changes:
         """Pause a channel or one partition, and wait until that is true."""
         with audited(Asked("pause", request.scope["caller"], body, name)) as asked:
             channel = find_channel(self._controller, name)
+            scope, before = scope_of(channel, body), channel.pauses
             pause = channel.pause(
                 by=asked.by,
                 mode=body.mode,
-                partition=scope_of(channel, body),
+                partition=scope,
                 until=self._end_of(body),
                 note=body.reason,
             )
             acknowledged = None
             if body.wait_s > 0:
                 acknowledged = self._wait_paused(channel, body.wait_s)
-            return a.PauseAnswer(pause=pause_status(pause), acknowledged=acknowledged)
+            own = [p for p in before if p.by == asked.by and p.is_of(PauseReason.OPERATOR, scope)]
+            return a.PauseAnswer(
+                pause=pause_status(pause),
+                acknowledged=acknowledged,
+                replaced=pause_status(own[0]) if own else None,
+                others=[pause_status(each) for each in before if each not in own],
+            )
 
     def resume(
         self,
@@ -82,7 +89,8 @@ class Changes:
         with audited(Asked("resume", request.scope["caller"], body, name)) as asked:
             channel = find_channel(self._controller, name)
             reason = PauseReason(body.pause_reason)
-            ended = channel.resume(reason, by=asked.by, partition=scope_of(channel, body))
+            scope = scope_of(channel, body)
+            ended = channel.resume(reason, by=asked.by, partition=scope, of=body.of)
             return a.ResumeAnswer(
                 resumed=None if ended is None else pause_status(ended),
                 pauses=[pause_status(each) for each in channel.pauses],
@@ -221,7 +229,7 @@ class Changes:
             )
 
         add("channels/{name}/pause", self.pause, "Pause a channel or a partition", 404)
-        add("channels/{name}/resume", self.resume, "End a pause", 404)
+        add("channels/{name}/resume", self.resume, "End a pause", 404, 409)
         add("channels/{name}/seek", self.seek, "Move a paused partition", 404, 409, 503)
         add("channels/{name}/reset", self.reset, "Move paused partitions", 404, 409, 503)
         add("channels/{name}/skip", self.skip, "Leave a record out", 404, 409)

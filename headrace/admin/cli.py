@@ -20,6 +20,8 @@ from headrace.config.kinds.units import parse_duration
 from headrace.health import LEAST_TIMEOUT, TIMEOUT
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from headrace.admin.commands import Command
 
 _Json = Annotated[bool, typer.Option("--json", help="Print the answer as JSON for scripts.")]
@@ -139,14 +141,18 @@ def resume(
     downstream: Annotated[
         bool, typer.Option("--downstream", help="End the processor's own pause.")
     ] = False,
+    of: Annotated[
+        str | None, typer.Option(metavar="WHO", help="End the pause that somebody else began.")
+    ] = None,
     json: _Json = False,
 ) -> Command:
-    """End a pause that an operator began. Pauses of other reasons go on."""
+    """End the pause that you began. Pauses of others and of other reasons go on."""
     from headrace.admin import commands  # noqa: PLC0415 - takes a moment to import
 
     body = {
         **_partition(partition),
         "pause_reason": "downstream" if downstream else "operator",
+        "of": of,
     }
     return commands.channel_change("resume", channel, body, as_json=json, say=_say_resumed)
 
@@ -302,9 +308,23 @@ def _say_paused(name: str, answer: Any) -> str:
     pause = answer["pause"]
     scope = name if pause["topic"] is None else f"{pause['topic']}:{pause['partition']}"
     end = "" if pause["until"] is None else f" until {pause['until']}"
+    met = "".join(f"; {line}" for line in _met(answer))
     if answer["acknowledged"] is False:
-        return f"{scope} is being paused{end}; something is still being processed"
-    return f"{scope} {'is' if answer['acknowledged'] else 'will be'} paused{end}"
+        return f"{scope} is being paused{end}; something is still being processed{met}"
+    return f"{scope} {'is' if answer['acknowledged'] else 'will be'} paused{end}{met}"
+
+
+def _met(answer: Any) -> Iterator[str]:
+    """Yield what a pause met: what it came in the place of, and what goes on beside it."""
+    if answer["replaced"] is not None:
+        yield f"in place of your pause{_until(answer['replaced'])}"
+    for pause in answer["others"]:
+        where = "" if pause["topic"] is None else f"{pause['topic']}:{pause['partition']} "
+        yield f"{where}paused by {pause['by']}{_until(pause)}, too"
+
+
+def _until(pause: Any) -> str:
+    return " without an end" if pause["until"] is None else f" until {pause['until']}"
 
 
 def _say_resumed(name: str, answer: Any) -> str:

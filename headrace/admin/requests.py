@@ -66,7 +66,7 @@ class ScopedChange(Change):
 
 
 class PauseRequest(ScopedChange):
-    """A pause. Another one of an operator's of the same scope is replaced."""
+    """A pause. The one that the same person began of the same scope is replaced, others go on."""
 
     mode: PauseMode = PauseMode.HOLD
     """What to do with partitions."""
@@ -91,6 +91,8 @@ class ResumeRequest(ScopedChange):
 
     pause_reason: Literal["operator", "downstream"] = "operator"
     """Whose pause ends: an operator's, or the processor's."""
+    of: Who | None = None
+    """The operator whose pause ends, as the status has it; null: who asks."""
 
 
 class Replayed(Change):

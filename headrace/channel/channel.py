@@ -238,9 +238,9 @@ class InboundKafkaChannel:
     ) -> Pause:
         """Have delivery rest, of the channel or of one partition. Does not block.
 
-        ``by`` says who, ``note`` why; ``until`` is in seconds since the epoch. Another pause of the
-        same reason and scope is replaced, others go on beside it. ``wait_paused`` tells when it has
-        its effect. Rebalances and new configuration are obeyed meanwhile.
+        ``by`` says who, ``note`` why; ``until`` is in seconds since the epoch. A pause of the same
+        holder, reason and scope is replaced, others go on beside it. ``wait_paused`` tells when it
+        has its effect. Rebalances and new configuration are obeyed meanwhile.
         """
         return self._parts.pausing.begin(
             reason, by=by, mode=mode, partition=partition, until=until, note=note
@@ -261,9 +261,16 @@ class InboundKafkaChannel:
         *,
         by: str,
         partition: TopicPartition | None = None,
+        of: str | None = None,
     ) -> Pause | None:
-        """End a pause and return it, None if there was none; others go on. Does not block."""
-        return self._parts.pausing.end(reason, by=by, partition=partition)
+        """End a pause and return it, None if there was none; others go on. Does not block.
+
+        Of operators' pauses that of ``by`` ends, or that of ``of``.
+
+        Raises:
+            RefusedError: others have such pauses, and ``by`` has none; ``of`` says whose ends.
+        """
+        return self._parts.pausing.end(reason, by=by, partition=partition, of=of)
 
     def wait_paused(self, deadline: Deadline) -> bool:
         """Wait until all pauses have their effect; False if one has not by the deadline.

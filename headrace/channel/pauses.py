@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class PauseReason(Enum):
-    """Who wants a pause. Of each reason there is one pause for the channel and each partition."""
+    """Why there is a pause."""
 
     OPERATOR = "operator"
     """Somebody asked for it, by the library or the command line."""
@@ -40,7 +40,8 @@ class PauseMode(Enum):
 class Pause:
     """One pause. ``since`` and ``until`` are seconds since the epoch; None: no end by itself.
 
-    Without a ``partition`` it is the channel's.
+    Without a ``partition`` it is the channel's. ``by`` is its holder: of each reason everybody has
+    one for the channel and for each partition, beside those of others.
     """
 
     reason: PauseReason
@@ -51,40 +52,50 @@ class Pause:
     partition: TopicPartition | None = None
     note: str = ""
 
+    def is_of(self, reason: PauseReason, partition: TopicPartition | None) -> bool:
+        """Whether it has this reason and this scope, whoever holds it."""
+        return (self.reason, self.partition) == (reason, partition)
+
+
+def _key(pause: Pause) -> tuple[PauseReason, TopicPartition | None, str]:
+    return pause.reason, pause.partition, pause.by
+
 
 class Pauses:
     """The pauses of a channel. Safe on any thread; only ``wait`` blocks."""
 
     def __init__(self) -> None:
         self._changed = Condition()
-        self._pauses: dict[tuple[PauseReason, TopicPartition | None], Pause] = {}
+        self._pauses: dict[tuple[PauseReason, TopicPartition | None, str], Pause] = {}
         self._whole = False
         self._partitions: frozenset[TopicPartition] = frozenset()
 
     def add(self, pause: Pause) -> None:
-        """Begin a pause, in place of one of the same reason and scope."""
+        """Begin a pause, in place of its holder's former one of the same reason and scope."""
         with self._changed:
-            self._pauses[pause.reason, pause.partition] = pause
+            self._pauses[_key(pause)] = pause
             self._take_note()
 
-    def remove(self, reason: PauseReason, partition: TopicPartition | None = None) -> Pause | None:
-        """End a pause; others go on. Returns what ended, None if there was none."""
+    def remove(self, pause: Pause) -> bool:
+        """End a pause; others go on. False: it has ended or was replaced meanwhile."""
         with self._changed:
-            ended = self._pauses.pop((reason, partition), None)
-            self._take_note()
-            return ended
+            is_there = self._pauses.get(_key(pause)) is pause
+            if is_there:
+                del self._pauses[_key(pause)]
+                self._take_note()
+            return is_there
 
     def expire(self, now: float) -> list[Pause]:
         """End the pauses whose time is over, and return them. ``now``: seconds since the epoch."""
         with self._changed:
             over = [p for p in self._pauses.values() if p.until is not None and p.until <= now]
             for pause in over:
-                del self._pauses[pause.reason, pause.partition]
+                del self._pauses[_key(pause)]
             self._take_note()
             return over
 
     def _take_note(self) -> None:
-        partitions = [partition for _, partition in self._pauses]
+        partitions = [pause.partition for pause in self._pauses.values()]
         self._whole = None in partitions
         self._partitions = frozenset(p for p in partitions if p is not None)
         self._changed.notify_all()

@@ -11,6 +11,7 @@ import structlog
 from headrace.channel.pauses import Pause, PauseMode, PauseReason
 from headrace.channel.states import PartitionState
 from headrace.channel.threads import Patrol
+from headrace.errors import PausedByOthersError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -88,7 +89,9 @@ class Pausing(Patrol):
         until: float | None = None,
         note: str = "",
     ) -> Pause:
-        """Begin a pause, in place of one of the same reason and scope. ``wait`` tells its effect.
+        """Begin a pause, in place of the holder's own of the same reason and scope.
+
+        Those of others go on beside it. ``wait`` tells its effect.
 
         ``until`` is in seconds since the epoch; ``pause.max_duration`` may bring the end forward.
         """
@@ -100,14 +103,39 @@ class Pausing(Patrol):
         return pause
 
     def end(
-        self, reason: PauseReason, *, by: str, partition: TopicPartition | None = None
+        self,
+        reason: PauseReason,
+        *,
+        by: str,
+        partition: TopicPartition | None = None,
+        of: str | None = None,
     ) -> Pause | None:
-        """End a pause; delivery rests on while there are others. None if there was none."""
-        ended = self._pauses.remove(reason, partition)
+        """End a pause; delivery rests on while there are others. None if there was none.
+
+        An operator's is that of ``by`` itself, unless ``of`` names another holder.
+
+        Raises:
+            PausedByOthersError: others hold such pauses, and nobody was named.
+        """
+        there = [pause for pause in self._pauses.all() if pause.is_of(reason, partition)]
+        holder = by if of is None and reason is PauseReason.OPERATOR else of
+        meant = [pause for pause in there if holder in {None, pause.by}]
+        if there and not meant and of is None:
+            raise self._held_by_others(there, by)
+        ended = next((pause for pause in meant if self._pauses.remove(pause)), None)
         if ended is not None:
             log.info("channel_resumed", resumed_by=by, **self._facts(ended))
             self._follow()
         return ended
+
+    def _held_by_others(self, there: list[Pause], by: str) -> PausedByOthersError:
+        scope = there[0].partition or f"the channel {self._channel}"
+        holders = ", ".join(pause.by for pause in there)
+        return PausedByOthersError(
+            f"{scope} is paused by {holders}, and not by {by}",
+            value=by,
+            next_step=f"ask {holders}, or name whose pause is to end: of, or --of '{there[0].by}'",
+        )
 
     def take_over(self, pauses: Iterable[Pause]) -> None:
         """Begin pauses as they are: another channel in our place had them."""

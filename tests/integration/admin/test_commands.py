@@ -111,6 +111,19 @@ def test_a_pause_and_its_end_take_one_command_each(desk: Desk) -> None:
     assert desk.run("resume").output == "member had no such pause\n"
 
 
+def test_another_persons_pause_is_told_and_ends_by_name(desk: Desk) -> None:
+    """A pause says what it met; a resume ends one's own, and another one with --of."""
+    _channel(desk).pause(by="ann", note="the table is locked")
+    paused = desk.run("pause", "--for", "30m").output
+    assert paused.endswith("; paused by ann without an end, too\n")
+    again = desk.run("pause").output
+    assert again.startswith("member is paused; in place of your pause until ")
+    assert desk.run("resume").output == "member resumed; others go on: operator by ann\n"
+    refused = desk.run("resume")
+    assert (refused.exit_code, "--of 'ann'" in refused.output) == (1, True)
+    assert desk.run("resume", "--of", "ann").output == "member resumed\n"
+
+
 def test_a_pause_that_is_not_true_in_time_has_a_code_of_its_own(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -60,11 +60,28 @@ def test_a_pause_of_one_partition_drains_it_until_a_time(scene: Scene) -> None:
     assert pause.until == pytest.approx(until.timestamp())
 
 
+def test_a_pause_meets_those_of_others_and_ends_none(scene: Scene) -> None:
+    """Its answer has them; one's own is replaced, and another person's ends by name alone."""
+    first = scene.post(PAUSE, by="ann", for_s=7200).json()
+    assert (first["replaced"], first["others"]) == (None, [])
+    second = scene.post(PAUSE, by="bob", for_s=60).json()
+    assert (second["replaced"], second["others"]) == (None, [first["pause"]])
+    third = scene.post(PAUSE, by="bob", for_s=30).json()
+    assert (third["replaced"], third["others"]) == (second["pause"], [first["pause"]])
+    answer = scene.post(RESUME, by="bob").json()
+    assert (answer["resumed"], answer["pauses"]) == (third["pause"], [first["pause"]])
+    refused = scene.post(RESUME, by="bob")
+    assert (refused.status_code, refused.json()["error"]) == (409, "paused_by_others")
+    assert "--of 'ann'" in refused.json()["next_step"]
+    assert scene.post(RESUME, by="bob", of="ann").json()["resumed"] == first["pause"]
+    assert _channel(scene).pauses == ()
+
+
 def test_a_resume_ends_one_pause_and_names_the_others(scene: Scene) -> None:
     """An operator's pause ends, a processor's goes on until it is asked for."""
     _channel(scene).pause(PauseReason.DOWNSTREAM, by="processor", note="full")
     scene.post(PAUSE, by="ann")
-    answer = scene.post(RESUME).json()
+    answer = scene.post(RESUME, by="ann").json()
     assert answer["resumed"]["by"] == "ann"
     assert [pause["reason"] for pause in answer["pauses"]] == ["downstream"]
     assert scene.post(RESUME).json()["resumed"] is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,7 @@ from headrace.channel.pause_file import PauseFile
 from headrace.channel.pauses import Pause, PauseMode, PauseReason
 from headrace.clock import Deadline
 from headrace.coordinators.layout import GroupPaths
-from headrace.errors import CommitFailedError, StartError
+from headrace.errors import CommitFailedError, PausedByOthersError, StartError
 from headrace.kafka.ports import Failure
 from headrace.metrics import Metrics
 from headrace.processors import BatchResponse
@@ -166,6 +167,42 @@ def test_one_partition_is_paused_and_the_other_goes_on(broker: InMemoryBroker) -
     assert "pause" not in recorder.names(1)
 
 
+def test_everybody_has_a_pause_of_their_own(broker: InMemoryBroker) -> None:
+    """One replaces and ends one's own; another person's takes their name, and is not shortened."""
+    channel = in_memory_channel(Recorder(), broker)
+    with running(channel):
+        channel.pause(by="ann", until=time.time() + 7200, note="repair")
+        channel.pause(by="bob", until=time.time() + 60)
+        bobs = channel.pause(by="bob", until=time.time() + 30)
+        assert [(pause.by, pause.note) for pause in channel.pauses] == [
+            ("ann", "repair"),
+            ("bob", ""),
+        ]
+        assert channel.resume(by="bob") == bobs
+        with pytest.raises(PausedByOthersError, match="is paused by ann, and not by bob"):
+            channel.resume(by="bob")
+        assert channel.resume(by="bob", of="eve") is None
+        assert channel.wait_paused(soon())
+        ended = channel.resume(by="bob", of="ann")
+        assert ended is not None
+        assert ended.note == "repair"
+        assert channel.resume(by="bob") is None
+        assert channel.pauses == ()
+
+
+def test_a_drain_lasts_until_its_holder_ends_it(broker: InMemoryBroker) -> None:
+    """Somebody else's pause that holds does not bring the partitions back."""
+    channel = in_memory_channel(Recorder(), broker)
+    with running(channel):
+        channel.pause(by="ann", mode=PauseMode.DRAIN)
+        channel.pause(by="bob")
+        assert channel.wait_paused(soon())
+        assert channel.partitions() == []
+        channel.resume(by="ann")
+        eventually(lambda: len(channel.partitions()) == 2)
+        assert channel.wait_paused(soon())
+
+
 def test_a_draining_pause_leaves_the_group_until_it_ends(broker: InMemoryBroker) -> None:
     """Partitions end in order and are another member's; afterwards the member takes part again."""
     zookeeper, recorder, other = InMemoryZooKeeper(), Recorder(), Recorder()
@@ -276,6 +313,20 @@ def test_kept_pauses_come_back_as_they_were(tmp_path: Path) -> None:
     file.save(pauses)
     assert file.load() == pauses
     assert [path.name for path in tmp_path.iterdir()] == ["pauses.json"]
+
+
+def test_pauses_that_a_former_version_kept_are_read(tmp_path: Path) -> None:
+    """It had one pause of an operator for each scope, with who began it."""
+    usual = {"reason": "operator", "since": 1.5, "until": None, "mode": "hold", "note": "n"}
+    kept = [
+        {**usual, "by": "ann@mill", "partition": None},
+        {**usual, "by": "bob", "partition": ["events", 1]},
+    ]
+    (tmp_path / "pauses.json").write_text(json.dumps({"version": 1, "pauses": kept}))
+    assert PauseFile(tmp_path / "pauses.json").load() == [
+        Pause(PauseReason.OPERATOR, "ann@mill", 1.5, note="n"),
+        Pause(PauseReason.OPERATOR, "bob", 1.5, partition=P1, note="n"),
+    ]
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"version": 2}', '{"version": 1, "pauses": [{}]}'])
