@@ -76,21 +76,29 @@ def test_ci_installs_what_slow_tests_would_be_skipped_without() -> None:
     assert _packages() == sorted(set(_packages()))
 
 
-def test_ci_runs_the_quick_checks_first_and_no_test_twice() -> None:
-    """Style, types and pages, then the tests, then those that take long alone."""
+def test_ci_runs_the_readme_s_commands_first_and_no_test_twice() -> None:
+    """The README's two commands in clones of their own, style, types, pages, then what is slow."""
     text = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
-    steps = re.findall(r"^(?:step )(make \w+)|^(\w+) \|\| failed=1$", text, re.MULTILINE)
-    always = [quick or slow for quick, slow in steps]
-    assert always == ["make check", "make docs", "make test", "slow_tests"]
+    found = re.findall(
+        r"^((?:first_in_a_clone|step) make \w+|slow_tests)\b.*\|\|", text, re.MULTILINE
+    )
+    assert found == [
+        "first_in_a_clone make test",
+        "first_in_a_clone make demo",
+        "step make check",
+        "step make docs",
+        "slow_tests",
+    ]
     assert re.findall(r"^        make (.*)$", text, re.MULTILINE) == [
         'test-all ONLY_SLOW=1 SESSION_TIMEOUT="$SLOW_BUDGET" AGAIN=1'
     ]
 
 
-def test_ci_installs_before_the_tests_that_may_miss_it() -> None:
-    """Some tests of make test use a package, too: nothing is skipped that could be had."""
+def test_ci_installs_packages_between_the_readme_s_commands_and_the_slow_tests() -> None:
+    """The README's commands have nothing that is installed; what is slow misses nothing."""
     text = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
-    assert text.index("without_services install_for_tests") < text.index("step make check")
+    installed = text.index("    without_services install_for_tests")
+    assert text.index("\nfirst_in_a_clone make demo") < installed < text.index("\nslow_tests ||")
 
 
 def test_ci_ends_within_its_hour_and_a_half() -> None:
