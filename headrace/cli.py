@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path  # noqa: TC003 - typer reads annotations at run time
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from headrace.admin.cli import register
-from headrace.config.cli import schema
+from headrace.config.cli import ConfigFile, schema
 from headrace.config.kinds.moments import parse_moment
 from headrace.demo.cli import demo
 from headrace.doctor.cli import check, doctor
@@ -22,9 +22,18 @@ from headrace.version import VERSION
 if TYPE_CHECKING:
     from headrace.channel.bounds import Until
 
+
+class _InOrder(TyperGroup):
+    """Lists commands as a reader looks for them."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the names by the alphabet."""
+        return sorted(super().list_commands(ctx))
+
+
 app = typer.Typer(
     name="headrace",
-    help="Inbound Kafka channels: owned through ZooKeeper, reduced by Spark, committed once.",
+    cls=_InOrder,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
@@ -43,7 +52,7 @@ app.add_typer(connector, name="connector")
 
 @app.command()
 def run(
-    config: Annotated[Path, typer.Option("--config", "-c", help="The YAML configuration file.")],
+    config: ConfigFile,
     until: Annotated[
         str | None,
         typer.Option(
@@ -76,6 +85,26 @@ def _bound(until: str) -> Until:
 def version() -> None:
     """Print the version."""
     typer.echo(VERSION)
+
+
+def _print_version(*, wanted: bool) -> None:
+    if wanted:
+        typer.echo(VERSION)
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    *,
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+        ),
+    ] = False,
+) -> None:
+    """Inbound Kafka channels: owned through ZooKeeper, reduced by Spark, committed once."""
+    del version
 
 
 def main() -> None:

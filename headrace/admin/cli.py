@@ -8,15 +8,16 @@ done within the wait.
 from __future__ import annotations
 
 import re
-from pathlib import Path  # noqa: TC003 - typer reads annotations at run time
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from headrace.admin.connection import connected
+from headrace.config.cli import ConfigFile  # noqa: TC001 - typer reads annotations at run time
 from headrace.config.kinds.moments import format_moment, parse_moment
-from headrace.config.kinds.targets import FORMS, Replay
+from headrace.config.kinds.targets import FORMS, Replay, parse_target
 from headrace.config.kinds.units import parse_duration
+from headrace.config.wording import either
 from headrace.health import LEAST_TIMEOUT, TIMEOUT
 
 if TYPE_CHECKING:
@@ -37,6 +38,8 @@ _Wait = Annotated[
 ]
 _Reason = Annotated[str, typer.Option(metavar="TEXT", help="Why, for the log and the status.")]
 
+_LEVELS = ("debug", "info", "warning", "error", "default")
+
 _PARTITION = re.compile(r"(?P<topic>[a-zA-Z0-9._-]+):(?P<partition>[0-9]{1,9})")
 
 
@@ -51,16 +54,7 @@ def register(app: typer.Typer) -> None:
 
 
 def health(
-    config: Annotated[
-        Path,
-        typer.Option(
-            "--config",
-            "-c",
-            metavar="FILE",
-            envvar="HEADRACE_CONFIG",
-            help="The YAML configuration file.",
-        ),
-    ],
+    config: ConfigFile,
     *,
     ready: Annotated[
         bool, typer.Option("--ready", help="Ask whether it does its work, not only lives.")
@@ -189,6 +183,7 @@ def seek(
     if to is None:
         body |= _record(where, "WHERE without --to")
         return commands.channel_change("seek", channel, body, seconds, as_json=json, say=_say_moved)
+    _target(to)
     match = _PARTITION.fullmatch(where)
     if match is not None:
         body |= {"topic": match["topic"], "partition": int(match["partition"])}
@@ -244,6 +239,8 @@ def loglevel(
     """Log more or less, until the next start or for a while."""
     from headrace.admin import commands  # noqa: PLC0415 - takes a moment to import
 
+    if level not in _LEVELS:
+        raise typer.BadParameter(f"{level!r} is not {either(_LEVELS)}", param_hint="LEVEL")
     body: dict[str, Any] = {
         "level": None if level == "default" else level,
         "logger": logger,
@@ -286,6 +283,13 @@ def _partition(text: str | None) -> dict[str, Any]:
     if match is None:
         raise typer.BadParameter(f"{text!r} is not TOPIC:N", param_hint="--partition")
     return {"topic": match["topic"], "partition": int(match["partition"])}
+
+
+def _target(text: str) -> None:
+    try:
+        parse_target(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--to") from None
 
 
 def _seconds(text: str, option: str) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import ssl
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,19 @@ if TYPE_CHECKING:
 
 #: Seconds in which an answer begins, besides those that the process was asked to wait.
 TIMEOUT = 30.0
+
+
+#: What the API and its requests name, and what the command line has in its place.
+_SHELL_WORDS = {
+    "for_s": "--for",
+    "wait_s": "--wait",
+    "until": "--until",
+    "reason": "--reason",
+    "logger": "--logger",
+    "/api/v1/status": "headrace status",
+}
+_IN_SECONDS = ("for_s", "wait_s")
+_API_WORDS = re.compile(r"\bfor_s\b|\bwait_s\b|/api/v1/status|^(?:until|reason|logger)\b")
 
 
 class AnswerError(HeadraceError):
@@ -101,10 +115,22 @@ class AdminClient:
                 "process answers there, or whether admin.token was changed since it started"
             )
         elif problem:
-            text = f"{problem['message']}; {problem['next_step']}"
+            text = _for_a_shell(problem)
         else:
             text = f"{self._target.url} answered {answer.status_code}; is it Headrace?"
         return AnswerError(text, answer.status_code, problem)
+
+
+def _for_a_shell(problem: dict[str, Any]) -> str:
+    """Return in words of the command line what the API says in those of its requests."""
+    text, step = problem["message"], problem["next_step"]
+    if problem["error"] == "invalid_request":
+        place, _, sentence = text.partition(": ")
+        field = place.removeprefix("body").removeprefix(".")
+        sentence = sentence.removeprefix("Input ").removeprefix("String ")
+        unit = " seconds" if field in _IN_SECONDS and sentence[-1:].isdigit() else ""
+        text, step = f"{field} {sentence}{unit}".lstrip(), "see the command's --help"
+    return _API_WORDS.sub(lambda match: _SHELL_WORDS[match[0]], f"{text}; {step}")
 
 
 def _json(answer: httpx.Response) -> Any:

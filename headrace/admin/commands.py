@@ -8,6 +8,7 @@ import socket
 import sys
 from collections.abc import Callable
 from difflib import get_close_matches
+from http import HTTPStatus
 from threading import Event
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -53,11 +54,16 @@ def run(options: Options, command: Command) -> int:
     except UnreachableError as error:
         _complain(str(error))
         return EXIT_UNREACHABLE
-    except (AnswerError, HeadraceError) as error:
+    except HeadraceError as error:
         _complain(str(error))
-        return EXIT_REFUSED
+        return EXIT_USAGE if _is_mistake(error) else EXIT_REFUSED
     except KeyboardInterrupt:
         return 0
+
+
+def _is_mistake(error: HeadraceError) -> bool:
+    """Whether the process did not understand what it was asked, as the command line put it."""
+    return isinstance(error, AnswerError) and error.status == HTTPStatus.UNPROCESSABLE_ENTITY
 
 
 def health(file: Path, *, ready: bool, timeout: float) -> int:

@@ -251,7 +251,7 @@ class Lookout:
             batch_offset=each.batch_offset,
             batch_end=each.batch_end,
             committed=each.committed,
-            end=each.high_watermark,
+            end=_end(each),
             lag=lag_of(each),
             lag_s=None if reading is None else _seconds(reading.lag_seconds),
             sink_age_s=None if reading is None else _seconds(reading.sink_seconds),
@@ -280,6 +280,12 @@ class Lookout:
         return groups.Group(
             channel=channel.name, group=channel.config.group, members=members, owners=owners
         )
+
+
+def _end(activity: Activity) -> int | None:
+    """Return the log's end as it was last told, or the position that got past it since."""
+    known = activity.high_watermark
+    return None if known is None else max(known, activity.position)
 
 
 def _seconds(value: float | None) -> float | None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path  # noqa: TC003 - typer reads annotations at run time
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
@@ -15,6 +15,16 @@ from headrace.config.schema import schema as json_schema
 if TYPE_CHECKING:
     from headrace.config.model.root import Config
     from headrace.errors import ConfigError
+
+#: The option that names a configuration, also by the variable, and the same where it is optional.
+CONFIG_OPTION = typer.Option(
+    "--config",
+    "-c",
+    metavar="FILE",
+    envvar="HEADRACE_CONFIG",
+    help="The YAML configuration file.",
+)
+ConfigFile = Annotated[Path, CONFIG_OPTION]
 
 #: The exit code of a configuration that cannot be used.
 EXIT_CONFIG = 2

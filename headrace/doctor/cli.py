@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path  # noqa: TC003 - typer reads annotations at run time
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
-from headrace.config.cli import EXIT_CONFIG, guarantees, report, table
+from headrace.config.cli import EXIT_CONFIG, ConfigFile, guarantees, report, table
 from headrace.config.load import load
 from headrace.config.show import show as shown
 from headrace.errors import ConfigError
@@ -17,9 +16,7 @@ from headrace.preflight import preflight
 
 
 def check(
-    config: Annotated[
-        Path, typer.Option("--config", "-c", metavar="FILE", help="The configuration to check.")
-    ],
+    config: ConfigFile,
     *,
     show: Annotated[
         bool,
@@ -45,9 +42,7 @@ def check(
 
 
 def doctor(
-    config: Annotated[
-        Path, typer.Option("--config", "-c", metavar="FILE", help="The YAML configuration file.")
-    ],
+    config: ConfigFile,
     *,
     json: Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")] = False,
 ) -> None:

@@ -8,16 +8,15 @@ line or the configuration cannot be used, and no process runs with it.
 from __future__ import annotations
 
 from functools import partial
-from pathlib import Path  # noqa: TC003 - typer reads annotations at run time
 from typing import Annotated, Any
 
 import typer
 
+from headrace.config.cli import ConfigFile  # noqa: TC001 - typer reads annotations at run time
+
 
 def group(
-    config: Annotated[
-        Path, typer.Option("--config", "-c", metavar="FILE", help="The YAML configuration file.")
-    ],
+    config: ConfigFile,
     channel: Annotated[
         str | None, typer.Option(metavar="NAME", help="Only this channel, not all of the file.")
     ] = None,

@@ -7,11 +7,12 @@ command line or the file cannot be used; 3 the channel runs. After 2 and 3 nothi
 from __future__ import annotations
 
 from functools import partial
-from pathlib import Path
+from pathlib import Path  # noqa: TC003 - typer reads annotations at run time
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
+from headrace.config.cli import ConfigFile  # noqa: TC001 - typer reads annotations at run time
 from headrace.config.kinds.targets import FORMS, Replay, parse_target
 from headrace.offsets.selection import Choice, parse_choice
 
@@ -25,9 +26,6 @@ app = typer.Typer(
     help="Show a channel's offsets, or move those of a stopped one: the group's and its sink's.",
 )
 
-_Config = Annotated[
-    Path, typer.Option("--config", "-c", metavar="FILE", help="The YAML configuration file.")
-]
 _Channel = Annotated[
     str | None,
     typer.Option(metavar="NAME", help="The channel, where the configuration has several."),
@@ -54,7 +52,7 @@ _Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
 
 @app.command()
 def show(
-    config: _Config, channel: _Channel = None, topic: _Topics = None, *, json: _Json = False
+    config: ConfigFile, channel: _Channel = None, topic: _Topics = None, *, json: _Json = False
 ) -> None:
     """Show offsets of the group and of the sink, the log's ends and the lag. Changes nothing."""
     from headrace.offsets import commands  # noqa: PLC0415 - takes a second to import
@@ -66,7 +64,7 @@ def show(
 
 @app.command()
 def reset(
-    config: _Config,
+    config: ConfigFile,
     to: Annotated[str, typer.Option(metavar="WHERE", help=f"{FORMS[:1].upper()}{FORMS[1:]}.")],
     channel: _Channel = None,
     topic: _Topics = None,
@@ -98,7 +96,7 @@ def reset(
 
 @app.command()
 def export(
-    config: _Config,
+    config: ConfigFile,
     file: Annotated[
         Path,
         typer.Argument(help="The file to write, in YAML; - for standard output.", dir_okay=False),
@@ -116,7 +114,7 @@ def export(
 
 @app.command(name="import")
 def import_(
-    config: _Config,
+    config: ConfigFile,
     file: Annotated[Path, typer.Argument(help="A file that export wrote; - for standard input.")],
     channel: _Channel = None,
     replay: _Replay = None,

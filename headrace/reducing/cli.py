@@ -32,7 +32,13 @@ _Schema = Annotated[
 ]
 _Config = Annotated[
     Path | None,
-    typer.Option("--config", "-c", metavar="FILE", help="A configuration whose channel is tried."),
+    typer.Option(
+        "--config",
+        "-c",
+        metavar="FILE",
+        envvar="HEADRACE_CONFIG",
+        help="A configuration whose channel is tried.",
+    ),
 ]
 _Channel = Annotated[
     str | None,

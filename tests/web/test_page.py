@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tests.web.stage import Stage
     from tests.web.visit import Visits
 
+RESUME = "headrace resume flights -c /etc/headrace/headrace.yaml"
 PHONE = {"width": 360, "height": 740}
 
 
@@ -93,7 +94,7 @@ def test_a_pause_is_told_with_who_why_and_the_command_that_ends_it(
     text = page.inner_text("#problems li[data-rank=wanted]")
     for part in ("flights is paused by ann", "moved to the new bucket", "since", "until"):
         assert part in text
-    assert page.inner_text("#problems [data-rank=wanted] code") == "headrace resume flights"
+    assert page.inner_text("#problems [data-rank=wanted] code") == RESUME
 
 
 def test_a_command_is_copied(stage: Stage, visits: Visits) -> None:
@@ -102,7 +103,7 @@ def test_a_command_is_copied(stage: Stage, visits: Visits) -> None:
     page = visits.open(stage.url, permissions=["clipboard-read", "clipboard-write"])
     page.click("#problems [data-rank=wanted] .command button")
     until(page, lambda: page.inner_text("[data-rank=wanted] .command button") == "Copied")
-    assert page.evaluate("navigator.clipboard.readText()") == "headrace resume flights"
+    assert page.evaluate("navigator.clipboard.readText()") == RESUME
 
 
 def test_a_thousand_partitions_stay_readable(stage: Stage, visits: Visits) -> None:

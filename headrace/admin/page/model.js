@@ -99,7 +99,7 @@ function* channelProblems(channel, status, history) {
     const count = conditions?.[condition];
     if (count) yield { rank: "look", what: `${name}: ${many(count, "partition")} ${condition}`, why, find: `${name} unowned` };
   }
-  yield* pauseProblems(channel);
+  yield* pauseProblems(channel, status.process.config_file);
   for (const skip of channel.skips ?? []) {
     yield {
       rank: "wanted",
@@ -125,7 +125,7 @@ const CONDITIONS = [
   ["foreign", "Somebody holds them who is no member of the group."],
 ];
 
-function* pauseProblems(channel) {
+function* pauseProblems(channel, file) {
   for (const pause of channel.pauses) {
     const scope = pause.topic === null ? channel.name : `${channel.name} ${pause.topic}-${pause.partition}`;
     const by = pause.reason === "operator" ? `by ${pause.by}` : `by ${pause.by} (${pause.reason})`;
@@ -135,14 +135,19 @@ function* pauseProblems(channel) {
       why: pause.note,
       since: pause.since,
       until: pause.until,
-      command: pause.reason === "operator" ? resumeCommand(channel.name, pause) : null,
+      command: pause.reason === "operator" ? resumeCommand(channel.name, pause, file) : null,
     };
   }
 }
 
-export function resumeCommand(channel, pause) {
+export function resumeCommand(channel, pause, file) {
   const scope = pause.topic === null ? "" : ` --partition ${pause.topic}:${pause.partition}`;
-  return `headrace resume ${channel}${scope}`;
+  return `headrace resume ${channel}${scope} -c ${quoted(file)}`;
+}
+
+/** A path as a shell takes it. */
+function quoted(path) {
+  return /^[\w@%+=:,./-]+$/.test(path) ? path : `'${path.replaceAll("'", `'"'"'`)}'`;
 }
 
 function* partitionProblems(channel, partitions) {

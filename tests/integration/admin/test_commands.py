@@ -219,12 +219,18 @@ def test_a_record_is_skipped_by_its_place(desk: Desk) -> None:
         (["pause", "--partition", "evens:0"], 2, "did you mean events?"),
         (["pause", "--partition", "events:7"], 1, "there is no partition events-7"),
         (["seek", "events:1"], 2, "TOPIC:PARTITION:OFFSET"),
-        (["seek", "member", "--to", "yesterday"], 1, "earliest, latest"),
+        (["seek", "member", "--to", "yesterday"], 2, "earliest, latest"),
         (["skip", "events:1:x", "--reason", "-"], 2, "TOPIC:PARTITION:OFFSET"),
         (["skip", "events:1:3"], 2, "--reason"),
         (["pause", "--for", "soon"], 2, "is not a time such as"),
-        (["pause", "--until", "2001-01-01"], 1, "over before it begins"),
-        (["loglevel", "loud"], 1, "level"),
+        (["pause", "--until", "2001-01-01"], 2, "over before it begins"),
+        (["pause", "--until", "2001-01-01"], 2, "give a later time, or --for"),
+        (["loglevel", "loud"], 2, "'loud' is not debug, info, warning, error or"),
+        (["pause", "--wait", "10m"], 2, "--wait should be less than or equal to 300 seconds"),
+        (["pause", "--for", "0"], 2, "--for should be greater than 0 seconds"),
+        (["pause", "--for", "1m", "--until", "2100-01-01"], 2, "--until and --for exclude each"),
+        (["skip", "events:1:3", "--reason", ""], 2, "--reason should have at least 1 character"),
+        (["loglevel", "debug", "--logger", "a b"], 2, "--logger should match pattern"),
     ],
 )
 def test_mistakes_are_told_from_refusals(
@@ -233,7 +239,8 @@ def test_mistakes_are_told_from_refusals(
     """What does not fit is a 2 with what was meant; what the process refuses is a 1."""
     result = desk.run(*arguments)
     assert (result.exit_code, words in result.output) == (code, True), result.output
-    assert "Traceback" not in result.output
+    for unknown in ("Traceback", "body", "for_s", "wait_s", "/openapi.json", "/api/v1"):
+        assert unknown not in result.output
 
 
 def test_a_wrong_token_and_a_missing_one_are_told_apart(desk: Desk, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from headrace.admin.ports import Phase
@@ -16,6 +17,8 @@ from headrace.testing import running
 from tests.unit.channel.in_memory import P0, P1, eventually
 
 if TYPE_CHECKING:
+    import pytest
+
     from tests.unit.admin.scene import Scene
 
 
@@ -228,3 +231,12 @@ def test_nothing_is_a_500_while_there_are_no_channels(bare: Scene) -> None:
     paths = [path for path, methods in document.items() if "get" in methods and "{" not in path]
     assert len(paths) >= 8
     assert {path: bare.get(path).status_code for path in paths} == dict.fromkeys(paths, 200)
+
+
+def test_no_position_is_past_the_end(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The end is told now and then; a position that got past it since shows that there is more."""
+    channel = scene.controller.channels["member"]
+    late = [replace(each, high_watermark=each.position - 3) for each in channel.activities()]
+    monkeypatch.setattr(type(channel), "activities", lambda _: late)
+    found = scene.get("/api/v1/channels/member/partitions").json()["partitions"]
+    assert [(each["position"], each["end"]) for each in found] == [(10, 10)] * 2

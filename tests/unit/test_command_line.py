@@ -1,0 +1,60 @@
+"""What all commands have in common."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from headrace.cli import app
+from headrace.version import VERSION
+
+
+def _commands(group: Any, name: str = "") -> dict[str, Any]:
+    """Return the commands by their names, those of groups included."""
+    found: dict[str, Any] = {}
+    for each, command in group.commands.items():
+        inner = hasattr(command, "commands")
+        found |= _commands(command, f"{each} ") if inner else {f"{name}{each}": command}
+    return found
+
+
+COMMANDS = _commands(typer.main.get_command(app))
+CONFIGURED = {
+    name: option
+    for name, command in COMMANDS.items()
+    for option in command.params
+    if "-c" in option.opts
+}
+
+
+def test_the_version_is_an_option_too() -> None:
+    """As of other programs, and without a command."""
+    result = CliRunner().invoke(app, ["--version"])
+    assert (result.exit_code, result.output) == (0, f"{VERSION}\n")
+
+
+def test_help_lists_commands_by_the_alphabet() -> None:
+    """A reader looks for a name; the order in which they were written says nothing."""
+    group: Any = typer.main.get_command(app)
+    listed = group.list_commands(typer.Context(group))
+    assert listed == sorted(group.commands)
+    shown = CliRunner().invoke(app, ["--help"]).output
+    assert re.findall(r"^\W (\w+) ", shown, re.MULTILINE) == listed
+
+
+@pytest.mark.parametrize("name", CONFIGURED)
+def test_each_command_that_takes_a_configuration_takes_the_variable(name: str) -> None:
+    """HEADRACE_CONFIG stands for -c everywhere, so that it can be set once."""
+    assert CONFIGURED[name].envvar == "HEADRACE_CONFIG"
+    assert CONFIGURED[name].metavar == "FILE"
+
+
+def test_the_commands_with_a_configuration_are_these() -> None:
+    """The list above is no empty one."""
+    assert {"run", "check", "status", "health", "group", "doctor", "reduce", "offsets show"} <= {
+        *CONFIGURED
+    }
