@@ -107,6 +107,9 @@ class SparkSettings:
         if cores is not None:
             derived |= {
                 "spark.driver.host": "127.0.0.1",
+                # Loopback is open to every user of the machine, and Spark reads objects of Java
+                # from whoever connects. The secret is Spark's own: it never leaves the JVM.
+                "spark.authenticate": "true",
                 "spark.sql.shuffle.partitions": str(cores),
                 "spark.python.daemon.module": _WORKER_DAEMON,
             }

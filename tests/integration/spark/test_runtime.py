@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
 from contextlib import suppress
@@ -79,6 +80,41 @@ print("key", context._jsc.hadoopConfiguration().get("fs.s3a.secret.key"))
 print("memory", context._jvm.java.lang.Runtime.getRuntime().maxMemory() >> 20)
 print("up", flush=True)
 sys.stdin.readline()
+runtime.stop(Deadline.after(20))
+"""
+
+#: Starts a session and prints its ports, and a request of Spark's own protocol in hex: whether an
+#: endpoint of that name exists, which is asked for in an object of Java.
+_ASKED = """
+import struct
+import sys
+from headrace.clock import Deadline
+from headrace.spark.runtime import SparkRuntime
+from headrace.spark.settings import SparkSettings
+
+properties = {"spark.authenticate": sys.argv[1]} if sys.argv[1:] else {}
+runtime = SparkRuntime(SparkSettings("local[1]", properties, warm_up=1))
+runtime.start()
+context = runtime.context
+jvm, port = context._jvm, int(context.getConf().get("spark.driver.port"))
+body = jvm.java.io.ByteArrayOutputStream()
+data = jvm.java.io.DataOutputStream(body)
+data.writeBoolean(False)
+data.writeBoolean(True)
+data.writeUTF("127.0.0.1")
+data.writeInt(port)
+data.writeUTF("endpoint-verifier")
+question = getattr(jvm.org.apache.spark.rpc.netty, "RpcEndpointVerifier$CheckExistence")
+objects = jvm.java.io.ObjectOutputStream(data)
+objects.writeObject(question("HeartbeatReceiver"))
+objects.flush()
+request = bytes(body.toByteArray())
+request = struct.pack(">BqI", 3, 7, len(request)) + request
+blocks = context._jsc.sc().env().blockManager().blockManagerId().port()
+print(f"asked {runtime.pid} {port} {blocks} {context._gateway.gateway_parameters.port} "
+      f"{(struct.pack('>q', len(request) + 8) + request).hex()}", flush=True)
+sys.stdin.readline()
+print("sum", context.range(3).map(lambda n: n + 1).sum())
 runtime.stop(Deadline.after(20))
 """
 
@@ -214,6 +250,53 @@ def test_secrets_among_the_properties_are_on_no_command_line() -> None:
     assert [line for line in seen if secret in line] == []
     assert said[-3:] == [f'trust {secret} " 1', f"key {secret} \\ = 2", "memory 704"]
     assert set(left.values()) == {""}
+
+
+def _answer(port: int, request: bytes, length: int) -> bytes:
+    """Return so many bytes of what comes back on a port, less where no more do."""
+    answer, deadline = b"", Deadline.after(20)
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
+        connection.sendall(request)
+        while len(answer) < length and not deadline.expired:
+            connection.settimeout(deadline.remaining)
+            more = connection.recv(length - len(answer))
+            if not more:
+                break
+            answer += more
+    return answer
+
+
+@pytest.mark.parametrize("said", [[], ["false"]])
+def test_only_the_process_itself_is_answered_on_loopback(said: list[str]) -> None:
+    """Spark's two ports refuse who has no secret, unless it is turned off; the gateway always.
+
+    There is no other port.
+    """
+    refused, answered = 5, 4
+    with subprocess.Popen(
+        [sys.executable, "-c", _ASKED, *said],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        words = next(line for line in process.stdout if line.startswith("asked ")).split()
+        pid, driver, blocks, gateway = map(int, words[1:5])
+        listening = {
+            each.laddr.port
+            for each in psutil.Process(pid).net_connections()
+            if each.status == psutil.CONN_LISTEN
+        }
+        # the answer's length of eight bytes, then its kind
+        kind = _answer(driver, bytes.fromhex(words[5]), 9)[8]
+        assert kind == (answered if said else refused)
+        if not said:
+            text = _answer(blocks, bytes.fromhex(words[5]), 200)
+            assert b"Expected SaslMessage" in text
+        assert _answer(gateway, b"c\nz:java.lang.System\nexit\ne\n", 3).startswith(b"!x")
+        rest, _ = process.communicate("\n", timeout=60)
+    assert listening == {driver, blocks, gateway}
+    assert "sum 6" in rest.splitlines()
 
 
 def test_without_java_the_start_fails_with_what_to_do(tmp_path: Path) -> None:

@@ -76,6 +76,14 @@ def test_lanes_share_the_cores() -> None:
     assert SparkSettings("local[2]").effective()["spark.scheduler.mode"] == "FAIR"
 
 
+def test_a_local_session_asks_who_connects() -> None:
+    """Unless its properties say otherwise; a cluster's secret is the cluster's affair."""
+    assert SparkSettings("local[2]").effective()["spark.authenticate"] == "true"
+    off = {"spark.authenticate": "false"}
+    assert SparkSettings("local[2]", off).effective()["spark.authenticate"] == "false"
+    assert "spark.authenticate" not in SparkSettings("spark://host:7077").effective()
+
+
 def test_a_cluster_gets_no_loopback_address() -> None:
     """Executors on other hosts must reach the driver, so its address is left to Spark."""
     settings = SparkSettings("spark://host:7077")
