@@ -11,9 +11,9 @@ from headrace.zookeeper.factory import session_settings
 from headrace.zookeeper.survey import survey
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
-    from headrace.config import Config
+    from headrace.config import Config, ZooKeeperConfig
     from headrace.doctor.finding import Finding
     from headrace.zookeeper.survey import ZooKeeperFacts
 
@@ -53,6 +53,7 @@ def judge(facts: ZooKeeperFacts, config: Config) -> Iterator[Finding]:
             "correct zookeeper.digest or .sasl, or the node's ACL; all members need one identity"
         )
         yield error("zookeeper access", f"{path} is denied to this identity", advice)
+    yield _acl(facts.opened, wanted)
     yield _timeout(facts.session_timeout, wanted.session_timeout)
     if facts.skew is not None:
         yield _skew(facts.skew, facts.skew_error)
@@ -67,6 +68,22 @@ def _version(facts: ZooKeeperFacts, where: str) -> Finding:
     if tuple(int(part) for part in facts.version.split(".")[:2]) < OLDEST:
         return error("zookeeper", seen, "take ZooKeeper 3.5 or later")
     return ok("zookeeper", seen)
+
+
+def _acl(opened: Collection[str], wanted: ZooKeeperConfig) -> Finding:
+    check, ways = "zookeeper acl", "take partitions away, or move offsets"
+    if wanted.node_acl == "open":
+        advice = (
+            "set zookeeper.acl: creator, if all members have one identity"
+            if wanted.has_identity
+            else "give zookeeper.digest or .sasl, which closes nodes to everybody else"
+        )
+        seen = f"nodes are made open: whoever reaches ZooKeeper may {ways}"
+        return warning(check, seen, advice)
+    if opened:
+        seen = f"{len(opened)} nodes are open, such as {min(opened)}: everybody may {ways}"
+        return warning(check, seen, "close them with setAcl -R, as docs/upgrade.md says")
+    return ok(check, f"{wanted.node_acl}")
 
 
 def _timeout(agreed: float, asked: float) -> Finding:

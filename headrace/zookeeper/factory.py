@@ -36,7 +36,7 @@ def session_settings(config: ZooKeeperConfig) -> ZooKeeperSettings:
         tls=_tls(config),
         sasl=_sasl(config),
         digest=_digest(config),
-        acl=_ACLS[config.acl],
+        acl=_ACLS[config.node_acl],
     )
 
 

@@ -5,19 +5,21 @@ from __future__ import annotations
 import re
 import time
 import uuid
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kazoo.exceptions import KazooException, NoAuthError, NoNodeError
 from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.states import KeeperState
+from kazoo.security import Permissions
 
 from headrace.errors import ZooKeeperUnavailableError
 from headrace.zookeeper._client import build_client
 from headrace.zookeeper._ending import Ending
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterator
 
     from headrace.zookeeper.settings import ZooKeeperSettings
 
@@ -27,6 +29,9 @@ _MODE = re.compile(r"Mode: (\w+)")
 #: Seconds for one question, and for the end of the session.
 _ANSWER = 5.0
 
+MOST_LOOKED_AT = 5000
+"""How many nodes are asked for their ACLs: an answer takes some 0.1 ms."""
+
 
 @dataclass(frozen=True, slots=True)
 class ZooKeeperFacts:
@@ -35,6 +40,7 @@ class ZooKeeperFacts:
     ``version`` and ``mode`` are None where the servers do not answer ``srvr``. ``skew`` is how far
     the server's clock is ahead of ours, give or take ``skew_error``; None where no node could be
     made: because there is no chroot yet, or ``denied`` names the nodes to which access is denied.
+    ``opened`` are nodes that everybody may change, of those that were looked at.
     """
 
     session_timeout: float
@@ -44,6 +50,7 @@ class ZooKeeperFacts:
     skew: float | None
     skew_error: float
     denied: tuple[str, ...]
+    opened: tuple[str, ...] = ()
 
 
 def survey(settings: ZooKeeperSettings, paths: Collection[str]) -> ZooKeeperFacts:
@@ -93,7 +100,32 @@ def _look(
         skew=skew,
         skew_error=skew_error,
         denied=tuple(denied),
+        opened=tuple(_open_nodes(client, [path for path in paths if exists])),
     )
+
+
+def _open_nodes(client: Any, roots: Collection[str]) -> Iterator[str]:
+    """Yield the nodes at and below the roots that everybody may change.
+
+    Level by level, so that where there are many the upper ones are looked at.
+    """
+    level, seen = list(roots), set[str]()
+    while level and len(seen) < MOST_LOOKED_AT:
+        fresh = [path for path in dict.fromkeys(level) if path not in seen]
+        looked_at = fresh[: MOST_LOOKED_AT - len(seen)]
+        seen.update(looked_at)
+        acls = [(path, client.get_acls_async(path)) for path in looked_at]
+        for path, asked in acls:
+            with suppress(NoNodeError, NoAuthError):
+                entries, _ = asked.get(timeout=_ANSWER)
+                granted = [each.perms for each in entries if each.id.scheme == "world"]
+                if any(perms & ~Permissions.READ for perms in granted):
+                    yield path
+        below = [(path, client.get_children_async(path)) for path in looked_at]
+        level = []
+        for path, asked in below:
+            with suppress(NoNodeError, NoAuthError):
+                level += [f"{path}/{name}" for name in asked.get(timeout=_ANSWER)]
 
 
 def _srvr(client: Any) -> str:

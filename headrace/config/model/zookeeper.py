@@ -22,6 +22,7 @@ Chroot = Annotated[
         r"(?:/(?!\.{1,2}(?:/|$))[^/\s\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff]+)*",
     ),
 ]
+NodeAcl = Literal["open", "creator", "creator-read-world"]
 UserName = Annotated[str, Text("a user name without ':'", r"[^:\s](?:[^:]*[^:\s])?")]
 
 
@@ -72,18 +73,30 @@ class ZooKeeperConfig(Section):
     digest: Cold[ZooKeeperDigest | None] = None
     """A user name and a password for the digest scheme; null: none."""
 
-    acl: Cold[Literal["open", "creator", "creator-read-world"]] = "open"
+    acl: Cold[NodeAcl | None] = None
     """Who may use the nodes that Headrace creates: everybody, only the identity that made them,
-    or that identity while everybody may read. All members of a group need one identity."""
+    or that identity while everybody may read; null: creator with digest or sasl, else open.
+    All members of a group need one identity."""
 
     def contradictions(self) -> Iterator[Contradiction]:
         """Yield ACLs for an identity that is not given."""
-        if self.acl != "open" and not self.has_identity:
+        if self.acl not in {None, "open"} and not self.has_identity:
             yield Contradiction(
                 ("acl",),
                 f"is {self.acl}, which needs an identity; "
                 "add zookeeper.sasl, zookeeper.digest or a certificate in zookeeper.tls",
             )
+
+    @property
+    def node_acl(self) -> NodeAcl:
+        """Who may use the nodes.
+
+        A certificate is no reason to close them by itself: each member may have its own, and the
+        servers may not look at it.
+        """
+        if self.acl is not None:
+            return self.acl
+        return "open" if self.sasl is None and self.digest is None else "creator"
 
     @property
     def has_identity(self) -> bool:

@@ -9,14 +9,17 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import pytest
+from kazoo.security import make_acl
 
 from headrace.clock import Deadline
 from headrace.config import Config
+from headrace.coordinators.layout import GroupPaths
 from headrace.doctor import kafka
 from headrace.doctor.finding import Finding, Level
 from headrace.doctor.kafka import check_kafka
 from headrace.doctor.zookeeper import check_zookeeper
 from headrace.local.ports import LOOPBACK, free_port
+from headrace.zookeeper.factory import session_settings
 from headrace.zookeeper.session import ZooKeeperSession
 from headrace.zookeeper.settings import AclEntry, DigestAuth, ZooKeeperSettings
 
@@ -101,6 +104,34 @@ def test_nodes_of_another_identity_are_told(document: dict[str, Any], zookeeper_
         "zookeeper access",
         f"{chroot} is denied to this identity",
     )
+
+
+def test_nodes_that_stand_open_are_told_until_they_are_closed(
+    document: dict[str, Any], zookeeper_hosts: str
+) -> None:
+    """With credentials new nodes are closed; those of before are named, the upper ones first."""
+    chroot = f"/{uuid4().hex}"
+    group = GroupPaths(document["channels"]["main"]["group"])
+    user = {"username": "headrace", "password": "right"}
+    document["zookeeper"] |= {"chroot": chroot, "digest": user}
+    settings = Config.model_validate(document)
+    with _session(ZooKeeperSettings(zookeeper_hosts, chroot)) as session:
+        session.ensure(group.epochs("before"))
+    with _session(session_settings(settings.zookeeper)) as session:
+        session.ensure(group.epochs("after"))
+    (found,) = _about_acls(settings)
+    assert found.level is Level.WARNING
+    assert found.seen.startswith(f"3 nodes are open, such as {group.root}:")
+    with _session(ZooKeeperSettings(zookeeper_hosts, digest=DigestAuth(**user))) as session:
+        client = session._client
+        for path in (group.root, f"{group.root}/epochs", group.epochs("before")):
+            client.set_acls(chroot + path, [make_acl("auth", "", all=True)])
+    (found,) = _about_acls(settings)
+    assert found.level is Level.OK
+
+
+def _about_acls(settings: Config) -> list[Finding]:
+    return [found for found in check_zookeeper(settings) if found.check == "zookeeper acl"]
 
 
 def test_servers_that_are_not_there_are_errors(

@@ -150,6 +150,25 @@ def test_acls_need_an_identity(tmp_path: Path) -> None:
     ]
 
 
+def test_nodes_are_closed_where_a_user_is_given() -> None:
+    """By default to all but that user; a certificate may be another in each member."""
+    user = {"username": "a", "password": "b"}
+    given: list[dict[str, Any]] = [
+        {"digest": user},
+        {"sasl": user},
+        {"tls": {"certificate_file": "a", "key_file": "b"}},
+        {"digest": user, "acl": "open"},
+        {},
+    ]
+    assert [ZooKeeperConfig.model_validate(each).node_acl for each in given] == [
+        "creator",
+        "creator",
+        "open",
+        "open",
+        "open",
+    ]
+
+
 @pytest.mark.parametrize(
     "identity",
     [

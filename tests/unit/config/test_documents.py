@@ -65,7 +65,9 @@ def test_the_commented_parts_of_the_example_load_too(tmp_path: Path) -> None:
     """What the example shows in comments is right as well."""
     text = EXAMPLE.read_text(encoding="utf-8")
     text = re.sub(r"^( *)# ((?:  )*[a-z_]+:(?: .*)?)$", r"\1\2", text, flags=re.MULTILINE)
-    text = text.replace("  acl: open\n", "").replace("/run/secrets/kafka-password", "password")
+    text = re.sub(r"^  acl: null .*\n", "", text, flags=re.MULTILINE).replace(
+        "/run/secrets/kafka-password", "password"
+    )
     (tmp_path / "password").write_text("hunter2\n", encoding="utf-8")
     config = loaded(tmp_path, text, {"ZOOKEEPER_PASSWORD": "hunter2"})
     assert config.instance_id == "reader-1"

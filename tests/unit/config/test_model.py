@@ -42,7 +42,7 @@ def test_the_least_file_has_all_defaults(tmp_path: Path) -> None:
     assert (config.kafka.tls, config.kafka.sasl, config.kafka.properties) == (None, None, {})
     assert config.zookeeper.hosts == ("localhost:2181",)
     assert (config.zookeeper.session_timeout, config.zookeeper.connect_timeout) == (10.0, 15.0)
-    assert (config.zookeeper.chroot, config.zookeeper.acl) == ("", "open")
+    assert (config.zookeeper.chroot, config.zookeeper.node_acl) == ("", "open")
     assert (config.spark.master, config.spark.driver_memory) == ("local[*]", 1024**3)
     assert (config.metrics.host, config.metrics.port) == ("127.0.0.1", None)
     assert (config.admin.enabled, config.admin.host) == (True, "127.0.0.1")

@@ -124,7 +124,7 @@ SECTIONS = (
         ),
         (
             "zookeeper: {acl: world}",
-            "zookeeper.acl (line 1): 'world' is not open, creator or creator-read-world",
+            "zookeeper.acl (line 1): 'world' is not open, creator or creator-read-world or null",
         ),
         (
             "spark: {driver_memory: 256MiB}",

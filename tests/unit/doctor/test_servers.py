@@ -36,9 +36,39 @@ _FACTS = ZooKeeperFacts(
 )
 
 
+_DIGEST: dict[str, Any] = {"digest": {"username": "headrace", "password": "secret"}}
+_CERTIFICATE: dict[str, Any] = {"tls": {"certificate_file": "cert", "key_file": "key"}}
+
+
 def test_a_good_ensemble_is_fine(tmp_path: Path) -> None:
     """Nothing is wrong with three servers that agree to everything."""
-    assert not bad(judge(_FACTS, config(tmp_path)))
+    assert not bad(judge(_FACTS, config(tmp_path, zookeeper=_DIGEST)))
+
+
+@pytest.mark.parametrize(
+    ("zookeeper", "advice"),
+    [
+        ({}, "give zookeeper.digest or .sasl"),
+        (_CERTIFICATE, "set zookeeper.acl: creator"),
+        ({**_DIGEST, "acl": "open"}, "set zookeeper.acl: creator"),
+    ],
+)
+def test_nodes_that_are_made_open_are_told(
+    tmp_path: Path, zookeeper: dict[str, Any], advice: str
+) -> None:
+    """Whoever reaches ZooKeeper may change them, and how to close them depends on what is given."""
+    found = only(judge(_FACTS, config(tmp_path, zookeeper=zookeeper)))
+    assert (found.check, found.level) == ("zookeeper acl", Level.WARNING)
+    assert found.advice.startswith(advice)
+
+
+def test_nodes_that_stand_open_are_told(tmp_path: Path) -> None:
+    """Those of before credentials were given stay as they are, until somebody closes them."""
+    facts = replace(_FACTS, opened=("/consumers/b", "/consumers/a"))
+    found = only(judge(facts, config(tmp_path, zookeeper=_DIGEST)))
+    assert (found.check, found.level) == ("zookeeper acl", Level.WARNING)
+    assert found.seen.startswith("2 nodes are open, such as /consumers/a")
+    assert "setAcl -R" in found.advice
 
 
 @pytest.mark.parametrize(
@@ -55,14 +85,15 @@ def test_what_is_wrong_with_an_ensemble_is_told(
     tmp_path: Path, facts: dict[str, Any], check: str, level: Level
 ) -> None:
     """Each fault is one finding, which says what to do."""
-    found = only(judge(replace(_FACTS, **facts), config(tmp_path)))
+    settings = config(tmp_path, zookeeper=_DIGEST)
+    found = only(judge(replace(_FACTS, **facts), settings))
     assert (found.check, found.level) == (check, level)
 
 
 def test_what_is_not_known_is_no_fault(tmp_path: Path) -> None:
     """Servers may keep their version to themselves, and a chroot may be still to be made."""
     unknown: dict[str, Any] = {"version": None, "mode": None, "chroot_exists": False, "skew": None}
-    settings = config(tmp_path, zookeeper={"chroot": "/headrace"})
+    settings = config(tmp_path, zookeeper={**_DIGEST, "chroot": "/headrace"})
     found = list(judge(replace(_FACTS, **unknown), settings))
     assert not bad(found)
     assert any("/headrace is made at the first start" in f.seen for f in found)
@@ -70,7 +101,8 @@ def test_what_is_not_known_is_no_fault(tmp_path: Path) -> None:
 
 def test_a_skew_within_its_error_is_no_fault(tmp_path: Path) -> None:
     """A slow answer proves nothing about clocks."""
-    assert not bad(judge(replace(_FACTS, skew=3.0, skew_error=2.0), config(tmp_path)))
+    facts = replace(_FACTS, skew=3.0, skew_error=2.0)
+    assert not bad(judge(facts, config(tmp_path, zookeeper=_DIGEST)))
 
 
 def test_an_ensemble_that_does_not_answer_is_one_error(
