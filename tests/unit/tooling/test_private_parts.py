@@ -1,0 +1,218 @@
+"""What is used of libraries although it is not public: it is there, and versions are bounded."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import zipfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import confluent_kafka
+import prometheus_client.exposition
+import prometheus_client.metrics
+import prometheus_client.registry
+import pyarrow as pa
+import pyspark
+import pytest
+import uvicorn
+from confluent_kafka import admin, cimpl
+from kazoo.client import KazooClient
+from kazoo.protocol import connection as kazoo_connection
+from py4j.clientserver import ClientServer
+from py4j.finalizer import ThreadSafeFinalizer
+from pyspark import SparkContext, cloudpickle, daemon
+from pyspark.java_gateway import launch_gateway
+from pyspark.sql import SparkSession
+from pyspark.sql.pandas import serializers
+from pyspark.sql.pandas import types as pandas_types
+from pyspark.sql.udf import UserDefinedFunction
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
+from uvicorn.server import ServerState
+
+import headrace
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    #: A thing, and the names of what is used of it.
+    Parts = Iterator[tuple[object, set[str]]]
+
+_PACKAGE = Path(headrace.__file__).parent
+_PYPROJECT = _PACKAGE.parent / "pyproject.toml"
+_DOUBLES = _PACKAGE / "testing"
+_JARS = Path(pyspark.__file__).parent / "jars"
+
+#: Private names of classes of Headrace, and one that Python's reference has.
+_OURS = {
+    "_current_frames",
+    "_database",
+    "_records",
+    "_skips",
+    "_span",
+    "_transactions",
+    "_write",
+}
+
+#: What pyspark asks of classes in Spark's jars goes through these.
+_CLASSES = {
+    "spark-core": {
+        "org/apache/spark/SparkContext.class": {"cancelJobGroupAndFutureJobs", "isStopped"},
+    },
+    "spark-catalyst": {
+        "org/apache/spark/sql/catalyst/parser/ParserInterface.class": {"parseQuery"},
+    },
+    "spark-sql": {
+        "org/apache/spark/sql/api/python/ArrowIteratorServer.class": set(),
+        "org/apache/spark/sql/api/python/PythonSQLUtils.class": {
+            "readArrowStreamFromFile",
+            "toDataFrame",
+        },
+        "org/apache/spark/sql/classic/SparkSession.class": {"sessionState"},
+        "org/apache/spark/sql/internal/SessionState.class": {"sqlParser"},
+    },
+}
+
+
+class Code:
+    """What a function's code names: attributes of objects that exist only while something runs."""
+
+    def __init__(self, function: Any) -> None:
+        code = function.__code__
+        self.__dict__.update(dict.fromkeys((*code.co_names, *code.co_varnames)))
+
+
+def kazoo_parts() -> Parts:
+    """Yield what the session's client is made to tell and to forget."""
+    client = KazooClient()
+    yield client, {"_connection", "last_zxid"}
+    yield client._connection, {"_connect"}
+    yield kazoo_connection, {"PURESASL_AVAILABLE"}
+
+
+async def _application(scope: object, receive: object, send: object) -> None:
+    """Serve nothing."""
+
+
+def uvicorn_parts() -> Parts:
+    """Yield what bounds connections and renews certificates."""
+    config = uvicorn.Config(_application)
+    loop = asyncio.new_event_loop()
+    protocol = H11Protocol(config, ServerState(), {}, _loop=loop)
+    loop.close()
+    yield protocol, {"app_state", "cycle", "connection_made", "on_response_complete"}
+    yield protocol, {"pause_writing", "resume_writing"}
+    yield Code(H11Protocol.connection_made), {"connections"}
+    yield Code(RequestResponseCycle.__init__), {"response_complete"}
+    server = uvicorn.Server(config)
+    yield server, {"on_tick", "server_state", "should_exit", "started"}
+    yield server.server_state, {"connections"}
+    yield Code(uvicorn.Config.load), {"ssl"}
+
+
+def pyspark_parts() -> Parts:
+    """Yield what starts a JVM, forgets a dead one, hands tables over and cancels jobs."""
+    yield SparkContext, {"_active_spark_context", "_gateway", "_jvm", "_serialize_to_jvm"}
+    yield Code(SparkContext._do_init), {"_accumulatorServer", "_jsc"}
+    yield SparkSession, {"_activeSession", "_instantiatedSession"}
+    yield Code(SparkSession.__init__), {"_jsparkSession"}
+    yield Code(UserDefinedFunction.__init__), {"_judf_placeholder"}
+    yield Code(launch_gateway), {"popen_kwargs", "proc"}
+    yield ClientServer, {"shutdown"}
+    yield ThreadSafeFinalizer, {"finalizers"}
+    yield cloudpickle, {"register_pickle_by_value"}
+    yield daemon, {"manager", "worker_main"}
+    yield serializers, {"ArrowStreamSerializer"}
+    yield pandas_types, {"from_arrow_schema", "to_arrow_schema"}
+
+
+def confluent_kafka_parts() -> Parts:
+    """Yield the extension, for the librdkafka in it, and names that begin as private ones do."""
+    yield cimpl, {"__file__", "NewTopic"}
+    yield admin, {"AdminClient", "ConfigResource", "OffsetSpec"}
+    yield (
+        confluent_kafka.KafkaError,
+        {
+            "_AUTO_OFFSET_RESET",
+            "_FAIL",
+            "_FENCED",
+            "_PARTITION_EOF",
+            "_STATE",
+            "_TIMED_OUT",
+            "_TRANSPORT",
+            "_UNKNOWN_PARTITION",
+            "_UNKNOWN_TOPIC",
+        },
+    )
+
+
+def prometheus_client_parts() -> Parts:
+    """Yield what its package does not name."""
+    yield prometheus_client.metrics, {"MetricWrapperBase"}
+    yield prometheus_client.registry, {"Collector"}
+    yield prometheus_client.exposition, {"choose_encoder"}
+
+
+def pyarrow_parts() -> Parts:
+    """Yield what Arrow's documentation has by this name: a bound would say nothing."""
+    yield pa.RecordBatch, {"_import_from_c"}
+
+
+BOUNDED = {
+    "confluent-kafka": confluent_kafka_parts,
+    "kazoo": kazoo_parts,
+    "prometheus-client": prometheus_client_parts,
+    "pyspark": pyspark_parts,
+    "uvicorn": uvicorn_parts,
+}
+PARTS = BOUNDED | {"pyarrow": pyarrow_parts}
+
+
+@pytest.mark.parametrize("library", sorted(PARTS))
+def test_what_is_used_of_a_library_is_there(library: str) -> None:
+    """Each part by its name; a new version without it is one that Headrace does not run with."""
+    gone = {
+        f"{owner!r}: {name}"
+        for owner, names in PARTS[library]()
+        for name in names
+        if not hasattr(owner, name)
+    }
+    assert gone == set()
+
+
+@pytest.mark.parametrize("jar", sorted(_CLASSES))
+def test_what_is_called_in_the_jvm_is_there(jar: str) -> None:
+    """The classes are in Spark's jars, and have methods of these names."""
+    (path,) = _JARS.glob(f"{jar}_*.jar")
+    with zipfile.ZipFile(path) as classes:
+        found = {name: classes.read(name) for name in _CLASSES[jar]}
+    gone = {
+        f"{name}: {method}"
+        for name, methods in _CLASSES[jar].items()
+        for method in methods
+        if method.encode() not in found[name]
+    }
+    assert gone == set()
+
+
+@pytest.mark.parametrize("library", sorted(BOUNDED))
+def test_a_library_of_which_private_parts_are_used_is_bounded(library: str) -> None:
+    """No version is installed of which nobody has seen whether it has them."""
+    text = _PYPROJECT.read_text(encoding="utf-8")
+    (wanted,) = re.findall(rf'^  "({library}\b.*)",$', text, re.MULTILINE)
+    assert "<" in wanted
+
+
+def test_each_private_name_is_listed() -> None:
+    """A line that is excused for a private name has one of those above, or one of our own."""
+    listed = {name for parts in PARTS.values() for _, names in parts() for name in names}
+    excused = {
+        name
+        for path in _PACKAGE.rglob("*.py")
+        if _DOUBLES not in path.parents
+        for line in path.read_text(encoding="utf-8").splitlines()
+        if "# noqa: SLF001" in line
+        for name in re.findall(r"(?<!self)\.(_[A-Za-z]\w*)", line.partition("#")[0])
+    }
+    assert {"_connect", "_jsc", "_PARTITION_EOF"} <= excused
+    assert excused - listed == _OURS
