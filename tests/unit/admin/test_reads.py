@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import pytest
+
 from headrace.admin.ports import Phase
 from headrace.channel.activity import Activity
 from headrace.config import Change, ChangeKind
@@ -17,8 +19,6 @@ from headrace.testing import running
 from tests.unit.channel.in_memory import P0, P1, eventually
 
 if TYPE_CHECKING:
-    import pytest
-
     from tests.unit.admin.scene import Scene
 
 
@@ -240,3 +240,17 @@ def test_no_position_is_past_the_end(scene: Scene, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(type(channel), "activities", lambda _: late)
     found = scene.get("/api/v1/channels/member/partitions").json()["partitions"]
     assert [(each["position"], each["end"]) for each in found] == [(10, 10)] * 2
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [("/", 200), ("/metrics", 200), ("/health/live", 200), ("/api/v1/status", 200), ("/no", 404)],
+)
+def test_whatever_is_read_is_answered_without_its_body_as_well(
+    scene: Scene, path: str, status: int
+) -> None:
+    """HEAD has the status and the headers of GET, and nothing behind them."""
+    head, get = (scene.client.request(method, path) for method in ("HEAD", "GET"))
+    assert (head.status_code, get.status_code) == (status, status)
+    assert head.headers["content-type"] == get.headers["content-type"]
+    assert (head.content, bool(get.content)) == (b"", True)
