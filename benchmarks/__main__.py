@@ -10,6 +10,8 @@ from pathlib import Path
 
 import structlog
 
+from benchmarks.report import not_repeated, say
+
 #: Each is a module of this package with a function ``run``, described by its docstring.
 NAMES = (
     "passthrough",
@@ -50,7 +52,11 @@ def main() -> int:
         return 0
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     run = import_module(f"benchmarks.{chosen.name}").run
-    report = run(**{name: getattr(chosen, name) for name in _OPTIONS.get(chosen.name, ())})
+    options = {name: getattr(chosen, name) for name in _OPTIONS.get(chosen.name, ())}
+    report = run(**options)
+    if chosen.twice and (different := not_repeated(report, run(**options))):
+        say("\n".join(["not repeated, so not to be kept:", *different]))
+        return 1
     print(report.as_json() if chosen.json else report.as_table())
     return 0 if report.figures.get("holds", True) else 1
 
@@ -70,6 +76,11 @@ def _arguments() -> argparse.Namespace:
         help="results: files of JSON lines, in place of those in benchmarks/results",
     )
     parser.add_argument("--json", action="store_true", help="end with one JSON object on a line")
+    parser.add_argument(
+        "--twice",
+        action="store_true",
+        help="run it twice, and print nothing where the second run does not repeat the first",
+    )
     parser.add_argument(
         "--minutes", type=float, default=10.0, help="chaos, soak: how long it goes on"
     )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from benchmarks import stack
 from benchmarks.raw_loop import RawLoop
 from benchmarks.report import Report, say
-from benchmarks.rounds import alternate
+from benchmarks.rounds import MARGIN, SHORTEST, alternate
 from benchmarks.sides import Side
 from benchmarks.summing import BY_RECORDS, BY_TABLES, RecordSummingChannel, SummingChannel
 
@@ -26,10 +26,14 @@ _TOPIC = "passthrough"
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How much is read: ``size`` in bytes; a round of the raw loop lasts ``seconds`` or longer."""
+    """How much is read: ``size`` in bytes; a round of the raw loop lasts ``seconds`` or longer.
+
+    One of less than ``shortest`` seconds is refused.
+    """
 
     rounds: int = 5
     seconds: float = 6.0
+    shortest: float = SHORTEST
     probe: int = 1_000_000
     partitions: int = 4
     size: int = 160
@@ -77,8 +81,14 @@ def _compare(plan: Plan, servers: LocalStack, raw: Side, channels: tuple[Side, .
         return lambda: side.round(_request(servers, plan, f"{side.name}-{next(groups)}"))
 
     sides = {side.name: one(side) for side in (raw, *channels)}
-    alternate(sides, 1, say=lambda line: say(f"warm-up, not counted: {line}"))
-    rounds = alternate(sides, plan.rounds, say=say)
+    warm = alternate(sides, 1, say=lambda line: say(f"warm-up, not counted: {line}"), shortest=0.0)
+    quickest = min(warm.median(name, "seconds") for name in sides)
+    lacking = plan.shortest * MARGIN / quickest - 1
+    if lacking > 0:
+        more = int(warm.median("raw", "records") * lacking)
+        say(f"a side took {quickest} s, so {more:,} records are added")
+        stack.append(servers, _TOPIC, records=more, size=plan.size)
+    rounds = alternate(sides, plan.rounds, say=say, shortest=plan.shortest)
     return Report(
         "passthrough",
         {

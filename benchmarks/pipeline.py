@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from benchmarks import stack
 from benchmarks.delta_commits import GROWTH, commit_growth
 from benchmarks.report import Report, say
-from benchmarks.rounds import Rounds, alternate
+from benchmarks.rounds import SHORTEST, Rounds, alternate
 from benchmarks.sides import Side
 from benchmarks.spark import Load, require_fair_sizes
 from benchmarks.spark_channel import SparkChannel
@@ -58,11 +58,11 @@ class Steady:
 class Plan:
     """What is compared. ``size`` of the values in bytes, ``commits`` of the growth of a commit.
 
-    ``sizes_differ`` as in :class:`benchmarks.spark.Plan`.
+    ``sizes_differ`` and ``shortest`` as in :class:`benchmarks.spark.Plan`.
     """
 
     loads: tuple[Load, ...] = (
-        Load("100k", 100_000, 2_000_000, "rate", "", 0.0),
+        Load("100k", 100_000, 3_000_000, "rate", "", 0.0),
         Load("1k", 1_000, 60_000, "batches_per_second", "", 0.0),
     )
     steady: Steady = field(default_factory=Steady)
@@ -73,6 +73,7 @@ class Plan:
     master: str = "local[*]"
     commits: int = 10_000
     sizes_differ: float = 0.1
+    shortest: float = SHORTEST
 
 
 def run(plan: Plan | None = None) -> Report:
@@ -173,8 +174,13 @@ def _compare(plan: Plan, load: Load, servers: LocalStack, sides: list[Side]) -> 
         return round_of
 
     actions = {side.name: one(side) for side in sides}
-    alternate(actions, 1, say=lambda line: say(f"{load.name} warm-up: {line}"))
-    rounds = alternate(actions, plan.rounds, say=lambda line: say(f"{load.name} {line}"))
+    alternate(actions, 1, say=lambda line: say(f"{load.name} warm-up: {line}"), shortest=0.0)
+    rounds = alternate(
+        actions,
+        plan.rounds,
+        say=lambda line: say(f"{load.name} {line}"),
+        shortest=plan.shortest,
+    )
     for ours in ("value", "reference"):
         require_fair_sizes(load, rounds, ours, plan.sizes_differ)
     return rounds
@@ -221,7 +227,7 @@ def _latency(plan: Plan, servers: LocalStack, sides: list[Side]) -> Rounds:
         return round_of
 
     actions = {side.name: one(side) for side in sides}
-    return alternate(actions, plan.rounds, say=lambda line: say(f"steady {line}"))
+    return alternate(actions, plan.rounds, say=lambda line: say(f"steady {line}"), shortest=0.0)
 
 
 def require_each_once(table: Path, records: int) -> None:
@@ -251,6 +257,8 @@ def _figures(plan: Plan, rounds: dict[str, Rounds], steady: Rounds) -> dict[str,
     for name, load, side, figure, _ in _RATIOS:
         if load in rounds:
             figures[name] = round(rounds[load].ratio(side, "streaming", figure), 3)
+            each = rounds[load].ratios(side, "streaming", figure)
+            figures[f"{name}s"] = [round(ratio, 3) for ratio in each]
     for name, figure, _ in _LATENCIES:
         figures[name] = round(steady.ratio("value", "streaming", figure), 3)
     figures["targets"] = {name: target for name, *_, target in (*_RATIOS, *_LATENCIES)}

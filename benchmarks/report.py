@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from importlib.metadata import version
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 #: What a figure depends on beside the interpreter.
@@ -32,6 +33,21 @@ class Report:
         figures = {"benchmark": self.name, **self.figures, **_surroundings()}
         width = max(map(len, figures))
         return "\n".join(f"{key:<{width}}  {_shown(value)}" for key, value in figures.items())
+
+
+def not_repeated(first: Report, second: Report) -> list[str]:
+    """Return where the second run's median lies beyond the rounds of the first, in words.
+
+    What is compared are the ratios that a report has round by round.
+    """
+    found = []
+    for name, rounds in first.figures.items():
+        again = second.figures.get(name)
+        if "ratios" in name and rounds and again:
+            middle = median(again)
+            if not min(rounds) <= middle <= max(rounds):
+                found.append(f"{name} were {rounds}, and {middle} in the middle of a second run")
+    return found
 
 
 def _shown(value: Any) -> str:

@@ -12,6 +12,18 @@ if TYPE_CHECKING:
 #: What one round of one side measured.
 Measured = dict[str, Any]
 
+#: Seconds that a round has to take. What a process does once, and the machine's own noise, are a
+#: large part of a shorter one.
+SHORTEST = 3.0
+
+#: A round whose length is to be repeated takes that much longer than the shortest, as the next ones
+#: may be faster.
+MARGIN = 1.25
+
+
+class ShortRoundError(Exception):
+    """A round was too short to say anything; the text has the side and what to do."""
+
 
 @dataclass(frozen=True, slots=True)
 class Rounds:
@@ -42,9 +54,19 @@ class Rounds:
 
 
 def alternate(
-    sides: Mapping[str, Callable[[], Measured]], rounds: int, *, say: Callable[[str], None]
+    sides: Mapping[str, Callable[[], Measured]],
+    rounds: int,
+    *,
+    say: Callable[[str], None],
+    shortest: float = SHORTEST,
 ) -> Rounds:
-    """Run ``rounds`` rounds of each side; who begins changes from round to round."""
+    """Run ``rounds`` rounds of each side; who begins changes from round to round.
+
+    ``shortest`` is in seconds: 0 for rounds that do not count, or whose length was chosen.
+
+    Raises:
+        ShortRoundError: a round took less.
+    """
     results: dict[str, list[Measured]] = {name: [] for name in sides}
     for number in range(rounds):
         order = list(sides) if number % 2 == 0 else list(sides)[::-1]
@@ -52,6 +74,11 @@ def alternate(
             measured = sides[name]()
             results[name].append(measured)
             say(f"round {number + 1} {name}: {_line(measured)}")
+            if shortest and measured["seconds"] < shortest:
+                raise ShortRoundError(
+                    f"a round of {name} took {measured['seconds']} s, which is less than "
+                    f"{shortest:g} s and says nothing; give its plan more records"
+                )
     return Rounds(results)
 
 

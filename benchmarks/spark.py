@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks import stack
 from benchmarks.report import Report, say
-from benchmarks.rounds import Rounds, alternate
+from benchmarks.rounds import SHORTEST, Rounds, alternate
 from benchmarks.sides import Side
 from benchmarks.spark_channel import STAGES, SparkChannel
 from benchmarks.structured_streaming import StructuredStreaming
@@ -41,7 +41,8 @@ class Plan:
     """What is compared. ``size`` of the values in bytes.
 
     The channel's micro-batches may differ from the others in size by ``sizes_differ`` of the cap
-    where that is to its favour, or it is no comparison.
+    where that is to its favour, or it is no comparison. A round of less than ``shortest`` seconds
+    is refused.
     """
 
     loads: tuple[Load, ...] = (
@@ -54,6 +55,7 @@ class Plan:
     warm_up: int = 50
     master: str = "local[*]"
     sizes_differ: float = 0.1
+    shortest: float = SHORTEST
 
 
 def run(plan: Plan | None = None) -> Report:
@@ -126,6 +128,7 @@ def _compare(plan: Plan, load: Load, servers: LocalStack, sides: Sequence[Side])
         {side.name: one(side, counting=True) for side in sides},
         1,
         say=lambda line: say(f"{load.name} warm-up, every row counted: {line}"),
+        shortest=0.0,
     )
     for side in sides:
         counted = checked.values(side.name, "counted")
@@ -135,6 +138,7 @@ def _compare(plan: Plan, load: Load, servers: LocalStack, sides: Sequence[Side])
         {side.name: one(side, counting=False) for side in sides},
         plan.rounds,
         say=lambda line: say(f"{load.name} {line}"),
+        shortest=plan.shortest,
     )
     for other in ("streaming", "tuned"):
         require_fair_sizes(load, rounds, "channel", plan.sizes_differ, other)

@@ -47,6 +47,8 @@ def _ratios(prefix: str, rounds: Rounds) -> dict[str, Any]:
         kind = name.removeprefix(_INLINE).lstrip("_")
         place = f"{prefix}{kind}_" if kind else prefix
         found[f"{place}ratio_to_raw"] = _ratio(rounds, name, "raw")
+        each = rounds.ratios(name, "raw", "rate")
+        found[f"{place}ratios_to_raw"] = [round(ratio, 3) for ratio in each]
         if fastest is not None:
             found[f"{place}ratio_to_fastest_peer"] = _ratio(rounds, name, fastest)
     found |= {f"{prefix}ratio_to_{peer}": _ratio(rounds, ours[0], peer) for peer in peers}
@@ -67,6 +69,7 @@ def _side(rounds: Rounds, name: str) -> dict[str, Any]:
         "rates": rounds.values(name, "rate"),
         "records": round(records),
         "seconds": seconds,
+        "first_batch_s": rounds.median(name, "first_batch_s"),
         "cores": round(used / seconds, 2),
         "cpu_s_per_million": round(used / records * 1e6, 2),
         "memory_mib": round(max(rounds.values(name, "memory_mib"))),

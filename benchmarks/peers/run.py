@@ -13,13 +13,14 @@ from benchmarks.peers.process import PeerError
 from benchmarks.peers.sides import PEERS, SIDES, Role, Runner
 from benchmarks.peers.topics import Topics
 from benchmarks.report import Report, say
-from benchmarks.rounds import alternate
+from benchmarks.rounds import MARGIN, SHORTEST, alternate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
     from benchmarks.peers.sides import Side
     from benchmarks.rounds import Measured, Rounds
+    from benchmarks.stack import Topic
 
 #: What the sides do: sum the lengths of values, and count JSON by a field.
 WORKS = ("sum", "json")
@@ -29,14 +30,15 @@ WORKS = ("sum", "json")
 class Plan:
     """How much is read. ``size`` in bytes; a side's round is to take about ``seconds``.
 
-    The first round of each side, of ``probe`` records and not counted, is repeated with more while
-    it takes less than ``probing`` seconds. Without ``ours`` there are all channels.
+    The first round of each side, of ``probe`` records and not counted, is cold. Others follow, with
+    more, until one takes long enough for the rounds that count: those of less than ``shortest``
+    seconds are refused. Without ``ours`` there are all channels.
     """
 
     rounds: int = 3
-    seconds: float = 4.0
+    seconds: float = 5.0
+    shortest: float = SHORTEST
     probe: int = 100_000
-    probing: float = 0.7
     most: int = 12_800_000
     partitions: int = 4
     size: int = 160
@@ -80,20 +82,30 @@ def _wanted(plan: Plan, without: Collection[str]) -> list[Side]:
 
 def _compare(plan: Plan, runners: Sequence[Runner], topics: Topics) -> Rounds:
     """Find out how much each side is to read, then measure."""
-    chosen = {runner: topics.of(_rate(plan, runner, topics) * plan.seconds) for runner in runners}
+    chosen = {runner: _topic(plan, runner, topics) for runner in runners}
 
     def one(runner: Runner) -> Callable[[], Measured]:
         return lambda: runner.round(chosen[runner])
 
-    return alternate({runner.side.name: one(runner) for runner in runners}, plan.rounds, say=say)
+    sides = {runner.side.name: one(runner) for runner in runners}
+    return alternate(sides, plan.rounds, say=say, shortest=plan.shortest)
 
 
-def _rate(plan: Plan, runner: Runner, topics: Topics) -> float:
-    """Return about how many records a side reads in a second."""
-    records = float(plan.probe)
+def _topic(plan: Plan, runner: Runner, topics: Topics) -> Topic:
+    """Return a topic that a side takes long enough to read, as a round of it has just shown.
+
+    The first one only says where to look: a process does in it what it does once.
+    """
+    topic, is_cold = topics.of(plan.probe), True
     while True:
-        probed = runner.round(topics.of(records))
-        say(f"probe, not counted: {runner.name} {probed['rate']:,} a second")
-        if probed["seconds"] >= plan.probing or probed["records"] >= plan.most / 2:
-            return float(probed["rate"])
-        records = min(plan.most, 4 * probed["records"])
+        probed = runner.round(topic)
+        heat = "cold" if is_cold else "warm"
+        say(f"{heat} probe, not counted: {runner.name} {probed['rate']:,} a second")
+        if not is_cold and (
+            probed["seconds"] >= plan.shortest * MARGIN or topic.records > plan.most / 2
+        ):
+            return topic
+        wanted = topics.of(probed["rate"] * plan.seconds)
+        if not is_cold and wanted.records <= topic.records:
+            wanted = topics.of(2 * topic.records)
+        topic, is_cold = wanted, False

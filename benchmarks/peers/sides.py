@@ -222,5 +222,6 @@ def _figures(measured: Measured, role: Role) -> Measured:
         "rate": round(records / seconds),
         "records": records,
         "seconds": round(seconds, 3),
+        "first_batch_s": round(measured["from_assignment"] - measured["from_first"], 3),
         **{name: measured[name] for name in ("cpu_seconds", "memory_mib", "threads")},
     }

@@ -25,7 +25,7 @@ _MIB = 1 << 20
 @pytest.mark.slow
 def test_passthrough_reads_the_same_on_both_sides() -> None:
     """The raw loop and the channel read all records and agree on counts and last offsets."""
-    plan = passthrough.Plan(rounds=1, seconds=0.1, probe=20_000, partitions=2)
+    plan = passthrough.Plan(rounds=1, seconds=0.1, shortest=0.0, probe=20_000, partitions=2)
     figures = json.loads(passthrough.run(plan).as_json())
     assert figures["records"] >= plan.probe
     assert len(figures["ratios"]) == plan.rounds
@@ -39,7 +39,13 @@ def test_spark_counts_the_same_rows_on_both_sides() -> None:
     """The channel and Structured Streaming count every row, in micro-batches of one size."""
     load = spark.Load("tiny", 500, 5_000, "batches_per_second", "ratio", 1.0)
     plan = spark.Plan(
-        loads=(load,), rounds=1, partitions=2, warm_up=1, master="local[1]", sizes_differ=1
+        loads=(load,),
+        rounds=1,
+        partitions=2,
+        warm_up=1,
+        master="local[1]",
+        sizes_differ=1,
+        shortest=0.0,
     )
     figures = json.loads(spark.run(plan).as_json())
     assert figures["records_tiny"] == load.records
@@ -62,6 +68,7 @@ def test_pipeline_stores_the_same_rows_on_all_sides() -> None:
         master="local[1]",
         commits=200,
         sizes_differ=1,
+        shortest=0.0,
     )
     figures = json.loads(pipeline.run(plan).as_json())
     assert figures["batch_ratio_1k"] > 0
@@ -148,7 +155,7 @@ def test_endurance_looks_twice_at_one_session() -> None:
 def test_peers_read_the_same_as_a_channel() -> None:
     """A bare loop, a channel and two other libraries count and commit the same records."""
     plan = PeersPlan(
-        rounds=1, seconds=0.1, probe=25_000, probing=0.0, most=50_000, ours=("headrace",)
+        rounds=1, seconds=0.1, shortest=0.0, probe=25_000, most=50_000, ours=("headrace",)
     )
     try:
         report = peers(without=("faststream", "faust", "quix"), plan=plan)

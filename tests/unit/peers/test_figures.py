@@ -1,18 +1,23 @@
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
 from benchmarks.peers.figures import figures
 from benchmarks.peers.process import PeerError
-from benchmarks.peers.run import Plan, run
-from benchmarks.rounds import Rounds
+from benchmarks.peers.run import Plan, _topic, run
+from benchmarks.rounds import MARGIN, SHORTEST, Rounds
+from benchmarks.stack import Topic
+
+if TYPE_CHECKING:
+    from benchmarks.peers.sides import Runner
+    from benchmarks.peers.topics import Topics
 
 
 def _measured(*rates: int) -> list[dict[str, Any]]:
     rest = {"records": 100, "seconds": 2.0, "cpu_seconds": 1.0, "memory_mib": 7.0, "threads": 3}
-    return [{"rate": rate, **rest} for rate in rates]
+    return [{"rate": rate, "first_batch_s": 0.5, **rest} for rate in rates]
 
 
 def test_each_ratio_is_the_median_of_the_rounds() -> None:
@@ -28,7 +33,9 @@ def test_each_ratio_is_the_median_of_the_rounds() -> None:
     )
     found = figures(Plan(), {"json": rounds}, without=("quix",))
     assert found["json_ratio_to_raw"] == 0.8
+    assert found["json_ratios_to_raw"] == [0.9, 0.1, 0.8]
     assert found["json_arrow_ratio_to_raw"] == 0.5
+    assert found["json_faust"]["first_batch_s"] == 0.5
     assert (found["json_fastest_peer"], found["json_ratio_to_fastest_peer"]) == ("aiokafka", 2.0)
     assert found["json_ratio_to_faust"] == 10.0
     assert found["json_faust"]["cores"] == 0.5
@@ -40,3 +47,36 @@ def test_only_a_peer_can_be_left_out() -> None:
     """A name that is none is refused with those that there are."""
     with pytest.raises(PeerError, match="fuast is no peer; there are aiokafka, faststream"):
         run(without=["fuast"])
+
+
+class _Topics:
+    """Stands for topics of so many records, made at once."""
+
+    def of(self, records: float) -> Topic:
+        return Topic("topic", round(records), 0, {})
+
+
+class _Runner:
+    """Stands for a side whose first round does what a process does once, for so many seconds."""
+
+    name = "side"
+
+    def __init__(self, cold: float, rate: float) -> None:
+        self.cold, self.rate = cold, rate
+        self.rounds: list[float] = []
+
+    def round(self, topic: Topic) -> dict[str, Any]:
+        seconds = topic.records / self.rate + (0 if self.rounds else self.cold)
+        self.rounds.append(seconds)
+        rate = round(topic.records / seconds)
+        return {"rate": rate, "records": topic.records, "seconds": seconds}
+
+
+@pytest.mark.parametrize("cold", [0.0, 1.3, 60.0])
+def test_a_topic_is_as_long_as_a_warm_process_needs(cold: float) -> None:
+    """Whatever the first round took: the last one before those that count lasted long enough."""
+    runner = _Runner(cold, rate=2_000_000)
+    topic = _topic(Plan(), cast("Runner", runner), cast("Topics", _Topics()))
+    assert len(runner.rounds) > 1
+    assert runner.rounds[-1] == topic.records / runner.rate
+    assert runner.rounds[-1] >= SHORTEST * MARGIN
