@@ -20,7 +20,7 @@ from headrace.errors import (
     ZooKeeperUnavailableError,
 )
 from headrace.logs.levels import set_level
-from headrace.spark.factory import spark_settings
+from headrace.spark.factory import spark_channels, spark_settings
 from headrace.zookeeper.protocol import SessionState
 
 if TYPE_CHECKING:
@@ -241,7 +241,7 @@ class Applying:
                 self._without(name)
 
     def _rebuild_spark(self, desired: Config) -> None:
-        settings = spark_settings(desired.spark)
+        settings = spark_settings(desired.spark, spark_channels(desired))
         if not self._controller.replace_spark(settings, self._after(SPARK_TIMEOUT)):
             raise NotNowError("a micro-batch runs for long; Spark is built anew when it has ended")
 

@@ -21,7 +21,7 @@ from headrace.errors import ConfigError, FatalError, StartError
 from headrace.metrics import Metrics
 from headrace.processors.factory import build_processor
 from headrace.spans import NO_TRACER
-from headrace.spark.factory import spark_settings
+from headrace.spark.factory import spark_channels, spark_settings
 from headrace.spark.runtime import SparkReading, SparkRuntime
 from headrace.tracing import open_tracer
 from headrace.zookeeper.factory import session_settings
@@ -320,7 +320,8 @@ class KafkaController:
 
     def _spark_runtime(self) -> SparkRuntime:
         if self._spark is None:
-            self._spark = SparkRuntime(spark_settings(self.config.spark))
+            settings = spark_settings(self.config.spark, spark_channels(self.config))
+            self._spark = SparkRuntime(settings)
         return self._spark
 
     def skips(self, name: str) -> Skips:

@@ -111,9 +111,9 @@ class SparkEngine(SinkEngine):
             Exception: what the reducer's own Python code raised.
         """
         assert self._lane is not None
-        with self._lane.job(micro_batch.id, seconds) as hand_over:
+        with self._lane.job(micro_batch.id, seconds) as (hand_over, share):
             # no name for the merged copy: it would be kept for as long as the reducer runs
-            frame = self._input.frame(hand_over, prepared, self._runtime.cores)
+            frame = self._input.frame(hand_over, prepared, share)
             try:
                 return self._reduce(micro_batch, frame)
             except (Py4JError, PySparkException) as error:

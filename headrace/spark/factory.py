@@ -19,8 +19,16 @@ if TYPE_CHECKING:
     from headrace.spark.sinks.contract import Sink
 
 
-def spark_settings(section: config.SparkConfig) -> SparkSettings:
-    """Return the settings of the session that all channels share.
+def spark_channels(desired: config.Config) -> int:
+    """Return how many channels share a session."""
+    return sum(
+        channel.enabled and isinstance(channel.processor, config.SparkProcessorConfig)
+        for channel in desired.channels.values()
+    )
+
+
+def spark_settings(section: config.SparkConfig, channels: int = 1) -> SparkSettings:
+    """Return the settings of the session that all channels share, so many.
 
     Raises:
         ConfigError: ``connector`` names a folder without the connector in it.
@@ -30,7 +38,11 @@ def spark_settings(section: config.SparkConfig) -> SparkSettings:
     properties["spark.app.name"] = section.app_name
     properties["spark.driver.memory"] = f"{section.driver_memory >> 20}m"
     return SparkSettings(
-        section.master, properties, section.warm_up, start_timeout=section.start_timeout
+        section.master,
+        properties,
+        section.warm_up,
+        start_timeout=section.start_timeout,
+        channels=channels,
     )
 
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from headrace.records import Batch
     from headrace.spark.handover import HandOver
+    from headrace.spark.slots import Share
 
 #: Seconds that an executor waits for records that are known to be there; Spark's own is 120.
 _POLL_TIMEOUT = 30
@@ -66,10 +67,11 @@ class Input(Protocol):
         """Do what can be done for a batch without Spark. Any thread."""
         ...
 
-    def frame(self, hand_over: HandOver, prepared: Sequence[Any], cores: int) -> DataFrame:
+    def frame(self, hand_over: HandOver, prepared: Sequence[Any], share: Share) -> DataFrame:
         """Return the records of prepared batches, with the columns of Spark's Kafka source.
 
-        On the lane's thread. ``cores`` tasks at least share the work, where there is enough.
+        On the lane's thread. As many tasks as ``share`` has do the work, where there is enough, and
+        more only if that is no limit.
         """
         ...
 
@@ -84,9 +86,9 @@ class ByValue:
         """Turn the records into columns."""
         return table_of(batch)
 
-    def frame(self, hand_over: HandOver, prepared: Sequence[pa.Table], cores: int) -> DataFrame:
+    def frame(self, hand_over: HandOver, prepared: Sequence[pa.Table], share: Share) -> DataFrame:
         """Hand the columns over."""
-        return hand_over.data_frame(merge(prepared, cores))
+        return hand_over.data_frame(merge(prepared, share.tasks))
 
 
 class ByReference:
@@ -123,10 +125,13 @@ class ByReference:
         """Leave the batch as it is."""
         return batch
 
-    def frame(self, hand_over: HandOver, prepared: Sequence[Batch], cores: int) -> DataFrame:
+    def frame(self, hand_over: HandOver, prepared: Sequence[Batch], share: Share) -> DataFrame:
         """Have Spark read the ranges when its job runs."""
         stretches = stretches_of(prepared)
-        frame = self._read(hand_over, stretches, cores).selectExpr(*_COLUMNS)
+        frame = self._read(hand_over, stretches, share.tasks).selectExpr(*_COLUMNS)
+        if share.is_limit:
+            # each partition is a task of its own
+            frame = frame.coalesce(share.tasks)
         wanted = _wanted(stretches)
         return frame if wanted is None else frame.where(wanted)
 

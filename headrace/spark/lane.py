@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import structlog
 from py4j.protocol import Py4JError
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from headrace.clock import Deadline
     from headrace.spark.runtime import SparkRuntime
+    from headrace.spark.slots import Share
 
 log = structlog.get_logger(__name__)
 
@@ -46,10 +47,13 @@ class Lane:
         self._ran = False
         self._generation = -1
         self._hand_over: HandOver | None = None
+        self._session: Any = None
+        self._shuffles: int | None = None
         self._report = StuckReport(name)
 
     def start(self) -> None:
         """Start the thread."""
+        self._runtime.slots.enter(self)
         self._thread.start()
 
     @property
@@ -68,7 +72,9 @@ class Lane:
             group = self._running
         if group is not None:
             self.cancel(group)
-        return deadline.joined(self._thread)
+        ended = deadline.joined(self._thread)
+        self._runtime.slots.leave(self)
+        return ended
 
     def _run(self) -> None:
         while not self._stopping.is_set():
@@ -88,8 +94,8 @@ class Lane:
         self._ran = False
 
     @contextmanager
-    def job(self, group: str, seconds: float | None) -> Iterator[HandOver]:
-        """Run the block's Spark jobs as ``group``; give it the lane's way in.
+    def job(self, group: str, seconds: float | None) -> Iterator[tuple[HandOver, Share]]:
+        """Run the block's Spark jobs as ``group``; give it the lane's way in and share of slots.
 
         Called on the lane's thread. ``group`` must be new: Spark refuses the jobs of a cancelled
         one. The block's own exceptions pass through. When a good part of ``seconds`` is over the
@@ -108,7 +114,8 @@ class Lane:
             timer = self._timer(seconds, self._overrun, group)
         self._report.begin(group, seconds)
         try:
-            yield self._prepare(group)
+            with self._runtime.slots.share(self) as share:
+                yield self._prepare(group, share), share
         except Exception as error:
             self._translate(error)
             raise
@@ -131,13 +138,16 @@ class Lane:
         if self._stopping.is_set():
             raise JobCancelledError(f"lane {self.name} stops")
 
-    def _prepare(self, group: str) -> HandOver:
+    def _prepare(self, group: str, share: Share) -> HandOver:
         if self._hand_over is None or self._generation != self._runtime.generation:
             self._hand_over = None  # of a JVM that is gone, should there be no session yet
             self._generation = self._runtime.generation
-            self._hand_over = HandOver(self._runtime.new_session())
+            self._session = self._runtime.new_session()
+            self._hand_over, self._shuffles = HandOver(self._session), None
             self._runtime.context.setLocalProperty("spark.scheduler.pool", self.name)
-        # Interrupting reaches tasks that sleep in a Python worker; without it they run on.
+        self._shuffles = self._runtime.fit(self._session, self._shuffles, share)
+        # Interrupting reaches tasks that wait for a Python worker, which Spark then kills; without
+        # it both run on.
         self._runtime.context.setJobGroup(group, group, interruptOnCancel=True)
         return self._hand_over
 

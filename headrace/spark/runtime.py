@@ -24,7 +24,8 @@ from headrace.errors import StartError
 from headrace.spark.gateway import Jvm, forget_session
 from headrace.spark.handover import HandOver
 from headrace.spark.jvm_levels import JvmLevels
-from headrace.spark.settings import SparkSettings
+from headrace.spark.settings import SparkSettings, local_cores
+from headrace.spark.slots import Share, Slots
 from headrace.spark.turnstile import Turnstile
 from headrace.tables import SCHEMA, merge
 
@@ -36,13 +37,18 @@ log = structlog.get_logger(__name__)
 #: Rows of a dummy micro-batch: few enough to be cheap, many enough for every task to have some.
 _WARM_UP_ROWS = 1000
 
+_SHUFFLE = "spark.sql.shuffle.partitions"
+
 #: Seconds that a session has to end in before its JVM is killed for the one that replaces it.
 _END_TIMEOUT = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class SparkReading:
-    """The session at one moment. ``generation`` counts the JVMs; ``cores`` tasks run at once."""
+    """The session at one moment. ``generation`` counts the JVMs.
+
+    ``cores`` tasks of a channel run at once.
+    """
 
     running: bool
     pid: int | None
@@ -79,6 +85,7 @@ class SparkRuntime:
         self._cores = 1
         self._levels = JvmLevels(self._view)
         self.turnstile = Turnstile()
+        self.slots = Slots()
         self._retired: Future[None] = Future()
 
     def start(self) -> None:
@@ -113,7 +120,7 @@ class SparkRuntime:
 
     @property
     def cores(self) -> int:
-        """How many tasks run at once: into so many chunks a micro-batch is cut."""
+        """How many tasks of a lane run at once, if nothing hangs and other lanes leave as many."""
         return self._cores
 
     @property
@@ -137,9 +144,23 @@ class SparkRuntime:
 
     def _derived(self, root: SparkSession) -> SparkSession:
         session = root.newSession()
-        if "spark.sql.shuffle.partitions" not in self.settings.effective():
-            session.conf.set("spark.sql.shuffle.partitions", str(self._cores))
+        if _SHUFFLE not in self.settings.effective():
+            session.conf.set(_SHUFFLE, str(self._cores))
         return session
+
+    def fit(self, session: SparkSession, former: int | None, share: Share) -> int | None:
+        """Have a session's shuffles keep to a share, as they did to ``former``; None at first.
+
+        Not if the user or the reducer has chosen how many partitions they make, nor on a cluster.
+        Return what they keep to now.
+        """
+        cores = local_cores(self.settings.master)
+        if cores is None or _SHUFFLE in self.settings.properties:
+            return None
+        wanted = min(cores, share.tasks)
+        if wanted != (former or cores) and session.conf.get(_SHUFFLE) == str(former or cores):
+            session.conf.set(_SHUFFLE, str(wanted))
+        return wanted
 
     def is_usable(self) -> bool:
         """Whether jobs can run: the JVM lives, answers, and its context was not stopped."""
@@ -322,6 +343,7 @@ class SparkRuntime:
         self._require_wanted(attempt)
         # a cluster's executors come while the first jobs wait for them
         self._cores = context.defaultParallelism
+        self.slots.resize(self._cores, self.settings.slots)
         self._session = session
 
     def _warm_up(self, session: SparkSession) -> None:

@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headrace.allocator import ARENAS
+from headrace.spark.slots import slots_for
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_LOCAL = re.compile(r"local(?:\[(\*|\d+)(?:,\s*\d+)?\])?$")
+_LOCAL = re.compile(r"local(?:\[(\*|\d+)(,\s*\d+)?\])?$")
 _LOG4J = Path(__file__).with_name("log4j2.properties")
 
 #: The folder of the module that forks Python workers, and its name there.
@@ -52,7 +53,7 @@ _BASE = {
     "spark.sql.adaptive.enabled": "false",
     # Makes the hand-over of timestamps free of conversion, and results alike on every host.
     "spark.sql.session.timeZone": "UTC",
-    # One long job of one channel must not starve the lanes of the others.
+    # A slot that becomes free goes to the lane that has the fewest; none is taken away.
     "spark.scheduler.mode": "FAIR",
     "spark.locality.wait": "0s",
     # A Python worker that a record made crash says so; one that the kernel killed cannot.
@@ -84,6 +85,8 @@ class SparkSettings:
 
     ``properties`` are Spark's own and win over the recommended ones. ``warm_up`` counts dummy
     micro-batches, ``start_timeout`` is in seconds, ``log_level`` is a log4j level for the JVM.
+    ``channels`` is how many the session is for: with several a local master has more slots than it
+    has cores, so that one's tasks that hang leave slots to the others.
     """
 
     master: str = "local[*]"
@@ -91,11 +94,18 @@ class SparkSettings:
     warm_up: int = WARM_UP
     start_timeout: float = START_TIMEOUT
     log_level: str = "ERROR"
+    channels: int = 1
 
     @property
     def is_local(self) -> bool:
         """Whether driver and executors are one JVM on this host."""
         return _LOCAL.match(self.master) is not None
+
+    @property
+    def slots(self) -> int | None:
+        """How many tasks a local master runs at once, None for a cluster."""
+        cores = local_cores(self.master)
+        return None if cores is None else slots_for(cores, self.channels)
 
     def effective(self) -> dict[str, str]:
         """Return all properties of the session: recommended, derived, then the user's."""
@@ -113,6 +123,11 @@ class SparkSettings:
                 "spark.sql.shuffle.partitions": str(cores),
                 "spark.python.daemon.module": _WORKER_DAEMON,
             }
+            if self.slots != cores:
+                derived |= {
+                    "spark.master": _with_slots(self.master, self.slots),
+                    "spark.default.parallelism": str(cores),
+                }
         chosen = dict(self.properties)
         if cores is not None:
             theirs = [chosen[_WORKER_PATH]] if _WORKER_PATH in chosen else []
@@ -140,8 +155,15 @@ class SparkSettings:
         return {name: value for name, value in wanted.items() if name not in os.environ}
 
 
+def _with_slots(master: str, slots: int | None) -> str:
+    """Return a local master with another number of slots, and its number of attempts."""
+    match = _LOCAL.match(master)
+    attempts = "" if match is None else match[2] or ""
+    return f"local[{slots}{attempts}]"
+
+
 def local_cores(master: str) -> int | None:
-    """Return the task slots of a local master, None for a cluster."""
+    """Return the cores that a local master names, None for a cluster."""
     match = _LOCAL.match(master)
     if match is None:
         return None

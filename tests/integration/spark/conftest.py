@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from headrace.spark.runtime import SparkRuntime
 
 #: Two tasks, so that chunks and shuffles are real; hardly any warm-up, so that tests start soon.
-SETTINGS = SparkSettings("local[2]", warm_up=1)
+#: Slots for three channels.
+SETTINGS = SparkSettings("local[2]", warm_up=1, channels=3)
 
 
 def with_connector(settings: SparkSettings) -> SparkSettings:

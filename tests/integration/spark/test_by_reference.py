@@ -19,10 +19,12 @@ from headrace.kafka import KafkaRangeSource, KafkaRecordSource
 from headrace.local.waiting import wait_for
 from headrace.processors.spark import SparkProcessor
 from headrace.records import Batch, TopicPartition
+from headrace.references import OffsetRun
 from headrace.spark.engine import SparkEngine
 from headrace.spark.handover import HandOver
 from headrace.spark.inputs import ByReference, ByValue
 from headrace.spark.sinks.delta import DeltaSink
+from headrace.spark.slots import Share
 from headrace.testing.records import FakeAssignment, FakeRecord
 from tests.brokers import Broker
 from tests.integration.channel.rig import CHANNEL, Group, eventually
@@ -119,7 +121,7 @@ def rows(runtime: SparkRuntime, way: Input, found: list[Batch]) -> list[Any]:
     """Return the rows that the reducer would see."""
     hand_over = HandOver(runtime.new_session())
     prepared = [way.prepare(batch) for batch in found]
-    frame = way.frame(hand_over, prepared, 2) if found else hand_over.nothing()
+    frame = way.frame(hand_over, prepared, Share(2)) if found else hand_over.nothing()
     return sorted(map(tuple, frame.collect()), key=lambda row: row[3:5])
 
 
@@ -134,6 +136,27 @@ def write(broker: Broker, topic: str, steps: list[Step]) -> dict[int, int]:
         else:
             broker.transact(where, *records, commit=how == "committed")
     return ends
+
+
+@pytest.mark.parametrize(
+    ("share", "tasks"), [(Share(1), 2), (Share(1, is_limit=True), 1), (Share(4), 4)]
+)
+def test_ranges_are_read_by_no_more_tasks_than_a_limit_allows(
+    broker: Broker, spark_runtime: SparkRuntime, share: Share, tasks: int
+) -> None:
+    """Else each partition is a task of its own, and a large one several."""
+    topic = broker.create_topic(len(NUMBERS))
+    ends = write(broker, topic, [(number, "plain", [FakeRecord()] * 40) for number in NUMBERS])
+    way = ByReference({"bootstrap.servers": broker.address}, "group", 1_000)
+    found = [
+        Batch(FakeAssignment(TopicPartition(topic, number)), 0, OffsetRun(0, end, 1), end, 0)
+        for number, end in ends.items()
+    ]
+
+    frame = way.frame(HandOver(spark_runtime.new_session()), found, share)
+
+    assert frame.rdd.getNumPartitions() == tasks
+    assert frame.count() == 80
 
 
 class Readers:

@@ -73,6 +73,19 @@ def test_spark_is_built_anew_between_micro_batches(world: World) -> None:
     delivers(world)
 
 
+def test_a_session_is_made_for_all_channels_that_share_it(world: World) -> None:
+    """The first one, and one that is built anew when there are more channels."""
+    spark = {"processor": {"type": "spark", "reducer": "jobs:reduce"}, "sink": "noop"}
+    world.channel("main", **spark)
+    world.channel("more", **spark)
+    assert world.reload().outcome is ReloadOutcome.APPLIED
+    assert world.controller._spark_runtime().settings.channels == 2
+    world.channel("third", **spark)
+    world.write(spark={"warm_up": 0})
+    assert world.reload().outcome is ReloadOutcome.APPLIED
+    assert world.controller.spark_settings[-1].channels == 3
+
+
 def test_a_channel_that_goes_with_the_connection_takes_its_metrics_along(world: World) -> None:
     """Nothing is measured any more of a channel that was removed while it was paused."""
     world.channel("more")

@@ -15,6 +15,9 @@ from headrace.local.waiting import wait_for
 from headrace.logs import Bound
 from headrace.spark import lane as lane_module
 from headrace.spark.lane import Lane
+from headrace.spark.runtime import SparkRuntime
+from headrace.spark.settings import SparkSettings
+from headrace.spark.slots import Share
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -121,15 +124,50 @@ def test_a_session_that_could_not_be_made_is_made_for_the_next_job(
     monkeypatch.setattr(lane_module, "HandOver", lambda session: session)
     lane = Lane("lane", runtime, lambda: None)
     runtime.new_session.side_effect = ["first", RuntimeError("busy"), "third"]
-    with lane.job("one", None) as way_in:
+    with lane.job("one", None) as (way_in, _):
         assert cast("Any", way_in) == "first"
 
     runtime.generation = 2
     with pytest.raises(RuntimeError, match="busy"), lane.job("two", None):
         pass
 
-    with lane.job("three", None) as way_in:
+    with lane.job("three", None) as (way_in, _):
         assert cast("Any", way_in) == "third"
+
+
+@pytest.mark.parametrize(
+    ("chosen", "found", "wanted"),
+    [({}, "2", "1"), ({}, "77", "77"), ({"spark.sql.shuffle.partitions": "2"}, "2", "2")],
+)
+def test_shuffles_follow_a_lanes_share(
+    monkeypatch: pytest.MonkeyPatch, chosen: dict[str, str], found: str, wanted: str
+) -> None:
+    """Beside another lane's job the next one has fewer tasks, unless somebody chose how many."""
+    session = _Session({"spark.sql.shuffle.partitions": found})
+    runtime = SparkRuntime(SparkSettings("local[2]", chosen, channels=2))
+    runtime.slots.resize(2, 2)
+    monkeypatch.setattr(SparkRuntime, "new_session", lambda _: session)
+    monkeypatch.setattr(SparkRuntime, "context", MagicMock())
+    monkeypatch.setattr(SparkRuntime, "cores", 2)
+    monkeypatch.setattr(lane_module, "HandOver", lambda session: session)
+    lanes = [Lane(name, runtime, lambda: None) for name in ("one", "two")]
+    for lane in lanes:
+        runtime.slots.enter(lane)
+
+    with lanes[1].job("first", None) as (_, share):
+        assert share == Share(1, is_limit=True)
+
+    assert session.values == {"spark.sql.shuffle.partitions": wanted}
+
+
+class _Session:
+    """Has settings, as one of Spark's."""
+
+    def __init__(self, values: dict[str, str]) -> None:
+        self.values = values
+        self.conf = self
+        self.get = values.__getitem__
+        self.set = values.__setitem__
 
 
 def test_a_lane_has_a_pool_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,11 +4,12 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from headrace.config import SparkConfig
-from headrace.spark.factory import spark_settings
+from headrace.config import Config, SparkConfig
+from headrace.spark.factory import spark_channels, spark_settings
 from headrace.spark.settings import SparkSettings, local_cores
 
 
@@ -69,6 +70,46 @@ def test_executors_keep_records_that_nobody_asks_for_for_seconds() -> None:
     effective = SparkSettings("spark://host:7077").effective()
     assert effective["spark.kafka.consumer.fetchedData.cache.timeout"] == "30s"
     assert effective["spark.kafka.consumer.fetchedData.cache.evictorThreadRunInterval"] == "10s"
+
+
+@pytest.mark.parametrize(
+    ("master", "channels", "wanted"),
+    [
+        ("local[3]", 1, ("local[3]", None)),
+        ("local[3]", 2, ("local[6]", "3")),
+        ("local[3,4]", 4, ("local[8,4]", "3")),
+        ("local", 2, ("local[2]", "1")),
+        ("spark://host:7077", 3, ("spark://host:7077", None)),
+    ],
+)
+def test_several_channels_have_slots_to_spare(
+    master: str, channels: int, wanted: tuple[str, str | None]
+) -> None:
+    """What is made of Spark's own default, one task for each slot, stays one for each core."""
+    effective = SparkSettings(master, channels=channels).effective()
+
+    assert (effective["spark.master"], effective.get("spark.default.parallelism")) == wanted
+    if wanted[1] is not None:
+        assert effective["spark.sql.shuffle.partitions"] == wanted[1]
+
+
+def test_channels_that_share_the_session_are_counted() -> None:
+    """Those of another kind need no slots, nor do those that are switched off."""
+    spark: dict[str, Any] = {
+        "topics": ["t"],
+        "processor": {"type": "spark", "reducer": "a:b"},
+        "sink": "noop",
+    }
+    arrow = {**spark, "processor": {"type": "arrow", "reducer": "a:b"}}
+    channels = {
+        "one": {**spark, "group": "one"},
+        "two": {**spark, "group": "two"},
+        "off": {**spark, "group": "off", "enabled": False},
+        "other": {**arrow, "group": "other"},
+    }
+    kafka, zookeeper = {"bootstrap_servers": "h:1"}, {"hosts": "h:2"}
+    config = Config.model_validate({"kafka": kafka, "zookeeper": zookeeper, "channels": channels})
+    assert spark_channels(config) == 2
 
 
 def test_lanes_share_the_cores() -> None:
