@@ -35,7 +35,8 @@ class Sweeping:
     free them. It looks at what is old after hours, because it is relaxed for the sake of records
     (:mod:`headrace.kafka.collector`): with an operation every three seconds a process grew by 26
     MiB an hour. As long as no claim ends nothing is done. It has a thread of its own, because what
-    the collector frees may be a client whose end waits for its connections.
+    the collector frees may be a client whose end waits: a Kafka consumer with a commit that is not
+    answered takes 45 s.
     """
 
     def __init__(self, controller: KafkaController, clock: Clock = SYSTEM_CLOCK) -> None:

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 #: Seconds that a stop has where it uses them up, and where it does not, on a busy machine.
 LIMIT, AMPLE = 6.0, 40.0
 
+#: Members that are stopped and started again, one after the other.
+TURNS = 8
+
 #: Seconds beside those for the process's end.
 MARGIN = 20.0
 
@@ -198,6 +201,46 @@ def test_a_log_that_nobody_reads_holds_up_nothing(site: Site) -> None:
     assert site.nodes() == []
     os.close(reader)
     os.close(writer)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_members_that_are_restarted_in_turn_hear_each_signal(
+    broker: Broker, zookeeper_hosts: str, tmp_path: Path
+) -> None:
+    """Four members share 64 partitions in each of three channels, and one always comes or goes.
+
+    Each stops in order, and no record is lost or doubled.
+    """
+    site = Site(broker, zookeeper_hosts, tmp_path, partitions=64)
+    try:
+        members = [_member(site, number).start() for number in range(4)]
+        for turn in range(TURNS):
+            stopped = members.pop(0)
+            stopped.wait_event("partition_claimed", AMPLE)
+            for number in range(64):
+                site.broker.produce(site.partition(number), b"%d-%d" % (number, turn))
+            assert _stopped(stopped) == 0
+            assert stopped.wait_event("stopping")["signal"] == "SIGTERM"
+            members.append(_member(site, turn % 4).start())
+        values = [f"{number}-{turn}" for number in range(64) for turn in range(TURNS)] * 3
+        eventually(lambda: len(site.seen()) >= len(values))
+        for member in members:
+            assert _stopped(member) == 0
+        assert sorted(site.seen()) == sorted(values)
+    finally:
+        site.close()
+
+
+def _member(site: Site, number: int) -> Daemon:
+    """Return a member of three groups that read the same topic."""
+    document = _document(site)
+    main = document["channels"]["main"]
+    document["channels"] = {
+        name: {**main, "group": f"{site.group}.{name}"} for name in ("a", "b", "c")
+    }
+    state = str(site.directory / f"state.{number}")
+    return site.daemon({**document, "instance_id": f"member-{number}", "state_dir": state})
 
 
 def test_a_signal_is_heard_while_the_main_thread_hangs(site: Site) -> None:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import gc
 import weakref
+from queue import SimpleQueue
+from threading import current_thread
 from typing import TYPE_CHECKING
 
 import pytest
+from structlog.testing import capture_logs
 
 from headrace.controller.sweeping import INTERVAL, Sweeping
 from headrace.testing import FakeClock
@@ -63,3 +66,20 @@ def test_looks_are_rare(world: World) -> None:
     delivers(world, "again")
     clock.advance(INTERVAL - 1)
     assert not sweeping.turn()
+
+
+def test_looks_are_taken_on_a_thread_of_their_own(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a look waits for holds nobody up, and one that fails is followed by others."""
+    threads: SimpleQueue[str] = SimpleQueue()
+
+    def fail(_: Sweeping) -> None:
+        threads.put(current_thread().name)
+        raise ValueError("in a look")
+
+    monkeypatch.setattr("headrace.controller.sweeping.INTERVAL", 0.1)
+    monkeypatch.setattr(Sweeping, "turn", fail)
+    with capture_logs() as logs, Sweeping(world.controller).running():
+        assert [threads.get(timeout=10) for _ in range(2)] == ["sweeping"] * 2
+    assert "sweep_failed" in [each["event"] for each in logs]
