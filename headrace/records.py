@@ -194,7 +194,10 @@ class Assignment(Protocol):
         ...
 
     def is_current(self) -> bool:
-        """Whether work for this assignment may still take effect (claim, lease, not abandoned)."""
+        """Whether work for this assignment may still take effect (claim, lease, not abandoned).
+
+        Where the sink keeps no offsets, not while ZooKeeper is silent either.
+        """
         ...
 
 

@@ -29,7 +29,9 @@ from headrace.channel.turns import Turns
 from headrace.channel.watchdog import Watchdog
 from headrace.channel.wishes import Wishes
 from headrace.channel.workers import Workers
+from headrace.config import keeps_offsets
 from headrace.kafka.ports import Refusal
+from headrace.processors.contract import keeps_own_offsets
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -109,7 +111,10 @@ def assemble(frame: Frame, *, until: Until | None, unfinished: Callable[[str], N
 
 
 def _core(frame: Frame, until: Until | None) -> _Core:
-    gates = Gates(wanted_at=frame.processor.wanted_at)
+    processor, sink = frame.processor, frame.settings.config.sink
+    # a custom processor has no sink by configuration, and may keep offsets by itself
+    refuses = keeps_offsets(sink) if sink else keeps_own_offsets(processor)
+    gates = Gates(wanted_at=processor.wanted_at, sink_refuses=refuses)
     topics = KnownTopics(frame.settings.config.subscription)
     scheduler = Scheduler(frame.clock)
     bounds = Bounds(until, frame.name, frame.clock, frame.fail)

@@ -20,9 +20,11 @@ def _at_once() -> float:
 class Gates:
     """The gates that every delivery of a channel passes. Safe on any thread.
 
-    ``wanted_at`` is the processor's own: see :meth:`BatchProcessor.wanted_at`.
+    ``wanted_at`` is the processor's own: see :meth:`BatchProcessor.wanted_at`. ``sink_refuses``:
+    whether the sink keeps offsets, by which it refuses what a former owner has it store.
     """
 
     pauses: Pauses = field(default_factory=Pauses)
     suspended: Event = field(default_factory=Event)
     wanted_at: Callable[[], float] = _at_once
+    sink_refuses: bool = False

@@ -152,10 +152,15 @@ class OwnedPartition:
         return self.state in FINAL
 
     def is_current(self) -> bool:
-        """Whether work for it may still take effect."""
+        """Whether work for it may still take effect.
+
+        While ZooKeeper is silent that takes a sink that refuses what comes too late: where nothing
+        but the lease stands between two owners, nothing takes effect on the lease alone.
+        """
         return (
             self._ending.value < Ending.LOST.value
             and self.state not in FINAL
+            and (self._gates.sink_refuses or not self._gates.suspended.is_set())
             and self.claim.lease.valid()
         )
 

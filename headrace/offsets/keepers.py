@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from headrace import config
 from headrace.offsets.hold import own_name
-from headrace.processors.contract import BatchProcessor
+from headrace.processors.contract import keeps_own_offsets
 from headrace.spark.sinks.contract import Guarantee, OffsetKeeper
 from headrace.spark.sinks.several import SeveralSink
 
@@ -53,7 +53,7 @@ def keeping_of(
 
             _import_from(python_path)
             processor = build_processor(channel, _no_spark, own_name(), kafka)
-            keeps = type(processor).stored_offset is not BatchProcessor.stored_offset
+            keeps = keeps_own_offsets(processor)
             return Keeping(out_of_reach=f"processor {factory}" if keeps else None)
         case config.SimpleProcessorConfig():
             return Keeping()

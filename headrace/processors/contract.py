@@ -210,3 +210,8 @@ class BatchProcessor(ABC):
 
     def close(self, deadline: Deadline) -> None:
         """Release every resource, after the last callback. Blocks until ``deadline`` at most."""
+
+
+def keeps_own_offsets(processor: BatchProcessor) -> bool:
+    """Whether a processor says where its sink's offsets are."""
+    return type(processor).stored_offset is not BatchProcessor.stored_offset

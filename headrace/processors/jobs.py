@@ -112,7 +112,7 @@ def wanted(batches: Sequence[PendingBatch]) -> list[PendingBatch]:
             pending.withdraw("the batch before it was withdrawn")
         elif not pending.future.done() and not assignment.is_current():
             partition = pending.partition
-            message = f"{partition}: the claim ended before the batch was stored"
+            message = f"{partition}: the claim ended, or was in doubt, before the batch was stored"
             pending.fail(OwnershipLostError(partition, message))
         if pending.future.done():
             ended.append(assignment)

@@ -9,19 +9,21 @@ from typing import TYPE_CHECKING
 import pytest
 
 from headrace.channel.buffer import Cut, chunk_of
+from headrace.channel.gates import Gates
 from headrace.channel.news import Committed
 from headrace.channel.partition import Outstanding
 from headrace.channel.pauses import Pause, PauseReason
 from headrace.channel.states import FINAL, TRANSITIONS, Ending, PartitionState
+from headrace.coordinators.lease import Lease
 from headrace.errors import FatalError
 from headrace.processors import BatchResponse
 from headrace.records import Batch
 from headrace.testing.records import FakeRecord
+from tests.unit.channel.conftest import owned_partition
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headrace.channel.gates import Gates
     from headrace.channel.partition import OwnedPartition
     from headrace.records import Record
     from headrace.testing.clock import FakeClock
@@ -150,6 +152,22 @@ def test_work_is_current_until_the_lease_is_over(
     """A sink may commit while the lease lasts, by this member's own clock."""
     owned = waiting(own(session_timeout=10.0))
     assert owned.is_current()
+    clock.advance(10)
+    assert not owned.is_current()
+
+
+@pytest.mark.parametrize("refuses", [True, False])
+def test_while_zookeeper_is_silent_only_a_sink_that_refuses_the_late_may_store(
+    clock: FakeClock, *, refuses: bool
+) -> None:
+    """Without offsets in the sink nothing takes effect on the lease alone."""
+    gates = Gates(sink_refuses=refuses)
+    owned = waiting(owned_partition(lease=Lease(10.0, clock, clock.monotonic()), gates=gates))
+    gates.suspended.set()
+    assert owned.is_current() is refuses
+    gates.suspended.clear()
+    assert owned.is_current()
+    gates.suspended.set()
     clock.advance(10)
     assert not owned.is_current()
 
