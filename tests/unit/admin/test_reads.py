@@ -147,6 +147,17 @@ def test_stacks_say_what_each_partition_is_doing(scene: Scene) -> None:
     assert {each["last_error"] for each in partitions} == {"bad ?"}
 
 
+def test_a_wait_for_a_record_of_a_year_that_is_none_leaves_the_status_readable(
+    scene: Scene,
+) -> None:
+    """A record's time may be any number, and a delay has delivery wait for it."""
+    for owned in scene.controller.channels["member"]._parts.holdings.all():
+        owned.not_before = 2**63 / 1000
+    (channel,) = scene.get("/api/v1/status").json()["channels"]
+    shown = {each["held_back_until"] for each in channel["partitions"]}
+    assert shown == {"9999-12-31T23:59:59Z"}
+
+
 def test_half_a_character_in_an_error_leaves_the_status_readable(scene: Scene) -> None:
     """What a processor says of a record may be no text that UTF-8 has."""
     scene.controller.channels["member"].fail(ValueError("bad \ud83d"))
