@@ -111,11 +111,12 @@ def test_a_pause_leaves_it_due_until_it_has_paused(
 ) -> None:
     """Paused: due once to enter PAUSED, then not, and due again to leave it."""
     owned = waiting(own(), fetched=40)
-    gates.pauses.add(Pause(PauseReason.OPERATOR, "test", 0.0))
+    pause = Pause(PauseReason.OPERATOR, "test", 0.0)
+    gates.pauses.add(pause)
     assert owned.due() == 0.0
     owned.become(S.PAUSED)
     assert owned.due() is None
-    gates.pauses.remove(PauseReason.OPERATOR)
+    gates.pauses.remove(pause)
     assert owned.due() == 0.0
 
 
