@@ -17,6 +17,9 @@ class HistoryPoint(Document):
     """Records answered a second since the point before."""
     lag: Number
     """Records between the committed offsets and the ends."""
+    lag_s: Seconds
+    """For how long the next record has been waiting to be answered, the longest of all partitions
+    that are not paused."""
     batches_per_s: Seconds
     """Batches ended a second since the point before."""
     busy: dict[str, Seconds]

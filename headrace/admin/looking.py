@@ -313,6 +313,7 @@ def _point(point: Point) -> lately.HistoryPoint:
         at=moment(point.sample.time),
         records_per_s=point.records_per_s,
         lag=point.sample.lag,
+        lag_s=max(0.0, round(point.sample.late, 3)),
         batches_per_s=point.batches_per_s,
         busy=point.busy,
     )

@@ -37,7 +37,8 @@ class Sample:
     """A channel at one moment. ``time`` is in seconds since the epoch, ``at`` monotonic.
 
     ``stages`` names them and ``seconds`` has what each took so far: an array, because a float in a
-    tuple takes four times the room.
+    tuple takes four times the room. ``late`` is for how long, in seconds, the longest of the next
+    records of partitions that are not paused has been waiting to be answered.
     """
 
     at: float
@@ -47,6 +48,7 @@ class Sample:
     batches: float = 0.0
     stages: tuple[str, ...] = ()
     seconds: array[float] = field(default_factory=lambda: array("d"))
+    late: float = 0.0
 
     def spent(self) -> dict[str, float]:
         """Return the seconds by stage."""
@@ -117,6 +119,7 @@ class Rates:
                 done.batches,
                 self._names(name, done),
                 array("d", (each.seconds for each in done.stages.values())),
+                max((r.lag_seconds or 0 for r in channel.partitions() if not r.paused), default=0),
             )
         with self._lock:
             self._positions.append((now, positions))

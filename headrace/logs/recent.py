@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from threading import Lock
@@ -205,12 +206,23 @@ def described(event: EventDict) -> dict[str, Field]:
 def _bounded(value: object) -> Field:
     if value is None or isinstance(value, bool | int | float):
         return value
+    if isinstance(value, Mapping):
+        value = [f"{key}: {_in_words(each)}" for key, each in value.items()]
     if isinstance(value, list | tuple | set | frozenset):
-        shown = [str(each) for each in list(value)[:_ITEMS]]
+        shown = [_in_words(each) for each in list(value)[:_ITEMS]]
         more = f" and {len(value) - _ITEMS} more" if len(value) > _ITEMS else ""
         value = f"{', '.join(shown)}{more}"
     # without halves of characters, which no JSON in UTF-8 can have
     return str(value)[:_LONGEST].encode("utf-8", "replace").decode()
+
+
+def _in_words(value: object) -> str:
+    """Return a part of a field; one that has parts itself goes in brackets."""
+    if isinstance(value, Mapping):
+        return f"({', '.join(f'{key}: {_in_words(each)}' for key, each in value.items())})"
+    if isinstance(value, list | tuple | set | frozenset):
+        return f"({', '.join(map(_in_words, value))})"
+    return str(value)
 
 
 def _error(exc_info: object) -> str | None:

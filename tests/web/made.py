@@ -54,6 +54,8 @@ class Made:
     pauses: tuple[d.PauseStatus, ...] = ()
     lag: int = 40
     growing: bool = False
+    late: float = 0.0
+    processor: str = "spark"
     unowned: int = 0
 
 
@@ -94,7 +96,7 @@ def _partition(made: Made, topic: str, number: int, index: int) -> d.PartitionSt
         committed=position - (0 if state is S.WAITING else 20),
         end=position + lag,
         lag=lag,
-        lag_s=round(0.1 + lag / 200, 3),
+        lag_s=round(made.late + 0.1 + lag / 200, 3),
         sink_age_s=round(0.4 + (index % 7) / 10 + (600 if paused else 0), 3),
         records_per_s=0 if paused or trouble else round(made.records_per_s / 40 + index % 9, 1),
         buffered_records=lag % 500,
@@ -137,7 +139,7 @@ def channel_of(made: Made) -> d.ChannelStatus:
         failure=made.failure,
         group=f"mill.{made.name}",
         topics=made.topics,
-        processor="spark",
+        processor=made.processor,
         sink=made.sink,
         delivery=Delivery.EXACTLY_ONCE if made.sink == "delta" else Delivery.AT_LEAST_ONCE,
         member=d.MemberStatus(
@@ -194,6 +196,7 @@ def point_of(made: Made, number: int) -> lately.HistoryPoint:
         at=ago(5 * (719 - number)),
         records_per_s=round(rate, 2),
         lag=int(lag),
+        lag_s=round(0.4 + made.late * number / 719, 3),
         batches_per_s=round(41 * share, 2),
         busy={
             stage: round(value * share * (1 + 0.2 * sin(number / 9 + i)), 4)

@@ -261,4 +261,10 @@ def large() -> Process:
     return Process([many], events=list(_USUAL))
 
 
-SCENES = {"healthy": healthy, "paused": paused, "failing": failing, "large": large}
+def late() -> Process:
+    """A channel with an arrow reducer that has fallen back for an hour, ever further."""
+    behind = replace(_CLICKS, processor="arrow", lag=90_000, late=3240)
+    return Process([behind, _FLIGHTS], events=list(_USUAL))
+
+
+SCENES = {"healthy": healthy, "paused": paused, "failing": failing, "large": large, "late": late}

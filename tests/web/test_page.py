@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.web.scenes import SCENES, failing, healthy, large, paused
+from tests.web.scenes import SCENES, failing, healthy, large, late, paused
 from tests.web.visit import accessibility, overflow, rows, until
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tests.web.stage import Stage
     from tests.web.visit import Visits
 
-RESUME = "headrace resume flights -c /etc/headrace/headrace.yaml"
+RESUME = "headrace resume flights --of ann -c /etc/headrace/headrace.yaml"
 PHONE = {"width": 360, "height": 740}
 
 
@@ -95,6 +95,19 @@ def test_a_pause_is_told_with_who_why_and_the_command_that_ends_it(
     for part in ("flights is paused by ann", "moved to the new bucket", "since", "until"):
         assert part in text
     assert page.inner_text("#problems [data-rank=wanted] code") == RESUME
+
+
+def test_a_channel_that_is_late_and_falls_back_is_to_be_looked_at(
+    stage: Stage, visits: Visits
+) -> None:
+    """It is told how late it is; a channel with another reducer than Spark's has no Spark stage."""
+    stage.process = late()
+    page = visits.open(stage.url)
+    until(page, lambda: page.inner_text("#verdict-title") == "1 thing to look at")
+    assert "clicks is 54 min late, and falls further back" in page.inner_text("#problems li")
+    stages = page.locator(".stages").all_inner_texts()
+    assert ["Spark: reduce" in text for text in stages] == [False, True]
+    assert all("reduce" in text and "write, commit" in text for text in stages)
 
 
 def test_a_command_is_copied(stage: Stage, visits: Visits) -> None:

@@ -69,10 +69,18 @@ export function channelPanel(onPick) {
 const STAGES = {
   on_next_batch: "processor",
   arrow: "to Arrow",
-  reduce: "Spark: reduce",
-  sink_commit: "Spark: write, commit",
+  reduce: "reduce",
+  sink_commit: "write, commit",
   commit: "offset commit",
 };
+
+/** Stages that are Spark's in channels with a Spark reducer, and nobody's else. */
+const SPARKS = new Set(["reduce", "sink_commit"]);
+
+function stageName(stage, processor) {
+  const name = STAGES[stage] ?? words(stage);
+  return processor === "spark" && SPARKS.has(stage) ? `Spark: ${name}` : name;
+}
 
 function stageTable() {
   const body = make("tbody", {});
@@ -85,14 +93,16 @@ function stageTable() {
   );
   const batches = make("span", { class: "muted" });
   const element = make("div", {}, make("h4", {}, "Batches by stage, last minute ", batches), table);
+  let processor = null;
   function update(channel, points, end) {
+    processor = channel.processor;
     say(batches, points.length ? `${rate(points.at(-1).batches_per_s)} batches a second` : "");
     each(body, channel.stages, (stage) => stage.stage, () => {
       const spark = sparkline();
       const cells = ["number", "number", "number"].map((name) => make("td", { class: name }));
       const head = make("th", { scope: "row" });
       return updating(make("tr", {}, head, ...cells, make("td", { class: "number" }, spark.element)), (stage) => {
-        say(head, STAGES[stage.stage] ?? words(stage.stage));
+        say(head, stageName(stage.stage, processor));
         say(cells[0], seconds(stage.mean_s));
         say(cells[1], rate(stage.per_s));
         say(cells[2], percent(stage.busy));

@@ -20,6 +20,9 @@ const LONG_CALL = 60;
 /** How a lag has to grow within ten minutes to be said: so many times, and so many records. */
 const GROWTH = { window: 600000, times: 2, records: 5000 };
 
+/** When a channel is late: by so many seconds, and by more than it was ten minutes ago. */
+const LATE = 300;
+
 export function lookOf(partition) {
   if (partition.attempts > 0) return "failing";
   return MOVING.has(partition.state) ? "moving" : partition.state;
@@ -108,7 +111,16 @@ function* channelProblems(channel, status, history) {
       find: `${skip.topic}-${skip.partition}`,
     };
   }
-  const growth = lagGrowth(history[name] ?? []);
+  const late = lateness(history[name] ?? []);
+  const growth = late ? null : lagGrowth(history[name] ?? []);
+  if (late && state === "running" && !channel.paused) {
+    yield {
+      rank: "look",
+      what: `${name} is ${age(late.to)} late, and falls further back`,
+      why: `The record that waits longest did so for ${age(late.from)} ${age(late.seconds)} ago; ${short(channel.totals.lag)} records are behind.`,
+      find: name,
+    };
+  }
   if (growth && state === "running" && !channel.paused) {
     yield {
       rank: "look",
@@ -142,10 +154,10 @@ function* pauseProblems(channel, file) {
 
 export function resumeCommand(channel, pause, file) {
   const scope = pause.topic === null ? "" : ` --partition ${pause.topic}:${pause.partition}`;
-  return `headrace resume ${channel}${scope} -c ${quoted(file)}`;
+  return `headrace resume ${channel}${scope} --of ${quoted(pause.by)} -c ${quoted(file)}`;
 }
 
-/** A path as a shell takes it. */
+/** A word as a shell takes it. */
 function quoted(path) {
   return /^[\w@%+=:,./-]+$/.test(path) ? path : `'${path.replaceAll("'", `'"'"'`)}'`;
 }
@@ -209,10 +221,22 @@ function* configProblems(config) {
   }
 }
 
+/** The last point, and the one of ten minutes before it or the first. */
+function lately(points) {
+  const last = points.at(-1);
+  return [points.find((point) => point.time >= last.time - GROWTH.window), last];
+}
+
+function lateness(points) {
+  if (points.length < 2) return null;
+  const [first, last] = lately(points);
+  const falls = last.lag_s > LATE && last.lag_s > first.lag_s;
+  return falls ? { from: first.lag_s, to: last.lag_s, seconds: (last.time - first.time) / 1000 } : null;
+}
+
 function lagGrowth(points) {
   if (points.length < 2) return null;
-  const last = points.at(-1);
-  const first = points.find((point) => point.time >= last.time - GROWTH.window);
+  const [first, last] = lately(points);
   const much = last.lag > GROWTH.times * first.lag && last.lag - first.lag > GROWTH.records;
   return much ? { from: first.lag, to: last.lag, seconds: (last.time - first.time) / 1000 } : null;
 }

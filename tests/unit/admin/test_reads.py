@@ -230,10 +230,24 @@ def test_rates_and_history_come_from_samples(scene: Scene) -> None:
     scene.rates.sample()
     (point,) = scene.get("/api/v1/history").json()["channels"]["member"]
     assert point["records_per_s"] > 0
+    assert point["lag_s"] == 0
     status = scene.get("/api/v1/channels/member").json()
     assert status["totals"]["records_per_s"] > 0
     assert status["partitions"][0]["records_per_s"] > 0
     assert status["partitions"][1]["records_per_s"] == 0
+
+
+def test_the_history_has_how_late_partitions_are_that_are_not_paused(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The longest wait of them: one of a partition that is paused is as somebody wanted it."""
+    channel = scene.controller.channels["member"]
+    first, second = channel.partitions()
+    late = [replace(first, lag_seconds=90.0, state="paused"), replace(second, lag_seconds=60.5)]
+    monkeypatch.setattr(type(channel), "partitions", lambda _: late)
+    scene.rates.sample()
+    scene.rates.sample()
+    assert scene.get("/api/v1/history").json()["channels"]["member"][-1]["lag_s"] == 60.5
 
 
 def test_nothing_is_a_500_while_there_are_no_channels(bare: Scene) -> None:

@@ -101,6 +101,14 @@ def test_fields_are_bounded() -> None:
     assert "event" not in fields
 
 
+def test_what_has_parts_is_told_in_words() -> None:
+    """Nothing of how Python writes its values is seen, at whatever depth."""
+    pending = {"path": "workers", "between": ("1", None)}
+    fields = described({"event": "x", "levels": {"": "info", "kazoo": "debug"}, "all": [pending]})
+    assert fields["levels"] == ": info, kazoo: debug"
+    assert fields["all"] == "(path: workers, between: (1, None))"
+
+
 def test_every_milestone_is_an_event_of_the_documentation() -> None:
     """No name is kept that nobody logs any more."""
     text = DOCUMENTED.read_text(encoding="utf-8")
