@@ -177,6 +177,30 @@ class OffsetOutOfRangeError(PartitionError):
         self.high = high
 
 
+class LogTruncatedError(PartitionError):
+    """The log lost its end, with records before the position: what stands there now is not known.
+
+    ``position`` is what was asked for, ``low`` and ``high`` bound what the broker has, and ``end``
+    is where the log ends that was read; None: it is not known, or ``high``.
+    """
+
+    def __init__(
+        self, partition: TopicPartition, position: int, low: int, high: int, end: int | None
+    ) -> None:
+        lost = min(position, high) if end is None else end
+        super().__init__(
+            partition,
+            f"{partition}: the log lost its end: offset {position} was reached, the broker has "
+            f"{low} to {high}, and the records from {lost} on are not those that were read; the "
+            f"partition rests until it is moved: seek to {lost} to take what stands there now, or "
+            "to another offset, or use headrace offsets reset (docs/recover.md)",
+        )
+        self.position = position
+        self.low = low
+        self.high = high
+        self.end = end
+
+
 class CoordinationSuspendedError(PartitionError):
     """ZooKeeper has not confirmed the session for too long; nothing is delivered or committed."""
 

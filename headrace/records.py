@@ -179,6 +179,11 @@ class Assignment(Protocol):
         ...
 
     @property
+    def leader_epoch(self) -> int | None:
+        """A leader epoch under which the log was seen to lead to all that was delivered."""
+        ...
+
+    @property
     def position(self) -> int:
         """The next offset to deliver."""
         ...

@@ -182,14 +182,20 @@ class PartitionBuffer:
         self._lock = Lock()
         self._chunks: deque[tuple[float, Chunk]] = deque()
         self._expected = 0
+        #: The newest leader epoch of what was fetched, under which the log led to all of that.
+        self.leader_epoch: int | None = None
         self.generation = 0
         self.position = 0
         self.records = 0
         self.size = 0
 
-    def restart(self, position: int) -> None:
-        """Drop everything and go on at ``position`` in a new generation."""
+    def restart(self, position: int, leader_epoch: int | None = None) -> None:
+        """Drop everything and go on at ``position`` in a new generation.
+
+        ``leader_epoch`` is one under which the log was seen to lead there.
+        """
         with self._lock:
+            self.leader_epoch = leader_epoch
             self._chunks.clear()
             self.records = self.size = 0
             self.generation += 1
@@ -210,10 +216,10 @@ class PartitionBuffer:
         with self._lock:
             return self._chunks[0][1].records[0] if self._chunks else None
 
-    def aim(self) -> tuple[int, int]:
-        """Return the generation and the offset to fetch its next chunk from."""
+    def aim(self) -> tuple[int, int, int | None]:
+        """Return the generation, the offset to fetch its next chunk from, and its leader epoch."""
         with self._lock:
-            return self.generation, self._expected
+            return self.generation, self._expected, self.leader_epoch
 
     def shed(self, generation: int) -> bool:
         """Drop unread records, to fetch them again from ``position``; False if there are none."""
@@ -236,7 +242,12 @@ class PartitionBuffer:
         return records[: bisect_left(records, self.bound, key=offset_of)]
 
     def append(
-        self, generation: int, chunk: Chunk, now: float, limits: Limits | None = None
+        self,
+        generation: int,
+        chunk: Chunk,
+        now: float,
+        limits: Limits | None = None,
+        leader_epoch: int | None = None,
     ) -> Kept:
         """Add a fetched chunk, unless it is stale.
 
@@ -251,6 +262,8 @@ class PartitionBuffer:
             self.records += len(chunk.records)
             self.size += chunk.size
             self._expected = chunk.next_offset
+            if leader_epoch is not None:
+                self.leader_epoch = leader_epoch
             rest = chunk if limits is None else self._join(chunk, limits)
             if rest is not None:
                 self._chunks.append((now, rest))

@@ -57,11 +57,13 @@ MOST_SPANS = 16
 class _Staged:
     """What one partition wants stored: its newest offset, numbered by the partition.
 
-    ``spans`` are those of batches whose commit this is.
+    ``leader_epoch`` is one under which the log was seen to lead to the offset. ``spans`` are those
+    of batches whose commit this is.
     """
 
     offset: int
     sequence: int
+    leader_epoch: int | None = None
     spans: tuple[Span, ...] = ()
 
 
@@ -132,7 +134,8 @@ class Committer:
             before = self._staged.get(partition)
             if before is not None and before.spans:
                 spans = (*before.spans, *spans)[:MOST_SPANS]
-            self._staged[partition] = _Staged(offset, sequence, spans)
+            epoch = partition.leader_epoch_at(offset)
+            self._staged[partition] = _Staged(offset, sequence, epoch, spans)
         # asked behind the staging: a pause or an ending that begins only now flushes by itself
         if self._interval() == 0 or partition.hurries:
             self._wake.set()
@@ -203,7 +206,7 @@ class Committer:
         with self._lock:
             for partition, known in self._acknowledged.items():
                 if known.at < before:
-                    self._staged.setdefault(partition, _Staged(known.offset, known.sequence))
+                    self._staged.setdefault(partition, _again(known))
 
     def _look(self) -> None:
         """Store again what somebody else changed, and let go of what is somebody else's.
@@ -221,7 +224,7 @@ class Committer:
             known = believed[partition]
             with self._lock:
                 if partition in self._acknowledged:
-                    self._staged.setdefault(partition, _Staged(known.offset, known.sequence))
+                    self._staged.setdefault(partition, _again(known))
             self._commit_at = 0.0
 
     def _existing(self, items: Mapping[OwnedPartition, T]) -> dict[OwnedPartition, T]:
@@ -239,7 +242,10 @@ class Committer:
             return
         lease = min(partition.claim.lease.remaining() for partition in current)
         deadline = Deadline.after(min(COMMIT_TIMEOUT, lease), self._clock)
-        commits = {p: p.claim.commit(staged.offset, p.topic_id) for p, staged in current.items()}
+        commits = {
+            p: p.claim.commit(staged.offset, p.topic_id, staged.leader_epoch)
+            for p, staged in current.items()
+        }
         spans = {
             p: [span.child("commit", offset=staged.offset) for span in staged.spans]
             for p, staged in current.items()
@@ -262,7 +268,7 @@ class Committer:
         with self._lock:
             if not partition.final:
                 self._acknowledged[partition] = Acknowledged(
-                    staged.offset, epoch, staged.sequence, now
+                    staged.offset, epoch, staged.sequence, now, staged.leader_epoch
                 )
         partition.tell(Committed(staged.offset, staged.sequence))
 
@@ -289,6 +295,10 @@ class Committer:
             if not partition.final:
                 self._staged.setdefault(partition, staged)
         partition.tell(Trouble(_error(partition, staged, failure)))
+
+
+def _again(known: Acknowledged) -> _Staged:
+    return _Staged(known.offset, known.sequence, known.leader_epoch)
 
 
 def _error(partition: OwnedPartition, staged: _Staged, failure: Failure) -> CommitFailedError:

@@ -191,8 +191,7 @@ class OperatorDesk:
 
     def _resting(self, partition: TopicPartition) -> OwnedPartition:
         owned = self._held(partition)
-        rests = self._gates.pauses.rests(partition)
-        if not rests or owned.state is not PartitionState.PAUSED:
+        if not owned.rests or owned.state is not PartitionState.PAUSED:
             raise not_paused(self._channel, owned)
         return owned
 

@@ -14,7 +14,7 @@ import structlog
 
 from headrace.channel.buffer import Kept, chunk_of
 from headrace.channel.flow import Reading, decide, leeway
-from headrace.channel.news import GapPassed, OutOfRange
+from headrace.channel.news import GapPassed, OutOfRange, Truncated
 from headrace.channel.threads import guarded_thread
 from headrace.kafka.ports import Fetched
 from headrace.records import offset_of
@@ -208,13 +208,17 @@ class Fetcher:
         return found.values()
 
     def _assign(self, partitions: Iterable[OwnedPartition]) -> None:
-        starts, complete = {}, []
+        starts: dict[TopicPartition, int] = {}
+        epochs: dict[TopicPartition, int] = {}
+        complete = []
         for owned in partitions:
-            generation, starts[owned.partition] = owned.buffer.aim()
+            generation, starts[owned.partition], epoch = owned.buffer.aim()
+            if epoch is not None:
+                epochs[owned.partition] = epoch
             self._slots[owned.partition] = _Slot(owned, generation)
             if owned.buffer.complete:
                 complete.append(owned.partition)
-        self._source.assign(starts)
+        self._source.assign(starts, epochs)
         if complete:
             self._source.pause(complete)
 
@@ -232,7 +236,7 @@ class Fetcher:
         for partition, records in fetched.chunks:
             slot = self._slots.get(partition)
             if slot is not None:
-                self._keep(slot, records, now)
+                self._keep(slot, records, now, fetched.leader_epochs.get(partition))
         for partition, end in fetched.ends:
             slot = self._slots.get(partition)
             if slot is not None:
@@ -241,17 +245,22 @@ class Fetcher:
             slot = self._slots.get(partition)
             if slot is not None:
                 self._tell(slot, OutOfRange(slot.generation))
+        for partition, former_end in fetched.truncated:
+            slot = self._slots.get(partition)
+            if slot is not None:
+                self._tell(slot, Truncated(slot.generation, former_end))
         for error in fetched.errors:
             self._log.warning("fetch_error", error=error)
 
-    def _keep(self, slot: _Slot, records: Run, now: float) -> None:
+    def _keep(self, slot: _Slot, records: Run, now: float, leader_epoch: int | None = None) -> None:
         owned = slot.owned
         wanted = owned.buffer.before_bound(records)
         if wanted:
             chunk = chunk_of(wanted)
             self._fetched_bytes += chunk.size
             limits = owned.next_batch.waits_for()
-            if owned.buffer.append(slot.generation, chunk, now, limits) is Kept.SOONER:
+            kept = owned.buffer.append(slot.generation, chunk, now, limits, leader_epoch)
+            if kept is Kept.SOONER:
                 self._touch(owned)
         if len(wanted) < len(records):
             self._pass_gap(slot, offset_of(records[len(wanted)]))
@@ -268,7 +277,7 @@ class Fetcher:
             self._touch(slot.owned)
             self._source.pause([slot.owned.partition])
 
-    def _tell(self, slot: _Slot, news: GapPassed | OutOfRange) -> None:
+    def _tell(self, slot: _Slot, news: GapPassed | OutOfRange | Truncated) -> None:
         slot.owned.tell(news)
         self._touch(slot.owned)
 
@@ -326,17 +335,21 @@ class Fetcher:
 
     def _aim(self, slots: Collection[_Slot]) -> None:
         """Have the client fetch what the buffers want; a pause outlives that."""
-        starts, paused = {}, []
+        starts: dict[TopicPartition, int] = {}
+        epochs: dict[TopicPartition, int] = {}
+        paused = []
         for slot in slots:
             partition, buffer = slot.owned.partition, slot.owned.buffer
-            slot.generation, start = buffer.aim()
+            slot.generation, start, epoch = buffer.aim()
             complete = buffer.complete
             if not complete:
                 starts[partition] = start
+                if epoch is not None:
+                    epochs[partition] = epoch
             if complete or slot.paused:
                 paused.append(partition)
         if starts:
-            self._source.seek(starts)
+            self._source.seek(starts, epochs)
         if paused:
             self._source.pause(paused)
 

@@ -44,6 +44,17 @@ class OutOfRange:
 
 
 @dataclass(frozen=True, slots=True)
+class Truncated:
+    """News for a partition: its log does not lead to the position (of that generation) any more.
+
+    ``end`` is where the log that was read ends now, None where that is not known.
+    """
+
+    generation: int
+    end: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class GapPassed:
     """News for a partition: nothing readable lies between its position and ``end``.
 
@@ -95,6 +106,7 @@ News = (
     | Trouble
     | EpochRaised
     | OutOfRange
+    | Truncated
     | GapPassed
     | LogReplaced
     | SeekAsked

@@ -40,6 +40,7 @@ class Acknowledged:
     epoch: int
     sequence: int
     at: float
+    leader_epoch: int | None = None
 
 
 class Finding(Enum):

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from headrace.channel.callbacks import RunningCallback
     from headrace.channel.gates import Gates
-    from headrace.channel.news import News
+    from headrace.channel.news import News, Truncated
     from headrace.channel.settings import LiveSettings
     from headrace.coordinators.claims import Claim
     from headrace.processors import BatchResponse
@@ -87,6 +87,10 @@ class OwnedPartition:
         self.callback: RunningCallback | None = None
         self.predecessor: OwnedPartition | None = None
         self.last_error: str | None = None
+        # what was found of its log at the start
+        self.truncation: Truncated | None = None
+        # its log lost records behind which it stands: nothing is delivered until it is moved
+        self.halted = False
         self.letters = Letters()
         self._settings = settings
         self.next_batch = NextBatch(settings, copies)
@@ -113,12 +117,21 @@ class OwnedPartition:
         return self.claim.transactional_id
 
     @property
+    def leader_epoch(self) -> int | None:
+        """A leader epoch under which the log was seen to lead to all that was fetched."""
+        return self.buffer.leader_epoch
+
+    @property
     def position(self) -> int:
         """The next offset to deliver."""
         try:
             return self.pending[0].start
         except IndexError:
             return self.buffer.position
+
+    def leader_epoch_at(self, offset: int) -> int | None:
+        """Return a leader epoch under which the log was seen to lead to an offset."""
+        return self.buffer.leader_epoch if offset <= self.buffer.expected else None
 
     @property
     def batch(self) -> tuple[int, int] | None:
@@ -281,12 +294,15 @@ class OwnedPartition:
         return self._active_due()
 
     @property
+    def rests(self) -> bool:
+        """Whether nothing of it may be delivered: it is paused, or has to be moved first."""
+        return self.halted or self._gates.pauses.rests(self.partition)
+
+    @property
     def hurries(self) -> bool:
         """Whether somebody waits for it to rest or to end: by a short turn, a commit at once."""
         to_rest = self.state is not PartitionState.PAUSED
-        return self._ending is not Ending.NONE or (
-            to_rest and self._gates.pauses.rests(self.partition)
-        )
+        return self._ending is not Ending.NONE or (to_rest and self.rests)
 
     def _urgent(self) -> bool:
         if self._ending.value >= Ending.LOST.value:
@@ -305,7 +321,7 @@ class OwnedPartition:
 
     def _active_due(self) -> float | None:
         paused = self.state is PartitionState.PAUSED
-        if self._gates.pauses.rests(self.partition):
+        if self.rests:
             still_busy = paused or self.outstanding or self.owes_commit
             return self._timeout_due() if still_busy else 0.0
         if paused:
@@ -372,7 +388,7 @@ class OwnedPartition:
         position = self.position
         self.gap_end = None
         self.pending.clear()
-        self.buffer.restart(position)
+        self.buffer.restart(position, self.buffer.leader_epoch)
 
     def rewind(self, target: int, retained: Iterable[Cut]) -> bool:
         """Move the position to ``target``.

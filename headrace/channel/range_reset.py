@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from headrace.channel.news import Truncated
 from headrace.clock import Deadline
-from headrace.errors import HeadraceError, OffsetOutOfRangeError
+from headrace.errors import HeadraceError, LogTruncatedError, OffsetOutOfRangeError
 from headrace.processors import BatchResponse
 
 if TYPE_CHECKING:
@@ -50,15 +51,10 @@ class RangeReset:
         deadline = Deadline.after(WATERMARK_TIMEOUT, self._parts.clock)
         try:
             low, high = self._parts.catalog.watermarks(owned.partition, deadline)
+            is_same = self._is_same_log(owned, deadline) if owned.position > high else False
         except HeadraceError as silence:
-            log.warning(
-                "watermarks_unknown",
-                channel=self._parts.name,
-                topic=owned.partition.topic,
-                partition=owned.partition.partition,
-                error=str(silence),
-            )
-            owned.last_error = str(silence)
+            self._note_silence(owned, silence)
+            # the position is reported once more when somebody answers
             self._parts.fetcher.seek(owned)
             return
         asked = owned.buffer.expected
@@ -68,6 +64,9 @@ class RangeReset:
             asked = owned.position
         if low <= asked <= high:
             self._parts.fetcher.seek(owned)
+            return
+        if is_same:
+            self._halt(owned, LogTruncatedError(owned.partition, asked, low, high, None))
             return
         error = OffsetOutOfRangeError(owned.partition, asked, low, high)
         response = self._parts.callbacks.exception(owned, error, None)
@@ -79,6 +78,91 @@ class RangeReset:
         if isinstance(response, BatchResponse):
             owned.next_batch.wish(response.max_records, response.max_bytes)
             owned.not_before = self._parts.clock.monotonic() + response.wait
+
+    def truncated(self, owned: OwnedPartition, end: int | None) -> None:
+        """Drop what was read ahead; where that is not enough, have the partition rest.
+
+        ``end`` is where the log ends that was read. From there to the position may be nothing but
+        markers of transactions, of a later leader than the records: then nothing is missed. And
+        where the log begins only behind what was read, nobody knows those leaders any more.
+        """
+        fetcher, asked = self._parts.fetcher, owned.position
+        fetcher.unassign(owned)
+        if end is not None and asked <= end:
+            owned.discard()
+            fetcher.assign(owned)
+            return
+        deadline = Deadline.after(WATERMARK_TIMEOUT, self._parts.clock)
+        catalog = self._parts.catalog
+        try:
+            low, high = catalog.watermarks(owned.partition, deadline)
+            is_whole = asked <= low or (
+                end is not None
+                and asked <= high
+                and not catalog.has_records(owned.partition, max(low, end), asked, deadline)
+            )
+            is_same = self._is_same_log(owned, deadline)
+        except HeadraceError as silence:
+            self._note_silence(owned, silence)
+            owned.not_before = self._parts.clock.monotonic() + self._parts.backoff.seconds(1)
+            owned.tell(Truncated(owned.buffer.generation, end))
+            return
+        if is_whole or not is_same:
+            # of another topic of the same name nothing is known: its range says what follows
+            owned.buffer.restart(asked)
+            fetcher.assign(owned)
+        else:
+            self._halt(owned, LogTruncatedError(owned.partition, asked, low, high, end))
+
+    def _is_same_log(self, owned: OwnedPartition, deadline: Deadline) -> bool:
+        """Whether the topic is still the one that was read; where not, it is looked at soon."""
+        topic = owned.partition.topic
+        found = self._parts.catalog.describe([topic], deadline).get(topic)
+        if found is not None and found.topic_id == owned.topic_id:
+            return True
+        self._parts.topics.look()
+        return False
+
+    def _note_silence(self, owned: OwnedPartition, silence: HeadraceError) -> None:
+        log.warning(
+            "watermarks_unknown",
+            channel=self._parts.name,
+            topic=owned.partition.topic,
+            partition=owned.partition.partition,
+            error=str(silence),
+        )
+        owned.last_error = str(silence)
+
+    def _halt(self, owned: OwnedPartition, error: LogTruncatedError) -> None:
+        """Have the partition rest, unless the processor says where to go on."""
+        topic, number = owned.partition
+        self._parts.fetcher.unassign(owned)
+        self._parts.metrics.truncations.labels(self._parts.name, topic).inc()
+        log.error(
+            "log_truncated",
+            channel=self._parts.name,
+            topic=topic,
+            partition=number,
+            epoch=owned.epoch,
+            position=error.position,
+            first_offset=error.low,
+            end=error.high,
+            former_end=error.end,
+        )
+        response = self._parts.callbacks.exception(owned, error, None)
+        if (
+            isinstance(response, BatchResponse)
+            and response.offset is not None
+            and error.low <= response.offset <= error.high
+        ):
+            self._go_back(owned, response.offset)
+            self._parts.fetcher.assign(owned)
+            return
+        if self._parts.config.offset_out_of_range == "stop":
+            self._parts.fail(error)
+            return
+        owned.last_error = str(error)
+        owned.halted = True
 
     def _target(self, response: object | None, low: int, high: int) -> int | None:
         """Return where to go on: the processor's offset if the broker has it, else the policy's."""

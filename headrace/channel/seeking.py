@@ -65,7 +65,11 @@ class Seeking:
         sequence = owned.staging.stage(None)
         self._parts.committer.stage(owned, asked.offset, sequence)
         self._parts.committer.flush()
-        self._parts.fetcher.seek(owned)
+        if owned.halted:
+            owned.halted = False
+            self._parts.fetcher.assign(owned)
+        else:
+            self._parts.fetcher.seek(owned)
         log.warning(
             "position_sought",
             channel=self._parts.name,

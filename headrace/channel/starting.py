@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from headrace.channel.fences import Fences
-from headrace.channel.news import Committed, EpochRaised, LogReplaced, Trouble
+from headrace.channel.news import Committed, EpochRaised, LogReplaced, Trouble, Truncated
 from headrace.channel.start_offsets import StartOffsets
 from headrace.channel.states import PartitionState
 from headrace.clock import Deadline
@@ -95,7 +95,7 @@ class Starting:
         if start is None:
             start = self._initial(owned, deadline, former=group is not None)
         self._report(owned, start, stored, usable)
-        owned.buffer.restart(start)
+        self._restart(owned, start, self._leader_epoch(owned, start, group))
         owned.advanced = start
         owned.attempts = 0
         owned.not_before = inf
@@ -139,6 +139,41 @@ class Starting:
             topic_id=owned.topic_id,
         )
         return None
+
+    def _restart(self, owned: OwnedPartition, start: int, epoch: int | None) -> None:
+        """Begin at ``start``, once it is known whether the log leads there as under ``epoch``.
+
+        Where it does not any more the epoch stays that of before, which the next owner has to know
+        as well; what follows is for when the processor knows the partition.
+        """
+        owned.truncation = None
+        if epoch is None:
+            owned.buffer.restart(start)
+            return
+        catalog, deadline = self._parts.catalog, Deadline.after(READ_TIMEOUT, self._parts.clock)
+        led = catalog.leader_epoch(owned.partition, deadline)
+        if led in {None, epoch}:
+            owned.buffer.restart(start, epoch)
+            return
+        is_truncated, end = catalog.truncated_at(owned.partition, start, epoch, deadline)
+        owned.buffer.restart(start, epoch if is_truncated else led)
+        if is_truncated:
+            owned.truncation = Truncated(owned.buffer.generation, end)
+
+    def _leader_epoch(
+        self, owned: OwnedPartition, start: int, group: StoredOffset | None
+    ) -> int | None:
+        """Return a leader epoch under which the log led to the start position, if one is stored.
+
+        What the sink has counts if the group has one, too: each owner stores its start there, and
+        one of an earlier version without an epoch, while it moves the sink's offset alone.
+        """
+        if group is None or group.leader_epoch is None or group.is_of_another(owned.topic_id):
+            return None
+        if group.offset == start:
+            return group.leader_epoch
+        processor = self._parts.callbacks.processor
+        return self._parts.callbacks.call(owned, lambda: processor.stored_leader_epoch(owned))
 
     def _initial(self, owned: OwnedPartition, deadline: Deadline, *, former: bool) -> int:
         """Return where a partition without a usable offset begins, after a ``former`` topic's."""
@@ -189,6 +224,9 @@ class Starting:
         owned.not_before = now
         owned.idle_since = now
         owned.become(PartitionState.WAITING)
-        self._parts.fetcher.assign(owned)
+        if owned.truncation is None:
+            self._parts.fetcher.assign(owned)
+        else:
+            owned.tell(owned.truncation)
         if owned.topic_id != self._parts.topics.topic_id(owned.partition):
             owned.tell(LogReplaced())

@@ -16,6 +16,7 @@ from headrace.channel.news import (
     RecordSkipped,
     SeekAsked,
     Trouble,
+    Truncated,
 )
 from headrace.channel.range_reset import RangeReset
 from headrace.channel.seeking import Seeking
@@ -101,7 +102,7 @@ class Turns:
 
     def _work(self, owned: OwnedPartition) -> None:
         now = self._parts.clock.monotonic()
-        if self._parts.gates.pauses.rests(owned.partition):
+        if owned.rests:
             self._pause(owned)
             return
         if owned.state is PartitionState.PAUSED:
@@ -141,6 +142,8 @@ class Turns:
                 self._trouble(owned, error)
             case OutOfRange(generation) if generation == owned.buffer.generation:
                 self._range_reset.reset(owned)
+            case Truncated(generation, end) if generation == owned.buffer.generation:
+                self._range_reset.truncated(owned, end)
             case GapPassed(generation, end) if generation == owned.buffer.generation:
                 owned.gap_end = end
             case EpochRaised(claim):

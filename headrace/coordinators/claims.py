@@ -52,16 +52,20 @@ class Claim:
     transactional_id: str | None = None
     unfenced: tuple[str, ...] = ()
 
-    def commit(self, offset: int, topic_id: str | None = None) -> Commit:
+    def commit(
+        self, offset: int, topic_id: str | None = None, leader_epoch: int | None = None
+    ) -> Commit:
         """Return what an offset store has to know to store ``offset`` for this claim.
 
-        ``topic_id`` is that of the topic whose records the offset counts.
+        ``topic_id`` is that of the topic whose records the offset counts, ``leader_epoch`` one
+        under which its log was seen to lead to the offset.
         """
         return Commit(
             offset,
             self.epoch,
             self.member,
             topic_id,
+            leader_epoch,
             node_version=self.node_version,
             transactional_id=self.transactional_id,
         )

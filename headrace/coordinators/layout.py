@@ -256,7 +256,8 @@ class EpochDocument:
 class OffsetDocument:
     """Content of ``offsets/<topic>/<partition>``: the next offset to read after a restart.
 
-    ``topic_id`` is None where an earlier version wrote the node.
+    ``topic_id`` and ``leader_epoch`` are None where they are not known, as where an earlier version
+    wrote the node.
     """
 
     offset: int
@@ -264,6 +265,7 @@ class OffsetDocument:
     member: str
     since: float
     topic_id: str | None = None
+    leader_epoch: int | None = None
 
     def encode(self) -> bytes:
         """Return the node's data."""
@@ -273,6 +275,7 @@ class OffsetDocument:
             member=self.member,
             since=self.since,
             **topic_fields(self.topic_id),
+            **({} if self.leader_epoch is None else {"leader_epoch": self.leader_epoch}),
         )
 
     @classmethod
@@ -287,11 +290,12 @@ class OffsetDocument:
             topic_id=stored_topic(
                 fields.optional("topic_uuid", str), fields.optional("topic_id", str)
             ),
+            leader_epoch=fields.optional("leader_epoch", int),
         )
 
     def stored(self) -> StoredOffset:
         """Return what the node says as any offset store says it."""
-        return StoredOffset(self.offset, self.epoch, self.member, self.topic_id)
+        return StoredOffset(self.offset, self.epoch, self.member, self.topic_id, self.leader_epoch)
 
 
 # --- JSON ----------------------------------------------------------------------------------------

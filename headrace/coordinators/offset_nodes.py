@@ -160,6 +160,7 @@ class ZooKeeperOffsetStore:
             member=commit.by,
             since=self._clock.time(),
             topic_id=commit.topic_id,
+            leader_epoch=commit.leader_epoch,
         ).encode()
 
     def drop(self, offsets: Mapping[TopicPartition, Commit]) -> Collection[TopicPartition]:

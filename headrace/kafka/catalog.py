@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollection
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import OffsetSpec as _OffsetSpec  # type: ignore[attr-defined]  # not in __all__, but in the client's documentation
 
 from headrace.errors import KafkaUnavailableError
 from headrace.kafka import properties
 from headrace.kafka.ports import TopicInfo
-from headrace.records import kafkas_topic_id
+from headrace.kafka.reader import KafkaRecordReader
+from headrace.kafka.truncation import STALE_LEADER, truncated_at
+from headrace.records import kafkas_topic_id, offset_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -21,6 +24,9 @@ if TYPE_CHECKING:
     from headrace.records import TopicPartition
 
 T = TypeVar("T")
+
+#: Without a type in the client.
+_LATEST: Any = _OffsetSpec.latest()  # type: ignore[no-untyped-call]
 
 _MISSING = (
     KafkaError.UNKNOWN_TOPIC_OR_PART,
@@ -38,6 +44,8 @@ class KafkaTopicCatalog:
     def __init__(self, client_properties: Mapping[str, Any], group: str) -> None:
         self._servers = str(client_properties.get("bootstrap.servers", ""))
         self._admin = AdminClient(properties.silent(client_properties))
+        self._properties, self._group = dict(client_properties), group
+        self._reader = KafkaRecordReader(client_properties, group)
         self._consumer = Consumer(properties.consumer(properties.silent(client_properties), group))
 
     def cluster_id(self, deadline: Deadline) -> str:
@@ -91,6 +99,40 @@ class KafkaTopicCatalog:
             lambda: self._consumer.get_watermark_offsets(wanted, timeout=_seconds(deadline)),
         )
         return low, high
+
+    def leader_epoch(self, partition: TopicPartition, deadline: Deadline) -> int | None:
+        """Ask the partition's leader for the end of its log."""
+        try:
+            try:
+                epoch = self._ask_epoch(partition, deadline)
+            except KafkaException as error:
+                if error.args[0].code() not in STALE_LEADER:
+                    raise
+                self._admin.list_topics(partition.topic, timeout=_seconds(deadline))
+                epoch = self._ask_epoch(partition, deadline)
+        except (KafkaException, FutureTimeoutError) as error:
+            raise self._unavailable(error) from error
+        return epoch if epoch is not None and epoch >= 0 else None
+
+    def _ask_epoch(self, partition: TopicPartition, deadline: Deadline) -> int | None:
+        wanted = ClientPartition(partition.topic, partition.partition)
+        asked = self._admin.list_offsets({wanted: _LATEST}, request_timeout=_seconds(deadline))
+        epoch: int | None = asked[wanted].result(_seconds(deadline)).leader_epoch
+        return epoch
+
+    def truncated_at(
+        self, partition: TopicPartition, position: int, epoch: int, deadline: Deadline
+    ) -> tuple[bool, int | None]:
+        """Have a client of its own look at the log."""
+        where = partition, position, epoch
+        return truncated_at(self._properties, self._group, where, deadline)
+
+    def has_records(
+        self, partition: TopicPartition, start: int, end: int, deadline: Deadline
+    ) -> bool:
+        """Read the first record from ``start`` on."""
+        found = self._reader.first(partition, start, deadline)
+        return found is not None and offset_of(found) < end
 
     def offset_at(
         self, partition: TopicPartition, timestamp: int, deadline: Deadline

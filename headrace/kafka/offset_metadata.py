@@ -27,12 +27,14 @@ def entry(partition: TopicPartition, stored: StoredOffset) -> ClientPartition:
     A member's name has 249 bytes at most and a topic id 22: far from the 4 KiB that brokers allow
     for metadata.
     """
-    document = {
+    document: dict[str, object] = {
         "version": METADATA_VERSION,
         "epoch": stored.epoch,
         "member": stored.by,
         **topic_fields(stored.topic_id),
     }
+    if stored.leader_epoch is not None:
+        document["leader_epoch"] = stored.leader_epoch
     return ClientPartition(
         partition.topic, partition.partition, stored.offset, metadata=json.dumps(document)
     )
@@ -45,12 +47,11 @@ def stored_in(found: ClientPartition) -> StoredOffset | None:
     ours = _document(found.metadata)
     if ours is None:
         return StoredOffset(found.offset, 0, (found.metadata or "")[:_SHOWN])
-    epoch, member, topic_id = ours
-    return StoredOffset(found.offset, epoch, member, topic_id)
+    return StoredOffset(found.offset, *ours)
 
 
-def _document(metadata: str | None) -> tuple[int, str, str | None] | None:
-    """Return epoch, member and topic id from metadata of ours, None where it is another's."""
+def _document(metadata: str | None) -> tuple[int, str, str | None, int | None] | None:
+    """Return what metadata of ours say besides the offset, None where they are another's."""
     try:
         document = json.loads(metadata or "")
     except (ValueError, RecursionError):
@@ -62,7 +63,8 @@ def _document(metadata: str | None) -> tuple[int, str, str | None] | None:
         return None
     member = _text(document.get("member"))
     topic_id = stored_topic(_text(document.get("topic_uuid")), _text(document.get("topic_id")))
-    return epoch, member or "", topic_id
+    led = document.get("leader_epoch")
+    return epoch, member or "", topic_id, led if _is_number(led) else None
 
 
 def _text(value: Any) -> str | None:

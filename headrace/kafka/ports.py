@@ -27,12 +27,19 @@ class Fetched:
     A partition that is out of range is no longer fetched until a seek. The report may be late and
     speak of a position from before a seek, and it ends the fetching all the same: who hears it
     asks what the broker has, and seeks again even if nothing is wrong.
+
+    ``truncated`` names partitions whose log does not lead to their position any more: it lost its
+    end, and may have grown again. With each is where the former log ends, None where that is not
+    known. They are no longer fetched either. ``leader_epochs`` has the newest leader epochs of
+    what was fetched.
     """
 
     chunks: list[tuple[TopicPartition, Run]] = field(default_factory=list)
     ends: list[tuple[TopicPartition, int]] = field(default_factory=list)
     out_of_range: list[TopicPartition] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
+    truncated: list[tuple[TopicPartition, int | None]] = field(default_factory=list)
+    leader_epochs: dict[TopicPartition, int] = field(default_factory=dict)
 
 
 class OffsetStoreError(HeadraceError):
@@ -46,10 +53,16 @@ class OffsetTimeoutError(OffsetStoreError):
 class RecordSource(Protocol):
     """One consumer that only assigns. Used by one thread, its fetcher, which also closes it."""
 
-    def assign(self, starts: Mapping[TopicPartition, int]) -> None:
+    def assign(
+        self,
+        starts: Mapping[TopicPartition, int],
+        epochs: Mapping[TopicPartition, int] | None = None,
+    ) -> None:
         """Begin to fetch partitions at the offsets given, paused or not before.
 
-        Other partitions keep what was prefetched.
+        Other partitions keep what was prefetched. ``epochs`` has leader epochs under which the log
+        was seen to lead to these offsets: nothing is fetched of a partition whose log does not any
+        more, and it is reported as truncated.
         """
         ...
 
@@ -57,10 +70,15 @@ class RecordSource(Protocol):
         """Stop fetching partitions and drop what was prefetched of them."""
         ...
 
-    def seek(self, starts: Mapping[TopicPartition, int]) -> None:
+    def seek(
+        self,
+        starts: Mapping[TopicPartition, int],
+        epochs: Mapping[TopicPartition, int] | None = None,
+    ) -> None:
         """Fetch assigned partitions from the offsets given, and end their pauses.
 
-        Nothing that was fetched of them before comes after this returns.
+        Nothing that was fetched of them before comes after this returns. ``epochs``: as in
+        ``assign``.
         """
         ...
 
@@ -91,13 +109,15 @@ class StoredOffset:
 
     ``by`` says for the log who that was: a member's name, or what another program left there.
     ``topic_id`` is that of the topic whose records the offset counts, None where the one who
-    stored it did not say; :meth:`is_of_another`.
+    stored it did not say; :meth:`is_of_another`. ``leader_epoch`` is one under which the log was
+    seen to lead to the offset, None where that is not known.
     """
 
     offset: int
     epoch: int
     by: str = field(default="", compare=False)
     topic_id: str | None = field(default=None, compare=False)
+    leader_epoch: int | None = field(default=None, compare=False)
 
     def is_of_another(self, topic_id: str | None) -> bool:
         """Whether the offset is known to be of another topic, of the same name or not."""
@@ -260,6 +280,34 @@ class TopicCatalog(Protocol):
 
     def watermarks(self, partition: TopicPartition, deadline: Deadline) -> tuple[int, int]:
         """Return the first offset and the end of a partition, asked from its leader.
+
+        Raises:
+            KafkaUnavailableError: no answer by the deadline.
+        """
+        ...
+
+    def leader_epoch(self, partition: TopicPartition, deadline: Deadline) -> int | None:
+        """Return the epoch of the partition's leader, or of its last record; None: not known.
+
+        Raises:
+            KafkaUnavailableError: no answer by the deadline.
+        """
+        ...
+
+    def truncated_at(
+        self, partition: TopicPartition, position: int, epoch: int, deadline: Deadline
+    ) -> tuple[bool, int | None]:
+        """Whether the log does not lead to where it led under a leader epoch, and its end if known.
+
+        Raises:
+            KafkaUnavailableError: no answer by the deadline.
+        """
+        ...
+
+    def has_records(
+        self, partition: TopicPartition, start: int, end: int, deadline: Deadline
+    ) -> bool:
+        """Whether a reader finds records from ``start`` on before ``end``, markers aside.
 
         Raises:
             KafkaUnavailableError: no answer by the deadline.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import wait
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
 from threading import Event
@@ -17,6 +18,8 @@ from headrace.clock import SYSTEM_CLOCK
 from headrace.kafka import properties
 from headrace.kafka.ports import Fetched
 from headrace.kafka.record_sizes import RecordSizes
+from headrace.kafka.source import LOCAL_TIMEOUT
+from headrace.kafka.truncation import STALE_LEADER, LogQuestions
 from headrace.records import TopicPartition
 from headrace.references import OffsetRun
 
@@ -47,10 +50,13 @@ MOST_OFFSETS = 100_000
 class _Reading:
     """A partition: the next offset to plan, and its ends as last heard of.
 
-    ``asked`` has what its leader was asked and has not answered.
+    ``asked`` has what its leader was asked and has not answered. ``epoch`` is a leader epoch under
+    which the log was seen to lead to the position, and ``in_doubt`` that it may not do so any more.
     """
 
     position: int
+    epoch: int | None = None
+    in_doubt: bool = False
     low: int | None = None
     high: int | None = None
     paused: bool = False
@@ -62,7 +68,7 @@ class _Reading:
     @property
     def is_open(self) -> bool:
         """Whether it is to be planned."""
-        return not self.paused and not self.out_of_range
+        return not self.paused and not self.out_of_range and not self.in_doubt
 
     @property
     def unread(self) -> bool:
@@ -99,25 +105,37 @@ class KafkaRangeSource:
             IsolationLevel.READ_UNCOMMITTED if uncommitted else IsolationLevel.READ_COMMITTED
         )
         self._sizes = RecordSizes(client_properties, group, clock)
+        self._logs = LogQuestions(client_properties, group)
         self._clock = clock
         self._readings: dict[TopicPartition, _Reading] = {}
+        self._stale: set[str] = set()
         self._asked_at = clock.monotonic() - POLL_INTERVAL
         self._retried_at = self._asked_at - RETRY_INTERVAL
         self._never = Event()
 
-    def assign(self, starts: Mapping[TopicPartition, int]) -> None:
+    def assign(
+        self,
+        starts: Mapping[TopicPartition, int],
+        epochs: Mapping[TopicPartition, int] | None = None,
+    ) -> None:
         """Begin to plan; other partitions go on."""
+        self._logs.forget(starts)
         for partition, start in starts.items():
-            self._readings[partition] = _Reading(start)
+            self._readings[partition] = _Reading(start, (epochs or {}).get(partition))
 
     def unassign(self, partitions: Collection[TopicPartition]) -> None:
         """Plan no further."""
+        self._logs.forget(partitions)
         for partition in partitions:
             self._readings.pop(partition, None)
 
-    def seek(self, starts: Mapping[TopicPartition, int]) -> None:
+    def seek(
+        self,
+        starts: Mapping[TopicPartition, int],
+        epochs: Mapping[TopicPartition, int] | None = None,
+    ) -> None:
         """Plan from the offsets given, once the broker has said that it has them."""
-        self.assign(starts)
+        self.assign(starts, epochs)
 
     def pause(self, partitions: Collection[TopicPartition]) -> None:
         """Plan no further for a while."""
@@ -156,6 +174,7 @@ class KafkaRangeSource:
         """Release the client."""
         # it has no other end than its last reference's
         del self._admin
+        self._logs.close()
 
     # --- what is planned ------------------------------------------------------------------------
 
@@ -168,10 +187,24 @@ class KafkaRangeSource:
             }
         )
         fetched = Fetched()
+        self._settle(fetched)
         for partition, reading in self._readings.items():
             if reading.is_open and reading.low is not None and reading.high is not None:
                 self._plan(partition, reading, (reading.low, reading.high), fetched)
         return fetched
+
+    def _settle(self, fetched: Fetched) -> None:
+        """Hear which of the positions in doubt their logs still lead to."""
+        fetched.errors.extend(self._logs.hear(0))
+        for partition in [*self._logs.whole, *self._logs.lost]:
+            reading = self._readings[partition]
+            reading.in_doubt = False
+            # asked for anew: what is known may be of before
+            reading.low = reading.high = None
+            if partition in self._logs.lost:
+                reading.out_of_range = True
+                fetched.truncated.append((partition, self._logs.lost[partition]))
+        self._logs.forget([*self._logs.whole, *self._logs.lost])
 
     def _plan(
         self,
@@ -188,6 +221,8 @@ class KafkaRangeSource:
             end = min(high, reading.position + MOST_OFFSETS)
             run = OffsetRun(reading.position, end, self._sizes.of(partition.topic))
             fetched.chunks.append((partition, run))
+            if reading.epoch is not None:
+                fetched.leader_epochs[partition] = reading.epoch
             reading.position = end
         elif reading.told_end != high:
             reading.told_end = high
@@ -232,14 +267,47 @@ class KafkaRangeSource:
         sound = [reading for reading in self._readings.values() if not reading.troubled]
         return [answer for reading in sound for answer in reading.asked.values()]
 
+    def _answer(
+        self, partition: TopicPartition, answer: Future[Any]
+    ) -> tuple[int | None, int | None, str]:
+        """Return the offset that was answered and its leader epoch, or None and what is wrong."""
+        try:
+            found = answer.result(0)
+        except KafkaException as error:
+            problem: KafkaError = error.args[0]
+            if problem.code() in STALE_LEADER:
+                self._stale.add(partition.topic)
+            return None, None, problem.str()
+        return int(found.offset), found.leader_epoch, ""
+
+    def _look_up(self) -> None:
+        """Have the client learn the leaders of topics that had an election."""
+        for topic in self._stale:
+            with suppress(KafkaException):
+                self._admin.list_topics(topic, timeout=LOCAL_TIMEOUT)
+        self._stale.clear()
+
+    def _is_led_anew(self, partition: TopicPartition, reading: _Reading, epoch: int | None) -> bool:
+        """Take note of the leader epoch; another one than before puts the position in doubt."""
+        if epoch is None or epoch < 0 or reading.in_doubt:
+            return False
+        before, reading.epoch = reading.epoch, epoch
+        if before is None or before == epoch:
+            return False
+        reading.in_doubt = True
+        self._logs.ask(partition, reading.position, before)
+        return True
+
     def _hear(self) -> list[str]:
         """Take the answers that are there; return what went wrong."""
         problems: dict[str, list[TopicPartition]] = {}
         behind: dict[TopicPartition, _Reading] = {}
         for partition, reading in self._readings.items():
             for what in [each for each, answer in reading.asked.items() if answer.done()]:
-                offset, problem = _answer(reading.asked.pop(what))
+                offset, epoch, problem = self._answer(partition, reading.asked.pop(what))
                 reading.troubled = offset is None
+                if what is _End.HIGH and self._is_led_anew(partition, reading, epoch):
+                    continue
                 if offset is None:
                     problems.setdefault(problem, []).append(partition)
                 elif what is _End.LOW:
@@ -250,17 +318,9 @@ class KafkaRangeSource:
                     # a position among the records of an open transaction is in range
                     in_range = what is _End.TOP and reading.position <= offset
                     reading.high = reading.position if in_range else offset
+        self._look_up()
         self._send(_End.TOP, behind)
         return [_told(problem, partitions) for problem, partitions in problems.items()]
-
-
-def _answer(answer: Future[Any]) -> tuple[int | None, str]:
-    """Return the offset that was answered, or None and what is wrong."""
-    try:
-        return int(answer.result(0).offset), ""
-    except KafkaException as error:
-        problem: KafkaError = error.args[0]
-        return None, problem.str()
 
 
 def _told(problem: str, partitions: Sequence[TopicPartition]) -> str:

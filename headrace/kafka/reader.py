@@ -41,6 +41,15 @@ class KafkaRecordReader:
 
     def read(self, partition: TopicPartition, offset: int, deadline: Deadline) -> Record | None:
         """Return the record with exactly this offset, None if there is none (any more). Blocks."""
+        found = self.first(partition, offset, deadline)
+        return None if found is None or found.offset() != offset else found
+
+    def first(self, partition: TopicPartition, offset: int, deadline: Deadline) -> Record | None:
+        """Return the first record from an offset on, None if there is none (any more). Blocks.
+
+        Raises:
+            KafkaUnavailableError: no answer by the deadline.
+        """
         where = ClientPartition(partition.topic, partition.partition, offset)
         with closing(open_consumer(self._properties)) as consumer:
             consumer.assign([where])
@@ -58,7 +67,7 @@ class KafkaRecordReader:
             error = message.error()
             if error is None:
                 found: Record = message
-                return found if found.offset() == offset else None
+                return found
             if error.code() in _NOTHING_THERE:
                 return None
         raise KafkaUnavailableError(f"{partition}: the record at {offset} was not read in time")

@@ -102,6 +102,11 @@ class Move(Protocol):
         """The producer that the claim names, None where there is no claim."""
         ...
 
+    @property
+    def leader_epoch(self) -> int | None:
+        """One under which the partition's log was seen to lead there, None: it is not known."""
+        ...
+
 
 class KafkaResultsError(RetryableError):
     """A transaction failed: nothing was stored, or whether it was is found out before the next."""
@@ -184,12 +189,24 @@ class KafkaResults:
         Raises:
             KafkaUnavailableError, OffsetStoreError: the brokers did not answer.
         """
+        return _offset_in(*self._found(identity))
+
+    def leader_epoch(self, identity: str) -> int | None:
+        """Return the leader epoch stored with it.
+
+        Raises:
+            KafkaUnavailableError, OffsetStoreError: the brokers did not answer.
+        """
+        found, topic_id = self._found(identity)
+        return None if found is None or found.is_of_another(topic_id) else found.leader_epoch
+
+    def _found(self, identity: str) -> tuple[StoredOffset | None, str]:
         topic_id, number = self._parts(identity)
         topic = self._topic(topic_id)
         if topic is None:
-            return None
+            return None, topic_id
         partition = TopicPartition(topic, number)
-        return _offset_in(self._patiently([partition]).get(partition), topic_id)
+        return self._patiently([partition]).get(partition), topic_id
 
     def commit(
         self, moves: Sequence[Move], records: Iterable[ResultRecord] = ()
@@ -320,7 +337,8 @@ class KafkaResults:
 
     def _entry(self, move: Move) -> Any:
         topic_id, _ = self._parts(move.identity)
-        return entry(move.partition, StoredOffset(move.next_offset, 0, self._member, topic_id))
+        stored = StoredOffset(move.next_offset, 0, self._member, topic_id, move.leader_epoch)
+        return entry(move.partition, stored)
 
     # --- any thread -------------------------------------------------------------------------
 

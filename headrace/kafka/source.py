@@ -12,6 +12,7 @@ from confluent_kafka import TopicPartition as ClientPartition
 from headrace.kafka import collector, properties
 from headrace.kafka.clients import open_consumer
 from headrace.kafka.ports import Fetched
+from headrace.kafka.truncation import NO_EPOCH, OUT_OF_RANGE, former_end, is_truncation
 from headrace.records import TopicPartition
 
 if TYPE_CHECKING:
@@ -42,7 +43,11 @@ class KafkaRecordSource:
         self._assigned: dict[str, set[int]] = {}  # asking the client takes its time with many
         self._known: set[str] = set()
 
-    def assign(self, starts: Mapping[TopicPartition, int]) -> None:
+    def assign(
+        self,
+        starts: Mapping[TopicPartition, int],
+        epochs: Mapping[TopicPartition, int] | None = None,
+    ) -> None:
         """Begin to fetch; other partitions keep what was prefetched.
 
         Partitions are resumed because the client may remember a pause beyond an assignment. Topics
@@ -50,8 +55,12 @@ class KafkaRecordSource:
         """
         for topic in sorted({p.topic for p in starts} - self._known):
             self._look_up(topic)
+        known = epochs or {}
         self._consumer.incremental_assign(
-            [ClientPartition(p.topic, p.partition, offset) for p, offset in starts.items()]
+            [
+                ClientPartition(p.topic, p.partition, offset, leader_epoch=known.get(p, NO_EPOCH))
+                for p, offset in starts.items()
+            ]
         )
         self._consumer.resume(_client(starts))
         for topic, number in starts:
@@ -71,14 +80,18 @@ class KafkaRecordSource:
             if not self._assigned[topic]:
                 del self._assigned[topic]
 
-    def seek(self, starts: Mapping[TopicPartition, int]) -> None:
+    def seek(
+        self,
+        starts: Mapping[TopicPartition, int],
+        epochs: Mapping[TopicPartition, int] | None = None,
+    ) -> None:
         """Fetch from the offsets given.
 
         Assigning afresh is used instead of the client's seek, which fails for a partition that
         is not being fetched yet.
         """
         self.unassign(starts)
-        self.assign(starts)
+        self.assign(starts, epochs)
 
     def pause(self, partitions: Collection[TopicPartition]) -> None:
         """Stop fetching for a while."""
@@ -98,11 +111,20 @@ class KafkaRecordSource:
             messages = [message]
         if any(map(Message.error, messages)):
             return self._with_events(messages)
-        return Fetched(self._chunks(messages))
+        return self._fetched(messages)
+
+    def _fetched(self, messages: list[Message]) -> Fetched:
+        chunks = self._chunks(messages)
+        epochs = {
+            partition: epoch
+            for partition, records in chunks
+            if (epoch := cast("Message", records[-1]).leader_epoch()) is not None
+        }
+        return Fetched(chunks, leader_epochs=epochs)
 
     def _with_events(self, messages: list[Message]) -> Fetched:
         """Separate records from what the client reports in their place."""
-        fetched = Fetched(self._chunks([m for m in messages if m.error() is None]))
+        fetched = self._fetched([m for m in messages if m.error() is None])
         for message in messages:
             error = message.error()
             if error is None:
@@ -112,6 +134,8 @@ class KafkaRecordSource:
                 fetched.errors.append(error.str())
             elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - the client's public name for it
                 fetched.ends.append((TopicPartition(topic, number), message.offset() or 0))
+            elif is_truncation(error.str()):
+                fetched.truncated.append((TopicPartition(topic, number), former_end(error.str())))
             elif error.code() in OUT_OF_RANGE:
                 fetched.out_of_range.append(TopicPartition(topic, number))
             else:
@@ -154,13 +178,6 @@ class KafkaRecordSource:
     def close(self) -> None:
         """Release the client."""
         self._consumer.close()
-
-
-#: What the client reports where the broker does not have the position.
-OUT_OF_RANGE = (
-    KafkaError._AUTO_OFFSET_RESET,  # noqa: SLF001 - the client's public name for it
-    KafkaError.OFFSET_OUT_OF_RANGE,
-)
 
 
 def _client(partitions: Collection[TopicPartition]) -> list[ClientPartition]:

@@ -189,6 +189,12 @@ class Metrics:
         self.stalls = self._counter(
             "stalls", "Partitions found to stand still though their log grew.", "channel", "topic"
         )
+        self.truncations = self._counter(
+            "log_truncations",
+            "Logs found to have lost records behind which the partition stood, which rests then.",
+            "channel",
+            "topic",
+        )
         self.abandoned = self._counter(
             "abandoned_workers", "Worker threads given up as hung.", "channel"
         )

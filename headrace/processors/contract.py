@@ -118,6 +118,13 @@ class BatchProcessor(ABC):
         """
         return None
 
+    def stored_leader_epoch(self, assignment: Assignment) -> int | None:
+        """Return the leader epoch that the sink stored with ``stored_offset``, None without one.
+
+        Called like that, and right after it.
+        """
+        return None
+
     def on_assigned(self, assignment: Assignment) -> None:
         """Take note of a partition; its position is known and committed."""
 

@@ -44,6 +44,10 @@ class Engine(Protocol):
         """Return the sink's offset for a partition."""
         ...
 
+    def stored_leader_epoch(self, identity: str) -> int | None:
+        """Return the leader epoch that the sink keeps with it."""
+        ...
+
     def boundary(self, batch: Batch) -> int | None:
         """Return where a batch has to be cut, because a part of the sink stands there."""
         ...

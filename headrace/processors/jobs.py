@@ -92,7 +92,12 @@ def commits_of(batches: Sequence[Batch]) -> list[PartitionCommit]:
     held = {batch.partition: batch.assignment for batch in batches}
     return [
         PartitionCommit(
-            held[key].identity, key, part.start, part.next_offset, held[key].transactional_id
+            held[key].identity,
+            key,
+            part.start,
+            part.next_offset,
+            held[key].transactional_id,
+            held[key].leader_epoch,
         )
         for part in ranges_of(batches)
         for key in [part.topic_partition]

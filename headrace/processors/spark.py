@@ -123,6 +123,10 @@ class SparkProcessor(BatchProcessor):
         """Return what the sink has stored for the partition."""
         return self._engine.stored_offset(assignment.identity)
 
+    def stored_leader_epoch(self, assignment: Assignment) -> int | None:
+        """Return what the sink has stored with it."""
+        return self._engine.stored_leader_epoch(assignment.identity)
+
     def on_assigned(self, assignment: Assignment) -> None:
         """Forget what was left of an earlier assignment of the partition."""
         self._open.forget_failure(assignment)

@@ -72,6 +72,7 @@ class _Held:
     committed: int | None = None
     high_watermark: int | None = None
     transactional_id: str | None = None
+    leader_epoch: int | None = None
 
     def is_current(self) -> bool:
         """Return True."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from headrace.spark.sinks.contract import Divided, Grouping
+from headrace.spark.sinks.contract import Divided, Grouping, LeaderEpochKeeper
 from headrace.spark.sinks.moving import move_offset, move_without_data
 from headrace.spark.sinks.result import results_of
 from headrace.spark.sinks.several import SeveralSink
@@ -93,6 +93,12 @@ class SinkEngine:
     def stored_offset(self, identity: str) -> int | None:
         """Return the sink's offset for a partition. May block."""
         return self._sink.stored_offset(identity)
+
+    def stored_leader_epoch(self, identity: str) -> int | None:
+        """Return the leader epoch that the sink keeps with it. May block."""
+        if not isinstance(self._sink, LeaderEpochKeeper):
+            return None
+        return self._sink.stored_leader_epoch(identity)
 
     def boundary(self, batch: Batch) -> int | None:
         """Return where a batch has to be cut, None where it need not be. Does not block."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field, replace
 from itertools import count
 from threading import Condition
@@ -42,6 +42,16 @@ class _Log:
     records: list[FakeRecord] = field(default_factory=list)
     low: int = 0
     end: int = 0
+    # where each leader's part of the log begins
+    epochs: list[int] = field(default_factory=lambda: [0])
+
+    def end_of(self, epoch: int) -> int:
+        """Return where the part of a leader and of those before it ends."""
+        return self.epochs[epoch + 1] if epoch + 1 < len(self.epochs) else self.end
+
+    def epoch_at(self, offset: int) -> int:
+        """Return the leader epoch of the record at an offset."""
+        return bisect_right(self.epochs, offset) - 1
 
     def read(self, offset: int, most: int) -> list[Record]:
         first = bisect_left(self.records, offset, key=FakeRecord.offset)
@@ -110,6 +120,15 @@ class InMemoryBroker:
             self._changed.notify_all()
             return self._logs[partition].end
 
+    def truncate(self, partition: TopicPartition, end: int) -> None:
+        """Drop the records from ``end`` on; another leader goes on from there."""
+        with self._changed:
+            log = self._logs[partition]
+            log.records = [record for record in log.records if record.offset_ < end]
+            log.epochs = [*(min(start, end) for start in log.epochs), end]
+            log.end = end
+            self._changed.notify_all()
+
     def expire(self, partition: TopicPartition, low: int) -> None:
         """Drop records before ``low``, as retention does."""
         with self._changed:
@@ -171,11 +190,17 @@ class InMemorySource:
         self._paused: set[TopicPartition] = set()
         self._at_end: set[TopicPartition] = set()
         self._out: set[TopicPartition] = set()
+        self._epochs: dict[TopicPartition, int] = {}
+        self._led: dict[TopicPartition, int] = {}
         self.closed = False
 
-    def assign(self, starts: Mapping[TopicPartition, int]) -> None:
+    def assign(
+        self,
+        starts: Mapping[TopicPartition, int],
+        epochs: Mapping[TopicPartition, int] | None = None,
+    ) -> None:
         """Begin to fetch."""
-        self.seek(starts)
+        self.seek(starts, epochs)
 
     def unassign(self, partitions: Collection[TopicPartition]) -> None:
         """Stop fetching."""
@@ -183,9 +208,17 @@ class InMemorySource:
             self._positions.pop(partition, None)
             self._paused.discard(partition)
 
-    def seek(self, starts: Mapping[TopicPartition, int]) -> None:
+    def seek(
+        self,
+        starts: Mapping[TopicPartition, int],
+        epochs: Mapping[TopicPartition, int] | None = None,
+    ) -> None:
         """Fetch from the offsets given."""
         self._positions.update(starts)
+        for partition in starts:
+            self._epochs.pop(partition, None)
+            self._led.pop(partition, None)
+        self._epochs.update(epochs or {})
         for marked in (self._paused, self._at_end, self._out):
             marked.difference_update(starts)
 
@@ -202,7 +235,7 @@ class InMemorySource:
         changed = self._broker._changed  # noqa: SLF001 - one double in two classes
         with changed:
             fetched = self._collect()
-            if not (fetched.chunks or fetched.ends or fetched.out_of_range):
+            if fetched == Fetched():
                 changed.wait(min(timeout, MAX_WAIT))
                 fetched = self._collect()
             return fetched
@@ -220,6 +253,14 @@ class InMemorySource:
         log = self._broker._logs.get(partition)  # noqa: SLF001 - one double in two classes
         if log is None:
             return
+        if self._led.get(partition) != len(log.epochs):
+            # there is another leader than when it was asked last
+            self._led[partition] = len(log.epochs)
+            epoch = self._epochs.get(partition)
+            if epoch is not None and log.end_of(epoch) < position:
+                into.truncated.append((partition, log.end_of(epoch)))
+                self._out.add(partition)
+                return
         if not log.low <= position <= log.end:
             into.out_of_range.append(partition)
             self._out.add(partition)
@@ -229,6 +270,7 @@ class InMemorySource:
             last = records[-1].offset()
             assert last is not None
             self._positions[partition] = last + 1
+            into.leader_epochs[partition] = self._epochs[partition] = log.epoch_at(last)
             self._at_end.discard(partition)
             run = in_columns(records, partition) if self._broker.in_columns else records
             into.chunks.append((partition, run))
@@ -310,7 +352,9 @@ class InMemoryOffsets:
             for partition, each in offsets.items():
                 if partition in gone:
                     continue
-                stored = StoredOffset(each.offset, each.epoch, each.by, each.topic_id)
+                stored = StoredOffset(
+                    each.offset, each.epoch, each.by, each.topic_id, each.leader_epoch
+                )
                 self._broker._offsets[self._group, partition] = stored  # noqa: SLF001 - as above
                 self._broker.commits.append((partition, stored))
             self._broker._changed.notify_all()  # noqa: SLF001 - as above
@@ -371,6 +415,24 @@ class InMemoryCatalog:
         """Return the first offset and the end."""
         log = self._log(partition, deadline)
         return log.low, log.end
+
+    def leader_epoch(self, partition: TopicPartition, deadline: Deadline) -> int | None:
+        """Return the number of the leader."""
+        return len(self._log(partition, deadline).epochs) - 1
+
+    def truncated_at(
+        self, partition: TopicPartition, position: int, epoch: int, deadline: Deadline
+    ) -> tuple[bool, int | None]:
+        """Compare the position with where the leader's part ends."""
+        end = self._log(partition, deadline).end_of(epoch)
+        return (True, end) if end < position else (False, None)
+
+    def has_records(
+        self, partition: TopicPartition, start: int, end: int, deadline: Deadline
+    ) -> bool:
+        """Look at the records there."""
+        log = self._log(partition, deadline)
+        return any(start <= record.offset_ < end for record in log.records)
 
     def offset_at(
         self, partition: TopicPartition, timestamp: int, deadline: Deadline

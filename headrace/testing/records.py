@@ -75,6 +75,7 @@ class FakeAssignment:
     high_watermark: int | None = None
     current: bool = True
     transactional_id: str | None = None
+    leader_epoch: int | None = None
 
     def __post_init__(self) -> None:
         self.identity = self.identity or f"cluster/group/id/{self.partition}"

@@ -70,6 +70,26 @@ class CatalogContract:
         assert described(catalog, name, bool).topic_id != before.topic_id
         catalog.close()
 
+    def test_a_catalog_looks_for_records(self, world: World, partition: TopicPartition) -> None:
+        """From an offset on and before another one; past the last record there are none."""
+        world.produce(partition, b"0", b"1", b"2")
+        catalog = world.catalog()
+        bounds = [(0, 3), (1, 2), (2, 2), (3, 9)]
+        found = [catalog.has_records(partition, *each, Deadline.after(WAIT)) for each in bounds]
+        assert found == [True, True, False, False]
+        catalog.close()
+
+    def test_a_log_leads_where_it_led(self, world: World, partition: TopicPartition) -> None:
+        """With the same leader it does: at the end, and before it."""
+        world.produce(partition, b"0", b"1", b"2")
+        catalog = world.catalog()
+        epoch = catalog.leader_epoch(partition, Deadline.after(WAIT))
+        assert epoch is not None
+        for position in (3, 1):
+            answer = catalog.truncated_at(partition, position, epoch, Deadline.after(WAIT))
+            assert answer == (False, None)
+        catalog.close()
+
     def test_watermarks_follow_the_log(self, world: World, partition: TopicPartition) -> None:
         """The first offset and the end are those that the leader has now."""
         catalog = world.catalog()

@@ -75,6 +75,7 @@ typedef void log_cb_t(const rd_kafka_t *, int, const char *, const char *);
     DO(ssize_t, consume_batch_queue, (rd_kafka_queue_t *, int, message_t **, size_t))             \
     DO(void, message_destroy, (message_t *))                                                      \
     DO(int64_t, message_timestamp, (const message_t *, int *))                                    \
+    DO(int32_t, message_leader_epoch, (const message_t *))                                        \
     DO(int, message_headers, (const message_t *, rd_kafka_headers_t **))                          \
     DO(const char *, message_errstr, (const message_t *))                                         \
     DO(int, header_get_all,                                                                       \
@@ -89,6 +90,7 @@ typedef void log_cb_t(const rd_kafka_t *, int, const char *, const char *);
     DO(places_t *, topic_partition_list_new, (int))                                               \
     DO(place_t *, topic_partition_list_add, (places_t *, const char *, int32_t))                  \
     DO(void, topic_partition_list_destroy, (places_t *))                                          \
+    DO(void, topic_partition_set_leader_epoch, (place_t *, int32_t))                              \
     DO(rd_kafka_error_t *, incremental_assign, (rd_kafka_t *, const places_t *))                  \
     DO(rd_kafka_error_t *, incremental_unassign, (rd_kafka_t *, const places_t *))                \
     DO(int, pause_partitions, (rd_kafka_t *, places_t *))                                         \

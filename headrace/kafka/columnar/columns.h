@@ -113,6 +113,7 @@ static void put_text(bytes_t *column, const char *text) {
 typedef struct {
     char topic[256];
     int32_t partition;
+    int32_t leader_epoch; /* of the last record, negative where it is not known */
     int64_t count, first_offset, last_offset, bytes;
 } part_head_t;
 

@@ -17,7 +17,7 @@
 
 /* Rises with every change that the caller in Python has to know of: a library that was not compiled
  * anew is refused. */
-#define REVISION 1
+#define REVISION 2
 
 int headrace_revision(void) { return REVISION; }
 
@@ -160,15 +160,19 @@ static int refused(rd_kafka_error_t *error, char *why, size_t size) {
     return -1;
 }
 
-/* Tell the client which of ``count`` partitions to fetch, and from where. Returns 0, or -1 and says
- * why. Whether a pause took effect for a partition is not asked. */
+/* Tell the client which of ``count`` partitions to fetch, and from where. An epoch that is not
+ * negative is one under which the log led to the offset, and has the client ask whether it still
+ * does. Returns 0, or -1 and says why. Whether a pause took effect for a partition is not asked. */
 int headrace_tell(
     consumer_t *consumer, int what, const char **topics, const int32_t *partitions,
-    const int64_t *offsets, int count, char *why, size_t size) {
+    const int64_t *offsets, const int32_t *epochs, int count, char *why, size_t size) {
     places_t *places = kafka.topic_partition_list_new(count);
     int answer = 0;
-    for (int at = 0; at < count; at++)
-        kafka.topic_partition_list_add(places, topics[at], partitions[at])->offset = offsets[at];
+    for (int at = 0; at < count; at++) {
+        place_t *place = kafka.topic_partition_list_add(places, topics[at], partitions[at]);
+        place->offset = offsets[at];
+        kafka.topic_partition_set_leader_epoch(place, epochs[at]);
+    }
     if (what == ASSIGN)
         answer = refused(kafka.incremental_assign(consumer->client, places), why, size);
     else if (what == UNASSIGN)
@@ -243,6 +247,12 @@ static void put_error(consumer_t *consumer, const message_t *message) {
         snprintf(news->topic, sizeof news->topic, "%s", kafka.topic_name(message->topic));
 }
 
+/* Note of what epoch the last message of a part is, as of a run of it. */
+static void end_part(part_t *part, const message_t *last) {
+    if (part != NULL)
+        part->head.leader_epoch = kafka.message_leader_epoch(last);
+}
+
 /* Take over ``count`` messages; return the bytes of their keys, values and headers. */
 static int64_t put_messages(consumer_t *consumer, ssize_t count) {
     const message_t *before = NULL;
@@ -255,11 +265,14 @@ static int64_t put_messages(consumer_t *consumer, ssize_t count) {
             continue;
         }
         if (before == NULL || message->topic != before->topic ||
-            message->partition != before->partition || !has_room(part, message))
+            message->partition != before->partition || !has_room(part, message)) {
+            end_part(part, before);
             part = part_of(consumer, message);
+        }
         bytes += put_record(part, message);
         before = message;
     }
+    end_part(part, before);
     for (ssize_t at = 0; at < count; at++)
         kafka.message_destroy(consumer->messages[at]);
     return bytes;

@@ -14,6 +14,7 @@ from confluent_kafka import KafkaError, KafkaException
 from headrace.columns import PIECE_OVERHEAD, SCHEMA, ColumnRun, Extent
 from headrace.kafka.clients import refused
 from headrace.kafka.columnar import library
+from headrace.kafka.truncation import NO_EPOCH
 from headrace.records import TopicPartition
 
 if TYPE_CHECKING:
@@ -82,6 +83,8 @@ class Consumer:
         name, value = _IN_PYTHON
         if properties.get(name) == value:
             raise library.LibraryMissingError(f"only the Python client knows {name}={value}")
+        #: The leader epochs of the last records of the last take.
+        self.leader_epochs: dict[TopicPartition, int] = {}
         self._library = library.load()
         self._why = c.create_string_buffer(library.SENTENCE)
         self._array = c.create_string_buffer(library.ARROW_ARRAY)
@@ -114,19 +117,28 @@ class Consumer:
     def _reason(self) -> str:
         return self._why.value.decode("utf-8", "replace")
 
-    def tell(self, what: Tell, partitions: Mapping[TopicPartition, int]) -> None:
+    def tell(
+        self,
+        what: Tell,
+        partitions: Mapping[TopicPartition, int],
+        epochs: Mapping[TopicPartition, int] | None = None,
+    ) -> None:
         """Tell the client about partitions and their offsets, which count for ``ASSIGN`` only.
+
+        So do ``epochs``, leader epochs under which the log was seen to lead to the offsets.
 
         Raises:
             KafkaException: the client refuses.
         """
         count = len(partitions)
+        known = epochs or {}
         if self._library.tell(
             self._handle,
             what,
             _texts(each.topic for each in partitions),
             (c.c_int32 * count)(*(each.partition for each in partitions)),
             (c.c_int64 * count)(*partitions.values()),
+            (c.c_int32 * count)(*(known.get(each, NO_EPOCH) for each in partitions)),
             count,
             self._why,
             library.SENTENCE,
@@ -149,6 +161,7 @@ class Consumer:
 
         Python's other threads run meanwhile. There may be :meth:`news` beside it.
         """
+        self.leader_epochs.clear()
         count = self._library.take(self._handle, max_records, max_bytes, round(seconds * 1000))
         return [self._run(number) for number in range(count)]
 
@@ -157,6 +170,8 @@ class Consumer:
         partition = TopicPartition(head.topic.decode(), head.partition)
         self._library.give(self._handle, number, self._array)
         rows = pa.RecordBatch._import_from_c(c.addressof(self._array), SCHEMA)  # noqa: SLF001 - pyarrow documents it by this name
+        if head.leader_epoch >= 0:
+            self.leader_epochs[partition] = head.leader_epoch
         size = head.bytes + PIECE_OVERHEAD
         extent = Extent(head.first_offset, head.last_offset + 1, size)
         return ColumnRun(partition, (rows,), extent)

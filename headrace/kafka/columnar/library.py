@@ -26,7 +26,7 @@ SENTENCE = 512
 ARROW_ARRAY = 80
 
 #: As in ``consumer.c``.
-REVISION = 1
+REVISION = 2
 
 _NAME = 256
 
@@ -41,6 +41,7 @@ class PartHead(c.Structure):
     _fields_ = (
         ("topic", c.c_char * _NAME),
         ("partition", c.c_int32),
+        ("leader_epoch", c.c_int32),
         ("count", c.c_int64),
         ("first_offset", c.c_int64),
         ("last_offset", c.c_int64),
@@ -77,6 +78,7 @@ _BLOCKING: dict[str, tuple[Any, tuple[Any, ...]]] = {
             _NAMES,
             c.POINTER(c.c_int32),
             c.POINTER(c.c_int64),
+            c.POINTER(c.c_int32),
             c.c_int,
             *_WHY,
         ),

@@ -9,7 +9,8 @@ from confluent_kafka import KafkaError
 from headrace.kafka import collector, properties
 from headrace.kafka.columnar.consumer import About, Consumer, Tell
 from headrace.kafka.ports import Fetched
-from headrace.kafka.source import LOCAL_TIMEOUT, OUT_OF_RANGE
+from headrace.kafka.source import LOCAL_TIMEOUT
+from headrace.kafka.truncation import OUT_OF_RANGE, former_end, is_truncation
 from headrace.records import TopicPartition
 
 if TYPE_CHECKING:
@@ -47,7 +48,11 @@ class ColumnarRecordSource:
         self._consumer = Consumer(wanted)
         self._known: set[str] = set()
 
-    def assign(self, starts: Mapping[TopicPartition, int]) -> None:
+    def assign(
+        self,
+        starts: Mapping[TopicPartition, int],
+        epochs: Mapping[TopicPartition, int] | None = None,
+    ) -> None:
         """Begin to fetch; other partitions keep what was prefetched.
 
         Partitions are resumed because the client may remember a pause beyond an assignment. Topics
@@ -56,17 +61,21 @@ class ColumnarRecordSource:
         for topic in sorted({p.topic for p in starts} - self._known):
             if self._consumer.look_up(topic, LOCAL_TIMEOUT):
                 self._known.add(topic)
-        self._consumer.tell(Tell.ASSIGN, starts)
+        self._consumer.tell(Tell.ASSIGN, starts, epochs)
         self._consumer.tell(Tell.RESUME, starts)
 
     def unassign(self, partitions: Collection[TopicPartition]) -> None:
         """Stop fetching."""
         self._consumer.tell(Tell.UNASSIGN, dict.fromkeys(partitions, 0))
 
-    def seek(self, starts: Mapping[TopicPartition, int]) -> None:
+    def seek(
+        self,
+        starts: Mapping[TopicPartition, int],
+        epochs: Mapping[TopicPartition, int] | None = None,
+    ) -> None:
         """Fetch from the offsets given, by assigning afresh."""
         self.unassign(starts)
-        self.assign(starts)
+        self.assign(starts, epochs)
 
     def pause(self, partitions: Collection[TopicPartition]) -> None:
         """Stop fetching for a while."""
@@ -79,7 +88,8 @@ class ColumnarRecordSource:
     def fetch(self, timeout: float) -> Fetched:
         """Return what has come, in order."""
         runs = self._consumer.take(MAX_RECORDS, self._max_bytes, timeout)
-        fetched = Fetched([(run.partition, run) for run in runs])
+        epochs = dict(self._consumer.leader_epochs)
+        fetched = Fetched([(run.partition, run) for run in runs], leader_epochs=epochs)
         for news in self._consumer.news():
             self._note(fetched, news)
         return fetched
@@ -100,6 +110,8 @@ class ColumnarRecordSource:
             fetched.errors.append(news.text)
         elif news.code == KafkaError._PARTITION_EOF:  # noqa: SLF001 - the client's public name for it
             fetched.ends.append((partition, news.offset))
+        elif is_truncation(news.text):
+            fetched.truncated.append((partition, former_end(news.text)))
         elif news.code in OUT_OF_RANGE:
             fetched.out_of_range.append(partition)
         else:

@@ -35,7 +35,8 @@ class PartitionCommit:
 
     ``identity`` is what the sink stores the offset under: it names the data, not just the topic.
     ``transactional_id`` is one for each stay of this member in the group, for sinks that have the
-    brokers shut out former owners; None where no claim names one.
+    brokers shut out former owners; None where no claim names one. ``leader_epoch`` is one under
+    which the partition's log was seen to lead to ``next_offset``, None where that is not known.
 
     Raises:
         ValueError: the offset would not move, so that stored and not stored looked the same.
@@ -46,6 +47,7 @@ class PartitionCommit:
     start: int
     next_offset: int
     transactional_id: str | None = None
+    leader_epoch: int | None = None
 
     def __post_init__(self) -> None:
         if self.next_offset <= self.start:
@@ -54,13 +56,17 @@ class PartitionCommit:
 
 @dataclass(frozen=True, slots=True)
 class OffsetMove:
-    """An offset that an operator moves in a sink, forward or back: no data goes with it."""
+    """An offset that an operator moves in a sink, forward or back: no data goes with it.
+
+    Of the log at the new offset nothing is known, so that a stored leader epoch is dropped.
+    """
 
     identity: str
     partition: TopicPartition
     start: int
     next_offset: int
     transactional_id: str | None = None
+    leader_epoch: int | None = None
 
 
 class CommitConflictError(RetryableError):
@@ -91,6 +97,19 @@ class OffsetKeeper(Protocol):
         Raises:
             CommitConflictError: an offset is not where its move starts, so somebody writes.
             Exception: nothing was moved, as far as the sink can tell.
+        """
+        ...
+
+
+@runtime_checkable
+class LeaderEpochKeeper(Protocol):
+    """What a sink with offsets has besides, if it keeps the shares' leader epochs with them."""
+
+    def stored_leader_epoch(self, identity: str) -> int | None:
+        """Return what was stored with the offset, None where nothing was. Any thread; blocks.
+
+        A member of an earlier version moves the offset alone: the epoch counts only where such a
+        one was not the last.
         """
         ...
 

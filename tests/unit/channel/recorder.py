@@ -34,6 +34,7 @@ class Recorder(BatchProcessor):
         self.on_error = on_error
         self.raising: dict[str, BaseException] = {}
         self.stored: dict[int, int] = {}
+        self.leader_epochs: dict[int, int] = {}
         self.calls: dict[int, list[tuple[object, ...]]] = defaultdict(list)
         self.batches: list[Batch] = []
         self.futures: list[Future[BatchResponse]] = []
@@ -87,6 +88,10 @@ class Recorder(BatchProcessor):
     def stored_offset(self, assignment: Assignment) -> int | None:
         """Return what the test put into ``stored``."""
         return self.stored.get(assignment.partition.partition)
+
+    def stored_leader_epoch(self, assignment: Assignment) -> int | None:
+        """Return what the test put into ``leader_epochs``."""
+        return self.leader_epochs.get(assignment.partition.partition)
 
     def on_assigned(self, assignment: Assignment) -> None:
         """Note it."""

@@ -148,7 +148,7 @@ def test_shedding_fetches_again_from_the_position() -> None:
     buffer.cut(Limits(2, 1_000_000, 1.0))
     old = buffer.generation
     assert buffer.shed(old)
-    assert buffer.aim() == (old + 1, 2)
+    assert buffer.aim() == (old + 1, 2, None)
     assert buffer.size == buffer.records == 0
 
 

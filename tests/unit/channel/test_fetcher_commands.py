@@ -26,7 +26,11 @@ class Told(InMemorySource):
         super().__init__(broker)
         self.told: list[tuple[str, list[int]]] = []
 
-    def assign(self, starts: Mapping[TopicPartition, int]) -> None:
+    def assign(
+        self,
+        starts: Mapping[TopicPartition, int],
+        epochs: Mapping[TopicPartition, int] | None = None,  # noqa: ARG002 - of no interest here
+    ) -> None:
         """Write it down."""
         self._note("assign", starts)
 
@@ -34,7 +38,11 @@ class Told(InMemorySource):
         """Write it down."""
         self._note("unassign", partitions)
 
-    def seek(self, starts: Mapping[TopicPartition, int]) -> None:
+    def seek(
+        self,
+        starts: Mapping[TopicPartition, int],
+        epochs: Mapping[TopicPartition, int] | None = None,  # noqa: ARG002 - of no interest here
+    ) -> None:
         """Write it down."""
         self._note("seek", starts)
 

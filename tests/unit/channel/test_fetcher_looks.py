@@ -39,7 +39,11 @@ class OneByOne(InMemorySource):
         self.fetches = 0
         self.is_over = Event()
 
-    def assign(self, starts: Mapping[TopicPartition, int]) -> None:
+    def assign(
+        self,
+        starts: Mapping[TopicPartition, int],
+        epochs: Mapping[TopicPartition, int] | None = None,  # noqa: ARG002 - of no interest here
+    ) -> None:
         """Take note of them."""
         self._assigned += starts
 

@@ -43,7 +43,7 @@ DOCUMENTS = (
     EpochDocument(3, "m", 77, transactional_id="c", clean_end=False, unfenced=("a", "b")),
     EpochDocument(epoch=0, member="m", member_epoch=77, transactional_id=None, clean_end=False),
     OffsetDocument(offset=12, epoch=3, member="m", since=1.5),
-    OffsetDocument(offset=12, epoch=3, member="m", since=1.5, topic_id="t"),
+    OffsetDocument(offset=12, epoch=3, member="m", since=1.5, topic_id="t", leader_epoch=4),
 )
 
 
@@ -81,7 +81,8 @@ def test_unknown_keys_are_skipped_and_missing_ones_are_not(document: MemberDocum
     fields = json.loads(document.encode())
     more = json.dumps({**fields, "colour": "blue"}).encode()
     assert type(document).decode("/n", more) == document
-    for name in fields.keys() - {"transactional_id", "unfenced", "avoiding", "topic_id"}:
+    added = {"transactional_id", "unfenced", "avoiding", "topic_id", "leader_epoch"}
+    for name in fields.keys() - added:
         less = {key: value for key, value in fields.items() if key != name}
         with pytest.raises(BadDocumentError, match=f"{name} is missing"):
             type(document).decode("/n", json.dumps(less).encode())

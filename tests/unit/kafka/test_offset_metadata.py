@@ -52,6 +52,19 @@ def test_a_topic_is_the_same_in_both_alphabets(field: str, stored: str) -> None:
     assert (again.get("topic_uuid"), "topic_id" in again) == ("-0vHkN_QtyVv6cS6PqPz-w", False)
 
 
+def test_a_leader_epoch_is_an_added_key() -> None:
+    """It is read back; without one, and where it is none, it is not known."""
+    stored = entry(P, StoredOffset(7, 3, "a", "t" * 22, 5))
+    found = stored_in(stored)
+    assert found is not None
+    assert (found.leader_epoch, json.loads(stored.metadata or "")["leader_epoch"]) == (5, 5)
+    for other in ({}, {"leader_epoch": "5"}, {"leader_epoch": -1}):
+        metadata = json.dumps({"version": 1, "epoch": 9, "member": "b", **other})
+        read = stored_in(ClientPartition("events", 3, 11, metadata=metadata))
+        assert read is not None
+        assert (read.epoch, read.leader_epoch) == (9, None)
+
+
 def test_a_later_version_s_epoch_counts() -> None:
     """A former owner of an older version sees that it is superseded."""
     metadata = json.dumps({"version": 2, "epoch": 9, "member": ["b"], "more": {}})

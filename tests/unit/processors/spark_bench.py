@@ -76,6 +76,10 @@ class Engine:
         """Return a number made of the identity."""
         return len(identity)
 
+    def stored_leader_epoch(self, identity: str) -> int | None:
+        """Return another number made of the identity."""
+        return len(identity) + 1
+
     def boundary(self, batch: Batch) -> int | None:
         """Return where the test has a part of the sink stand, if that is within the batch."""
         found = self.boundaries.get(batch.partition.partition)

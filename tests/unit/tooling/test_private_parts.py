@@ -134,6 +134,7 @@ def confluent_kafka_parts() -> Parts:
         confluent_kafka.KafkaError,
         {
             "_AUTO_OFFSET_RESET",
+            "_LOG_TRUNCATION",
             "_FAIL",
             "_FENCED",
             "_PARTITION_EOF",

@@ -1,4 +1,4 @@
-"""From where on a Delta table says which records its rows are of."""
+"""What a Delta table says of partitions besides their offsets: origins and leader epochs."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ OWN_KEYS = "headrace/"
 
 _MARK = f"{OWN_KEYS}origin/"
 
+_LEADER = f"{OWN_KEYS}leader/"
+
 
 def has_origins(table: DeltaTable) -> bool:
     """Whether the table has the column of origins."""
@@ -38,6 +40,27 @@ def origin_marks(
         if marked_from(table, offset.identity) is None
     }
     return marks if marks and has_origins(table.opened) else {}
+
+
+def leader_marks(
+    table: KeptTable, offsets: Iterable[PartitionCommit | OffsetMove]
+) -> dict[str, int]:
+    """Return what a commit has to note, by application id: leader epochs that are new, plus one.
+
+    Zero stands for one that is not known any more.
+    """
+    found = {}
+    for offset in offsets:
+        wanted = 0 if offset.leader_epoch is None else offset.leader_epoch + 1
+        if wanted != (table.transaction_version(_LEADER + offset.identity) or 0):
+            found[_LEADER + offset.identity] = wanted
+    return found
+
+
+def leader_epoch_of(table: KeptTable, identity: str) -> int | None:
+    """Return the leader epoch noted with a partition's offset."""
+    noted = table.transaction_version(_LEADER + identity)
+    return noted - 1 if noted else None
 
 
 def marked_from(table: KeptTable, identity: str) -> int | None:

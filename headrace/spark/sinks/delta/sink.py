@@ -22,7 +22,12 @@ from headrace.spark.sinks.delta.format import (
     format_note,
 )
 from headrace.spark.sinks.delta.log import LogFiles, added, moved, replaced, written
-from headrace.spark.sinks.delta.origins import has_origins, origin_marks
+from headrace.spark.sinks.delta.origins import (
+    has_origins,
+    leader_epoch_of,
+    leader_marks,
+    origin_marks,
+)
 from headrace.spark.sinks.delta.replacing import find_output, without_output
 from headrace.spark.sinks.delta.table import (
     KeptTable,
@@ -148,6 +153,12 @@ class DeltaSink:
             table.refresh()
             self._check_offsets(table)
             return table.offset(identity)
+
+    def stored_leader_epoch(self, identity: str) -> int | None:
+        """Return what was stored with the offset, as of the version that was last seen."""
+        with self._lock:
+            table = self._kept()
+            return None if table is None else leader_epoch_of(table, identity)
 
     def stage(self, micro_batch: MicroBatch, result: Result | None) -> StagedFiles:
         """Have the result written as Parquet files that no reader of the table sees.
@@ -372,6 +383,7 @@ class DeltaSink:
         before, now = table.version, SYSTEM_CLOCK.time()
         moves = {o.identity: o.next_offset for o in offsets}
         moves |= format_note(table, tuple(moves))
+        moves |= leader_marks(table, offsets)
         if self._origin and MICRO_BATCH_KEY in metadata:
             moves |= origin_marks(table, offsets)
         try:

@@ -34,6 +34,10 @@ class Transactions(Protocol):
         """Return the offset stored for a partition, once no transaction has it in doubt."""
         ...
 
+    def leader_epoch(self, identity: str) -> int | None:
+        """Return the leader epoch stored with it."""
+        ...
+
     def commit(
         self,
         moves: Sequence[PartitionCommit] | Sequence[OffsetMove],
@@ -90,6 +94,10 @@ class KafkaSink:
             KafkaUnavailableError, OffsetStoreError: the brokers did not answer.
         """
         return self._transactions.stored(identity)
+
+    def stored_leader_epoch(self, identity: str) -> int | None:
+        """Return what was stored with the offset, in the same commit."""
+        return self._transactions.leader_epoch(identity)
 
     def stage(self, micro_batch: MicroBatch, result: Result | None) -> StagedRecords:
         """Collect the result as an Arrow table. Spark's ``maxResultSize`` bounds its size.

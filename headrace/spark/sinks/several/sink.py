@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import RetryableError, SinkConflictError
-from headrace.spark.sinks.contract import CommitConflictError, Guarantee
+from headrace.spark.sinks.contract import CommitConflictError, Guarantee, LeaderEpochKeeper
 from headrace.spark.sinks.several.groups import keeps_offsets
 from headrace.spark.sinks.several.keepers import Keepers
 from headrace.spark.sinks.several.standings import Relation, Standings, relation
@@ -89,6 +89,18 @@ class SeveralSink:
         is_overtaken = identity in self._overtaken
         self._overtaken.discard(identity)
         return min(known, default=None) if is_overtaken or len(known) == len(found) else None
+
+    def stored_leader_epoch(self, identity: str) -> int | None:
+        """Return what an output stored with the lowest offset."""
+        found = self._standings.known(identity)
+        lowest = min((each for each in found.values() if each is not None), default=None)
+        for name, each in found.items():
+            sink = self._outputs[name]
+            if each == lowest and isinstance(sink, LeaderEpochKeeper):
+                epoch = sink.stored_leader_epoch(identity)
+                if epoch is not None:
+                    return epoch
+        return None
 
     def boundary(self, identity: str, start: int) -> int | None:
         """Return the offset that a batch from ``start`` must not cross: an output stands there."""

@@ -30,6 +30,10 @@ FORMAT_VERSION = 1
 _MOVED_AWAY = 2
 
 
+#: What the identity of a row begins with that has no offset, but the leader epoch of one.
+_LEADER = "headrace/leader/"
+
+
 class LaterOffsetsError(StartError):
     """A later version of Headrace keeps its offsets in the table in a way we do not know."""
 
@@ -108,6 +112,30 @@ class OffsetsTable:
                 conflicts.append(SinkConflictError(offset.partition, offset.start, found))
         if conflicts:
             raise CommitConflictError(conflicts)
+        self._note_leader_epochs(connection, offsets)
+
+    def leader_epoch(self, connection: Connection, identity: str) -> int | None:
+        """Return the leader epoch that was stored with a partition's offset."""
+        noted = self._row(connection, _LEADER + identity)
+        return noted - 1 if noted else None
+
+    def _note_leader_epochs(self, connection: Connection, offsets: Sequence[Offset]) -> None:
+        """Store those that are new, each plus one; zero is for one that is not known any more."""
+        wanted = {
+            _LEADER + each.identity: 0 if each.leader_epoch is None else each.leader_epoch + 1
+            for each in offsets
+        }
+        keys = {self.key(connection, name): name for name in wanted}
+        columns = self._table.c
+        query = sa.select(columns.id, columns.next_offset).where(columns.id.in_(keys))
+        noted = {keys[row.id]: row.next_offset for row in connection.execute(query)}
+        for name in sorted(wanted):
+            values = {"next_offset": wanted[name]}
+            if name in noted and noted[name] != wanted[name]:
+                mine = columns.id == self.key(connection, name)
+                connection.execute(self._table.update().where(mine).values(values))
+            elif name not in noted and wanted[name]:
+                self._insert(connection, name, FORMAT_VERSION, values)
 
     def _move(self, connection: Connection, offset: Offset, said: Mapping[str, Any]) -> int | None:
         """Move one offset. Return the stored one where it is not the start."""

@@ -116,6 +116,13 @@ class SqlSink:
         with self._database.transaction() as connection:
             return self._offsets.read(connection, identities)
 
+    def stored_leader_epoch(self, identity: str) -> int | None:
+        """Return what was stored with the offset."""
+        if not self._offsets.exists():
+            return None
+        with self._database.transaction() as connection:
+            return self._offsets.leader_epoch(connection, identity)
+
     def stage(self, micro_batch: MicroBatch, result: Result | None) -> StagedRows:
         """Collect the result as an Arrow table. Spark's ``maxResultSize`` bounds its size.
 

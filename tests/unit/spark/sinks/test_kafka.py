@@ -44,6 +44,10 @@ class Transactions:
         """Return a number made of the identity."""
         return len(identity)
 
+    def leader_epoch(self, identity: str) -> int | None:
+        """Return a number made of the identity."""
+        return len(identity)
+
     def commit(
         self, moves: Sequence[object], records: Iterable[ResultRecord] = ()
     ) -> list[SinkConflictError]:

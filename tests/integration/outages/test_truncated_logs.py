@@ -1,0 +1,177 @@
+"""A log that really loses its end: its segment is cut on the disk, below a broker that is down."""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING
+
+import pytest
+
+from headrace.clock import Deadline
+from headrace.errors import LogTruncatedError
+from headrace.kafka import KafkaRangeSource
+from headrace.kafka.columnar.library import LibraryMissingError, load
+from headrace.local import KafkaBroker
+from tests.brokers import Broker
+from tests.integration.channel.rig import WAIT, Group, Notes, channel_of, eventually
+from tests.integration.seen import metric
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from headrace.controller import KafkaController
+    from headrace.kafka.ports import Fetched
+    from tests.integration.seen import Log
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
+    """A broker whose logs the tests cut; each leaves it running."""
+    server = KafkaBroker(tmp_path_factory.mktemp("kafka"))
+    server.start(Deadline.after(WAIT))
+    yield server
+    server.kill()
+
+
+class Columns(Notes):
+    """The same with records in columns."""
+
+    in_columns = True
+
+
+def lose_end(server: KafkaBroker, group: Group, offset: int) -> None:
+    """Have the log end at an offset where a batch of the producer's begins, as after a crash.
+
+    The group's producer, which knows more records than the broker, is replaced.
+    """
+    server.stop(Deadline.after(WAIT))
+    data = server.directory / "data"
+    folder = data / str(group.partition())
+    segment = folder / f"{0:020}.log"
+    content, at = segment.read_bytes(), 0
+    while at < len(content):
+        base, length = struct.unpack_from(">qi", content, at)
+        if base >= offset:
+            break
+        at += 12 + length
+    assert (base, at < len(content)) == (offset, True)
+    segment.write_bytes(content[:at])
+    for index in (*folder.glob("*.index"), *folder.glob("*.timeindex")):
+        index.unlink()
+    (data / ".kafka_cleanshutdown").unlink()
+    server.start(Deadline.after(WAIT))
+    group.broker = Broker(server.address)
+
+
+def filled(server: KafkaBroker, make_group: Callable[..., Group], hosts: str) -> Group:
+    """Return a group whose topic has ten records, in batches of six and four."""
+    group = make_group(hosts, session_timeout=6, at=Broker(server.address))
+    group.produce(6)
+    group.produce(4, start=6)
+    return group
+
+
+def halted(controller: KafkaController) -> bool:
+    """Whether the one partition rests."""
+    return [each.state for each in channel_of(controller).partitions()] == ["paused"]
+
+
+@pytest.mark.parametrize(("kind", "store"), [(Notes, "kafka"), (Columns, "zookeeper")])
+def test_a_log_that_lost_its_end_and_grew_again_is_not_read_on(
+    server: KafkaBroker,
+    make_group: Callable[..., Group],
+    zookeeper_hosts: str,
+    log: Log,
+    *,
+    kind: type[Notes],
+    store: str,
+) -> None:
+    """The next start says where the log parted; after a seek to there all that is new is read."""
+    if kind is Columns:
+        _require_columns()
+    group = filled(server, make_group, zookeeper_hosts)
+    settings = {"offsets": store}
+    before = kind()
+    with group.running(before, **settings) as controller:
+        before.wait_values(10)
+        eventually(lambda: channel_of(controller).partitions()[0].committed == 10)
+    lose_end(server, group, 6)
+    group.produce(8, start=100)
+    notes = kind()
+    with group.running(notes, **settings) as controller:
+        eventually(lambda: halted(controller))
+        log.expect(
+            "log_truncated", topic=group.topic, partition=0, position=10, former_end=6, end=14
+        )
+        assert metric(controller, "log_truncations_total", topic=group.topic) == 1
+        assert notes.values.total() == 0
+        channel = channel_of(controller)
+        channel.seek(group.partition(), 6, by="ann", deadline=Deadline.after(WAIT))
+        notes.wait_values(8)
+    assert {type(error) for error in notes.errors} == {LogTruncatedError}
+    assert notes.records[group.partition()] == list(range(6, 14))
+
+
+@pytest.mark.parametrize("kind", [Notes, Columns])
+def test_a_log_that_loses_its_end_below_a_reader_halts_it(
+    server: KafkaBroker,
+    make_group: Callable[..., Group],
+    zookeeper_hosts: str,
+    log: Log,
+    kind: type[Notes],
+) -> None:
+    """Once, whatever the policy; a member that starts afterwards halts there as well."""
+    if kind is Columns:
+        _require_columns()
+    group = filled(server, make_group, zookeeper_hosts)
+    notes = kind()
+    with group.running(notes, offset_out_of_range="earliest") as controller:
+        notes.wait_values(10)
+        eventually(lambda: channel_of(controller).partitions()[0].committed == 10)
+        lose_end(server, group, 6)
+        eventually(lambda: halted(controller))
+        group.produce(8, start=100)
+        log.expect("log_truncated", topic=group.topic, position=10)
+    assert notes.values.total() == 10
+    again = kind()
+    with group.running(again) as controller:
+        eventually(lambda: halted(controller))
+        log.expect("log_truncated", topic=group.topic, position=10, former_end=6, end=14)
+    assert again.values.total() == 0
+
+
+def test_planning_stops_at_a_log_that_lost_its_end(
+    server: KafkaBroker, make_group: Callable[..., Group], zookeeper_hosts: str
+) -> None:
+    """Below a reader, at a start with the epoch of before, and not where the position is whole."""
+    group = filled(server, make_group, zookeeper_hosts)
+    partition = group.partition()
+    source = KafkaRangeSource({"bootstrap.servers": server.address}, "g")
+    try:
+        source.assign({partition: 0})
+        led = _until(source, lambda fetched: bool(fetched.chunks)).leader_epochs[partition]
+        lose_end(server, group, 6)
+        group.produce(8, start=100)
+        assert _until(source, lambda fetched: bool(fetched.truncated)).truncated == [(partition, 6)]
+        source.seek({partition: 10}, {partition: led})
+        assert _until(source, lambda fetched: bool(fetched.truncated)).truncated == [(partition, 6)]
+        source.seek({partition: 5}, {partition: led})
+        fetched = _until(source, lambda fetched: bool(fetched.chunks or fetched.truncated))
+        ((_, run),) = fetched.chunks
+        assert (run[0].offset(), fetched.leader_epochs[partition] > led) == (5, True)
+    finally:
+        source.close()
+
+
+def _until(source: KafkaRangeSource, found: Callable[[Fetched], bool]) -> Fetched:
+    deadline = Deadline.after(WAIT)
+    while not found(fetched := source.fetch(0.05)):
+        assert not deadline.expired
+    return fetched
+
+
+def _require_columns() -> None:
+    try:
+        load()
+    except LibraryMissingError as missing:
+        pytest.skip(str(missing))

@@ -1,0 +1,216 @@
+"""What a channel does when a log has lost records that it was past."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from headrace.clock import Deadline
+from headrace.errors import LogTruncatedError, OffsetOutOfRangeError
+from headrace.kafka.ports import StoredOffset
+from headrace.processors import BatchResponse
+from headrace.records import TopicPartition
+from headrace.testing import InMemoryBroker, in_memory_channel, running
+from tests.unit.channel.recorder import PATIENCE, Recorder
+
+if TYPE_CHECKING:
+    from headrace.channel.channel import InboundKafkaChannel
+
+P0 = TopicPartition("events", 0)
+
+
+class Watching(Recorder):
+    """Keeps the errors that it is told of, besides."""
+
+    def __init__(self) -> None:
+        super().__init__(on_error=self._keep)
+        self.raised: list[BaseException] = []
+
+    def _keep(self, error: BaseException) -> None:
+        self.raised.append(error)
+
+
+@pytest.fixture
+def broker() -> InMemoryBroker:
+    """A broker with the topic ``events`` of one partition with ten records."""
+    made = InMemoryBroker()
+    made.create_topic("events")
+    made.produce(P0, *[b"%d" % number for number in range(10)])
+    return made
+
+
+def read_all(broker: InMemoryBroker) -> None:
+    """Have the group read and commit all that there is, and stop."""
+    with running(in_memory_channel(Recorder(), broker)):
+        assert broker.wait_committed("group", P0, 10, Deadline.after(PATIENCE))
+
+
+def halted(recorder: Watching, channel: InboundKafkaChannel) -> LogTruncatedError:
+    """Wait until the partition rests for what the processor was told, and return that."""
+    recorder.wait(lambda: recorder.errors() == [LogTruncatedError])
+    deadline = Deadline.after(PATIENCE)
+    while (state := channel.partitions()[0].state) != "paused":
+        assert not deadline.expired, state
+    (error,) = recorder.raised
+    assert isinstance(error, LogTruncatedError)
+    return error
+
+
+@pytest.mark.parametrize("policy", ["earliest", "latest"])
+@pytest.mark.parametrize("grown", [0, 8])
+def test_a_log_that_lost_its_end_halts_the_partition(
+    broker: InMemoryBroker, policy: str, grown: int
+) -> None:
+    """Whether it has grown past the offset again or not: nothing is read over, or again."""
+    read_all(broker)
+    broker.truncate(P0, 6)
+    broker.produce(P0, *[b"new"] * grown)
+    recorder = Watching()
+    channel = in_memory_channel(recorder, broker, offset_out_of_range=policy)
+    with running(channel):
+        error = halted(recorder, channel)
+        assert (error.position, error.high, error.end) == (10, 6 + grown, 6)
+        assert "seek to 6" in (channel._parts.holdings.all()[0].last_error or "")
+    assert recorder.delivered() == []
+    stored = broker.committed("group", P0)
+    assert stored == StoredOffset(10, 2)
+    assert stored is not None
+    assert stored.leader_epoch == 0
+
+
+def test_a_seek_accepts_what_stands_there_now(broker: InMemoryBroker) -> None:
+    """The partition goes on from there without a resume, and the next start finds all well."""
+    read_all(broker)
+    broker.truncate(P0, 6)
+    broker.produce(P0, *[b"new"] * 8)
+    recorder = Watching()
+    channel = in_memory_channel(recorder, broker)
+    with running(channel):
+        halted(recorder, channel)
+        channel.seek(P0, 6, by="ann", deadline=Deadline.after(PATIENCE))
+        assert broker.wait_committed("group", P0, 14, Deadline.after(PATIENCE))
+    assert recorder.delivered() == [(6, 14, 1)]
+    again = Recorder()
+    broker.produce(P0, b"more")
+    with running(in_memory_channel(again, broker)):
+        assert broker.wait_committed("group", P0, 15, Deadline.after(PATIENCE))
+    assert again.delivered() == [(14, 15, 1)]
+
+
+def test_a_processor_may_say_where_to_go_on(broker: InMemoryBroker) -> None:
+    """Its answer's offset is taken if the broker has it."""
+    read_all(broker)
+    broker.truncate(P0, 6)
+    broker.produce(P0, *[b"new"] * 8)
+    recorder = Recorder()
+    recorder.on_error = lambda _: BatchResponse.revert(offset=8)
+    with running(in_memory_channel(recorder, broker)):
+        assert broker.wait_committed("group", P0, 14, Deadline.after(PATIENCE))
+    assert recorder.delivered() == [(8, 14, 1)]
+
+
+def test_an_offset_without_an_epoch_is_compared_with_the_end(broker: InMemoryBroker) -> None:
+    """An earlier version's: past the end the partition halts, before it nothing can be known."""
+    store = broker.store("group")
+    store.commit({P0: StoredOffset(10, 0)}, Deadline.after(PATIENCE))
+    broker.truncate(P0, 6)
+    recorder = Watching()
+    channel = in_memory_channel(recorder, broker)
+    with running(channel):
+        assert halted(recorder, channel).end is None
+    broker.produce(P0, *[b"new"] * 8)
+    with running(in_memory_channel(Recorder(), broker)):
+        assert broker.wait_committed("group", P0, 14, Deadline.after(PATIENCE))
+
+
+def test_markers_behind_the_last_record_are_no_loss(broker: InMemoryBroker) -> None:
+    """What a later leader wrote there no reader sees: the position past it stays good."""
+    read_all(broker)
+    broker.truncate(P0, 10)
+    broker.skip(P0, 3)
+    with running(in_memory_channel(Recorder(), broker)):
+        assert broker.wait_committed("group", P0, 13, Deadline.after(PATIENCE))
+    recorder = Recorder()
+    broker.produce(P0, b"next")
+    with running(in_memory_channel(recorder, broker)):
+        assert broker.wait_committed("group", P0, 14, Deadline.after(PATIENCE))
+    assert recorder.delivered() == [(13, 14, 1)]
+    assert recorder.errors() == []
+
+
+def test_records_read_ahead_of_the_cut_are_dropped(broker: InMemoryBroker) -> None:
+    """What was delivered is still in the log: nothing is missed, and nothing halts."""
+    recorder = Recorder()
+    recorder.answer = recorder.later
+    channel = in_memory_channel(recorder, broker, batch={"max_records": 4, "linger": 0})
+    with running(channel):
+        recorder.wait(lambda: len(recorder.futures) == 1)
+        broker.truncate(P0, 6)
+        broker.produce(P0, *[b"new"] * 8)
+        deadline = Deadline.after(PATIENCE)
+        while channel._parts.holdings.all()[0].buffer.leader_epoch != 1:
+            assert not deadline.expired
+        recorder.answer = lambda _: BatchResponse.advance()
+        recorder.futures[0].set_result(BatchResponse.advance())
+        assert broker.wait_committed("group", P0, 14, Deadline.after(PATIENCE))
+    assert [call[:2] for call in recorder.delivered()][-1][1] == 14
+    assert recorder.errors() == []
+
+
+def test_another_topic_of_the_same_name_is_not_a_truncated_one(broker: InMemoryBroker) -> None:
+    """It is read from its beginning, as its policy wants it."""
+    recorder = Recorder()
+    with running(in_memory_channel(recorder, broker)):
+        assert broker.wait_committed("group", P0, 10, Deadline.after(PATIENCE))
+        broker.delete_topic("events")
+        broker.create_topic("events")
+        broker.produce(P0, b"new")
+        recorder.wait(lambda: (0, 1, 1) in recorder.delivered())
+    assert set(recorder.errors()) <= {OffsetOutOfRangeError}
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_sink_s_offset_is_checked_with_its_own_epoch(
+    broker: InMemoryBroker, *, known: bool
+) -> None:
+    """It may be ahead of the group's; its epoch counts where the group's last owner stored one."""
+    epoch = 0 if known else None
+    stored = StoredOffset(3, 0, leader_epoch=epoch)
+    broker.store("group").commit({P0: stored}, Deadline.after(PATIENCE))
+    broker.truncate(P0, 6)
+    broker.produce(P0, *[b"new"] * 8)
+    recorder = Watching()
+    recorder.stored, recorder.leader_epochs = {0: 10}, {0: 0}
+    channel = in_memory_channel(recorder, broker)
+    with running(channel):
+        if known:
+            assert halted(recorder, channel).end == 6
+        else:
+            assert broker.wait_committed("group", P0, 14, Deadline.after(PATIENCE))
+
+
+def test_a_start_at_another_leader_costs_one_question(broker: InMemoryBroker) -> None:
+    """Where the log is whole, the present leader's epoch is what the next start compares."""
+    read_all(broker)
+    broker.truncate(P0, 10)
+    with running(in_memory_channel(Recorder(), broker)):
+        assert broker.wait_commit("group", P0, 2, Deadline.after(PATIENCE))
+    stored = broker.committed("group", P0)
+    assert stored is not None
+    assert (stored.offset, stored.leader_epoch) == (10, 1)
+
+
+def test_a_log_that_begins_behind_what_was_read_is_no_truncated_one(
+    broker: InMemoryBroker,
+) -> None:
+    """Nobody knows its former leaders any more; what retention took is the policy's matter."""
+    read_all(broker)
+    broker.truncate(P0, 9)
+    broker.produce(P0, *[b"new"] * 8)
+    broker.expire(P0, 12)
+    recorder = Recorder()
+    with running(in_memory_channel(recorder, broker)):
+        assert broker.wait_committed("group", P0, 17, Deadline.after(PATIENCE))
+    assert recorder.delivered() == [(12, 17, 1)]
+    assert recorder.errors() == [OffsetOutOfRangeError]
