@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import struct
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -138,6 +140,11 @@ def test_a_log_that_loses_its_end_below_a_reader_halts_it(
         eventually(lambda: halted(controller))
         log.expect("log_truncated", topic=group.topic, position=10, former_end=6, end=14)
     assert again.values.total() == 0
+    _reset(group, 6)
+    after = kind()
+    with group.running(after):
+        after.wait_values(8)
+    assert (after.records[group.partition()], after.errors) == (list(range(6, 14)), [])
 
 
 def test_planning_stops_at_a_log_that_lost_its_end(
@@ -161,6 +168,16 @@ def test_planning_stops_at_a_log_that_lost_its_end(
         assert (run[0].offset(), fetched.leader_epochs[partition] > led) == (5, True)
     finally:
         source.close()
+
+
+def _reset(group: Group, offset: int) -> None:
+    """Move the stopped group as an operator does who takes what stands there now."""
+    settings = {"processor": {"type": "simple"}, "sink": "json:dumps"}
+    path = group.file("operator", group.document("operator", **settings))
+    command = ["offsets", "reset", "-c", str(path), "--to", f"offset:{offset}"]
+    subprocess.run(
+        [sys.executable, "-m", "headrace", *command], check=True, capture_output=True, timeout=WAIT
+    )
 
 
 def _until(source: KafkaRangeSource, found: Callable[[Fetched], bool]) -> Fetched:
