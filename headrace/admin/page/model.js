@@ -117,7 +117,7 @@ function* channelProblems(channel, status, history) {
     yield {
       rank: "look",
       what: `${name} is ${age(late.to)} late, and falls further back`,
-      why: `The record that waits longest did so for ${age(late.from)} ${age(late.seconds)} ago; ${short(channel.totals.lag)} records are behind.`,
+      why: `Its longest wait was ${age(late.from)} ${age(late.seconds)} ago; ${short(channel.totals.lag)} records are behind.`,
       find: name,
     };
   }
