@@ -120,7 +120,7 @@ class Folder:
                 stderr=log,
             )
         try:
-            health = ["headrace", "health", "-c", "headrace.yaml"]
+            health = ["headrace", "health", "--ready", "-c", "headrace.yaml"]
             assert wait_for(lambda: self._succeeds(health), Deadline.after(WAIT)), self._log()
             yield
         finally:
