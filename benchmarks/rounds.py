@@ -18,7 +18,7 @@ SHORTEST = 3.0
 
 #: A round whose length is to be repeated takes that much longer than the shortest, as the next ones
 #: may be faster.
-MARGIN = 1.25
+MARGIN = 1.5
 
 
 class ShortRoundError(Exception):

@@ -36,7 +36,7 @@ class Plan:
     """
 
     rounds: int = 3
-    seconds: float = 5.0
+    seconds: float = 6.0
     shortest: float = SHORTEST
     probe: int = 100_000
     most: int = 12_800_000
