@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from contextlib import contextmanager
 from pathlib import Path
-from queue import Empty, SimpleQueue
+from queue import Empty, Queue
 from threading import Thread
 from typing import TYPE_CHECKING
 
@@ -76,7 +76,8 @@ class KafkaController:
         self.session = ZooKeeperSession(session_settings(config.zookeeper), self._identity)
         self._spark: SparkRuntime | None = None
         self._tracer = NO_TRACER
-        self._failures: SimpleQueue[BaseException] = SimpleQueue()
+        # a SimpleQueue's wait has no end where a signal's handler runs past its time-out
+        self._failures: Queue[BaseException] = Queue()
         self._report: StopReport | None = None
 
     def take_name(self) -> None:

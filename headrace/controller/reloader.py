@@ -6,7 +6,7 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from queue import Empty, SimpleQueue
+from queue import Empty, Queue
 from threading import Event, Thread
 from typing import TYPE_CHECKING
 
@@ -73,7 +73,7 @@ class Reloader:
         self._desired = controller.config
         self._stopping = Event()
         self._applying = Applying(controller, self._stopping.is_set, clock)
-        self._requests: SimpleQueue[_Request | None] = SimpleQueue()
+        self._requests: Queue[_Request | None] = Queue()
         self._retry = FIRST_RETRY
         self._pending: tuple[Pending, ...] = ()
         self._problems: tuple[str, ...] = ()
@@ -96,7 +96,7 @@ class Reloader:
         return deadline.joined(self._thread)
 
     def request(self, by: str) -> None:
-        """Have the file read and applied. Does not block; may be called by a signal's handler."""
+        """Have the file read and applied. Does not block."""
         self._requests.put(_Request(by))
 
     def reload(self, by: str, deadline: Deadline) -> ReloadReport:

@@ -52,7 +52,7 @@ class Coordinator:
         self._member = GroupMember(
             registry, listener, info, settings or CoordinatorSettings(), clock
         )
-        self._commands: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
+        self._commands: queue.Queue[Callable[[], object]] = queue.Queue()
         self._stop_by: Deadline | None = None
         self._late: tuple[Claim, ...] = ()
         self._claims: tuple[Claim, ...] = ()

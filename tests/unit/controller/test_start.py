@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+from threading import Event, Timer
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,7 +13,7 @@ from headrace.channel.lifecycle import ChannelState
 from headrace.clock import Deadline
 from headrace.errors import StartError, UnknownTopicError
 from headrace.testing import FakeClock
-from tests.unit.channel.recorder import Recorder
+from tests.unit.channel.recorder import PATIENCE, Recorder
 from tests.unit.controller.world import CHANNEL, World, delivers, soon
 
 if TYPE_CHECKING:
@@ -87,3 +90,23 @@ def test_the_time_of_a_processor_is_not_taken_from_the_brokers(
     delivers(world, "main")
     delivers(world, "more")
     assert world.controller.stop(soon()).clean
+
+
+def test_a_wait_for_failures_ends_though_a_signal_s_handler_runs_past_its_time_out(
+    world: World,
+) -> None:
+    """The main thread comes back to look for a stop, however late the handler ends."""
+    timeout = 0.05
+    ends = Event()
+    before = signal.signal(signal.SIGUSR2, lambda *_: ends.wait(4 * timeout))
+    sending = Timer(timeout / 5, os.kill, [os.getpid(), signal.SIGUSR2])
+    # a wait without an end would end with this, and not with nothing
+    rescue = Timer(PATIENCE, world.controller.fail, [StartError("still waiting")])
+    try:
+        sending.start()
+        rescue.start()
+        assert world.controller.wait(timeout) is None
+    finally:
+        rescue.cancel()
+        sending.join(PATIENCE)
+        signal.signal(signal.SIGUSR2, before)

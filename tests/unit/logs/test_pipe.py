@@ -268,7 +268,8 @@ def test_the_last_lines_come_out(ending: str, code: int) -> None:
         check=False,
     )
     assert done.returncode == code
-    said = [json.loads(line) for line in done.stderr.splitlines()[:1000]]
+    # an interpreter that dies of an error writes that itself, and beside the log's thread
+    said = [json.loads(line) for line in done.stderr.splitlines() if line.startswith("{")]
     assert [event["number"] for event in said] == list(range(1000))
 
 

@@ -35,6 +35,17 @@ def test_every_purpose_of_the_set_up_has_its_lock() -> None:
     assert [path.stem for path in _LOCKS] == purposes
 
 
+def test_no_simple_queue_is_waited_on_with_a_time_out() -> None:
+    """Its wait has no end where it is woken for nothing and the time-out is over by then."""
+    waiting = [
+        path.name
+        for path in _sources("headrace")
+        if re.search(r"SimpleQueue[\[(]", text := path.read_text(encoding="utf-8"))
+        and re.search(r"\.get\((?:timeout=|True|block=)", text)
+    ]
+    assert waiting == []
+
+
 def test_every_test_says_what_it_asserts() -> None:
     """Each test function carries a docstring."""
     silent = [
