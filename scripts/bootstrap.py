@@ -24,6 +24,7 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from contextlib import contextmanager
 from pathlib import Path
@@ -162,7 +163,8 @@ def pip(*arguments: str | Path) -> None:
     options = ("--disable-pip-version-check", "--no-build-isolation", "--no-compile", "--no-input")
     output = PipOutput(sum(map(pins, map(Path, arguments))))
     try:
-        run(PYTHON, "-m", "pip", "install", *options, *arguments, hear=output.hear)
+        with output.shown():
+            run(PYTHON, "-m", "pip", "install", *options, *arguments, hear=output.hear)
     except subprocess.CalledProcessError as error:
         raise SetUpError(output.explanation()) from error
 
@@ -183,11 +185,29 @@ class PipOutput:
     def __init__(self, total: int) -> None:
         self._total = total
         self._lines: list[str] = []
-        self._shown_at = time.monotonic()
         self._count = 0
+        self._state = "asking the package index"
+        self._shown_at = self._begun_at = time.monotonic()
+
+    @contextmanager
+    def shown(self) -> Iterator[None]:
+        """Say how far pip is while the block runs, also where pip itself says nothing for long."""
+        ended = threading.Event()
+        ticker = threading.Thread(target=self._tick, args=[ended], daemon=True)
+        ticker.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            ticker.join(SHOWN_EVERY)
+
+    def _tick(self, ended: threading.Event) -> None:
+        while not ended.wait(SHOWN_EVERY / 10):
+            if time.monotonic() - self._shown_at >= SHOWN_EVERY:
+                self._show(f"{self._state} ({time.monotonic() - self._begun_at:.0f} s)")
 
     def hear(self, line: str) -> None:
-        """Take a line, and show how far pip is if that is due."""
+        """Take a line, and show how far pip is where that takes long."""
         self._lines.append(line)
         first, _, rest = line.strip().partition(" ")
         if first == "Ignoring":
@@ -196,16 +216,22 @@ class PipOutput:
             self._count += 1
         elif first in {"Downloading", "Using"}:
             of = f" of {self._total}" if self._total else ""
-            self._show(f"package {self._count}{of}: {rest}", now=_is_large(rest))
+            self._become(f"package {self._count}{of}: {rest}", now=_is_large(rest))
         elif first == "Building" and rest.startswith("wheels"):
-            self._show(f"building {rest.partition(': ')[2]}", now=True)
+            self._become(f"building {rest.partition(': ')[2]}", now=True)
         elif first == "Installing" and rest.startswith("collected"):
-            self._show(f"unpacking {rest.partition(': ')[2].count(',') + 1} in all", now=True)
+            self._become(f"unpacking {rest.partition(': ')[2].count(',') + 1} in all", now=True)
+        elif first == "WARNING:" and rest.startswith("Retrying"):
+            self._become("the package index does not answer; pip asks again", now=True)
 
-    def _show(self, text: str, *, now: bool) -> None:
-        if now or time.monotonic() - self._shown_at >= SHOWN_EVERY:
-            self._shown_at = time.monotonic()
-            say(f"  {text}")
+    def _become(self, state: str, *, now: bool) -> None:
+        self._state = state
+        if now:
+            self._show(state)
+
+    def _show(self, text: str) -> None:
+        self._shown_at = time.monotonic()
+        say(f"  {text}")
 
     def explanation(self) -> str:
         """Return in one line why pip failed and what to do; an unforeseen reason is shown whole."""
