@@ -201,7 +201,7 @@ class Assignment(Protocol):
     def is_current(self) -> bool:
         """Whether work for this assignment may still take effect (claim, lease, not abandoned).
 
-        Where the sink keeps no offsets, not while ZooKeeper is silent either.
+        Where the sink or one of its outputs keeps no offsets, not while ZooKeeper is silent either.
         """
         ...
 

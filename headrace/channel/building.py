@@ -29,7 +29,7 @@ from headrace.channel.turns import Turns
 from headrace.channel.watchdog import Watchdog
 from headrace.channel.wishes import Wishes
 from headrace.channel.workers import Workers
-from headrace.config import keeps_offsets
+from headrace.config import refuses_late
 from headrace.kafka.ports import Refusal
 from headrace.processors.contract import keeps_own_offsets
 
@@ -113,7 +113,7 @@ def assemble(frame: Frame, *, until: Until | None, unfinished: Callable[[str], N
 def _core(frame: Frame, until: Until | None) -> _Core:
     processor, sink = frame.processor, frame.settings.config.sink
     # a custom processor has no sink by configuration, and may keep offsets by itself
-    refuses = keeps_offsets(sink) if sink else keeps_own_offsets(processor)
+    refuses = refuses_late(sink) if sink else keeps_own_offsets(processor)
     gates = Gates(wanted_at=processor.wanted_at, sink_refuses=refuses)
     topics = KnownTopics(frame.settings.config.subscription)
     scheduler = Scheduler(frame.clock)

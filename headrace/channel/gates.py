@@ -21,7 +21,8 @@ class Gates:
     """The gates that every delivery of a channel passes. Safe on any thread.
 
     ``wanted_at`` is the processor's own: see :meth:`BatchProcessor.wanted_at`. ``sink_refuses``:
-    whether the sink keeps offsets, by which it refuses what a former owner has it store.
+    whether all that the sink writes to keeps offsets, by which it refuses what a former owner has
+    it store.
     """
 
     pauses: Pauses = field(default_factory=Pauses)

@@ -48,6 +48,7 @@ from headrace.config.model.sink import (
     SinkConfig,
     SqlSinkConfig,
     keeps_offsets,
+    refuses_late,
     single_sinks,
 )
 from headrace.config.model.spark import SparkConfig
@@ -111,6 +112,7 @@ __all__ = [
     "guarantee",
     "keeps_offsets",
     "load",
+    "refuses_late",
     "show",
     "single_sinks",
 ]

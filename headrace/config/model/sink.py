@@ -287,6 +287,15 @@ def keeps_offsets(sink: SinkConfig | None) -> bool:
     return any(map(_keeps, single_sinks(sink).values()))
 
 
+def refuses_late(sink: SinkConfig | None) -> bool:
+    """Whether the sink stores nothing for a former owner: all that it writes to keeps offsets.
+
+    Of several outputs those that keep none are written before the others could refuse.
+    """
+    singles = single_sinks(sink).values()
+    return bool(singles) and all(map(_keeps, singles))
+
+
 def _keeps(sink: SingleSinkConfig) -> bool:
     if isinstance(sink, CustomSinkConfig):
         return sink.guarantee == "exactly_once"

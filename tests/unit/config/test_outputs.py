@@ -10,6 +10,7 @@ from headrace.config import (
     SeveralSinkConfig,
     diff,
     keeps_offsets,
+    refuses_late,
     single_sinks,
 )
 from tests.unit.config.support import CHANNELS, channel, loaded, refused
@@ -37,6 +38,15 @@ def test_outputs_are_sinks_by_name() -> None:
     assert single_sinks(NoopSinkConfig()) == {("sink",): NoopSinkConfig()}
     assert keeps_offsets(sink)
     assert not keeps_offsets(channel(sink=several(b="noop")).sink)
+
+
+def test_outputs_refuse_what_is_late_only_together() -> None:
+    """One that keeps no offsets is written before the others could refuse."""
+    assert refuses_late(channel(sink=several(a=DELTA, b=SQL)).sink)
+    assert not refuses_late(channel(sink=several(a=DELTA, b="noop")).sink)
+    assert refuses_late(channel(sink=DELTA).sink)
+    assert not refuses_late(channel(sink="noop").sink)
+    assert not refuses_late(None)
 
 
 def test_a_change_in_an_output_is_one_of_that_output() -> None:
