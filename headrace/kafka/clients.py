@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,16 @@ _PLUGINS = "plugin.library.paths"
 #: How librdkafka begins where a client could not be made, though each property by itself is one.
 _NOT_CREATED = "Failed to create consumer: "
 _ALLOWED = re.compile(r"outside allowed range (-?\d+)\.\.(-?\d+)")
+
+#: What a client logs in with on a connection to a broker only. Others have it ask a server for a
+#: token, or run a command, as soon as there is a client.
+_LOGINS_ON_CONNECTIONS = {"PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"}
+_MECHANISMS = ("sasl.mechanism", "sasl.mechanisms")
+
+#: Takes what clients of a check log, which would be printed otherwise where ``debug`` is set.
+_NOWHERE = logging.getLogger("headrace.kafka.check")
+_NOWHERE.addHandler(logging.NullHandler())
+_NOWHERE.propagate = False
 
 _PROTOCOLS = {
     (False, False): "PLAINTEXT",
@@ -58,7 +69,7 @@ def open_consumer(properties: Mapping[str, Any]) -> Consumer:
 def refusals(config: KafkaConfig) -> Iterator[tuple[str, str]]:
     """Yield each of ``properties`` that librdkafka refuses, with a sentence on why.
 
-    Each has a client of its own, which connects to nothing and names no secret.
+    Each has a client of its own, which connects to nothing and logs nothing; no secret is named.
     """
     for name, value in _known_here(config).items():
         reason = _refusal({name: value})
@@ -68,15 +79,17 @@ def refusals(config: KafkaConfig) -> Iterator[tuple[str, str]]:
 
 
 def refusal_together(config: KafkaConfig, prefetch: int) -> str | None:
-    """Return why no consumer takes all of ``properties``, None if one does. As ``refusals``.
+    """Return why no consumer takes ``properties`` together, None if one does. As ``refusals``.
 
-    ``prefetch`` is in bytes, as for ``headrace.kafka.properties.source``.
+    Without the login where a client would begin with it by itself (OAUTHBEARER, GSSAPI): whether
+    its properties go together shows at the start. ``prefetch`` is in bytes, as for
+    ``headrace.kafka.properties.source``.
     """
     if _PLUGINS in config.properties:
         return None
     known = client_properties(config)
     given = {n: v for n, v in known.items() if not _is_elsewhere(n) and n != "bootstrap.servers"}
-    reason = _refusal(source(given, "headrace-check", prefetch))
+    reason = _refusal(source(_without_early_login(given), "headrace-check", prefetch))
     if reason is None:
         return None
     for name, value in config.properties.items():
@@ -98,9 +111,23 @@ def _is_elsewhere(name: str) -> bool:
     return name.endswith(".location") or name == _PLUGINS
 
 
+def _without_early_login(properties: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the properties of a client that does nothing about a login without a broker."""
+    mechanisms = {str(properties[name]).upper() for name in _MECHANISMS if name in properties}
+    if mechanisms and mechanisms <= _LOGINS_ON_CONNECTIONS:
+        return dict(properties)
+    others = {name: v for name, v in properties.items() if not name.startswith("sasl.")}
+    if "security.protocol" in others:
+        protocol = str(others["security.protocol"]).upper()
+        others["security.protocol"] = protocol.replace("SASL_", "")
+    return others
+
+
 def _refusal(properties: Mapping[str, Any]) -> str | None:
+    # PLAIN: with security.protocol alone, librdkafka's default may run kinit
+    given = {"group.id": "headrace-check", "sasl.mechanism": "PLAIN", "log_level": 0, **properties}
     try:
-        Consumer({"group.id": "headrace-check", "log_level": 0, **properties}).close()
+        Consumer(given, logger=_NOWHERE).close()
     except KafkaException as error:
         return str(error.args[0].str()).strip()
     except (TypeError, ValueError) as error:

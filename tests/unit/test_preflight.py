@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from typing import TYPE_CHECKING
 
 import pytest
@@ -98,6 +99,61 @@ def test_files_may_be_on_another_machine(tmp_path: Path) -> None:
     ):
         file.write_text(f"kafka: {{properties: {properties}}}\n{CHANNELS}")
         load(file, also=preflight)
+
+
+OAUTH = """
+kafka:
+  properties:
+    security.protocol: SASL_PLAINTEXT
+    MECHANISM: OAUTHBEARER
+    sasl.oauthbearer.method: oidc
+    sasl.oauthbearer.client.id: me
+    sasl.oauthbearer.client.secret: hunter2
+    sasl.oauthbearer.token.endpoint.url: http://127.0.0.1:PORT/token
+"""
+
+
+@pytest.mark.parametrize("mechanism", ["sasl.mechanism", "sasl.mechanisms"])
+def test_nobody_is_asked_for_a_token(tmp_path: Path, mechanism: str) -> None:
+    """A client that authenticates so would send its secret to the endpoint and wait for it."""
+    with socket.create_server(("127.0.0.1", 0)) as endpoint:
+        port = str(endpoint.getsockname()[1])
+        properties = OAUTH.replace("PORT", port).replace("MECHANISM", mechanism)
+        file = tmp_path / "headrace.yaml"
+        file.write_text(properties + CHANNELS)
+        load(file, also=preflight)
+        endpoint.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            endpoint.accept()
+
+
+@pytest.mark.parametrize(
+    ("properties", "reason"),
+    [
+        (
+            "security.protocol: sasl_ssl, sasl.mechanism: OAUTHBEARER, session.timeout.ms: 700000",
+            "must be >= `session.timeout.ms`",
+        ),
+        ("security.protocol: SASL_SSL, sasl.mechanism: OAUTHBEARER, ssl.key.pem: a", "ssl.key.pem"),
+        ("security.protocol: SASL_SSL, sasl.mechanism: PLAIN", "sasl.username and sasl.password"),
+    ],
+)
+def test_what_goes_with_a_login_is_looked_at(tmp_path: Path, properties: str, reason: str) -> None:
+    """Limits and keys always, names and passwords where they are all that a login takes."""
+    (problem,) = _refused(tmp_path, f"kafka: {{properties: {{{properties}}}}}\n{CHANNELS}")
+    assert reason in problem
+
+
+def test_librdkafka_s_own_log_is_not_printed(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """``debug`` is for the log of clients that run, and is checked all the same."""
+    file = tmp_path / "headrace.yaml"
+    file.write_text(f"kafka: {{properties: {{debug: all}}}}\n{CHANNELS}")
+    load(file, also=preflight)
+    assert capfd.readouterr() == ("", "")
+    (problem,) = _refused(tmp_path, f"kafka: {{properties: {{debug: most}}}}\n{CHANNELS}")
+    assert problem.endswith("'most' is not what librdkafka takes")
 
 
 @pytest.mark.parametrize(
