@@ -84,6 +84,10 @@ class PausedByOthersError(RefusedError):
     """A pause is to end that somebody else began, and nobody said whose."""
 
 
+class ShorterPauseError(RefusedError):
+    """A pause is to come in the place of its holder's own, and end sooner; nobody said so."""
+
+
 class NoSuchOffsetError(RefusedError):
     """The log has no such offset."""
 

@@ -67,6 +67,7 @@ class Changes:
                 partition=scope,
                 until=self._end_of(body),
                 note=body.reason,
+                shorten=body.shorten,
             )
             acknowledged = None
             if body.wait_s > 0:
@@ -228,7 +229,7 @@ class Changes:
                 **options,
             )
 
-        add("channels/{name}/pause", self.pause, "Pause a channel or a partition", 404)
+        add("channels/{name}/pause", self.pause, "Pause a channel or a partition", 404, 409)
         add("channels/{name}/resume", self.resume, "End a pause", 404, 409)
         add("channels/{name}/seek", self.seek, "Move a paused partition", 404, 409, 503)
         add("channels/{name}/reset", self.reset, "Move paused partitions", 404, 409, 503)

@@ -105,6 +105,10 @@ def pause(
         str | None,
         typer.Option("--for", metavar="TIME", help="How long it lasts, as in 30m."),
     ] = None,
+    shorten: Annotated[
+        bool,
+        typer.Option("--shorten", help="Also if your pause that is there would end later."),
+    ] = False,
     wait: _Wait = "30s",
     drain: Annotated[
         bool, typer.Option("--drain", help="Give the partitions back to the group.")
@@ -121,6 +125,7 @@ def pause(
         "reason": reason,
         "until": None if until is None else _moment(until),
         "for_s": None if lasting is None else _seconds(lasting, "--for"),
+        "shorten": shorten,
         "wait_s": seconds,
     }
     return commands.channel_change("pause", channel, body, seconds, as_json=json, say=_say_paused)

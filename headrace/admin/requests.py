@@ -76,6 +76,8 @@ class PauseRequest(ScopedChange):
     """When it ends by itself."""
     for_s: Length | None = None
     """After how many seconds it ends by itself, in place of until."""
+    shorten: Annotated[bool, Field(strict=True)] = False
+    """Also if the one that is replaced would have ended later, or not by itself."""
     wait_s: Wait = 0.0
     """For how long to wait until it is true that nothing is being processed."""
 

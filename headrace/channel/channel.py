@@ -235,15 +235,20 @@ class InboundKafkaChannel:
         partition: TopicPartition | None = None,
         until: float | None = None,
         note: str = "",
+        shorten: bool = False,
     ) -> Pause:
         """Have delivery rest, of the channel or of one partition. Does not block.
 
         ``by`` says who, ``note`` why; ``until`` is in seconds since the epoch. A pause of the same
-        holder, reason and scope is replaced, others go on beside it. ``wait_paused`` tells when it
-        has its effect. Rebalances and new configuration are obeyed meanwhile.
+        holder, reason and scope is replaced, by one that ends sooner only with ``shorten``; others
+        go on beside it. ``wait_paused`` tells when it has its effect. Rebalances and new
+        configuration are obeyed meanwhile.
+
+        Raises:
+            ShorterPauseError: the one that is there goes on for longer, without ``shorten``.
         """
         return self._parts.pausing.begin(
-            reason, by=by, mode=mode, partition=partition, until=until, note=note
+            reason, by=by, mode=mode, partition=partition, until=until, note=note, shorten=shorten
         )
 
     def take_over(self, pauses: Iterable[Pause]) -> None:

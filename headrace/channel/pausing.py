@@ -11,7 +11,7 @@ import structlog
 from headrace.channel.pauses import Pause, PauseMode, PauseReason
 from headrace.channel.states import PartitionState
 from headrace.channel.threads import Patrol
-from headrace.errors import PausedByOthersError
+from headrace.errors import PausedByOthersError, ShorterPauseError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -88,19 +88,47 @@ class Pausing(Patrol):
         partition: TopicPartition | None = None,
         until: float | None = None,
         note: str = "",
+        shorten: bool = False,
     ) -> Pause:
         """Begin a pause, in place of the holder's own of the same reason and scope.
 
         Those of others go on beside it. ``wait`` tells its effect.
 
         ``until`` is in seconds since the epoch; ``pause.max_duration`` may bring the end forward.
+        ``shorten``: the holder's own may end sooner by it.
+
+        Raises:
+            ShorterPauseError: the holder's own goes on for longer, and is not to be shortened.
         """
         pause = Pause(reason, by, self._clock.time(), until, mode, partition, note)
         pause = self._limited(pause)
-        self._pauses.add(pause)
+        with self._lock:
+            if not shorten:
+                self._require_longest(pause)
+            self._pauses.add(pause)
         log.info("channel_paused", **self._facts(pause))
         self._follow()
         return pause
+
+    def _require_longest(self, pause: Pause) -> None:
+        """Raise if the holder's own of the same reason and scope goes on for longer."""
+        there = [p for p in self._pauses.all() if p.is_of(pause.reason, pause.partition)]
+        for own in there:
+            if own.by != pause.by or pause.until is None:
+                continue
+            if own.until is None:
+                goes_on = "without an end"
+            elif own.until > pause.until:
+                goes_on = f"for {own.until - pause.until:.1f} s longer than this one would"
+            else:
+                continue
+            scope = pause.partition or f"the channel {self._channel}"
+            raise ShorterPauseError(
+                f"{scope} is paused by {pause.by} already, {goes_on}",
+                value=pause.by,
+                next_step="leave it, give a later end, or say that it may end sooner: shorten, "
+                "or --shorten",
+            )
 
     def end(
         self,
@@ -279,6 +307,7 @@ class ProcessorBrakes:
             partition=partition,
             until=None if seconds is None else self._clock.time() + seconds,
             note=note,
+            shorten=True,
         )
 
     def resume(self, *, partition: TopicPartition | None = None) -> None:

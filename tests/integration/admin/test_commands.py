@@ -118,6 +118,10 @@ def test_another_persons_pause_is_told_and_ends_by_name(desk: Desk) -> None:
     assert paused.endswith("; paused by ann without an end, too\n")
     again = desk.run("pause").output
     assert again.startswith("member is paused; in place of your pause until ")
+    shorter = desk.run("pause", "--for", "30m")
+    assert (shorter.exit_code, "without an end" in shorter.output) == (1, True)
+    assert "--shorten" in shorter.output
+    assert desk.run("pause", "--for", "30m", "--shorten").exit_code == 0
     assert desk.run("resume").output == "member resumed; others go on: operator by ann\n"
     refused = desk.run("resume")
     assert (refused.exit_code, "--of 'ann'" in refused.output) == (1, True)

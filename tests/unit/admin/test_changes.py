@@ -66,7 +66,7 @@ def test_a_pause_meets_those_of_others_and_ends_none(scene: Scene) -> None:
     assert (first["replaced"], first["others"]) == (None, [])
     second = scene.post(PAUSE, by="bob", for_s=60).json()
     assert (second["replaced"], second["others"]) == (None, [first["pause"]])
-    third = scene.post(PAUSE, by="bob", for_s=30).json()
+    third = scene.post(PAUSE, by="bob", for_s=90).json()
     assert (third["replaced"], third["others"]) == (second["pause"], [first["pause"]])
     answer = scene.post(RESUME, by="bob").json()
     assert (answer["resumed"], answer["pauses"]) == (third["pause"], [first["pause"]])
@@ -75,6 +75,18 @@ def test_a_pause_meets_those_of_others_and_ends_none(scene: Scene) -> None:
     assert "--of 'ann'" in refused.json()["next_step"]
     assert scene.post(RESUME, by="bob", of="ann").json()["resumed"] == first["pause"]
     assert _channel(scene).pauses == ()
+
+
+def test_a_pause_shortens_ones_own_only_if_that_is_said(scene: Scene) -> None:
+    """It is refused with what to do, and nothing is changed."""
+    first = scene.post(PAUSE, by="ann", reason="repair").json()
+    refused = scene.post(PAUSE, by="ann", for_s=60)
+    assert (refused.status_code, refused.json()["error"]) == (409, "shorter_pause")
+    assert "shorten" in refused.json()["next_step"]
+    assert [pause.note for pause in _channel(scene).pauses] == ["repair"]
+    answer = scene.post(PAUSE, by="ann", for_s=60, shorten=True).json()
+    assert answer["replaced"] == first["pause"]
+    assert answer["pause"]["until"] is not None
 
 
 def test_a_resume_ends_one_pause_and_names_the_others(scene: Scene) -> None:

@@ -12,7 +12,7 @@ from headrace.channel.pause_file import PauseFile
 from headrace.channel.pauses import Pause, PauseMode, PauseReason
 from headrace.clock import Deadline
 from headrace.coordinators.layout import GroupPaths
-from headrace.errors import CommitFailedError, PausedByOthersError, StartError
+from headrace.errors import CommitFailedError, PausedByOthersError, ShorterPauseError, StartError
 from headrace.kafka.ports import Failure
 from headrace.metrics import Metrics
 from headrace.processors import BatchResponse
@@ -173,7 +173,7 @@ def test_everybody_has_a_pause_of_their_own(broker: InMemoryBroker) -> None:
     with running(channel):
         channel.pause(by="ann", until=time.time() + 7200, note="repair")
         channel.pause(by="bob", until=time.time() + 60)
-        bobs = channel.pause(by="bob", until=time.time() + 30)
+        bobs = channel.pause(by="bob", until=time.time() + 90)
         assert [(pause.by, pause.note) for pause in channel.pauses] == [
             ("ann", "repair"),
             ("bob", ""),
@@ -188,6 +188,42 @@ def test_everybody_has_a_pause_of_their_own(broker: InMemoryBroker) -> None:
         assert ended.note == "repair"
         assert channel.resume(by="bob") is None
         assert channel.pauses == ()
+
+
+@pytest.mark.parametrize("length", [7200.0, None])
+def test_ones_own_pause_is_shortened_only_if_that_is_said(
+    broker: InMemoryBroker, length: float | None
+) -> None:
+    """Two people of one login would end each other's pause sooner; a longer one comes in its place.
+
+    Other scopes and other people's pauses are not looked at.
+    """
+    channel = in_memory_channel(Recorder(), broker)
+    now = time.time()
+    with running(channel):
+        long = channel.pause(by="ann", until=length and now + length, note="repair")
+        with pytest.raises(ShorterPauseError, match=r"is paused by ann already, .*--shorten"):
+            channel.pause(by="ann", until=now + 60)
+        assert channel.pauses == (long,)
+        channel.pause(by="ann", until=now + 60, partition=P0)
+        channel.pause(by="bob", until=now + 60)
+        assert channel.pause(by="ann", until=long.until).until == long.until
+        assert channel.pause(by="ann").until is None
+        shortened = channel.pause(by="ann", until=now + 60, shorten=True)
+        assert shortened.until == now + 60
+        assert shortened in channel.pauses
+
+
+def test_a_processor_shortens_its_own_pause(broker: InMemoryBroker) -> None:
+    """It knows by itself what it asked for: what it writes to may recover sooner."""
+    recorder = Braking()
+    channel = in_memory_channel(recorder, broker)
+    with running(channel):
+        brakes = recorder.context.brakes
+        brakes.pause("full", seconds=7200)
+        brakes.pause("nearly free", seconds=60)
+        (pause,) = channel.pauses
+        assert pause.note == "nearly free"
 
 
 def test_a_drain_lasts_until_its_holder_ends_it(broker: InMemoryBroker) -> None:
