@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from contextlib import suppress
+from ipaddress import IPv6Address
 from threading import Thread
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -62,12 +63,15 @@ class Certificate(Protocol):
 def listen(host: str, port: int) -> socket.socket:
     """Return a socket that listens on a name or an address of either family.
 
+    On ``::`` that is IPv4, too, where the system has both on one socket.
+
     Raises:
         OSError: that is not possible.
     """
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     family, _, _, _, address = found[0]
-    return socket.create_server(address[:2], family=family)
+    both = family == socket.AF_INET6 and address[0] == "::" and socket.has_dualstack_ipv6()
+    return socket.create_server(address[:2], family=family, dualstack_ipv6=both)
 
 
 class HttpServer:
@@ -128,6 +132,8 @@ class _Protocol(H11Protocol):
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
         """Begin with a connection."""
         super().connection_made(transport)
+        if self.client is not None:
+            self.client = (_own_family(self.client[0]), self.client[1])
         self.fileno = transport.get_extra_info("socket").fileno()
         certificate = transport.get_extra_info("peercert")
         if certificate:
@@ -158,6 +164,15 @@ class _Protocol(H11Protocol):
         """Note that it does."""
         self.unread = None
         super().resume_writing()
+
+
+def _own_family(address: str) -> str:
+    """Return an address as proxies are named and logs have it: of IPv4 if it was reached by it."""
+    try:
+        mapped = IPv6Address(address).ipv4_mapped
+    except ValueError:
+        return address
+    return address if mapped is None else str(mapped)
 
 
 def _subject(certificate: dict[str, Any]) -> str:

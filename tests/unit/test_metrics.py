@@ -102,6 +102,18 @@ def test_connections_without_a_request_take_no_threads_and_keep_nobody_out(
         connection.close()
 
 
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="needs IPv4 through IPv6")
+def test_every_address_of_the_machine_is_that_of_either_family() -> None:
+    """Who serves metrics on ``::`` is reached by IPv4, too."""
+    server = MetricsServer(used(), "::", 0)
+    try:
+        for host in ("127.0.0.1", "[::1]"):
+            with urlopen(f"http://{host}:{server.port}/metrics", timeout=10) as answer:
+                assert b"headrace_build_info" in answer.read()
+    finally:
+        server.close()
+
+
 @pytest.mark.parametrize(
     ("method", "path", "headers", "status"),
     [

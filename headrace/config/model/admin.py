@@ -55,7 +55,7 @@ class AdminConfig(Section):
     """Whether there is one."""
 
     host: Cold[FreeText] = "127.0.0.1"
-    """The address to listen on."""
+    """The address to listen on; '::': all of IPv6 and IPv4."""
 
     port: Cold[Port | None] = None
     """The port to listen on; 0: any free one; null: 9465, or any free one where that is taken.

@@ -49,7 +49,7 @@ class MetricsConfig(Section):
     """Metrics on a port of their own, for who may read nothing else; the admin API has them too."""
 
     host: Cold[FreeText] = "127.0.0.1"
-    """The address to listen on."""
+    """The address to listen on; '::': all of IPv6 and IPv4."""
 
     port: Cold[Port | None] = None
     """The port to listen on, by custom 9464; 0: any free one; null: none."""

@@ -240,6 +240,27 @@ def test_who_asks_is_believed_of_trusted_proxies_alone(
     assert {line["address"].partition(":")[0] for line in changes} == {address}
 
 
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="needs IPv4 through IPv6")
+@pytest.mark.parametrize(
+    ("proxies", "address"), [("[]", LOOPBACK), (f"[{LOOPBACK}]", "198.51.100.9")]
+)
+def test_every_address_is_that_of_either_family(
+    serve: Any, bare: Scene, proxies: str, address: str
+) -> None:
+    """``::`` is reached by IPv4, too, and who comes by it is known by an address of IPv4."""
+    section = f"{{port: 0, host: '::', plain_text: true, trusted_proxies: {proxies}}}"
+    served = serve(section)
+    headers = {
+        "Authorization": f"Bearer {served.folder.read_token()}",
+        "X-Forwarded-For": "198.51.100.9",
+    }
+    with httpx.Client(headers=headers, trust_env=False) as client:
+        assert client.get(f"{served.server.url}/health/live").status_code == 200
+        by_v4 = f"http://{LOOPBACK}:{served.server.port}/api/v1/stop"
+        assert client.post(by_v4, json={}).status_code == 202
+    assert bare.stops == [f"token from {address}"]
+
+
 def test_a_port_of_nobody_is_free_again_after_the_end(serve: Any) -> None:
     """After close nothing listens, so that a restart has the same port."""
     port = free_port()
