@@ -10,13 +10,17 @@ import os
 import select
 import signal
 from contextlib import contextmanager, suppress
-from threading import Lock, Thread
+from threading import Lock, Thread, local
 from typing import TYPE_CHECKING
 
 from headrace.clock import SYSTEM_CLOCK, Clock, Deadline
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from types import FrameType
+    from typing import TypeAlias
+
+    _Handler: TypeAlias = Callable[[int, FrameType | None], object] | int | None
 
 #: The first of these asks for a graceful stop, the second ends the process.
 _ENDING = (signal.SIGTERM, signal.SIGINT)
@@ -55,6 +59,9 @@ class Signals:
 
     ``last_words`` is called, on another thread and for LAST_WORDS_TIMEOUT at most, before the
     process is ended here: with True where a stop did not end.
+
+    A process that the user's code forks, for ``multiprocessing`` too, has none of this: signals do
+    there what they did before ``listen``.
     """
 
     def __init__(
@@ -72,6 +79,8 @@ class Signals:
         self._interrupts = False
         self._ends: tuple[Deadline, int] | None = None
         self._reader = self._writer = -1
+        self._former: dict[int, _Handler] = {}
+        self._forking = local()
 
     # --- main thread ------------------------------------------------------------------------
 
@@ -84,8 +93,8 @@ class Signals:
         signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
         # the number of a signal is written for those only that have a handler
         for number in (*_ENDING, *_TOLD):
-            signal.signal(number, lambda *_: None)
-        signal.signal(_WAKE, lambda *_: self._interrupt())
+            self._former[number] = signal.signal(number, lambda *_: None)
+        self._former[_WAKE] = signal.signal(_WAKE, lambda *_: self._interrupt())
         Thread(target=self._run, name="signals", daemon=True).start()
 
     def serve(self, shutdown_timeout: Callable[[], float]) -> None:
@@ -115,6 +124,31 @@ class Signals:
         if self.asked is not None and self._interrupts:
             self._interrupts = False
             raise StoppedEarlyError
+
+    # --- a thread that forks ----------------------------------------------------------------
+
+    def before_fork(self) -> None:
+        """Keep signals from the child until its handlers are its own."""
+        # one that comes too early would be written into the parent's pipe; _WAKE does nothing
+        # there, and what it raises here would be lost
+        self._forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, (*_ENDING, *_TOLD))
+
+    def after_fork(self) -> None:
+        """Let the thread have signals again."""
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._forking.mask)
+
+    def after_fork_in_child(self) -> None:
+        """Leave the signals of a child to itself. Its only thread is its main thread."""
+        if self._writer >= 0:
+            signal.set_wakeup_fd(-1)
+            for number, handler in self._former.items():
+                # None is one that Python did not set
+                signal.signal(number, signal.SIG_DFL if handler is None else handler)
+            os.close(self._reader)
+            os.close(self._writer)
+            self._reader = self._writer = -1
+            self._lock = Lock()
+        self.after_fork()
 
     # --- any thread -------------------------------------------------------------------------
 
@@ -198,3 +232,9 @@ class Signals:
 
 #: Those of this process.
 SIGNALS = Signals()
+
+os.register_at_fork(
+    before=SIGNALS.before_fork,
+    after_in_parent=SIGNALS.after_fork,
+    after_in_child=SIGNALS.after_fork_in_child,
+)

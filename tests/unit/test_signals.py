@@ -77,6 +77,80 @@ def test_closed_standard_streams_are_no_failure() -> None:
     assert subprocess.run(closed, timeout=PATIENCE, check=False).returncode == 2
 
 
+#: A process that hears signals and starts a child as ``{forking}`` says, which gets ``{number}``.
+_FORKING = """
+import multiprocessing, os, signal, threading, time
+
+early = None
+os.register_at_fork(after_in_child=lambda: early and os.kill(os.getpid(), early))
+
+from headrace.signals import SIGNALS
+
+SIGNALS.listen()
+SIGNALS.serve(lambda: {patience})
+
+reader, writer = os.pipe()
+
+def wait():
+    signal.alarm(10)  # the end of a child that its own signals do not end
+    os.write(writer, b".")
+    while True:
+        time.sleep(1)
+
+def fork():
+    global child
+    child = os.fork()
+    if child == 0:
+        try:
+            wait()
+        except KeyboardInterrupt:
+            os._exit(7)
+
+def start():
+    global child
+    process = multiprocessing.get_context("fork").Process(target=wait)
+    process.start()
+    child = process.pid
+
+{forking}
+if early is None:
+    os.read(reader, 1)
+    os.kill(child, {number})
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), SIGNALS.asked, flush=True)
+signal.raise_signal(signal.SIGTERM)
+while SIGNALS.asked is None:
+    time.sleep(0.01)
+print(SIGNALS.asked, flush=True)
+os._exit(0)
+"""
+
+_ELSEWHERE = "thread = threading.Thread(target=fork); thread.start(); thread.join()"
+
+
+@pytest.mark.parametrize(
+    ("forking", "number", "code"),
+    [
+        ("fork()", signal.SIGTERM, -signal.SIGTERM),
+        ("fork()", signal.SIGINT, 7),
+        ("fork()", signal.SIGHUP, -signal.SIGHUP),
+        ("fork()", signal.SIGUSR1, -signal.SIGUSR1),
+        ("fork()", signal.SIGUSR2, -signal.SIGUSR2),
+        (_ELSEWHERE, signal.SIGTERM, -signal.SIGTERM),
+        ("start()", signal.SIGTERM, -signal.SIGTERM),
+        ("early = signal.SIGTERM; fork()", signal.SIGTERM, -signal.SIGTERM),
+    ],
+    ids=["TERM", "INT", "HUP", "USR1", "USR2", "of-a-thread", "multiprocessing", "at-the-fork"],
+)
+def test_a_signal_to_a_forked_child_is_the_child_s(forking: str, number: int, code: int) -> None:
+    """It ends the child as it would without Headrace, and the parent hears its own ones only."""
+    script = _FORKING.format(forking=forking, number=int(number), patience=PATIENCE)
+    done = subprocess.run(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, timeout=PATIENCE, check=False
+    )
+    assert done.stdout.decode().splitlines() == [f"{code} None", "SIGTERM"]
+    assert done.returncode == 0
+
+
 class Process:
     """Signals of a process with a clock of the test's, and the codes that it was ended with."""
 
