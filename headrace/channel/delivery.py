@@ -126,10 +126,10 @@ class Delivery:
                 owned.attempts = 0
                 self._commit(owned, Effect(item.batch.next_offset, None, 0.0, None, None), None)
                 return
-            owned.attempts += 1
+            owned.count_failure(item.cut)
             effect = self._again(item, self._parts.backoff.seconds(owned.attempts))
         except SinkConflictError:
-            owned.attempts += 1
+            owned.count_failure(item.cut)
             effect = self._resynchronise(owned, item)
         except FencedError as error:
             effect = self._join_anew(owned, item, error)
@@ -161,7 +161,7 @@ class Delivery:
             effect = self._again(item, self._parts.backoff.seconds(1))
         else:
             self._over(item.batch, "failed", error)
-            owned.attempts += 1
+            owned.count_failure(item.cut)
             effect = self._decide(owned, item, error)
         if effect.parts:
             retained[:1] = effect.parts

@@ -92,6 +92,8 @@ class OwnedPartition:
         # its log lost records behind which it stands: nothing is delivered until it is moved
         self.halted = False
         self.letters = Letters()
+        # start, first record and end of the batch that failed last: its records may be dropped
+        self._failed: tuple[int, int, int] | None = None
         self._settings = settings
         self.next_batch = NextBatch(settings, copies)
         self._gates = gates
@@ -143,6 +145,10 @@ class OwnedPartition:
             cut = self.settling or (
                 self.outstanding[0].cut if self.outstanding else self.handing_out
             )
+            if cut is None and self.attempts and self._failed is not None:
+                start, first, end = self._failed
+                if start == self.position:
+                    return first, end
             if cut is None and (self.attempts or self.suspects):
                 cut = self.pending[0]
         except IndexError:
@@ -235,6 +241,11 @@ class OwnedPartition:
                 self._ending = ending
 
     # --- the holder only ------------------------------------------------------------------------
+
+    def count_failure(self, cut: Cut) -> None:
+        """Count an attempt that failed with a batch."""
+        self._failed = cut.start, offset_of(cut.records[0]), cut.next_offset
+        self.attempts += 1
 
     def become(self, state: PartitionState) -> None:
         """Enter ``state``.
