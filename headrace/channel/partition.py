@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from headrace.channel.callbacks import RunningCallback
     from headrace.channel.gates import Gates
-    from headrace.channel.news import News, Truncated
+    from headrace.channel.news import News, OutOfRange, Truncated
     from headrace.channel.settings import LiveSettings
     from headrace.coordinators.claims import Claim
     from headrace.processors import BatchResponse
@@ -87,8 +87,8 @@ class OwnedPartition:
         self.callback: RunningCallback | None = None
         self.predecessor: OwnedPartition | None = None
         self.last_error: str | None = None
-        # what was found of its log at the start
-        self.truncation: Truncated | None = None
+        # what was heard of its log: nothing is fetched or delivered until that is settled
+        self.doubt: OutOfRange | Truncated | None = None
         # its log lost records behind which it stands: nothing is delivered until it is moved
         self.halted = False
         self.letters = Letters()
@@ -332,14 +332,17 @@ class OwnedPartition:
 
     def _active_due(self) -> float | None:
         paused = self.state is PartitionState.PAUSED
+        asks_at = None if self.doubt is None else self.not_before
         if self.rests:
             still_busy = paused or self.outstanding or self.owes_commit
-            return self._timeout_due() if still_busy else 0.0
+            return earliest(self._timeout_due(), asks_at) if still_busy else 0.0
         if paused:
             return 0.0
-        return earliest(self._delivery_due(), self._timeout_due(), self.idle_at)
+        return earliest(self._delivery_due(), self._timeout_due(), self.idle_at, asks_at)
 
     def _delivery_due(self) -> float | None:
+        if self.doubt is not None:
+            return None
         out = self.outstanding
         if len(out) >= self._settings.now.max_in_flight or (out and self._stands_alone(out[-1])):
             return None

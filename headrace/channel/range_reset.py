@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import TYPE_CHECKING
 
 import structlog
@@ -12,6 +13,7 @@ from headrace.errors import HeadraceError, LogTruncatedError, OffsetOutOfRangeEr
 from headrace.processors import BatchResponse
 
 if TYPE_CHECKING:
+    from headrace.channel.news import OutOfRange
     from headrace.channel.partition import OwnedPartition
     from headrace.channel.parts import Parts
 
@@ -35,6 +37,7 @@ class RangeReset:
         The claim ends once that is committed: a sink knows the new log by another name.
         """
         self._parts.fetcher.unassign(owned)
+        owned.doubt = None
         self._go_back(owned, 0)
         self._parts.committer.flush()
         self._replaced.add(owned)
@@ -46,24 +49,50 @@ class RangeReset:
         self._replaced.remove(owned)
         return True
 
-    def reset(self, owned: OwnedPartition) -> None:
-        """Move the position into range, and say which offsets are passed over."""
-        deadline = Deadline.after(WATERMARK_TIMEOUT, self._parts.clock)
+    def hold(self, owned: OwnedPartition, doubt: OutOfRange | Truncated) -> None:
+        """Fetch and deliver no more until what was heard of the log is settled."""
+        if not owned.halted and owned.doubt is None:
+            self._parts.fetcher.unassign(owned)
+            owned.doubt = doubt
+
+    def settle(self, owned: OwnedPartition, doubt: OutOfRange | Truncated) -> None:
+        """Ask what is left of the log, and go on from there; where nobody answers, a while later.
+
+        It may grow past the position meanwhile, so that the client would find nothing amiss.
+        """
+        if owned.not_before > self._parts.clock.monotonic():
+            return
+        owned.doubt = None
         try:
-            low, high = self._parts.catalog.watermarks(owned.partition, deadline)
-            is_same = self._is_same_log(owned, deadline) if owned.position > high else False
+            if isinstance(doubt, Truncated):
+                self._truncated(owned, doubt.end)
+            else:
+                self._reset(owned)
         except HeadraceError as silence:
             self._note_silence(owned, silence)
-            # the position is reported once more when somebody answers
-            self._parts.fetcher.seek(owned)
-            return
-        asked = owned.buffer.expected
+            owned.doubt = doubt
+            owned.not_before = self._parts.clock.monotonic() + self._parts.backoff.seconds(1)
+
+    def _reset(self, owned: OwnedPartition) -> None:
+        """Move the position into range, and say which offsets are passed over."""
+        deadline = Deadline.after(WATERMARK_TIMEOUT, self._parts.clock)
+        low, high = self._parts.catalog.watermarks(owned.partition, deadline)
+        is_same = self._is_same_log(owned, deadline) if owned.position > high else False
+        asked, epoch = owned.buffer.expected, owned.buffer.leader_epoch
+        if epoch is not None and asked > low and (owned.position <= high or is_same):
+            # a client that has known the leader takes a position as it is
+            is_truncated, end = self._parts.catalog.truncated_at(
+                owned.partition, asked, epoch, deadline
+            )
+            if is_truncated:
+                self._truncated(owned, end)
+                return
         if asked > high and low <= owned.position <= high:
             # the log was cut short below what was read ahead
             owned.discard()
             asked = owned.position
         if low <= asked <= high:
-            self._parts.fetcher.seek(owned)
+            self._parts.fetcher.assign(owned)
             return
         if is_same:
             self._halt(owned, LogTruncatedError(owned.partition, asked, low, high, None))
@@ -79,7 +108,7 @@ class RangeReset:
             owned.next_batch.wish(response.max_records, response.max_bytes)
             owned.not_before = self._parts.clock.monotonic() + response.wait
 
-    def truncated(self, owned: OwnedPartition, end: int | None) -> None:
+    def _truncated(self, owned: OwnedPartition, end: int | None) -> None:
         """Drop what was read ahead; where that is not enough, have the partition rest.
 
         ``end`` is where the log ends that was read. From there to the position may be nothing but
@@ -87,27 +116,19 @@ class RangeReset:
         where the log begins only behind what was read, nobody knows those leaders any more.
         """
         fetcher, asked = self._parts.fetcher, owned.position
-        fetcher.unassign(owned)
         if end is not None and asked <= end:
             owned.discard()
             fetcher.assign(owned)
             return
         deadline = Deadline.after(WATERMARK_TIMEOUT, self._parts.clock)
         catalog = self._parts.catalog
-        try:
-            low, high = catalog.watermarks(owned.partition, deadline)
-            is_whole = asked <= low or (
-                end is not None
-                and asked <= high
-                and not catalog.has_records(owned.partition, max(low, end), asked, deadline)
-            )
-            is_same = self._is_same_log(owned, deadline)
-        except HeadraceError as silence:
-            self._note_silence(owned, silence)
-            owned.not_before = self._parts.clock.monotonic() + self._parts.backoff.seconds(1)
-            owned.tell(Truncated(owned.buffer.generation, end))
-            return
-        if is_whole or not is_same:
+        low, high = catalog.watermarks(owned.partition, deadline)
+        is_whole = asked <= low or (
+            end is not None
+            and asked <= high
+            and not catalog.has_records(owned.partition, max(low, end), asked, deadline)
+        )
+        if is_whole or not self._is_same_log(owned, deadline):
             # of another topic of the same name nothing is known: its range says what follows
             owned.buffer.restart(asked)
             fetcher.assign(owned)
@@ -136,7 +157,6 @@ class RangeReset:
     def _halt(self, owned: OwnedPartition, error: LogTruncatedError) -> None:
         """Have the partition rest, unless the processor says where to go on."""
         topic, number = owned.partition
-        self._parts.fetcher.unassign(owned)
         self._parts.metrics.truncations.labels(self._parts.name, topic).inc()
         log.error(
             "log_truncated",
@@ -158,7 +178,9 @@ class RangeReset:
             self._go_back(owned, response.offset)
             self._parts.fetcher.assign(owned)
             return
-        if self._parts.config.offset_out_of_range == "stop":
+        is_bounded = owned.buffer.bound < inf
+        if is_bounded or self._parts.config.offset_out_of_range == "stop":
+            # a bounded run would wait for the partition without end
             self._parts.fail(error)
             return
         owned.last_error = str(error)
@@ -194,7 +216,7 @@ class RangeReset:
             self._skip(owned, target)
         else:
             self._go_back(owned, target)
-        self._parts.fetcher.seek(owned)
+        self._parts.fetcher.assign(owned)
 
     @staticmethod
     def _skip(owned: OwnedPartition, target: int) -> None:

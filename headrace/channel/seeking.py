@@ -65,8 +65,8 @@ class Seeking:
         sequence = owned.staging.stage(None)
         self._parts.committer.stage(owned, asked.offset, sequence)
         self._parts.committer.flush()
-        if owned.halted:
-            owned.halted = False
+        if owned.halted or owned.doubt is not None:
+            owned.halted, owned.doubt = False, None
             self._parts.fetcher.assign(owned)
         else:
             self._parts.fetcher.seek(owned)

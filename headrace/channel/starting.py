@@ -146,7 +146,7 @@ class Starting:
         Where it does not any more the epoch stays that of before, which the next owner has to know
         as well; what follows is for when the processor knows the partition.
         """
-        owned.truncation = None
+        owned.doubt = None
         if epoch is None:
             owned.buffer.restart(start)
             return
@@ -158,7 +158,7 @@ class Starting:
         is_truncated, end = catalog.truncated_at(owned.partition, start, epoch, deadline)
         owned.buffer.restart(start, epoch if is_truncated else led)
         if is_truncated:
-            owned.truncation = Truncated(owned.buffer.generation, end)
+            owned.doubt = Truncated(owned.buffer.generation, end)
 
     def _leader_epoch(
         self, owned: OwnedPartition, start: int, group: StoredOffset | None
@@ -224,9 +224,7 @@ class Starting:
         owned.not_before = now
         owned.idle_since = now
         owned.become(PartitionState.WAITING)
-        if owned.truncation is None:
+        if owned.doubt is None:
             self._parts.fetcher.assign(owned)
-        else:
-            owned.tell(owned.truncation)
         if owned.topic_id != self._parts.topics.topic_id(owned.partition):
             owned.tell(LogReplaced())

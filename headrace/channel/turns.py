@@ -98,6 +98,8 @@ class Turns:
             self._hear(owned, owned.news.popleft())
         self._delivery.settle(owned)
         self._delivery.expire(owned)
+        if owned.ending is Ending.NONE and owned.doubt is not None:
+            self._range_reset.settle(owned, owned.doubt)
         self._pass_gap(owned)
 
     def _work(self, owned: OwnedPartition) -> None:
@@ -140,10 +142,8 @@ class Turns:
                 self._committed(owned, news)
             case Trouble(error):
                 self._trouble(owned, error)
-            case OutOfRange(generation) if generation == owned.buffer.generation:
-                self._range_reset.reset(owned)
-            case Truncated(generation, end) if generation == owned.buffer.generation:
-                self._range_reset.truncated(owned, end)
+            case OutOfRange() | Truncated() if news.generation == owned.buffer.generation:
+                self._range_reset.hold(owned, news)
             case GapPassed(generation, end) if generation == owned.buffer.generation:
                 owned.gap_end = end
             case EpochRaised(claim):
@@ -191,7 +191,7 @@ class Turns:
     def _pass_gap(self, owned: OwnedPartition) -> None:
         """Commit the end of a gap once everything before it is: or lag would never reach 0."""
         end = owned.gap_end
-        if end is None or owned.outstanding or owned.pending:
+        if end is None or owned.outstanding or owned.pending or owned.doubt is not None:
             return
         owned.gap_end = None
         if owned.advanced == owned.buffer.position and (owned.committed or 0) < end:

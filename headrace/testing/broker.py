@@ -217,7 +217,6 @@ class InMemorySource:
         self._positions.update(starts)
         for partition in starts:
             self._epochs.pop(partition, None)
-            self._led.pop(partition, None)
         self._epochs.update(epochs or {})
         for marked in (self._paused, self._at_end, self._out):
             marked.difference_update(starts)

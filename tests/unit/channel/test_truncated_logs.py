@@ -6,9 +6,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from headrace.channel.bounds import Until
+from headrace.channel.news import OutOfRange
 from headrace.clock import Deadline
-from headrace.errors import LogTruncatedError, OffsetOutOfRangeError
+from headrace.errors import KafkaUnavailableError, LogTruncatedError, OffsetOutOfRangeError
 from headrace.kafka.ports import StoredOffset
+from headrace.local.waiting import wait_for
 from headrace.processors import BatchResponse
 from headrace.records import TopicPartition
 from headrace.testing import InMemoryBroker, in_memory_channel, running
@@ -214,3 +217,111 @@ def test_a_log_that_begins_behind_what_was_read_is_no_truncated_one(
         assert broker.wait_committed("group", P0, 17, Deadline.after(PATIENCE))
     assert recorder.delivered() == [(12, 17, 1)]
     assert recorder.errors() == [OffsetOutOfRangeError]
+
+
+class Silence:
+    """Has a channel's catalog refuse to say which offsets there are, and counts the questions."""
+
+    def __init__(self, channel: InboundKafkaChannel) -> None:
+        self.asked = 0
+        self._catalog = channel._parts.catalog
+        self._watermarks = self._catalog.watermarks
+        self._catalog.watermarks = self._refuse  # type: ignore[method-assign]
+
+    def _refuse(self, partition: TopicPartition, deadline: Deadline) -> tuple[int, int]:
+        self.asked += 1
+        raise KafkaUnavailableError(f"no leader of {partition} for {deadline.remaining} s")
+
+    def end(self) -> None:
+        """Answer again."""
+        self._catalog.watermarks = self._watermarks  # type: ignore[method-assign]
+
+
+#: So long that nothing is tried twice.
+LONG = {"backoff": "1h", "max_backoff": "1h"}
+
+
+def test_a_truncated_log_whose_leader_is_silent_holds_no_worker(broker: InMemoryBroker) -> None:
+    """It is asked about again when its time has come, and can be given back until then."""
+    read_all(broker)
+    broker.truncate(P0, 6)
+    channel = in_memory_channel(Watching(), broker, on_error=LONG)
+    silence = Silence(channel)
+    channel.start(Deadline.after(PATIENCE))
+    try:
+        assert wait_for(lambda: silence.asked > 0, Deadline.after(PATIENCE))
+    finally:
+        assert channel.stop(Deadline.after(PATIENCE)).clean
+    assert silence.asked == 1
+
+
+@pytest.mark.parametrize("paused", [True, False])
+def test_nothing_is_delivered_until_a_truncated_log_is_settled(
+    broker: InMemoryBroker, *, paused: bool
+) -> None:
+    """Also where the position is reported out of range, and the log grows past it meanwhile."""
+    recorder = Watching()
+    channel = in_memory_channel(recorder, broker)
+    with running(channel):
+        assert broker.wait_committed("group", P0, 10, Deadline.after(PATIENCE))
+        silence = Silence(channel)
+        if paused:
+            channel.pause(by="ann")
+        with broker._changed:
+            # a client that has known this leader before compares no epochs
+            channel._parts.fetcher._source._led[P0] = 2  # type: ignore[attr-defined]
+            broker.truncate(P0, 6)
+        assert wait_for(lambda: silence.asked > 1, Deadline.after(PATIENCE))
+        broker.produce(P0, *[b"new"] * 8)
+        asked = silence.asked
+        assert wait_for(lambda: silence.asked > asked, Deadline.after(PATIENCE))
+        assert recorder.delivered() == [(0, 10, 1)]
+        silence.end()
+        error = halted(recorder, channel)
+        assert (error.position, error.high, error.end) == (10, 14, 6)
+    assert recorder.delivered() == [(0, 10, 1)]
+
+
+@pytest.mark.parametrize("ahead", [True, False])
+def test_a_position_out_of_range_is_looked_at_with_its_epoch(
+    broker: InMemoryBroker, *, ahead: bool
+) -> None:
+    """The log may have grown past it by then, and hold other records where it was read."""
+    recorder = Watching()
+    recorder.answer = recorder.later
+    batch = {"max_records": 4 if ahead else 10, "linger": 0}
+    channel = in_memory_channel(recorder, broker, batch=batch)
+    with running(channel):
+        recorder.wait(lambda: len(recorder.futures) == 1)
+        with broker._changed:
+            source = channel._parts.fetcher._source
+            source._led[P0] = 2  # type: ignore[attr-defined]
+            source._out.add(P0)  # type: ignore[attr-defined]
+            broker.truncate(P0, 6)
+            broker.produce(P0, *[b"new"] * 8)
+        owned = channel._parts.holdings.all()[0]
+        owned.tell(OutOfRange(owned.buffer.generation))
+        recorder.answer = lambda _: BatchResponse.advance()
+        recorder.futures[0].set_result(BatchResponse.advance())
+        if ahead:
+            assert broker.wait_committed("group", P0, 14, Deadline.after(PATIENCE))
+        else:
+            assert halted(recorder, channel).end == 6
+    values = [record.value() for batch in recorder.batches for record in batch.records]
+    assert values == [b"%d" % number for number in range(10)][: 6 if ahead else 10] + [b"new"] * (
+        8 if ahead else 0
+    )
+
+
+def test_a_bounded_run_fails_at_a_log_that_lost_its_end(broker: InMemoryBroker) -> None:
+    """It would wait for the partition without end."""
+    read_all(broker)
+    broker.truncate(P0, 6)
+    broker.produce(P0, *[b"new"] * 8)
+    failures: list[BaseException] = []
+    channel = in_memory_channel(
+        Watching(), broker, until=Until(), on_failure=lambda _, error: failures.append(error)
+    )
+    with running(channel):
+        assert wait_for(lambda: bool(failures), Deadline.after(PATIENCE))
+    assert [type(error) for error in failures] == [LogTruncatedError]
