@@ -59,6 +59,10 @@ class RepeatFilter(logging.Filter):
         super().__init__()
         self._repeats = repeats or Repeats(BURST)
 
+    def after_fork_in_child(self) -> None:
+        """Count anew: another thread may have been counting at the fork."""
+        self._repeats = Repeats(BURST)
+
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether the line is to be written."""
         if record.name == "root":

@@ -16,7 +16,7 @@ from headrace.logs.context import merge_bound
 from headrace.logs.levels import forget_levels, set_level
 from headrace.logs.libraries import is_library, take_over
 from headrace.logs.limit import RepeatFilter
-from headrace.logs.recent import keep
+from headrace.logs.recent import forget_events, keep
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,20 +39,29 @@ class StandardErrorHandler(logging.Handler):
 
     While MOST_WAITING characters wait, lines are dropped; ``log_lines_dropped`` says how many as
     soon as there is room again. Any thread; ``flush``, which the end of the interpreter calls, is
-    the only method that waits.
+    the only method that waits. In a forked child, which may end at any moment without a flush,
+    who logs writes the line itself, and waits for who reads.
     """
 
     def __init__(self, stream: TextIO) -> None:
         super().__init__()
         self._stream = stream
         self._descriptor = _descriptor(stream)
+        self._begin()
+        self._thread: Thread | None = Thread(target=self._run, name="log", daemon=True)
+        self._thread.start()
+
+    def _begin(self) -> None:
         self._queue: SimpleQueue[str | Event | None] = SimpleQueue()
         # what a finalizer logs may come in the middle of a line of the same thread's
         self._counting = RLock()
         self._added = self._dropped = 0
         self._taken = self._unwritten = self._told = 0
-        self._thread = Thread(target=self._run, name="log", daemon=True)
-        self._thread.start()
+
+    def after_fork_in_child(self) -> None:
+        """Go on without the thread, which a fork leaves behind, and locks that others had taken."""
+        self._begin()
+        self._thread = None
 
     # --- any thread -------------------------------------------------------------------------
 
@@ -71,6 +80,9 @@ class StandardErrorHandler(logging.Handler):
             self.handleError(record)
             return
         with self._counting:
+            if self._thread is None:
+                self._deliver(line)
+                return
             is_full = self._added - self._taken >= MOST_WAITING
             if is_full and current_thread() is not self._thread:
                 self._dropped += 1
@@ -85,7 +97,7 @@ class StandardErrorHandler(logging.Handler):
 
     def flush(self) -> None:
         """Wait until what was logged is written, or FLUSH_TIMEOUT is over."""
-        if self._thread.is_alive():
+        if self._thread is not None and self._thread.is_alive():
             written = Event()
             self._queue.put(written)
             written.wait(FLUSH_TIMEOUT)
@@ -102,14 +114,17 @@ class StandardErrorHandler(logging.Handler):
             if isinstance(item, Event):
                 item.set()
                 continue
-            try:
-                self._write(item)
-            except (OSError, ValueError):
-                # nobody has the other end any more, a disk is full: others come, or nobody
-                self._unwritten += 1
-            else:
-                self._tell_dropped()
+            self._deliver(item)
             self._taken += len(item)
+
+    def _deliver(self, line: str) -> None:
+        try:
+            self._write(line)
+        except (OSError, ValueError):
+            # nobody has the other end any more, a disk is full: others come, or nobody
+            self._unwritten += 1
+        else:
+            self._tell_dropped()
 
     def _write(self, line: str) -> None:
         if self._descriptor is None:
@@ -143,6 +158,18 @@ def flush() -> None:
     """Wait until what was logged is written, for FLUSH_TIMEOUT at most. Any thread."""
     for handler in logging.getLogger().handlers:
         handler.flush()
+
+
+def _after_fork_in_child() -> None:
+    """Have a child log that another thread's line at the fork has left with a lock taken."""
+    forget_events()
+    for handler in logging.getLogger().handlers:
+        for each in (handler, *handler.filters):
+            if isinstance(each, StandardErrorHandler | RepeatFilter):
+                each.after_fork_in_child()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def configure_logging(config: LoggingConfig) -> None:

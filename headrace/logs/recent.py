@@ -156,10 +156,15 @@ class RecentEvents:
     """A ring of milestones and one of troubles. Any thread; does not block."""
 
     def __init__(self, kept: int = KEPT) -> None:
+        self._kept = kept
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin anew, whatever other threads were doing: for one that is alone after a fork."""
         self._lock = Lock()
         self._number = 0
-        self._milestones = _Ring(kept)
-        self._troubles = _Ring(kept)
+        self._milestones = _Ring(self._kept)
+        self._troubles = _Ring(self._kept)
 
     def add(self, event: str, level: str, fields: dict[str, Field], now: float) -> None:
         """Keep an event, which ``fields`` describe."""
@@ -182,6 +187,11 @@ _RECENT = RecentEvents()
 def recent_events(after: int = 0) -> list[RecentEvent]:
     """Return what the process has kept, the oldest first; ``after`` leaves out up to a number."""
     return _RECENT.after(after)
+
+
+def forget_events() -> None:
+    """Forget what the process has kept, as a child of a fork that has its own."""
+    _RECENT.forget()
 
 
 def keep(_logger: WrappedLogger, method: str, event: EventDict) -> EventDict:

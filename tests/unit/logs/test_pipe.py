@@ -280,3 +280,82 @@ def test_a_process_ends_though_nobody_reads_what_it_said(ending: str, code: int)
         command = [sys.executable, "-c", _SCRIPT.format(ending=ending)]
         done = subprocess.run(command, stderr=writer, timeout=PATIENCE, check=False)
     assert done.returncode == code
+
+
+#: A process whose thread has ``{lock}`` while it starts a child, by ``{forking}``, that logs.
+_FORKING = """
+import logging, multiprocessing, os, signal, sys, threading
+import structlog
+from headrace.config import LoggingConfig
+from headrace.logs import configure_logging, flush, recent
+
+configure_logging(LoggingConfig())
+(handler,) = logging.getLogger().handlers
+(repeats,) = handler.filters
+log = structlog.get_logger("headrace.mine")
+held, over = threading.Event(), threading.Event()
+
+def hold(lock):
+    with lock:
+        held.set()
+        over.wait()
+
+def say():
+    signal.alarm(10)  # the end of a child that waits for a lock
+    for number in range(100):
+        log.error("said_by_child", number=number)
+
+def fork():
+    pid = os.fork()
+    if pid == 0:
+        say()
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+def start():
+    process = multiprocessing.get_context("fork").Process(target=say)
+    process.start()
+    process.join()
+    return process.exitcode
+
+log.warning("said_before")
+flush()
+threading.Thread(target=hold, args=[{lock}]).start()
+held.wait()
+code = {forking}
+over.set()
+log.warning("said_after")
+flush()
+print(code)
+"""
+
+_LOCKS = {
+    "none": "threading.Lock()",
+    "counting": "handler._counting",
+    "repeats": "repeats._repeats._lock",
+    "recent": "recent._RECENT._lock",
+}
+
+
+@pytest.mark.parametrize("lock", _LOCKS.values(), ids=_LOCKS)
+@pytest.mark.parametrize("forking", ["fork()", "start()"], ids=["fork", "multiprocessing"])
+def test_a_forked_child_logs_by_itself(forking: str, lock: str) -> None:
+    """Each line comes out once, though the child has no thread for them and ends at once.
+
+    What another thread held at the fork does not hold the child up.
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", _FORKING.format(forking=forking, lock=lock)],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=True,
+    )
+    assert done.stdout == "0\n"
+    said = [json.loads(line) for line in done.stderr.splitlines()]
+    by_child = [("said_by_child", number) for number in range(100)]
+    assert [(event["event"], event.get("number")) for event in said] == [
+        ("said_before", None),
+        *by_child,
+        ("said_after", None),
+    ]
