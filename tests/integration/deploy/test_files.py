@@ -12,14 +12,15 @@ import pytest
 import yaml
 
 from headrace.config import load
+from headrace.signals import ENDING_MARGIN, LAST_WORDS_TIMEOUT
 
 ROOT = Path(__file__).parents[3]
 DOCKERFILE = ROOT / "Dockerfile"
 COMPOSE = ROOT / "deploy" / "compose"
 KUBERNETES = ROOT / "deploy" / "kubernetes" / "headrace.yaml"
 
-#: Seconds that a process needs beside its own limit for the stop.
-MARGIN = 10
+#: Seconds beside its own limit for the stop after which a process has ended itself.
+MARGIN = ENDING_MARGIN + LAST_WORDS_TIMEOUT
 
 
 def _tool(name: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
@@ -78,11 +79,11 @@ def test_what_the_compose_file_mounts_is_there() -> None:
 
 
 def test_the_container_stops_within_what_compose_allows() -> None:
-    """stop_grace_period is longer than the configuration's shutdown_timeout."""
+    """stop_grace_period is longer than a stop of this configuration, also one that hangs."""
     services = yaml.safe_load((COMPOSE / "compose.yaml").read_text(encoding="utf-8"))["services"]
     config = load(COMPOSE / "config" / "headrace.yaml")
     allowed = int(services["headrace"]["stop_grace_period"].removesuffix("s"))
-    assert allowed >= config.shutdown_timeout + MARGIN
+    assert allowed > config.shutdown_timeout + MARGIN
     assert services["headrace"]["read_only"] is True
 
 
@@ -132,7 +133,7 @@ def test_the_pods_have_the_time_and_the_rights_that_they_need(tmp_path: Path) ->
         (tmp_path / name).write_text(text, encoding="utf-8")
     config = load(tmp_path / "headrace.yaml")
     pod = objects["StatefulSet"]["spec"]["template"]["spec"]
-    assert pod["terminationGracePeriodSeconds"] >= config.shutdown_timeout + MARGIN
+    assert pod["terminationGracePeriodSeconds"] > config.shutdown_timeout + MARGIN
     container = pod["containers"][0]
     for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
         assert container[probe]["exec"]["command"][:2] == ["headrace", "health"]

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import yaml
 
 from headrace.channel import committer, fetcher
 from headrace.config import Config, SparkConfig, ZooKeeperConfig
-from headrace.daemon import START_TIMEOUT, ExitCode
+from headrace.daemon import READY_TIMEOUT, START_TIMEOUT, ExitCode
+from headrace.signals import ENDING_MARGIN, LAST_WORDS_TIMEOUT
 from tests.integration.deploy.images import PACKAGES
 
 ROOT = Path(__file__).parents[3]
@@ -43,14 +45,26 @@ def test_systemd_starts_again_what_can_come_right() -> None:
 
 
 def test_systemd_waits_longer_than_the_process() -> None:
-    """For the start, the stop and the slowest turn: systemd kills only what keeps to no limit."""
-    stop: float = Config.model_fields["shutdown_timeout"].default
+    """For the start and the slowest turn: systemd kills only what keeps to no limit."""
     spark: float = SparkConfig.model_fields["start_timeout"].default
     zookeeper: float = ZooKeeperConfig.model_fields["connect_timeout"].default
-    assert _seconds("TimeoutStartSec") > spark + START_TIMEOUT + zookeeper
-    assert _seconds("TimeoutStopSec") >= stop + 10
+    assert _seconds("TimeoutStartSec") > spark + START_TIMEOUT + zookeeper + READY_TIMEOUT
     limits = (committer.TURN_LIMIT, fetcher.TURN_LIMIT, LONGEST_SESSION)
     assert _seconds("WatchdogSec") >= 2 * max(limits)
+
+
+def test_a_stop_that_hangs_ends_itself_before_it_is_killed() -> None:
+    """Whoever stops the process waits until it has, at the latest, said where it hangs."""
+    compose = yaml.safe_load((ROOT / "deploy/compose/compose.yaml").read_text("utf-8"))
+    page = (ROOT / "docs" / "deploy.md").read_text("utf-8")
+    stop: float = Config.model_fields["shutdown_timeout"].default
+    for allowed in (
+        _seconds("TimeoutStopSec"),
+        _kubernetes("StatefulSet")["spec"]["template"]["spec"]["terminationGracePeriodSeconds"],
+        int(compose["services"]["headrace"]["stop_grace_period"].removesuffix("s")),
+        *map(int, re.findall(r"--stop-timeout (\d+)", page)),
+    ):
+        assert allowed > stop + ENDING_MARGIN + LAST_WORDS_TIMEOUT
 
 
 def test_the_unit_checks_before_it_starts_or_reloads() -> None:
@@ -110,15 +124,15 @@ def test_ci_ends_within_its_hour_and_a_half() -> None:
     assert budget < limit <= 3600
 
 
-def _kubernetes_configuration() -> str:
+def _kubernetes(kind: str) -> dict[str, Any]:
     documents = yaml.safe_load_all((ROOT / "deploy/kubernetes/headrace.yaml").read_text("utf-8"))
-    data = [each["data"] for each in documents if each["kind"] == "ConfigMap"]
-    return next(str(each["headrace.yaml"]) for each in data if "headrace.yaml" in each)
+    found: dict[str, Any] = next(each for each in documents if each["kind"] == kind)
+    return found
 
 
 def test_the_configurations_serve_what_prometheus_scrapes() -> None:
     """Both listen for other containers, on the port that the image exposes for metrics."""
     compose = (ROOT / "deploy/compose/config/headrace.yaml").read_text("utf-8")
-    for text in (compose, _kubernetes_configuration()):
+    for text in (compose, _kubernetes("ConfigMap")["data"]["headrace.yaml"]):
         assert yaml.safe_load(text)["metrics"] == {"host": "0.0.0.0", "port": 9464}
     assert "EXPOSE 9464" in (ROOT / "Dockerfile").read_text("utf-8")
