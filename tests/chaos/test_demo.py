@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -34,11 +35,21 @@ def _start(directory: Path, cwd: Path) -> subprocess.Popen[str]:
     )
 
 
-def _left(directory: Path) -> list[str]:
-    """Return the commands that name the directory: the demo, servers, daemons and their JVMs."""
+def _left(directory: Path) -> list[psutil.Process]:
+    """Return the processes whose commands name the directory: the demo, servers and daemons."""
     processes = psutil.process_iter(["cmdline"])
-    commands = [" ".join(process.info["cmdline"] or []) for process in processes]
-    return [command for command in commands if str(directory) in command]
+    commands = {process: " ".join(process.info["cmdline"] or []) for process in processes}
+    return [process for process, command in commands.items() if str(directory) in command]
+
+
+def _jvms(directory: Path) -> list[psutil.Process]:
+    """Return the JVMs of the daemons, whose commands do not say what they are for."""
+    found = []
+    for process in _left(directory):
+        with suppress(psutil.NoSuchProcess):
+            if "run" in process.cmdline():
+                found += [each for each in process.children() if each.name() == "java"]
+    return found
 
 
 def _nothing_left(directory: Path) -> bool:
@@ -72,8 +83,11 @@ def test_nothing_outlives_the_demo(tmp_path: Path, number: signal.Signals) -> No
     """However the demo is ended while its daemons run, servers, daemons and JVMs end too."""
     directory = tmp_path / "work"
 
+    jvms: list[psutil.Process] = []
+
     def daemons_and_their_jvms() -> bool:
-        return sum("spark.local.dir" in command for command in _left(directory)) >= 2
+        jvms[:] = _jvms(directory)
+        return len(jvms) >= 2
 
     with _start(directory, tmp_path / "cwd") as demo:
         try:
@@ -83,3 +97,4 @@ def test_nothing_outlives_the_demo(tmp_path: Path, number: signal.Signals) -> No
         demo.communicate(timeout=60)
     assert demo.returncode in {-number, 128 + number}
     assert _nothing_left(directory)
+    assert psutil.wait_procs(jvms, timeout=30)[1] == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,6 +11,7 @@ from headrace.logs import levels, set_level
 from headrace.testing import running
 from tests.unit.admin.scene import Scene
 from tests.unit.channel.in_memory import P0, P1, committed, filled_broker
+from tests.unit.channel.recorder import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,6 +44,11 @@ def usual_levels() -> Iterator[None]:
     """Have the levels as they were afterwards."""
     before = levels()
     yield
+    for thread in threading.enumerate():
+        if isinstance(thread, threading.Timer) and thread.name == "admin-log-level":
+            # what goes back only now would stay
+            thread.cancel()
+            thread.join(PATIENCE)
     set_level(before[""])
     for logger in levels().keys() - before.keys():
         set_level(None, logger)

@@ -44,12 +44,16 @@ class _Opening:
         self.runtime._session = session  # instead of a JVM
 
 
+@pytest.fixture(autouse=True)
+def _no_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave alone the session that other tests of the process may have."""
+    monkeypatch.setattr("headrace.spark.runtime.forget_session", lambda: None)
+    monkeypatch.setattr("headrace.spark.runtime.SparkContext._active_spark_context", None)
+
+
 @pytest.fixture
 def opening(monkeypatch: pytest.MonkeyPatch) -> Iterator[_Opening]:
     """A runtime with a session, and what stands for the JVM's start."""
-    monkeypatch.setattr("headrace.spark.runtime.forget_session", lambda: None)
-    # other tests of the process may have a real one
-    monkeypatch.setattr("headrace.spark.runtime.SparkContext._active_spark_context", None)
     runtime = SparkRuntime(SparkSettings(start_timeout=PATIENCE))
     opening = _Opening(runtime)
     monkeypatch.setattr(runtime, "_open", opening)
@@ -146,7 +150,6 @@ def test_a_session_that_takes_too_long_says_what_it_waited_for(
     """The time-out and its field are named, and no Java that is there; the late JVM is ended."""
     jvm = _LateJvm()
     monkeypatch.setattr("headrace.spark.runtime.Jvm", jvm)
-    monkeypatch.setattr("headrace.spark.runtime.SparkContext._active_spark_context", None)
     runtime = SparkRuntime(SparkSettings("local[1]", start_timeout=0.01))
     with pytest.raises(StartError, match=r"spark\.start_timeout; .* it waited for the JVM") as told:
         runtime.start()
@@ -171,7 +174,6 @@ def test_java_is_blamed_only_where_there_is_none(
         java.touch(mode=0o755)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     monkeypatch.setattr("headrace.spark.runtime.Jvm", fail)
-    monkeypatch.setattr("headrace.spark.runtime.SparkContext._active_spark_context", None)
     with pytest.raises(StartError, match="no gateway") as told:
         SparkRuntime(SparkSettings("local[1]")).start()
     missing = "Java 17 or later must be on the PATH or in JAVA_HOME" in str(told.value)
