@@ -11,8 +11,9 @@ from headrace.channel.activity import activity_of
 from headrace.stacks import log_stacks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
+    from headrace.channel.callbacks import RunningCallback
     from headrace.channel.partition import OwnedPartition
 
 log = structlog.get_logger(__name__)
@@ -38,14 +39,25 @@ class SlowReports:
         self._told: dict[int, tuple[float | None, float | None]] = {}
         self._next_dump = -inf
 
-    def look(self, partitions: Iterable[OwnedPartition], timeout: float, now: float) -> None:
+    def look(
+        self,
+        partitions: Iterable[OwnedPartition],
+        timeout: float,
+        now: float,
+        stood_still: Mapping[RunningCallback, float],
+    ) -> None:
         """Report what has taken more than its share of ``timeout`` seconds; ``now`` is monotonic.
+
+        ``stood_still``: seconds that do not count against a callback.
 
         Does not block: what a thread is in, and what the partition is doing, is read as it is.
         """
         told: dict[int, tuple[float | None, float | None]] = {}
         for owned in partitions:
-            slow = _slow_callback(owned, timeout, now), _slow_batch(owned, timeout, now)
+            slow = (
+                _slow_callback(owned, timeout, now, stood_still),
+                _slow_batch(owned, timeout, now),
+            )
             callback, batch = self._told.get(id(owned), (None, None))
             if slow[0] is not None and slow[0] != callback:
                 self._report_callback(owned, now)
@@ -71,11 +83,17 @@ class SlowReports:
             log_stacks(because)
 
 
-def _slow_callback(owned: OwnedPartition, timeout: float, now: float) -> float | None:
+def _slow_callback(
+    owned: OwnedPartition,
+    timeout: float,
+    now: float,
+    stood_still: Mapping[RunningCallback, float],
+) -> float | None:
     callback = owned.callback
-    if callback is None or now - callback.since <= timeout * SHARE:
+    if callback is None:
         return None
-    return callback.since
+    seconds = now - callback.since - stood_still.get(callback, 0.0)
+    return callback.since if seconds > timeout * SHARE else None
 
 
 def _slow_batch(owned: OwnedPartition, timeout: float, now: float) -> float | None:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from headrace.channel.activity import Activity
+    from headrace.channel.callbacks import RunningCallback
     from headrace.channel.partition import OwnedPartition
     from headrace.channel.scheduler import Scheduler
     from headrace.channel.workers import Workers
@@ -37,9 +38,15 @@ ABANDONED_WINDOW = 86_400.0
 #: The part of ``batch_timeout`` that a callback may run over before it is given up.
 GRACE = 0.1
 
+#: Intervals after which a look is late: the process stood still as a whole, or its machine did.
+LATE = 3
+
 
 class Watchdog(Patrol):
-    """Looks at the running callbacks of a channel a few times within each ``batch_timeout``."""
+    """Looks at the running callbacks of a channel a few times within each ``batch_timeout``.
+
+    While it could not look, callbacks could not run: that time does not count against them.
+    """
 
     def __init__(
         self,
@@ -63,6 +70,8 @@ class Watchdog(Patrol):
         self._channel = channel
         self._clock = clock
         self._abandoned: deque[tuple[float, str]] = deque()
+        # seconds of the running callbacks for which the process stood still
+        self._stood_still: dict[RunningCallback, float] = {}
         super().__init__(f"{channel}-watchdog", fail)
 
     @property
@@ -70,17 +79,30 @@ class Watchdog(Patrol):
         return self._batch_timeout() * (1 + GRACE)
 
     def _run(self) -> None:
-        while not self._stopping.wait(min(1.0, self._limit / 4)):
-            self.look()
+        looked = self._clock.monotonic()
+        while not self._stopping.wait(interval := min(1.0, self._limit / 4)):
+            before, looked = looked, self._clock.monotonic()
+            if looked - before > LATE * interval:
+                self._count_off(looked - before - interval, looked)
+            self.look(looked)
 
-    def look(self) -> None:
+    def _count_off(self, seconds: float, now: float) -> None:
+        """Take it that the process stood still for so many seconds until just now."""
+        running = {c for each in self._partitions() if (c := each.callback) is not None}
+        self._stood_still = {
+            callback: self._stood_still.get(callback, 0.0) + min(seconds, now - callback.since)
+            for callback in running
+        }
+
+    def look(self, now: float) -> None:
         """Report callbacks that take long, and give up those that hang."""
-        now = self._clock.monotonic()
-        before, partitions = now - self._limit, list(self._partitions())
-        self._slow.look(partitions, self._batch_timeout(), now)
+        partitions = list(self._partitions())
+        self._slow.look(partitions, self._batch_timeout(), now, self._stood_still)
         for owned in partitions:
             callback = owned.callback
-            if callback is None or callback.since >= before:
+            if callback is None:
+                continue
+            if now - callback.since - self._stood_still.get(callback, 0.0) <= self._limit:
                 continue
             doing = activity_of(self._channel, owned, now)
             if self._scheduler.seize(owned, callback):

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 from unittest.mock import MagicMock
 
 import pytest
+from structlog.testing import capture_logs
 
+from headrace.channel.callbacks import RunningCallback
 from headrace.channel.lifecycle import ChannelState
 from headrace.channel.watchdog import ABANDONED_WINDOW, Watchdog
 from headrace.clock import Deadline
@@ -29,7 +31,7 @@ from tests.unit.channel.recorder import PATIENCE, Recorder
 if TYPE_CHECKING:
     from headrace.records import Batch
 
-from tests.unit.channel.in_memory import P0, P1, committed, values
+from tests.unit.channel.in_memory import P0, P1, committed, eventually, values
 
 FAILURES = [ValueError("no"), SystemExit(3), KeyboardInterrupt(), MemoryError()]
 
@@ -233,13 +235,56 @@ def test_hung_callbacks_count_for_a_day(monkeypatch: pytest.MonkeyPatch) -> None
     def hang(seconds_later: float) -> None:
         clock.advance(seconds_later)
         owned.callback.since = clock.monotonic() - 100.0
-        watchdog.look()
+        watchdog.look(clock.monotonic())
 
     for _ in range(10):
         hang(ABANDONED_WINDOW / 2 + 1)
     assert failures.empty()
     hang(1)
     assert "the process has to be restarted" in str(failures.get_nowait())
+
+
+def test_a_standstill_of_the_machine_is_no_hung_callback(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the watchdog could not look either, callbacks could not run; afterwards time counts."""
+    for module in ("watchdog", "slow"):
+        monkeypatch.setattr(
+            f"headrace.channel.{module}.activity_of", lambda *_: SimpleNamespace(facts=dict)
+        )
+    clock, looks, scheduler = FakeClock(), SimpleQueue[None](), MagicMock()
+    callback = RunningCallback(clock.monotonic(), 0)
+    owned = MagicMock(partition=P0, callback=callback, outstanding=[])
+
+    def partitions() -> list[MagicMock]:
+        looks.put(None)
+        return [owned]
+
+    watchdog = Watchdog(
+        batch_timeout=lambda: 0.05,
+        partitions=partitions,
+        scheduler=scheduler,
+        workers=MagicMock(),
+        fail=MagicMock(),
+        metrics=Metrics(),
+        channel="main",
+        clock=clock,
+    )
+    with capture_logs() as lines:
+        watchdog.start()
+        looks.get(timeout=PATIENCE)
+        clock.advance(3600.0)
+        for _ in range(looks.qsize() + 3):
+            looks.get(timeout=PATIENCE)
+        scheduler.seize.assert_not_called()
+        assert lines == []
+
+        def seized() -> bool:
+            clock.advance(0.01)
+            return bool(scheduler.seize.called)
+
+        eventually(seized)
+        scheduler.seize.assert_called_with(owned, callback)
+        assert watchdog.stop(Deadline.after(PATIENCE))
+    assert "worker_stuck" in [line["event"] for line in lines]
 
 
 def test_skip_passes_over_a_batch_after_its_attempts(broker: InMemoryBroker) -> None:
