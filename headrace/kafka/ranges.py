@@ -105,7 +105,7 @@ class KafkaRangeSource:
             IsolationLevel.READ_UNCOMMITTED if uncommitted else IsolationLevel.READ_COMMITTED
         )
         self._sizes = RecordSizes(client_properties, group, clock)
-        self._logs = LogQuestions(client_properties, group)
+        self._logs = LogQuestions(client_properties, group, clock)
         self._clock = clock
         self._readings: dict[TopicPartition, _Reading] = {}
         self._stale: set[str] = set()

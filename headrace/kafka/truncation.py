@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from confluent_kafka import KafkaError
 from confluent_kafka import TopicPartition as ClientPartition
 
+from headrace.clock import SYSTEM_CLOCK
 from headrace.errors import KafkaUnavailableError
 from headrace.kafka import properties
 from headrace.kafka.clients import open_consumer
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
     from confluent_kafka import Consumer, Message
 
-    from headrace.clock import Deadline
+    from headrace.clock import Clock, Deadline
 
 #: What the client takes for no leader epoch.
 NO_EPOCH = -1
@@ -48,6 +49,12 @@ _FORMER_END = re.compile(r"broker end offset is (\d+)")
 #: Answers that are heard of at a time.
 _MOST_ANSWERS = 1000
 
+#: Seconds that a client has for its questions while others wait: sound leaders have answered then.
+TURNOVER = 5.0
+
+#: Seconds without an answer after which that is told, and told again.
+DOUBT_INTERVAL = 30.0
+
 #: Seconds of one poll.
 _TURN = 0.1
 
@@ -66,12 +73,14 @@ def former_end(text: str) -> int | None:
 class LogQuestions:
     """Asks whether logs still lead to positions. For one thread.
 
-    Questions that come while others are open wait for those. ``lost`` and ``whole`` have what was
-    answered, until it is taken: where truncated logs end, None where that is not known, and which
-    are as they were.
+    Questions that come while others are open wait for those, ``TURNOVER`` at most: another client
+    then asks them together. ``lost`` and ``whole`` have what was answered, until it is taken: where
+    truncated logs end, None where that is not known, and which are as they were.
     """
 
-    def __init__(self, client_properties: Mapping[str, Any], group: str) -> None:
+    def __init__(
+        self, client_properties: Mapping[str, Any], group: str, clock: Clock = SYSTEM_CLOCK
+    ) -> None:
         self._properties = {
             **properties.source(client_properties, group, 0),
             # the first record says that all is well, and no other is wanted
@@ -79,8 +88,11 @@ class LogQuestions:
             "fetch.message.max.bytes": 65_536,
         }
         self._consumer: Consumer | None = None
+        self._clock = clock
+        self._opened_at = self._told_at = clock.monotonic()
         self._waiting: dict[TopicPartition, ClientPartition] = {}
-        self._open: set[TopicPartition] = set()
+        self._open: dict[TopicPartition, ClientPartition] = {}
+        self._asked_at: dict[TopicPartition, float] = {}
         self.lost: dict[TopicPartition, int | None] = {}
         self.whole: set[TopicPartition] = set()
 
@@ -88,22 +100,20 @@ class LogQuestions:
         """Ask whether a log still leads to where it led under a leader epoch. Does not block."""
         self.forget([partition])
         self._waiting[partition] = ClientPartition(*partition, position, leader_epoch=epoch)
+        self._asked_at[partition] = self._clock.monotonic()
 
     def forget(self, partitions: Collection[TopicPartition]) -> None:
         """Ask no more about partitions, and drop what was answered."""
         for partition in partitions:
             self._waiting.pop(partition, None)
+            self._asked_at.pop(partition, None)
             self.lost.pop(partition, None)
         self.whole.difference_update(partitions)
-        self._close(self._open.intersection(partitions))
+        self._close(self._open.keys() & set(partitions))
 
     def hear(self, timeout: float) -> list[str]:
         """Take what has been answered; return what else went wrong. Blocks for the time-out."""
-        if self._consumer is None and self._waiting:
-            self._consumer = open_consumer(self._properties)
-            self._consumer.incremental_assign(list(self._waiting.values()))
-            self._open |= self._waiting.keys()
-            self._waiting.clear()
+        self._put_what_waits()
         if self._consumer is None:
             return []
         errors = [
@@ -111,8 +121,36 @@ class LogQuestions:
             for message in self._consumer.consume(_MOST_ANSWERS if timeout == 0 else 1, timeout)
             if (error := self._take(message)) is not None
         ]
-        self._close(self._open & (self.lost.keys() | self.whole))
-        return errors
+        self._close(self._open.keys() & (self.lost.keys() | self.whole))
+        return errors + self._late()
+
+    def _put_what_waits(self) -> None:
+        """Ask what waits, unless a client is at it that may still be answered."""
+        now = self._clock.monotonic()
+        if not self._waiting or (self._consumer is not None and now < self._opened_at + TURNOVER):
+            return
+        if self._consumer is not None:
+            self._consumer.close()
+        self._open |= self._waiting
+        self._waiting.clear()
+        self._opened_at = now
+        self._consumer = open_consumer(self._properties)
+        self._consumer.incremental_assign(list(self._open.values()))
+
+    def _late(self) -> list[str]:
+        """Return what to say of logs that have been in doubt for long, once in a while."""
+        now = self._clock.monotonic()
+        unanswered = [*self._open, *self._waiting]
+        late = [p for p in unanswered if now >= self._asked_at[p] + DOUBT_INTERVAL]
+        if not late or now < self._told_at + DOUBT_INTERVAL:
+            return []
+        self._told_at = now
+        more = f" and {len(late) - 1} more" if len(late) > 1 else ""
+        told = (
+            f"{late[0]}{more}: for {DOUBT_INTERVAL:.0f} s or longer no leader has said whether the "
+            "log still leads to where it was read, and nothing is read on; look at the brokers"
+        )
+        return [told]
 
     def _take(self, message: Message) -> str | None:
         partition = TopicPartition(str(message.topic()), message.partition() or 0)
@@ -129,7 +167,8 @@ class LogQuestions:
         return None
 
     def _close(self, answered: Collection[TopicPartition]) -> None:
-        self._open.difference_update(answered)
+        for partition in answered:
+            del self._open[partition]
         if self._consumer is None:
             return
         if self._open:
