@@ -141,7 +141,9 @@ def _serve(path: Path, config: Config, until: Until | None) -> ExitCode:
     metrics = Metrics()
     server = _metrics_server(config, metrics)
     controller = KafkaController(config, metrics=metrics, until=until)
-    reloader = Reloader(path, controller, around=partial(_reloading, controller, service))
+    reloader = Reloader(
+        path, controller, around=partial(service.reloading, partial(_summary, controller))
+    )
     signals.serve(lambda: controller.config.shutdown_timeout)
     signals.on(signal.SIGHUP, partial(reloader.request, "SIGHUP"))
     diagnostics = Diagnostics(controller.activities)
@@ -192,16 +194,6 @@ def _live(
         log.info("stopped_during_start", signal=signals.asked, failed=failed)
     process.become(Phase.STOPPING)
     return _stop(controller, reloader, failure, signals, service)
-
-
-@contextmanager
-def _reloading(controller: KafkaController, service: Service) -> Iterator[None]:
-    """Tell the supervisor of a reload."""
-    service.reloading()
-    try:
-        yield
-    finally:
-        service.ready(_summary(controller))
 
 
 @contextmanager

@@ -73,6 +73,7 @@ class Service:
         self._fed_at = clock.monotonic()
         self._warned = False
         self._status = ""
+        self._was_ready = False
 
     @classmethod
     def from_environment(cls, environment: MutableMapping[str, str] = os.environ) -> Service:
@@ -91,13 +92,25 @@ class Service:
         return self._send is not None
 
     def ready(self, status: str) -> None:
-        """Say that a start or a reload is done."""
+        """Say that the start is done."""
         self._say(status, "READY=1")
+        self._was_ready = True
 
-    def reloading(self) -> None:
-        """Say that new configuration is being put in place; ``ready`` has to follow."""
+    @contextmanager
+    def reloading(self, status: Callable[[], str]) -> Iterator[None]:
+        """Say that the block puts new configuration in place, and at its end the ``status``.
+
+        Nothing while the start is not done: the end of a reload would be taken for the end of that.
+        """
+        if not self._was_ready:
+            yield
+            return
         now = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
         self._say("putting new configuration in place", "RELOADING=1", f"MONOTONIC_USEC={now}")
+        try:
+            yield
+        finally:
+            self._say(status(), "READY=1")
 
     def status(self, text: str) -> None:
         """Say in one line what the process is doing; the same line twice is sent once."""

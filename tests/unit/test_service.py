@@ -104,8 +104,8 @@ def test_what_is_said_of_start_reload_and_status() -> None:
     manager.service.status("starting")
     manager.service.ready("main:\n running")
     manager.service.status("main:\n running")
-    manager.service.reloading()
-    manager.service.ready("done")
+    with manager.service.reloading(lambda: "done"):
+        pass
     reloading = manager.heard.pop(2).split("\n")
     assert manager.heard == [
         "STATUS=starting",
@@ -114,6 +114,17 @@ def test_what_is_said_of_start_reload_and_status() -> None:
     ]
     assert reloading[0] == "RELOADING=1"
     assert reloading[1].removeprefix("MONOTONIC_USEC=").isdigit()
+
+
+def test_a_reload_before_the_first_ready_says_nothing() -> None:
+    """Not at its end either, where the start was done meanwhile: READY is for the start to say."""
+    manager = Manager()
+    with manager.service.reloading(lambda: "reloaded"):
+        pass
+    assert manager.heard == []
+    with manager.service.reloading(lambda: "reloaded"):
+        manager.service.ready("started")
+    assert manager.heard == ["READY=1\nSTATUS=started"]
 
 
 def test_a_stop_asks_for_time_while_it_comes_on(monkeypatch: pytest.MonkeyPatch) -> None:

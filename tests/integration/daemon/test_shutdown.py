@@ -144,10 +144,11 @@ def test_a_stop_during_a_pause(site: Site, mode: str) -> None:
 def test_a_stop_while_a_reload_drains_a_channel(site: Site, tmp_path: Path) -> None:
     """The batch that the reload waits for is committed; systemd heard of the reload; exit 0."""
     supervisor = Supervisor(tmp_path, watchdog=60.0)
-    site.broker.produce(site.partition(0), b"first", b"second", b"third")
     document = _document(site, "dawdle", batch={"linger": 0, "max_records": 2})
     document["reload"] = {"watch": False}
     daemon = supervisor.watch(site.daemon(document)).start()
+    supervisor.wait("READY=1")
+    site.broker.produce(site.partition(0), b"first", b"second", b"third")
     eventually(site.seen)
     document["channels"]["main"]["sink"] = "functions:keep"
     (site.directory / f"{daemon.name}.yaml").write_text(json.dumps(document), encoding="utf-8")
