@@ -7,8 +7,9 @@ import os
 import re
 import shlex
 import subprocess
-from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, cast
+from contextlib import ExitStack, contextmanager, suppress
+from threading import Lock
+from typing import TYPE_CHECKING, Any, cast
 
 import structlog
 from pyspark import SparkConf, SparkContext
@@ -29,6 +30,9 @@ log = structlog.get_logger(__name__)
 #: Where pyspark looks for spark-submit's arguments, and what it takes where there are none.
 _SUBMIT_ARGS = "PYSPARK_SUBMIT_ARGS"
 _NO_ARGS = "pyspark-shell"
+
+#: Held while pyspark is about to read the environment, never while a JVM starts.
+_ENVIRONMENT = Lock()
 
 #: The properties that spark-submit makes options of the JVM of.
 _JVM_OPTIONS = ("spark.driver.defaultJavaOptions", "spark.driver.extraJavaOptions")
@@ -64,12 +68,11 @@ class Jvm:
         output, theirs = os.pipe()
         self._pump = OutputPump(output)
         self._pump.start()
-        launch: Callable[..., ClientServer] = launch_gateway
         try:
             # a JVM that gives up says why on its standard output
-            options = {"start_new_session": True, "stdout": theirs, "stderr": theirs}
-            with _handed_over(properties) as files:
-                self.gateway = launch(popen_kwargs={**options, "pass_fds": files})
+            self.gateway = _launched(
+                properties, {"start_new_session": True, "stdout": theirs, "stderr": theirs}
+            )
         finally:
             os.close(theirs)
         self.process = cast("subprocess.Popen[bytes]", self.gateway.proc)
@@ -97,19 +100,62 @@ class Jvm:
         self._pump.finish(1)
 
 
+def _launched(properties: Mapping[str, str], options: Mapping[str, Any]) -> ClientServer:
+    """Have spark-submit start a JVM with the properties. Blocks until it is ready, or ends."""
+    launch: Callable[..., ClientServer] = launch_gateway
+    with _files(properties) as files, ExitStack() as surroundings:
+        surroundings.enter_context(_submit_args(f"--properties-file {_path(files[1])}"))
+        given = _PopenOptions({**options, "pass_fds": files}, surroundings.close)
+        return launch(popen_kwargs=given)
+
+
+class _PopenOptions(dict[str, Any]):
+    """Options of a process. Calls ``read`` when pyspark has read the environment: it adds it.
+
+    From then on pyspark waits for the JVM, for as long as that takes.
+    """
+
+    def __init__(self, options: Mapping[str, Any], read: Callable[[], None]) -> None:
+        super().__init__(options)
+        self._read = read
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        super().__setitem__(name, value)
+        if name == "env":
+            self._read()
+
+
 @contextmanager
-def _handed_over(properties: Mapping[str, str]) -> Iterator[tuple[int, ...]]:
-    """Have spark-submit read the properties from files that it inherits, while the block runs.
+def _submit_args(ours: str) -> Iterator[None]:
+    """Have pyspark find arguments for spark-submit, before those of the surroundings.
+
+    For one thread at a time, since there is one environment.
+    """
+    with _ENVIRONMENT:
+        theirs = os.environ.get(_SUBMIT_ARGS)
+        if theirs is not None and "--properties-file" in theirs:
+            raise StartError(
+                f"{_SUBMIT_ARGS} has --properties-file, which is how the properties of this "
+                "process are handed over; name those of the file in spark.properties"
+            )
+        after = _NO_ARGS if theirs is None else theirs
+        os.environ[_SUBMIT_ARGS] = f"{ours} --load-spark-defaults {after}"
+        try:
+            yield
+        finally:
+            if theirs is None:
+                os.environ.pop(_SUBMIT_ARGS, None)
+            else:
+                os.environ[_SUBMIT_ARGS] = theirs
+
+
+@contextmanager
+def _files(properties: Mapping[str, str]) -> Iterator[tuple[int, int]]:
+    """Have the JVM's options and the properties in files for spark-submit, while the block runs.
 
     They are in memory and have no name; only this user may open them, through ``/proc``. After the
     block they are empty, also for a JVM that still has them open.
     """
-    theirs = os.environ.get(_SUBMIT_ARGS)
-    if theirs is not None and "--properties-file" in theirs:
-        raise StartError(
-            f"{_SUBMIT_ARGS} has --properties-file, which is how the properties of this process "
-            "are handed over; name those of the file in spark.properties"
-        )
     shown, hidden = _jvm_options(properties)
     options, submitted = os.memfd_create("java-options"), os.memfd_create("spark-properties")
     try:
@@ -117,14 +163,8 @@ def _handed_over(properties: Mapping[str, str]) -> Iterator[tuple[int, ...]]:
         given = {name: value for name, value in properties.items() if name not in _JVM_OPTIONS}
         given[_JVM_OPTIONS[1]] = shlex.join([*shown, f"@{_path(options)}"])
         _fill(submitted, "\n".join(f"{_escaped(n)}={_escaped(v)}" for n, v in given.items()))
-        ours = f"--properties-file {_path(submitted)} --load-spark-defaults"
-        os.environ[_SUBMIT_ARGS] = f"{ours} {_NO_ARGS if theirs is None else theirs}"
         yield options, submitted
     finally:
-        if theirs is None:
-            os.environ.pop(_SUBMIT_ARGS, None)
-        else:
-            os.environ[_SUBMIT_ARGS] = theirs
         for file in (options, submitted):
             os.ftruncate(file, 0)
             os.close(file)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from pyspark.errors import PySparkRuntimeError
 
 from headrace.errors import StartError
 from headrace.spark.gateway import Jvm
+from tests.unit.channel.in_memory import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,17 +32,30 @@ exit 1
 """
 
 
+#: Reads its file only when it is told to.
+_HANGING_SUBMIT = """#!/bin/sh
+touch "$SPARK_HOME/hangs"
+read -r _ < "$SPARK_HOME/gate"
+cat "$2" > "$SPARK_HOME/late"
+exit 1
+"""
+
+
 @pytest.fixture
 def submit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A Spark whose launcher writes down what it is given; return the folder it writes to."""
     script = tmp_path / "bin" / "spark-submit"
     script.parent.mkdir()
-    script.write_text(_SUBMIT, encoding="utf-8")
-    script.chmod(0o755)
+    _write_script(script, _SUBMIT)
     monkeypatch.setenv("SPARK_HOME", str(tmp_path))
     monkeypatch.delenv("PYSPARK_SUBMIT_ARGS", raising=False)
     yield tmp_path
     gc.collect()
+
+
+def _write_script(script: Path, text: str) -> None:
+    script.write_text(text, encoding="utf-8")
+    script.chmod(0o755)
 
 
 def _memory_files() -> list[str]:
@@ -100,6 +115,35 @@ def test_another_file_of_properties_is_refused(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", "--properties-file /etc/mine pyspark-shell")
     with pytest.raises(StartError, match=r"name those of the file in spark\.properties"):
         Jvm({})
+
+
+def test_a_start_that_hangs_leaves_the_next_one_alone(
+    submit: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each has its files for as long as it takes, and the environment is the user's meanwhile."""
+    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", "--name mine pyspark-shell")
+    os.mkfifo(submit / "gate")
+    gate = os.open(submit / "gate", os.O_RDWR)
+    script = submit / "bin" / "spark-submit"
+    _write_script(script, _HANGING_SUBMIT)
+    with ThreadPoolExecutor(1) as thread:
+        first = thread.submit(Jvm, {"spark.number": "first"})
+        try:
+            eventually((submit / "hangs").exists)
+            environment = os.environ["PYSPARK_SUBMIT_ARGS"]
+            script.unlink()
+            _write_script(script, _SUBMIT)
+            with pytest.raises(PySparkRuntimeError):
+                Jvm({"spark.number": "second"})
+        finally:
+            os.write(gate, b"go on\n")
+        with pytest.raises(PySparkRuntimeError):
+            first.result(timeout=30)
+    os.close(gate)
+    assert environment == os.environ["PYSPARK_SUBMIT_ARGS"] == "--name mine pyspark-shell"
+    assert (submit / "properties").read_text(encoding="utf-8").startswith("spark.number=second\n")
+    assert (submit / "late").read_text(encoding="utf-8").startswith("spark.number=first\n")
+    assert _memory_files() == []
 
 
 def test_an_open_quotation_mark_in_options_is_named() -> None:
