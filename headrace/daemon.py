@@ -270,8 +270,11 @@ def _stop(
 ) -> ExitCode:
     fatal = isinstance(failure, FatalError)
     usual = controller.config.shutdown_timeout
-    deadline = Deadline.after(min(FATAL_STOP_TIMEOUT, usual) if fatal else usual)
-    signals.end_by(deadline, ExitCode.RESTART if fatal else ExitCode.OVERRAN)
+    # the time of a stop that was asked for has begun then
+    deadline = signals.end_by(
+        Deadline.after(min(FATAL_STOP_TIMEOUT, usual) if fatal else usual),
+        ExitCode.RESTART if fatal else ExitCode.OVERRAN,
+    )
     reason = "as asked" if failure is None else f"after {type(failure).__name__}: {failure}"
     with service.stopping(f"stopping {reason}", controller.turning, deadline):
         controller.begin_stop()

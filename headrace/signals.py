@@ -77,6 +77,7 @@ class Signals:
         self._shutdown_timeout: Callable[[], float] | None = None
         self._heard = False
         self._interrupts = False
+        self._stop_by: Deadline | None = None
         self._ends: tuple[Deadline, int] | None = None
         self._reader = self._writer = -1
         self._former: dict[int, _Handler] = {}
@@ -172,17 +173,20 @@ class Signals:
         if self._writer >= 0:
             os.kill(os.getpid(), _WAKE)
 
-    def end_by(self, deadline: Deadline, code: int) -> None:
+    def end_by(self, deadline: Deadline, code: int) -> Deadline:
         """End the process with ``code`` if it still runs ENDING_MARGIN after the deadline.
 
-        The first call counts. It does not depend on the main thread, which a stop may hang.
+        Of several calls that with the earliest deadline counts, which is returned for the stop to
+        keep to. It does not depend on the main thread, which a stop may hang.
         """
         with self._lock:
-            if self._ends is not None:
-                return
-            self._ends = Deadline(deadline.at + ENDING_MARGIN, self._clock), code
+            if self._stop_by is None or deadline.at < self._stop_by.at:
+                self._stop_by = deadline
+                self._ends = Deadline(deadline.at + ENDING_MARGIN, self._clock), code
+            earliest = self._stop_by
         if self._writer >= 0:
             os.write(self._writer, b"\0")
+        return earliest
 
     # --- its thread -------------------------------------------------------------------------
 

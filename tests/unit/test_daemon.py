@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 from headrace import daemon
 from headrace.channel.lifecycle import StopReport
 from headrace.daemon import ExitCode
-from headrace.errors import KafkaUnavailableError
+from headrace.errors import FatalError, KafkaUnavailableError
 from headrace.signals import Signals
 
 if TYPE_CHECKING:
@@ -53,3 +53,20 @@ def test_a_start_that_fails_without_a_signal_has_failed(
     """Nobody asked for a stop: the error goes on to the exit code."""
     with pytest.raises(KafkaUnavailableError):
         live(None)
+
+
+@pytest.mark.parametrize(
+    ("failure", "seconds"), [(None, 20.0), (FatalError("hung"), daemon.FATAL_STOP_TIMEOUT)]
+)
+def test_a_stop_has_the_time_that_its_signal_gave_it(
+    failure: FatalError | None, seconds: float
+) -> None:
+    """It does not begin anew when the main thread comes to it; what must end has less."""
+    signals, controller = Signals(lambda _: None), MagicMock()
+    signals.serve(lambda: 20.0)
+    signals.ask("SIGTERM")
+    controller.config.shutdown_timeout = 600.0
+    controller.stop.return_value = StopReport(())
+    daemon._stop(controller, MagicMock(), failure, signals, MagicMock())
+    (deadline,) = controller.stop.call_args.args
+    assert deadline.remaining <= seconds

@@ -216,6 +216,20 @@ def test_a_process_that_must_end_has_a_code_of_its_own() -> None:
     assert process.ended == [70]
 
 
+def test_a_stop_keeps_to_the_time_that_its_signal_began() -> None:
+    """However late the main thread comes to it; a stop with less time ends earlier."""
+    process = Process()
+    process.signals.hear(signal.SIGTERM)
+    asked = Deadline.after(20.0, process.clock)
+    process.clock.advance(15.0)
+    assert process.signals.end_by(Deadline.after(20.0, process.clock), 5) == asked
+    hurried = Deadline.after(3.0, process.clock)
+    assert process.signals.end_by(hurried, 70) == hurried
+    process.clock.advance(3.0 + ENDING_MARGIN)
+    process.signals.look()
+    assert process.ended == [70]
+
+
 def test_a_signal_is_remembered_until_somebody_wants_to_know() -> None:
     """SIGHUP before the daemon hears it is told once, then each time."""
     process, told = Process(shutdown_timeout=None), []
