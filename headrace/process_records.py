@@ -98,6 +98,11 @@ class ProcessRecord:
         )
 
     @property
+    def process(self) -> tuple[int, str, str]:
+        """What no other process has: ids are given again, and each container has a process 1."""
+        return self.pid, self.namespace, self.started
+
+    @property
     def runs(self) -> bool:
         """Whether the process is there, as far as can be told: yes where ids say nothing here."""
         if self.namespace != _namespace():
@@ -110,13 +115,18 @@ class ProcessRecord:
     def leave(self, state_dir: Path, environ: Mapping[str, str]) -> list[Path]:
         """Write the record where it is looked for, and return where. Blocks for a few files.
 
-        That is ``state_dir``, and what who only knows the file's path takes for it.
+        That is ``state_dir``, and what who only knows the file's path takes for it. Records of the
+        file are removed there if their process does not run any more.
 
         Raises:
             OSError: ``state_dir`` cannot be written.
         """
-        written = [self._write(state_dir / RECORDS)]
         usual, fallback = _folders(environ)
+        for path in _paths({state_dir / RECORDS, usual, fallback}, _prefix(self.file), []):
+            with suppress(OSError, ValueError):
+                if not _read(path).runs:
+                    path.unlink()
+        written = [self._write(state_dir / RECORDS)]
         if usual == state_dir / RECORDS:
             return written
         for folder in (usual, fallback):
@@ -138,9 +148,10 @@ class ProcessRecord:
 
 def forget(records: Iterable[Path]) -> None:
     """Remove what this process left, but not what a later one did."""
+    own = os.getpid(), _namespace(), _started(os.getpid())
     for path in records:
         with suppress(OSError, ValueError):
-            if _read(path).pid == os.getpid():
+            if _read(path).process == own:
                 path.unlink()
 
 
@@ -149,13 +160,16 @@ def find_process(
 ) -> ProcessRecord:
     """Return the process that runs with ``file``, of several the one named. Blocks for files.
 
+    Where one is known to run, those of other containers, of which that cannot be told, are not
+    meant.
+
     Raises:
         NoRecordError: there is no record of such a process.
         SeveralProcessesError: there are several, and none was named.
         ProcessNotFoundError: it ended without a word, or its record cannot be read.
     """
     prefix = _prefix(os.path.abspath(file))  # noqa: PTH100 - as above
-    found: dict[int, ProcessRecord] = {}
+    found: dict[tuple[int, str, str], ProcessRecord] = {}
     unreadable: list[str] = []
     folders = _folders(environ)
     for path in _paths(folders, prefix, unreadable):
@@ -164,9 +178,11 @@ def find_process(
         except (OSError, ValueError) as error:
             unreadable.append(_unreadable(path, error))
         else:
-            found.setdefault(record.pid, record)
+            found.setdefault(record.process, record)
     records = [r for r in found.values() if instance_id in {None, r.instance_id}]
     running = [record for record in records if record.runs]
+    namespace = _namespace()
+    running = [record for record in running if record.namespace == namespace] or running
     if len(running) > 1:
         names = ", ".join(f"{each.instance_id} (process {each.pid})" for each in running)
         raise SeveralProcessesError(

@@ -140,9 +140,48 @@ def test_ids_of_another_container_say_nothing(home: Home) -> None:
     assert home.find().pid == 999_999_999
 
 
+def test_the_process_of_one_s_own_container_is_meant(home: Home) -> None:
+    """Every container has a process 1: what a former one left there hides nobody."""
+    for former, own in (("a", "b"), ("b", "a")):
+        home.record(instance_id=former, namespace="pid:[1]").leave(home.usual, home.environ)
+        home.record(instance_id=own).leave(home.usual, home.environ)
+        assert home.find().instance_id == own
+        assert home.find(former).namespace == "pid:[1]"
+
+
+def test_several_of_other_containers_are_several(home: Home) -> None:
+    """Where none is our own, equal ids are no reason to take them for one."""
+    home.record(instance_id="a", namespace="pid:[1]", pid=1).leave(home.usual, home.environ)
+    home.record(instance_id="b", namespace="pid:[2]", pid=1).leave(home.usual, home.environ)
+    with pytest.raises(SeveralProcessesError, match=r"a \(process 1\), b \(process 1\)"):
+        home.find()
+
+
+def test_one_process_with_records_in_two_folders_is_one(home: Home) -> None:
+    """As where the usual folder could be written after all."""
+    (left,) = home.record().leave(home.usual, home.environ)
+    home.fallback.mkdir(mode=0o700)
+    (home.fallback / left.name).write_bytes(left.read_bytes())
+    assert home.find() == home.record()
+
+
+def test_a_process_removes_records_of_those_that_ended(home: Home) -> None:
+    """Of its own file, and where an id says that they did: not those of other containers."""
+    ended = home.record(pid=999_999_999, instance_id="ended").leave(home.usual, home.environ)
+    elsewhere = home.record(pid=999_999_999, instance_id="elsewhere", namespace="pid:[1]")
+    other = home.record(pid=999_999_999, file=str(home.file.with_name("other.yaml")))
+    kept = [*elsewhere.leave(home.usual, home.environ), *other.leave(home.usual, home.environ)]
+    kept += home.record(instance_id="runs").leave(home.usual, home.environ)
+    damaged = kept[0].with_name(kept[0].name.replace("elsewhere", "damaged"))
+    damaged.write_text("")
+    own = home.record().leave(home.usual, home.environ)
+    assert not ended[0].exists()
+    assert all(path.exists() for path in [*kept, *own, damaged])
+
+
 def test_two_processes_of_one_file_are_told_apart_by_name(home: Home) -> None:
     """As with an instance_id out of the environment; without a name both are named."""
-    home.record(namespace="pid:[1]", pid=1).leave(home.usual, home.environ)
+    home.record(pid=1, started="").leave(home.usual, home.environ)
     home.record(instance_id="two").leave(home.usual, home.environ)
     with pytest.raises(SeveralProcessesError, match=rf"one \(process 1\), two.*{os.getpid()}"):
         home.find()
@@ -196,9 +235,10 @@ def test_the_record_of_another_user_is_named(home: Home, monkeypatch: pytest.Mon
 def test_a_process_removes_its_own_record_only(home: Home) -> None:
     """A later process of the name has written another one by then."""
     written = home.record().leave(home.usual, home.environ)
-    home.record(pid=1).leave(home.usual, home.environ)
-    forget(written)
-    assert written[0].exists()
+    for later in ({"pid": 1}, {"namespace": "pid:[1]"}, {"started": "later"}):
+        home.record(**later).leave(home.usual, home.environ)
+        forget(written)
+        assert written[0].exists()
     home.record().leave(home.usual, home.environ)
     forget(written)
     assert not written[0].exists()
