@@ -40,33 +40,55 @@ class Lease:
     the leader must have heard of is no older than ``REPORT_SHARE`` and ``SILENCE_SHARE``. A server
     that lets us in tells the leader at once.
 
+    A process that stands still does not ping. Of one that may have done so until ``pinged_since``
+    pings count from then on; until there is a pair, its lease does not hold yet.
+
     A lease ends a margin before the time-out would. One that has ended stays so: another member
     may have claimed in between. All methods are safe on any thread and do not block.
     """
 
-    def __init__(self, session_timeout: float, clock: Clock, counted_from: float) -> None:
+    def __init__(
+        self,
+        session_timeout: float,
+        clock: Clock,
+        counted_from: float,
+        pinged_since: float = -inf,
+    ) -> None:
         self._clock = clock
         self._session_timeout = session_timeout
         self._lock = threading.Lock()
         self._counted_from = counted_from
+        self._pinged_since = pinged_since
         self._acknowledged: deque[tuple[float, float]] = deque()
+        self._begun = pinged_since == -inf
         self._broken = False
 
     @classmethod
     def begin(
-        cls, session_timeout: float, clock: Clock, sent_at: float, connected_at: float
+        cls,
+        session_timeout: float,
+        clock: Clock,
+        sent_at: float,
+        connected_at: float,
+        pinged_since: float = -inf,
     ) -> Lease:
         """Return the lease that a first write gives, acknowledged now and sent at ``sent_at``.
 
         ``connected_at``: when we last asked a server to let us in, which it did.
         """
-        lease = cls(session_timeout, clock, -inf)
+        lease = cls(session_timeout, clock, -inf, pinged_since)
         lease._confirm(sent_at, session_timeout, connected_at)
         return lease
 
     def valid(self) -> bool:
         """Whether the member may act now."""
         return self.remaining() > 0
+
+    def ended(self) -> bool:
+        """Whether the member may not act now and never again, under this lease."""
+        with self._lock:
+            self._remaining()
+            return self._broken
 
     def remaining(self) -> float:
         """Seconds for which the member may act, 0 when it may not."""
@@ -77,13 +99,14 @@ class Lease:
         """Extend the lease by a write that was sent at ``sent_at`` and is acknowledged now.
 
         ``session_timeout`` is what is agreed on now; a shorter one shortens the lease. Returns
-        whether the lease holds. An acknowledgement that comes after the end is too late.
+        whether the lease has not ended. An acknowledgement that comes after the end is too late.
         """
         with self._lock:
-            if self._remaining() <= 0:
-                return False
-            self._confirm(sent_at, session_timeout, connected_at)
-            return self._remaining() > 0
+            self._remaining()
+            if not self._broken:
+                self._confirm(sent_at, session_timeout, connected_at)
+                self._remaining()
+            return not self._broken
 
     def break_(self) -> None:
         """End the lease now and for good."""
@@ -92,7 +115,10 @@ class Lease:
 
     def _confirm(self, sent_at: float, session_timeout: float, connected_at: float) -> None:
         reported = sent_at - REPORT_SHARE * session_timeout
-        proven = [self._counted_from, reported - SILENCE_SHARE * session_timeout]
+        proven = [self._counted_from]
+        pinged = reported - SILENCE_SHARE * session_timeout
+        if pinged >= self._pinged_since:
+            proven.append(pinged)
         while self._acknowledged and self._acknowledged[0][1] <= reported:
             proven.append(self._acknowledged.popleft()[0])
         if connected_at <= sent_at:
@@ -106,6 +132,8 @@ class Lease:
             return 0.0
         end = self._counted_from + self._session_timeout * (1 - MARGIN)
         left = end - self._clock.monotonic()
-        if left <= 0:
+        if left > 0:
+            self._begun = True
+        elif self._begun:
             self._broken = True
         return max(0.0, left)

@@ -8,6 +8,7 @@ their own.
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
 from typing import TYPE_CHECKING
 
 import structlog
@@ -68,6 +69,7 @@ class GroupMember:
         self._rebalance = Rebalance(registry, listener, self._holdings, settings, clock)
         self._membership: Membership | None = None
         self._lease: Lease | None = None
+        self._pinged_since = -inf
         self._first_holder: Holder | None = None
         self._give_up_at = 0.0
         self._next_try = 0.0
@@ -213,7 +215,8 @@ class GroupMember:
         if self.state is MemberState.ACTIVE:
             self._settle_accounts()
             assert self._lease is not None, "an active member has a lease"
-            self._rebalance.look_if_due(self._lease, self._keep_alive)
+            if self._lease.valid():
+                self._rebalance.look_if_due(self._lease, self._keep_alive)
             if self._withdrawing and not self.barred:
                 self._registry.leave()
                 self._go_away()
@@ -233,7 +236,7 @@ class GroupMember:
         due = self._next_beat
         if self._lease is not None and self._holdings.in_state(*WITH_CHANNEL):
             due = min(due, now + self._lease.remaining())
-        if self.state is MemberState.ACTIVE:
+        if self.state is MemberState.ACTIVE and self._lease is not None and self._lease.valid():
             due = min(due, self._rebalance.next_look)
         return max(0.0, due - now)
 
@@ -282,7 +285,7 @@ class GroupMember:
         """End what the lease no longer covers; renew it when it is time."""
         self.last_progress = now = self._clock.monotonic()
         assert self._lease is not None, "a member of the group has a lease"
-        if not self._lease.valid():
+        if self._lease.ended():
             self._lose_all(LossReason.LEASE_OVER)
         if now < self._next_beat:
             return
@@ -301,13 +304,14 @@ class GroupMember:
     def _begin_lease(self, sent_at: float) -> None:
         """Begin a lease with a write that is acknowledged now."""
         timeout, connected_at = self._registry.session_timeout, self._registry.connected_at
-        self._lease = Lease.begin(timeout, self._clock, sent_at, connected_at)
+        self._lease = Lease.begin(timeout, self._clock, sent_at, connected_at, self._pinged_since)
         self._plan_heartbeat(sent_at, self._lease)
 
     def _plan_heartbeat(self, last: float, lease: Lease) -> None:
         """Have the next one sent while a young, short lease has time left for its answer."""
         pause = self._registry.session_timeout * HEARTBEAT_SHARE
-        self._next_beat = last + min(pause, lease.remaining() / 3)
+        left = lease.remaining()
+        self._next_beat = last + (min(pause, left / 3) if left else pause)
 
     def _retry_pause(self) -> float:
         """Return the seconds from a failed heartbeat to the next."""
@@ -345,6 +349,9 @@ class GroupMember:
 
     def _lose_all(self, reason: LossReason) -> None:
         if self._lease is not None:
+            if self._lease.ended():
+                # it may be over because the process stood still, and its client with it
+                self._pinged_since = self._clock.monotonic()
             self._lease.break_()
         for holding in self._holdings.in_state(*WITH_CHANNEL):
             self._rebalance.lose(holding, reason)

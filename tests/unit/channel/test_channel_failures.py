@@ -272,7 +272,7 @@ def test_a_standstill_of_the_machine_is_no_hung_callback(monkeypatch: pytest.Mon
         watchdog.start()
         looks.get(timeout=PATIENCE)
         clock.advance(3600.0)
-        for _ in range(looks.qsize() + 3):
+        for _ in range(looks.qsize() + 4):
             looks.get(timeout=PATIENCE)
         scheduler.seize.assert_not_called()
         assert lines == []

@@ -159,3 +159,52 @@ def test_a_lease_never_outlives_the_session_behind_a_follower(
         clock.advance(arrival - clock.monotonic())
         assert lease.confirm(sent, SESSION, 0)
         assert arrival + lease.remaining() <= ensemble.expires
+
+
+def test_a_lease_after_a_standstill_holds_from_the_first_pair_on() -> None:
+    """No ping is taken for sent; meanwhile the lease does not hold, and has not ended either."""
+    clock = FakeClock(100)
+    lease = Lease.begin(SESSION, clock, 100, 50, pinged_since=100)
+    for _ in range(2):
+        assert (lease.valid(), lease.ended(), lease.remaining()) == (False, False, 0.0)
+        clock.advance(BEAT)
+        assert lease.confirm(clock.monotonic(), SESSION, 50)
+    assert lease.remaining() == pytest.approx(USABLE - 2 * BEAT)
+    clock.advance(USABLE)
+    assert not lease.confirm(clock.monotonic(), SESSION, 50)
+    assert lease.ended()
+
+
+def test_a_connect_after_a_standstill_counts_at_once() -> None:
+    """The server told the leader of it."""
+    clock = FakeClock(100)
+    lease = Lease.begin(SESSION, clock, 100, 99, pinged_since=100)
+    assert lease.remaining() == pytest.approx(USABLE - 1)
+
+
+@given(
+    ticks=st.floats(2, 20),
+    phase=st.floats(0, 1),
+    frozen=st.floats(0.4, 0.99),
+    delay=st.floats(0, 0.02),
+    beats=st.lists(st.floats(0.5, 1.5), min_size=1, max_size=12),
+)
+def test_a_lease_after_a_standstill_never_outlives_the_session(
+    ticks: float, phase: float, frozen: float, delay: float, beats: list[float]
+) -> None:
+    """Nothing was heard of the process for most of a session, and the session lives on."""
+    clock = FakeClock(0)
+    tick, way = SESSION / ticks, delay * SESSION
+    ensemble = Ensemble(tick, phase * tick / 2, inf, way)
+    sent = frozen * SESSION
+    lease: Lease | None = None
+    for beat in [0.0, *beats]:
+        sent += beat * BEAT
+        arrival = sent + way
+        ensemble.hear(arrival)
+        clock.advance(arrival - clock.monotonic())
+        if lease is None:
+            lease = Lease.begin(SESSION, clock, sent, -inf, pinged_since=sent)
+        else:
+            assert lease.confirm(sent, SESSION, -inf)
+        assert not lease.valid() or arrival + lease.remaining() <= ensemble.expires

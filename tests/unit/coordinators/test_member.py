@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from unittest.mock import MagicMock
 
 from headrace.coordinators.claims import LossReason
 from headrace.coordinators.member_states import AssignmentState, MemberState
@@ -230,6 +231,25 @@ def test_a_process_that_stood_still_does_nothing_with_its_old_claims(group: Grou
     group.run()
     assert {claim for claim, _ in a.channel.lost} == set(old.values())
     assert len(a.held) == len(b.held) == 4
+
+
+def test_a_process_that_stood_still_claims_again_once_it_is_heard(group: Group) -> None:
+    """Its client did not ping either: a session that lives on may end sooner than it seems."""
+    a = group.join("a")
+    group.run(60)
+    a.stopped = True
+    group.run(4)
+    a.stopped = False
+    looks = MagicMock(wraps=a.registry.members)
+    a.registry.members = looks  # type: ignore[method-assign]
+    group.run(1.9)
+    assert {reason for _, reason in a.channel.lost} == {LossReason.LEASE_OVER}
+    assert a.held == []
+    looks.assert_not_called()
+    assert a.member.turn() > 0
+    group.run(1)
+    assert a.held == list(range(8))
+    assert set(group.epochs().values()) == {2}
 
 
 def test_a_live_holder_of_the_name_is_not_waited_for(group: Group) -> None:
