@@ -156,12 +156,16 @@ def forget(records: Iterable[Path]) -> None:
 
 
 def find_process(
-    file: Path, instance_id: str | None = None, environ: Mapping[str, str] = os.environ
+    file: Path,
+    instance_id: str | None = None,
+    environ: Mapping[str, str] = os.environ,
+    *,
+    url: str | None = None,
 ) -> ProcessRecord:
     """Return the process that runs with ``file``, of several the one named. Blocks for files.
 
-    Where one is known to run, those of other containers, of which that cannot be told, are not
-    meant.
+    It is named by its ``instance_id``, or by the ``url`` of its API. Where one is known to run,
+    those of other containers, of which that cannot be told, are not meant.
 
     Raises:
         NoRecordError: there is no record of such a process.
@@ -179,7 +183,11 @@ def find_process(
             unreadable.append(_unreadable(path, error))
         else:
             found.setdefault(record.process, record)
-    records = [r for r in found.values() if instance_id in {None, r.instance_id}]
+    records = [
+        record
+        for record in found.values()
+        if instance_id in {None, record.instance_id} and url in {None, record.url}
+    ]
     running = [record for record in records if record.runs]
     namespace = _namespace()
     running = [record for record in running if record.namespace == namespace] or running

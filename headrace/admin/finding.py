@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -67,29 +68,29 @@ def find(options: Options) -> Target:
     What is in the configuration matters only where no process left a record of the file.
 
     Raises:
-        ConfigError: neither an address nor a configuration was named, or it cannot be used.
+        ConfigError: neither an address nor a configuration was named, or the configuration is
+            what leads to the process, and cannot be used.
         UnreachableError: the configuration's process does not run on this machine.
     """
-    url = options.url
-    missing = ""
-    if url is None and options.config is not None:
-        try:
-            return _recorded(_running(options.config), options)
-        except NoRecordError as error:
-            missing = str(error)
-    config = None if options.config is None else _loaded(options.config, missing)
-    if url is None and config is None:
+    file = options.config
+    if options.url is not None:
+        return _addressed(options.url, options)
+    if file is None:
         raise ConfigError(
             ["name the process: its configuration with -c FILE, or its address with --url URL"]
         )
+    try:
+        return _recorded(_running(file), options)
+    except NoRecordError as error:
+        config = _loaded(file, str(error))
     token, reason = _token(options, config)
     return Target(
-        url=url or _address(config, options.config),
-        of=url or f"{options.config}",
+        url=_address(config, file),
+        of=f"{file}",
         token=token,
         no_token=reason,
         ca_file=options.ca_file,
-        own_certificate=None if url or options.ca_file else _own_certificate(config),
+        own_certificate=None if options.ca_file else _own_certificate(config),
         certificate_file=options.certificate_file,
     )
 
@@ -100,6 +101,31 @@ def process_url(file: Path) -> str:
         return _running(file).url
     except NoRecordError as error:
         return _address(_loaded(file, str(error)), file)
+
+
+def _addressed(url: str, options: Options) -> Target:
+    """Return what is at an address; what lets us in may be in a process's record, or in the file.
+
+    A file that cannot be used is a reason for having no token, and reading may take none.
+    """
+    if options.config is not None:
+        with suppress(ProcessNotFoundError):
+            return _recorded(find_process(options.config, url=url.rstrip("/")), options)
+    token, reason = _token(options, None)
+    named = options.token_file is not None or token is not None
+    if options.config is not None and not named:
+        try:
+            token, reason = _token(options, load(options.config))
+        except ConfigError as error:
+            reason = f"{options.config} cannot be used ({error.problems[0]}); {reason}"
+    return Target(
+        url=url,
+        of=url,
+        token=token,
+        no_token=reason,
+        ca_file=options.ca_file,
+        certificate_file=options.certificate_file,
+    )
 
 
 def _running(file: Path) -> ProcessRecord:
@@ -128,7 +154,7 @@ def _loaded(file: Path, missing: str) -> Config:
     try:
         return load(file)
     except ConfigError as error:
-        raise ConfigError([*error.problems, *filter(None, [missing])]) from None
+        raise ConfigError([*error.problems, missing]) from None
 
 
 def _recorded(record: ProcessRecord, options: Options) -> Target:
@@ -145,8 +171,7 @@ def _recorded(record: ProcessRecord, options: Options) -> Target:
     )
 
 
-def _address(config: Config | None, file: Path | None) -> str:
-    assert config is not None, "an address was asked for without a configuration"
+def _address(config: Config, file: Path) -> str:
     if not config.admin.enabled:
         raise ConfigError([f"{file}: admin.enabled is false, so that there is no API to ask"])
     folder = Folder.of(config)
@@ -190,8 +215,6 @@ def _from_file(file: Path) -> tuple[str | None, str]:
         return None, f"{file} cannot be read ({reason}); run this as the process's user"
 
 
-def _own_certificate(config: Config | None) -> Path | None:
+def _own_certificate(config: Config) -> Path | None:
     """Return the certificate of a process that was found by its configuration."""
-    if config is None or config.admin.tls is None:
-        return None
-    return config.admin.tls.certificate_file
+    return None if config.admin.tls is None else config.admin.tls.certificate_file

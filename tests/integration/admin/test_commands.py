@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 from typer.testing import CliRunner
 
+from headrace.admin.finding import TOKEN, Options, find
 from headrace.admin.server import AdminServer
 from headrace.admin.tokens import Folder
 from headrace.channel.pauses import PauseReason
@@ -373,6 +375,46 @@ def test_of_two_processes_of_a_file_the_one_it_names_is_asked(
     result = desk.run("status")
     desk.file.write_text(usable)
     assert (result.exit_code, "member (process 1), other (process 2)" in result.stderr) == (2, True)
+
+
+def test_an_address_needs_no_file_that_can_be_used(
+    spoilt: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor a record: what takes a token has the one that is named, else says where none was."""
+    monkeypatch.setenv("STATE_DIRECTORY", str(tmp_path))
+    address = spoilt.folder.read_address()
+    assert address is not None
+    token_file = str(spoilt.folder.token_file)
+    named = spoilt.run("stop", "--url", address.url, "--token-file", token_file)
+    assert (named.exit_code, named.stderr) == (0, "")
+    assert spoilt.run("status", "--url", address.url).exit_code == 0
+    nameless = spoilt.run("stop", "--url", address.url)
+    assert nameless.exit_code == 1
+    for words in (f"{spoilt.file} cannot be used", "--token-file FILE"):
+        assert words in nameless.stderr
+
+
+def test_of_several_processes_the_address_has_its_own_token_and_certificate(
+    spoilt: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each left them in its record, so that nothing is read from the file."""
+    monkeypatch.setenv("STATE_DIRECTORY", str(tmp_path))
+    address, token = spoilt.folder.read_address(), spoilt.folder.read_token()
+    assert address is not None
+    assert token is not None
+    certificate = tmp_path / "server.pem"
+    for name, url, secret, shown, pid in (
+        ("member", address.url, token, None, os.getpid()),
+        ("other", "https://127.0.0.1:1", "another", certificate, 1),
+    ):
+        own = ProcessRecord.of_this_process(spoilt.file, name, url, secret, shown)
+        replace(own, pid=pid, started="").leave(tmp_path, {"STATE_DIRECTORY": str(tmp_path)})
+    result = spoilt.run("stop", "--url", f"{address.url}/")
+    assert (result.exit_code, result.stderr) == (0, "")
+    other = find(Options(spoilt.file, "https://127.0.0.1:1", environment={}))
+    assert (other.token, other.own_certificate) == ("another", certificate)
+    named = find(Options(spoilt.file, "https://127.0.0.1:1", environment={TOKEN: "named"}))
+    assert (named.token, named.own_certificate) == ("named", certificate)
 
 
 def test_a_process_that_does_not_run_is_a_code_of_its_own(scene: Scene, tmp_path: Path) -> None:
