@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from headrace.config.kinds.targets import Replay
     from headrace.coordinators.claims import Claim
     from headrace.errors import PartitionError
+    from headrace.kafka.ports import LogLook
     from headrace.records import TopicPartition
 
 
@@ -66,6 +67,15 @@ class GapPassed:
 
 
 @dataclass(frozen=True, slots=True)
+class LogLooked:
+    """News for a partition: whether its log leads to its start as under ``epoch`` is answered."""
+
+    start: int
+    epoch: int
+    look: Future[LogLook]
+
+
+@dataclass(frozen=True, slots=True)
 class LogReplaced:
     """News for a partition: its topic was created again, so that its offsets mean other records.
 
@@ -108,6 +118,7 @@ News = (
     | OutOfRange
     | Truncated
     | GapPassed
+    | LogLooked
     | LogReplaced
     | SeekAsked
     | RecordSkipped

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from headrace.channel.news import News, OutOfRange, Truncated
     from headrace.channel.settings import LiveSettings
     from headrace.coordinators.claims import Claim
+    from headrace.kafka.ports import LogLook
     from headrace.processors import BatchResponse
     from headrace.records import Batch, TopicPartition
 
@@ -89,6 +90,8 @@ class OwnedPartition:
         self.last_error: str | None = None
         # what was heard of its log: nothing is fetched or delivered until that is settled
         self.doubt: OutOfRange | Truncated | None = None
+        # the look at its log that its start waits for
+        self.look: Future[LogLook] | None = None
         # its log lost records behind which it stands: nothing is delivered until it is moved
         self.halted = False
         self.letters = Letters()

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from functools import partial
 from math import inf
 from typing import TYPE_CHECKING
 
 import structlog
 
 from headrace.channel.fences import Fences
-from headrace.channel.news import Committed, EpochRaised, LogReplaced, Trouble, Truncated
+from headrace.channel.news import (
+    Committed,
+    EpochRaised,
+    LogLooked,
+    LogReplaced,
+    Trouble,
+    Truncated,
+)
 from headrace.channel.start_offsets import StartOffsets
 from headrace.channel.states import PartitionState
 from headrace.clock import Deadline
@@ -16,9 +24,12 @@ from headrace.errors import HeadraceError
 from headrace.kafka.ports import OffsetTimeoutError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from concurrent.futures import Future
+
     from headrace.channel.partition import OwnedPartition
     from headrace.channel.parts import Parts
-    from headrace.kafka.ports import StoredOffset
+    from headrace.kafka.ports import LogLook, StoredOffset
 
 log = structlog.get_logger(__name__)
 
@@ -28,6 +39,10 @@ READ_TIMEOUT = 5.0
 #: Attempts after which a time-out may be due to a transaction that nobody ends: with their waits
 #: they take longer than a transaction that goes on (``TRANSACTION_TIMEOUT_MS``).
 DOUBT_EVERY = 4
+
+#: Seconds after which a start is looked for anew that waits for a look at its log: longer than the
+#: look itself may take.
+LOOK_TIMEOUT = 60.0
 
 #: Seconds in which brokers that answer say so.
 _ANSWER_TIMEOUT = 2.0
@@ -47,8 +62,11 @@ class Starting:
             self._hear(owned)
             return
         owned.attempts += 1
+        self._attempt(owned, lambda: self._resolve(owned))
+
+    def _attempt(self, owned: OwnedPartition, step: Callable[[], None]) -> None:
         try:
-            self._resolve(owned)
+            step()
         except Exception as error:  # noqa: BLE001 - sinks raise what they like; nothing is lost by waiting
             wait = self._parts.backoff.seconds(owned.attempts)
             owned.not_before = self._parts.clock.monotonic() + wait
@@ -95,12 +113,45 @@ class Starting:
         if start is None:
             start = self._initial(owned, deadline, former=group is not None)
         self._report(owned, start, stored, usable)
-        self._restart(owned, start, self._leader_epoch(owned, start, group))
+        epoch = self._leader_epoch(owned, start, group)
+        if epoch is None:
+            self._stage(owned, start, None)
+        else:
+            self._look(owned, start, epoch)
+
+    def _look(self, owned: OwnedPartition, start: int, epoch: int) -> None:
+        """Ask whether the log leads to ``start`` as under ``epoch``: no worker waits for it."""
+        owned.not_before = self._parts.clock.monotonic() + LOOK_TIMEOUT
+        owned.look = self._parts.catalog.look_at_log(owned.partition, start, epoch)
+        owned.look.add_done_callback(partial(self._looked, owned, start, epoch))
+
+    def _looked(self, owned: OwnedPartition, start: int, epoch: int, look: Future[LogLook]) -> None:
+        owned.tell(LogLooked(start, epoch, look))
+        self._parts.scheduler.touch(owned)
+
+    def _take(self, owned: OwnedPartition, looked: LogLooked) -> None:
+        """Begin where it was looked, once it is known whether the log leads there.
+
+        Where it does not any more the epoch stays that of before, which the next owner has to know
+        as well; what follows is for when the processor knows the partition.
+        """
+        look = looked.look.result()
+        if look.is_truncated or look.leader_epoch is None:
+            self._stage(owned, looked.start, looked.epoch)
+        else:
+            self._stage(owned, looked.start, look.leader_epoch)
+        if look.is_truncated:
+            owned.doubt = Truncated(owned.buffer.generation, look.end)
+
+    def _stage(self, owned: OwnedPartition, start: int, epoch: int | None) -> None:
+        """Begin at ``start``, and have that stored."""
+        owned.doubt = None
+        owned.buffer.restart(start, epoch)
         owned.advanced = start
         owned.attempts = 0
         owned.not_before = inf
-        parts.committer.stage(owned, start, owned.staging.stage(None))
-        parts.committer.flush()
+        self._parts.committer.stage(owned, start, owned.staging.stage(None))
+        self._parts.committer.flush()
 
     def _take_note_of_topic(self, owned: OwnedPartition) -> None:
         """Bind the partition to the topic as it is known now: nobody has heard of it yet."""
@@ -139,26 +190,6 @@ class Starting:
             topic_id=owned.topic_id,
         )
         return None
-
-    def _restart(self, owned: OwnedPartition, start: int, epoch: int | None) -> None:
-        """Begin at ``start``, once it is known whether the log leads there as under ``epoch``.
-
-        Where it does not any more the epoch stays that of before, which the next owner has to know
-        as well; what follows is for when the processor knows the partition.
-        """
-        owned.doubt = None
-        if epoch is None:
-            owned.buffer.restart(start)
-            return
-        catalog, deadline = self._parts.catalog, Deadline.after(READ_TIMEOUT, self._parts.clock)
-        led = catalog.leader_epoch(owned.partition, deadline)
-        if led in {None, epoch}:
-            owned.buffer.restart(start, epoch)
-            return
-        is_truncated, end = catalog.truncated_at(owned.partition, start, epoch, deadline)
-        owned.buffer.restart(start, epoch if is_truncated else led)
-        if is_truncated:
-            owned.doubt = Truncated(owned.buffer.generation, end)
 
     def _leader_epoch(
         self, owned: OwnedPartition, start: int, group: StoredOffset | None
@@ -205,7 +236,10 @@ class Starting:
             match owned.news.popleft():
                 case EpochRaised(claim):
                     owned.claim = claim
-                    owned.not_before = 0.0
+                    owned.look, owned.not_before = None, 0.0
+                case LogLooked(look=look) as looked if look is owned.look:
+                    owned.look = None
+                    self._attempt(owned, partial(self._take, owned, looked))
                 case Committed() as news:
                     owned.staging.confirm(news)
                     self._begin(owned)
@@ -214,6 +248,7 @@ class Starting:
                     owned.last_error = str(error)
                 case LogReplaced():
                     # what is not on the way yet begins with the topic as it is now
+                    owned.look = None
                     owned.not_before = 0.0 if owned.not_before < inf else inf
 
     def _begin(self, owned: OwnedPartition) -> None:

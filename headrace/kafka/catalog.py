@@ -8,25 +8,22 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollection
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.admin import OffsetSpec as _OffsetSpec  # type: ignore[attr-defined]  # not in __all__, but in the client's documentation
 
 from headrace.errors import KafkaUnavailableError
 from headrace.kafka import properties
-from headrace.kafka.ports import TopicInfo
+from headrace.kafka.ports import LogLook, TopicInfo
 from headrace.kafka.reader import KafkaRecordReader
-from headrace.kafka.truncation import STALE_LEADER, truncated_at
+from headrace.kafka.truncation import LogLooks, truncated_at
 from headrace.records import kafkas_topic_id, offset_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
+    from concurrent.futures import Future
 
     from headrace.clock import Deadline
     from headrace.records import TopicPartition
 
 T = TypeVar("T")
-
-#: Without a type in the client.
-_LATEST: Any = _OffsetSpec.latest()  # type: ignore[no-untyped-call]
 
 _MISSING = (
     KafkaError.UNKNOWN_TOPIC_OR_PART,
@@ -45,6 +42,7 @@ class KafkaTopicCatalog:
         self._servers = str(client_properties.get("bootstrap.servers", ""))
         self._admin = AdminClient(properties.silent(client_properties))
         self._properties, self._group = dict(client_properties), group
+        self._looks = LogLooks(client_properties, group, self._admin)
         self._reader = KafkaRecordReader(client_properties, group)
         self._consumer = Consumer(properties.consumer(properties.silent(client_properties), group))
 
@@ -100,25 +98,9 @@ class KafkaTopicCatalog:
         )
         return low, high
 
-    def leader_epoch(self, partition: TopicPartition, deadline: Deadline) -> int | None:
-        """Ask the partition's leader for the end of its log."""
-        try:
-            try:
-                epoch = self._ask_epoch(partition, deadline)
-            except KafkaException as error:
-                if error.args[0].code() not in STALE_LEADER:
-                    raise
-                self._admin.list_topics(partition.topic, timeout=_seconds(deadline))
-                epoch = self._ask_epoch(partition, deadline)
-        except (KafkaException, FutureTimeoutError) as error:
-            raise self._unavailable(error) from error
-        return epoch if epoch is not None and epoch >= 0 else None
-
-    def _ask_epoch(self, partition: TopicPartition, deadline: Deadline) -> int | None:
-        wanted = ClientPartition(partition.topic, partition.partition)
-        asked = self._admin.list_offsets({wanted: _LATEST}, request_timeout=_seconds(deadline))
-        epoch: int | None = asked[wanted].result(_seconds(deadline)).leader_epoch
-        return epoch
+    def look_at_log(self, partition: TopicPartition, position: int, epoch: int) -> Future[LogLook]:
+        """Ask the leader, and where that is another one than it was, a client like a reader's."""
+        return self._looks.ask(partition, position, epoch)
 
     def truncated_at(
         self, partition: TopicPartition, position: int, epoch: int, deadline: Deadline
@@ -170,6 +152,7 @@ class KafkaTopicCatalog:
 
     def close(self) -> None:
         """Release the clients. Nothing may be asked any more."""
+        self._looks.close()
         self._consumer.close()
         # this one has no other end than its last reference's, which must not wait for a collection
         del self._admin

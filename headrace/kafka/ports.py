@@ -10,6 +10,7 @@ from headrace.errors import HeadraceError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
+    from concurrent.futures import Future
 
     from headrace.clock import Deadline
     from headrace.records import Record, TopicPartition
@@ -251,8 +252,21 @@ class TopicInfo:
     internal: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class LogLook:
+    """What a look at a log found: its leader's epoch, and whether it lost what was before there.
+
+    ``leader_epoch`` is that of the leader, or of its last record; None: not known. ``end`` is where
+    a truncated log ends that led to the position, None where that is not known.
+    """
+
+    leader_epoch: int | None
+    is_truncated: bool = False
+    end: int | None = None
+
+
 class TopicCatalog(Protocol):
-    """What there is to read. Any thread; every call blocks until its deadline at most."""
+    """What there is to read. Any thread; what has a deadline blocks until then at most."""
 
     def cluster_id(self, deadline: Deadline) -> str:
         """Return the id of the Kafka cluster.
@@ -286,11 +300,11 @@ class TopicCatalog(Protocol):
         """
         ...
 
-    def leader_epoch(self, partition: TopicPartition, deadline: Deadline) -> int | None:
-        """Return the epoch of the partition's leader, or of its last record; None: not known.
+    def look_at_log(self, partition: TopicPartition, position: int, epoch: int) -> Future[LogLook]:
+        """Ask whether the log leads to where it led under a leader epoch. Does not block.
 
-        Raises:
-            KafkaUnavailableError: no answer by the deadline.
+        The answer fails with a KafkaUnavailableError where none comes in time, and is cancelled
+        when the same partition is asked about again.
         """
         ...
 

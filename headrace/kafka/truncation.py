@@ -8,23 +8,40 @@ the leader before takes the position as it is. So each question has a client of 
 from __future__ import annotations
 
 import re
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING, Any
 
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
+from confluent_kafka.admin import OffsetSpec as _OffsetSpec  # type: ignore[attr-defined]  # not in __all__, but in the client's documentation
 
-from headrace.clock import SYSTEM_CLOCK
+from headrace.clock import SYSTEM_CLOCK, Deadline
 from headrace.errors import KafkaUnavailableError
 from headrace.kafka import properties
 from headrace.kafka.clients import open_consumer
+from headrace.kafka.ports import LogLook
 from headrace.records import TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from confluent_kafka import Consumer, Message
+    from confluent_kafka.admin import AdminClient
 
-    from headrace.clock import Clock, Deadline
+    from headrace.clock import Clock
+
+#: Without a type in the client.
+_LATEST: Any = _OffsetSpec.latest()  # type: ignore[no-untyped-call]
+
+#: Seconds that a leader has to say which one it is.
+LEADER_TIMEOUT = 5.0
+
+#: Seconds that a look at a log may take in all, with the turns of those that wait.
+LOOK_TIMEOUT = 20.0
 
 #: What the client takes for no leader epoch.
 NO_EPOCH = -1
@@ -212,3 +229,178 @@ def truncated_at(
     raise KafkaUnavailableError(
         f"the leader of {partition} did not say whether its log still leads to {position}"
     )
+
+
+@dataclass(slots=True)
+class _Doubt:
+    """A look that is not over. ``led`` is the leader's epoch, None until it has said it."""
+
+    partition: TopicPartition
+    position: int
+    epoch: int
+    deadline: Deadline
+    answer: Future[LogLook]
+    led: int | None = None
+
+
+class LogLooks:
+    """Looks at logs, for any thread and for none that waits.
+
+    Each leader is asked by itself, as an answer for many comes when all of them have answered. The
+    logs that have another leader than before are asked about together, on a thread that there is
+    while some are.
+    """
+
+    def __init__(
+        self,
+        client_properties: Mapping[str, Any],
+        group: str,
+        admin: AdminClient,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self._questions = LogQuestions(client_properties, group, clock)
+        self._admin = admin
+        self._clock = clock
+        self._lock = Lock()
+        self._thread: Thread | None = None
+        self._looks: dict[TopicPartition, _Doubt] = {}
+        self._doubts: list[_Doubt] = []
+        self._closing = Event()
+
+    def ask(self, partition: TopicPartition, position: int, epoch: int) -> Future[LogLook]:
+        """Ask whether a log leads to where it led under a leader epoch. Does not block."""
+        deadline = Deadline.after(LOOK_TIMEOUT, self._clock)
+        look = _Doubt(partition, position, epoch, deadline, Future())
+        with self._lock:
+            before = self._looks.get(partition)
+            self._looks[partition] = look
+        if before is not None:
+            before.answer.cancel()
+        self._ask_leader(look)
+        return look.answer
+
+    def _ask_leader(self, look: _Doubt) -> None:
+        wanted = ClientPartition(*look.partition)
+        try:
+            asked = self._admin.list_offsets({wanted: _LATEST}, request_timeout=LEADER_TIMEOUT)
+        except KafkaException as error:
+            self._fail(look, error.args[0].str())
+            return
+        asked[wanted].add_done_callback(partial(self._hear_leader, look))
+
+    def _hear_leader(self, look: _Doubt, answer: Future[Any]) -> None:
+        """Take the leader's answer, on the client's thread."""
+        problem = answer.exception()
+        if problem is None:
+            epoch = answer.result().leader_epoch
+            look.led = None if epoch is None or epoch < 0 else epoch
+            if look.led in {None, look.epoch}:
+                self._settle(look, LogLook(look.led))
+                return
+        elif look.deadline.expired or not _is_stale(problem):
+            reason = problem.args[0] if isinstance(problem, KafkaException) else problem
+            self._fail(look, reason.str() if isinstance(reason, KafkaError) else str(reason))
+            return
+        # a broker that has just begun may not know yet what it leads
+        self._doubt(look)
+
+    def _doubt(self, look: _Doubt) -> None:
+        with self._lock:
+            self._doubts.append(look)
+            if self._thread is None and not self._closing.is_set():
+                self._thread = Thread(target=self._run, name="log-looks", daemon=True)
+                self._thread.start()
+
+    # --- the thread -----------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        open_looks: dict[TopicPartition, _Doubt] = {}
+        try:
+            while self._take_doubts(open_looks):
+                self._questions.hear(0)
+                self._answer(open_looks)
+                self._closing.wait(_TURN)
+        except Exception as error:  # noqa: BLE001 - who asked hears of it, and asks again
+            with self._lock:
+                self._thread = None
+                failed = [*open_looks.values(), *self._doubts]
+                self._doubts.clear()
+            for look in failed:
+                self._fail(look, f"{type(error).__name__}: {error}")
+            self._questions.close()
+
+    def _take_doubts(self, open_looks: dict[TopicPartition, _Doubt]) -> bool:
+        """Put new questions; False where there are none any more, and the thread has to end."""
+        with self._lock:
+            doubts, self._doubts = self._doubts, []
+            if self._closing.is_set() or not (doubts or open_looks):
+                self._thread = None
+                self._doubts = doubts
+                return False
+        stale = [look for look in doubts if look.led is None]
+        for topic in {look.partition.topic for look in stale}:
+            with suppress(KafkaException):
+                self._admin.list_topics(topic, timeout=LEADER_TIMEOUT)
+        for look in stale:
+            self._ask_leader(look)
+        for look in doubts:
+            if look.led is not None:
+                open_looks[look.partition] = look
+                self._questions.ask(look.partition, look.position, look.epoch)
+        return True
+
+    def _answer(self, open_looks: dict[TopicPartition, _Doubt]) -> None:
+        questions, over = self._questions, []
+        for partition, look in open_looks.items():
+            if partition in questions.whole:
+                self._settle(look, LogLook(look.led))
+            elif partition in questions.lost:
+                self._settle(look, LogLook(look.led, True, questions.lost[partition]))
+            elif look.deadline.expired:
+                self._fail(look, "its leader did not say")
+            elif not look.answer.done():
+                continue
+            over.append(partition)
+        questions.forget(over)
+        for partition in over:
+            del open_looks[partition]
+
+    # --- answers --------------------------------------------------------------------------------
+
+    def _settle(self, look: _Doubt, found: LogLook) -> None:
+        if self._forget(look):
+            look.answer.set_result(found)
+
+    def _fail(self, look: _Doubt, reason: str) -> None:
+        if self._forget(look):
+            look.answer.set_exception(
+                KafkaUnavailableError(
+                    f"whether the log of {look.partition} still leads to {look.position} is not "
+                    f"known: {reason}"
+                )
+            )
+
+    def _forget(self, look: _Doubt) -> bool:
+        """Whether somebody waits for the answer still."""
+        with self._lock:
+            if self._looks.get(look.partition) is look:
+                del self._looks[look.partition]
+        return not look.answer.done() and look.answer.set_running_or_notify_cancel()
+
+    def close(self) -> None:
+        """End the thread; what is not answered fails."""
+        self._closing.set()
+        with self._lock:
+            thread, left = self._thread, list(self._looks.values())
+        if thread is not None:
+            thread.join(LEADER_TIMEOUT)
+        for look in left:
+            look.answer.cancel()
+        self._questions.close()
+        # it has no other end than its last reference's
+        del self._admin
+
+
+def _is_stale(problem: BaseException) -> bool:
+    """Whether client and leader know of different elections."""
+    return isinstance(problem, KafkaException) and problem.args[0].code() in STALE_LEADER

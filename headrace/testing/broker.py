@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from itertools import count
 from threading import Condition
 from typing import TYPE_CHECKING
 
+from headrace.clock import Deadline
 from headrace.errors import KafkaUnavailableError
 from headrace.kafka.ports import (
     Commit,
     Failure,
     Fetched,
+    LogLook,
     OffsetStoreError,
     Refusal,
     StoredOffset,
@@ -24,7 +27,6 @@ from headrace.testing.records import FakeRecord, in_columns
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from headrace.clock import Deadline
     from headrace.records import Record
 
 #: Records that one fetch of the double brings at most.
@@ -415,9 +417,18 @@ class InMemoryCatalog:
         log = self._log(partition, deadline)
         return log.low, log.end
 
-    def leader_epoch(self, partition: TopicPartition, deadline: Deadline) -> int | None:
-        """Return the number of the leader."""
-        return len(self._log(partition, deadline).epochs) - 1
+    def look_at_log(self, partition: TopicPartition, position: int, epoch: int) -> Future[LogLook]:
+        """Answer at once, with the number of the leader."""
+        answer: Future[LogLook] = Future()
+        try:
+            log = self._log(partition, Deadline.after(MAX_WAIT))
+        except KafkaUnavailableError as error:
+            answer.set_exception(error)
+            return answer
+        end = log.end_of(epoch)
+        is_truncated = end < position and epoch + 1 < len(log.epochs)
+        answer.set_result(LogLook(len(log.epochs) - 1, is_truncated, end if is_truncated else None))
+        return answer
 
     def truncated_at(
         self, partition: TopicPartition, position: int, epoch: int, deadline: Deadline

@@ -8,6 +8,7 @@ from uuid import uuid4
 import pytest
 
 from headrace.clock import Deadline
+from headrace.kafka.ports import LogLook
 from headrace.records import TopicPartition
 from tests.contracts.kafka_world import WAIT, World, values
 
@@ -83,9 +84,10 @@ class CatalogContract:
         """With the same leader it does: at the end, and before it."""
         world.produce(partition, b"0", b"1", b"2")
         catalog = world.catalog()
-        epoch = catalog.leader_epoch(partition, Deadline.after(WAIT))
+        epoch = catalog.look_at_log(partition, 3, 0).result(WAIT).leader_epoch
         assert epoch is not None
         for position in (3, 1):
+            assert catalog.look_at_log(partition, position, epoch).result(WAIT) == LogLook(epoch)
             answer = catalog.truncated_at(partition, position, epoch, Deadline.after(WAIT))
             assert answer == (False, None)
         catalog.close()

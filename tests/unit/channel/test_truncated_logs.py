@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,7 +11,7 @@ from headrace.channel.bounds import Until
 from headrace.channel.news import OutOfRange
 from headrace.clock import Deadline
 from headrace.errors import KafkaUnavailableError, LogTruncatedError, OffsetOutOfRangeError
-from headrace.kafka.ports import StoredOffset
+from headrace.kafka.ports import LogLook, StoredOffset
 from headrace.local.waiting import wait_for
 from headrace.processors import BatchResponse
 from headrace.records import TopicPartition
@@ -325,3 +326,56 @@ def test_a_bounded_run_fails_at_a_log_that_lost_its_end(broker: InMemoryBroker) 
     with running(channel):
         assert wait_for(lambda: bool(failures), Deadline.after(PATIENCE))
     assert [type(error) for error in failures] == [LogTruncatedError]
+
+
+def test_a_start_that_waits_for_a_leader_holds_no_worker(broker: InMemoryBroker) -> None:
+    """The one worker starts the other partitions meanwhile, and this one can be given back."""
+    broker.create_topic("events", 2)
+    p1 = TopicPartition("events", 1)
+    broker.produce(p1, *[b"1"] * 10)
+    with running(in_memory_channel(Recorder(), broker)):
+        for partition in (P0, p1):
+            assert broker.wait_committed("group", partition, 10, Deadline.after(PATIENCE))
+    for partition in (P0, p1):
+        broker.produce(partition, b"more")
+    recorder = Recorder()
+    channel = in_memory_channel(recorder, broker, workers=1)
+    catalog = channel._parts.catalog
+    look, waits = catalog.look_at_log, [Future[LogLook]()]
+
+    def silent(partition: TopicPartition, position: int, epoch: int) -> Future[LogLook]:
+        return waits[0] if partition == P0 else look(partition, position, epoch)
+
+    catalog.look_at_log = silent  # type: ignore[method-assign]
+    with running(channel):
+        assert broker.wait_committed("group", p1, 11, Deadline.after(PATIENCE))
+        assert recorder.delivered(0) == []
+        waits[0].set_result(LogLook(0))
+        assert broker.wait_committed("group", P0, 11, Deadline.after(PATIENCE))
+    assert recorder.delivered(0) == [(10, 11, 1)]
+    waits[0] = Future()
+    again = in_memory_channel(Recorder(), broker)
+    again._parts.catalog.look_at_log = silent  # type: ignore[method-assign]
+    again.start(Deadline.after(PATIENCE))
+    assert again.stop(Deadline.after(PATIENCE)).clean
+
+
+def test_a_start_whose_look_fails_is_tried_again(broker: InMemoryBroker) -> None:
+    """With the error for whoever asks what holds it up."""
+    read_all(broker)
+    broker.produce(P0, b"more")
+    channel = in_memory_channel(Recorder(), broker)
+    catalog = channel._parts.catalog
+    look, failures = catalog.look_at_log, [KafkaUnavailableError("no leader")] * 2
+
+    def failing(partition: TopicPartition, position: int, epoch: int) -> Future[LogLook]:
+        answer: Future[LogLook] = Future()
+        if not failures:
+            return look(partition, position, epoch)
+        answer.set_exception(failures.pop())
+        return answer
+
+    catalog.look_at_log = failing  # type: ignore[method-assign]
+    with running(channel):
+        assert broker.wait_committed("group", P0, 11, Deadline.after(PATIENCE))
+    assert failures == []
