@@ -90,6 +90,8 @@ class OwnedPartition:
         self.last_error: str | None = None
         # what was heard of its log: nothing is fetched or delivered until that is settled
         self.doubt: OutOfRange | Truncated | None = None
+        # when its leader is asked about that; a batch that backs off does not put it off
+        self.asks_at = 0.0
         # the look at its log that its start waits for
         self.look: Future[LogLook] | None = None
         # its log lost records behind which it stands: nothing is delivered until it is moved
@@ -284,7 +286,7 @@ class OwnedPartition:
     def rest(self, now: float) -> None:
         """Leave RUNNING for the state that says what it waits for."""
         if self.state is PartitionState.RUNNING:
-            held = self.not_before > now
+            held = self.not_before > now or (self.doubt is not None and self.asks_at > now)
             self.become(PartitionState.BACKING_OFF if held else PartitionState.WAITING)
 
     def due(self) -> float | None:
@@ -335,7 +337,7 @@ class OwnedPartition:
 
     def _active_due(self) -> float | None:
         paused = self.state is PartitionState.PAUSED
-        asks_at = None if self.doubt is None else self.not_before
+        asks_at = None if self.doubt is None else self.asks_at
         if self.rests:
             still_busy = paused or self.outstanding or self.owes_commit
             return earliest(self._timeout_due(), asks_at) if still_busy else 0.0

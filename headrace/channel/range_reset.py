@@ -53,14 +53,14 @@ class RangeReset:
         """Fetch and deliver no more until what was heard of the log is settled."""
         if not owned.halted and owned.doubt is None:
             self._parts.fetcher.unassign(owned)
-            owned.doubt = doubt
+            owned.doubt, owned.asks_at = doubt, 0.0
 
     def settle(self, owned: OwnedPartition, doubt: OutOfRange | Truncated) -> None:
         """Ask what is left of the log, and go on from there; where nobody answers, a while later.
 
         It may grow past the position meanwhile, so that the client would find nothing amiss.
         """
-        if owned.not_before > self._parts.clock.monotonic():
+        if owned.asks_at > self._parts.clock.monotonic():
             return
         owned.doubt = None
         try:
@@ -71,7 +71,7 @@ class RangeReset:
         except HeadraceError as silence:
             self._note_silence(owned, silence)
             owned.doubt = doubt
-            owned.not_before = self._parts.clock.monotonic() + self._parts.backoff.seconds(1)
+            owned.asks_at = self._parts.clock.monotonic() + self._parts.backoff.seconds(1)
 
     def _reset(self, owned: OwnedPartition) -> None:
         """Move the position into range, and say which offsets are passed over."""
