@@ -23,6 +23,7 @@ _MIB = 1 << 20
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_passthrough_reads_the_same_on_both_sides() -> None:
     """The raw loop and the channel read all records and agree on counts and last offsets."""
     plan = passthrough.Plan(rounds=1, seconds=0.1, shortest=0.0, probe=20_000, partitions=2)
