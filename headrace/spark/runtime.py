@@ -81,6 +81,7 @@ class SparkRuntime:
         self.generation = 0
         self._lock = threading.RLock()
         self._jvm: Jvm | None = None
+        self._has_tried = False
         self._session: SparkSession | None = None
         self._cores = 1
         self._levels = JvmLevels(self._view)
@@ -278,7 +279,9 @@ class SparkRuntime:
         jvm, self._jvm, self._session = self._jvm, None, None
         if jvm is not None:
             jvm.close(seconds)
-        forget_session()
+        if self._has_tried:
+            # what another runtime of the process built is not ours to forget
+            forget_session()
 
     def _build(self) -> None:
         begin = perf_counter()
@@ -326,6 +329,7 @@ class SparkRuntime:
             raise _RetiredError("this session was waited for too long, so it is not used any more")
 
     def _open(self, attempt: _Attempt) -> None:
+        self._has_tried = True
         os.environ.update(self.settings.environment())
         jvm = Jvm(self.settings.effective())
         if not attempt.abandoned:

@@ -179,3 +179,13 @@ def test_java_is_blamed_only_where_there_is_none(
     missing = "Java 17 or later must be on the PATH or in JAVA_HOME" in str(told.value)
     assert missing is not is_there
     assert (str(java) in str(told.value)) is is_there
+
+
+def test_a_runtime_that_built_nothing_leaves_others_their_session(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A stop without a start has pyspark forget nothing of what another one built."""
+    forget = MagicMock()
+    monkeypatch.setattr("headrace.spark.runtime.forget_session", forget)
+    SparkRuntime(SparkSettings("local[1]")).stop(Deadline.after(PATIENCE))
+    forget.assert_not_called()
