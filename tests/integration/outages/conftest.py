@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from headrace.clock import Deadline
+from headrace.local import KafkaBroker
 from tests.brokers import Broker
-from tests.integration.channel.rig import Group
+from tests.integration.channel.rig import WAIT, Group
 from tests.integration.outages.ensemble import Ensemble
 
 if TYPE_CHECKING:
@@ -19,6 +21,15 @@ if TYPE_CHECKING:
 def broker(bootstrap_servers: str) -> Broker:
     """An operator's hand on the shared broker, which no test here harms."""
     return Broker(bootstrap_servers)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
+    """A broker that tests may freeze, kill, and cut the logs of; each leaves it running."""
+    server = KafkaBroker(tmp_path_factory.mktemp("kafka"))
+    server.start(Deadline.after(WAIT))
+    yield server
+    server.kill()
 
 
 @pytest.fixture(scope="module")

@@ -5,33 +5,24 @@ from __future__ import annotations
 from threading import Event
 from typing import TYPE_CHECKING
 
-import pytest
-
 from headrace.clock import Deadline
 from headrace.errors import CommitFailedError
 from headrace.kafka import KafkaTopicCatalog
 from headrace.kafka.ports import StoredOffset
-from headrace.local import KafkaBroker
 from headrace.processors import BatchResponse
 from tests.brokers import Broker
 from tests.integration.channel.rig import CHANNEL, WAIT, Group, Notes, channel_of, eventually
 from tests.integration.seen import metric
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
+
+    import pytest
 
     from headrace.controller import KafkaController
+    from headrace.local import KafkaBroker
     from headrace.records import Batch
     from tests.integration.seen import Log
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
-    """A broker that tests may freeze and kill; each leaves it running."""
-    server = KafkaBroker(tmp_path_factory.mktemp("kafka"))
-    server.start(Deadline.after(WAIT))
-    yield server
-    server.kill()
 
 
 def test_a_failed_commit_is_told_counted_and_made_up_for(

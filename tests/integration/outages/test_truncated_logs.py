@@ -13,26 +13,17 @@ from headrace.clock import Deadline
 from headrace.errors import LogTruncatedError
 from headrace.kafka import KafkaRangeSource
 from headrace.kafka.columnar.library import LibraryMissingError, load
-from headrace.local import KafkaBroker
 from tests.brokers import Broker
 from tests.integration.channel.rig import WAIT, Group, Notes, channel_of, eventually
 from tests.integration.seen import metric
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from headrace.controller import KafkaController
     from headrace.kafka.ports import Fetched
+    from headrace.local import KafkaBroker
     from tests.integration.seen import Log
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
-    """A broker whose logs the tests cut; each leaves it running."""
-    server = KafkaBroker(tmp_path_factory.mktemp("kafka"))
-    server.start(Deadline.after(WAIT))
-    yield server
-    server.kill()
 
 
 class Columns(Notes):
