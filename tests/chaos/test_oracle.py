@@ -11,16 +11,17 @@ from benchmarks.chaos.world import Setting
 if TYPE_CHECKING:
     from benchmarks.report import Report
 
-#: A kill, and a freeze beyond the session: each hits a member in the middle of its work.
+#: A freeze beyond the session and a kill: each hits a member in the middle of its work. The freeze
+#: comes while the other member runs, and lasts until that one has surely stored what was frozen.
 _SCHEDULE = Schedule(
     seed=0,
-    seconds=20.0,
+    seconds=22.0,
     clean_until=0.0,
     members=("member-1", "member-2"),
     running=("member-1", "member-2"),
     faults=(
-        Fault(4.0, Kind.KILL, "member-1"),
-        Fault(9.0, Kind.FREEZE, "member-2", lasts=7.0),
+        Fault(3.0, Kind.FREEZE, "member-2", lasts=12.0),
+        Fault(18.0, Kind.KILL, "member-1"),
     ),
 )
 
