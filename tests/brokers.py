@@ -60,6 +60,7 @@ class Broker:
         }
         self._admin = AdminClient(self._properties)
         self._producer = Producer({**self._properties, **_PRODUCER})
+        self._known: set[Partition] = set()
 
     def create_topic(self, partitions: int = 1, name: str | None = None) -> str:
         """Create a topic, by default one whose name nobody else uses; return the name."""
@@ -77,13 +78,14 @@ class Broker:
     def _create(self, topic: NewTopic) -> str:
         chosen, partitions = topic.topic, topic.num_partitions
         _done(self._admin.create_topics([topic]).values())
-        assert wait_for(lambda: self._is_led(chosen, partitions), Deadline.after(WAIT))
+        assert wait_for(lambda: self._is_led(self._admin, chosen, partitions), Deadline.after(WAIT))
         return chosen
 
-    def _is_led(self, topic: str, partitions: int) -> bool:
-        """Whether the broker tells clients of a topic and the leaders of its partitions."""
-        found = self._admin.list_topics(topic, timeout=WAIT).topics[topic].partitions
-        return len(found) == partitions and all(each.leader >= 0 for each in found.values())
+    @staticmethod
+    def _is_led(client: AdminClient | Producer, topic: str, partitions: int) -> bool:
+        """Whether a client is told of a topic's partitions and their leaders."""
+        found = client.list_topics(topic, timeout=WAIT).topics[topic].partitions
+        return len(found) >= partitions and all(each.leader >= 0 for each in found.values())
 
     def add_partitions(self, topic: str, total: int) -> None:
         """Let a topic have ``total`` partitions."""
@@ -101,9 +103,15 @@ class Broker:
 
     def produce(self, partition: Partition, *values: bytes | FakeRecord | None) -> None:
         """Append records; a FakeRecord brings its key and headers."""
-        for value in values:
-            self._send(self._producer, partition, value)
-        assert self._producer.flush(WAIT) == 0
+        if partition not in self._known:
+            # the admin client's metadata are not the producer's: what that one does not know yet
+            # it may refuse
+            assert wait_for(
+                lambda: self._is_led(self._producer, partition.topic, partition.partition + 1),
+                Deadline.after(WAIT),
+            )
+            self._known.add(partition)
+        self._send(self._producer, partition, *values)
 
     def transact(
         self, partition: Partition, *values: bytes | FakeRecord | None, commit: bool = True
@@ -112,26 +120,33 @@ class Broker:
         producer = Producer({**self._properties, **_PRODUCER, "transactional.id": uuid4().hex})
         producer.init_transactions(WAIT)
         producer.begin_transaction()
-        for value in values:
-            self._send(producer, partition, value)
-        assert producer.flush(WAIT) == 0
+        self._send(producer, partition, *values)
         if commit:
             producer.commit_transaction(WAIT)
         else:
             producer.abort_transaction(WAIT)
 
     @staticmethod
-    def _send(producer: Producer, partition: Partition, value: bytes | FakeRecord | None) -> None:
-        record = value if isinstance(value, FakeRecord) else FakeRecord(value_=value)
-        producer.produce(
-            partition.topic,
-            record.value(),
-            record.key(),
-            partition=partition.partition,
-            # one left as it was made is of now, or the broker's retention would drop it
-            timestamp=0 if record.timestamp_ == TIMESTAMP else record.timestamp_,
-            headers=list(record.headers() or []),
-        )
+    def _send(producer: Producer, partition: Partition, *values: bytes | FakeRecord | None) -> None:
+        failures: list[KafkaError] = []
+
+        def on_delivery(error: KafkaError | None, _: Message) -> None:
+            if error is not None:
+                failures.append(error)
+
+        for value in values:
+            record = value if isinstance(value, FakeRecord) else FakeRecord(value_=value)
+            producer.produce(
+                partition.topic,
+                record.value(),
+                record.key(),
+                partition=partition.partition,
+                # one left as it was made is of now, or the broker's retention would drop it
+                timestamp=0 if record.timestamp_ == TIMESTAMP else record.timestamp_,
+                headers=list(record.headers() or []),
+                on_delivery=on_delivery,
+            )
+        assert (producer.flush(WAIT), failures) == (0, [])
 
     def read(self, partition: Partition, count: int) -> list[Message]:
         """Return the first records of a partition."""
