@@ -75,7 +75,6 @@ def _run(operation: Any, mode: str, check: Callable[[Any], None]) -> None:
         many()
 
 
-@pytest.mark.usefixtures("usual_levels")
 @pytest.mark.parametrize("mode", ["positive", "negative"])
 def test_every_answer_conforms_to_the_document(guarded: Scene, mode: str) -> None:
     """Valid and invalid requests get statuses, headers and bodies as described, and no secret."""

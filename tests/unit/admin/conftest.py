@@ -39,16 +39,19 @@ def bare(stage: Scene) -> Scene:
     return stage.reset(filled_broker())
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def usual_levels() -> Iterator[None]:
-    """Have the levels as they were afterwards."""
+    """Have the levels as they were afterwards, whichever way a test came to change them."""
     before = levels()
     yield
     for thread in threading.enumerate():
         if isinstance(thread, threading.Timer) and thread.name == "admin-log-level":
-            # what goes back only now would stay
+            # what goes back only now would stay, or stay lent with whoever is to take it back
             thread.cancel()
             thread.join(PATIENCE)
-    set_level(before[""])
-    for logger in levels().keys() - before.keys():
-        set_level(None, logger)
+            thread.function()
+    after = levels()
+    if after != before:
+        set_level(before[""])
+        for logger in (after.keys() | before.keys()) - {""}:
+            set_level(before.get(logger), logger)

@@ -220,7 +220,6 @@ def test_each_change_leaves_a_line_in_the_log(scene: Scene) -> None:
     assert refused["error"].startswith("unknown_channel")
 
 
-@pytest.mark.usefixtures("usual_levels")
 def test_a_log_level_goes_back_by_itself(bare: Scene) -> None:
     """A level for a while is in effect at once and ends; asked for twice, it ends once."""
     set_level("warning")
@@ -231,7 +230,6 @@ def test_a_log_level_goes_back_by_itself(bare: Scene) -> None:
     assert wait_for(lambda: levels()[""] == "warning", Deadline.after(10))
 
 
-@pytest.mark.usefixtures("usual_levels")
 def test_a_log_level_of_one_logger_stays_until_it_is_taken_back(bare: Scene) -> None:
     """One logger's level leaves the others', and null ends it."""
     set_level("info")
@@ -285,7 +283,6 @@ def test_waiting_requests_are_bounded(scene: Scene, monkeypatch: pytest.MonkeyPa
     assert len(_channel(scene).pauses) == 1
 
 
-@pytest.mark.usefixtures("usual_levels")
 def test_a_log_level_set_meanwhile_outlives_the_loan(bare: Scene) -> None:
     """What a reload brought while a level was lent stays when that ends."""
     set_level("warning")
@@ -300,13 +297,11 @@ def test_a_log_level_set_meanwhile_outlives_the_loan(bare: Scene) -> None:
     assert levels() == {"": "error"}
 
 
-@pytest.mark.usefixtures("usual_levels")
 def test_the_root_logger_is_named_by_leaving_it_out(bare: Scene) -> None:
     """It is the process's level, which a second name for it would take away."""
     assert bare.post("/api/v1/loglevel", level="debug", logger="root").status_code == 422
 
 
-@pytest.mark.usefixtures("usual_levels")
 def test_not_every_name_gets_a_level_of_its_own(bare: Scene) -> None:
     """Names are bounded, and one that has no level costs none."""
     for number in range(2 * MOST):

@@ -109,7 +109,6 @@ QUICK = settings(
 )
 
 
-@pytest.mark.usefixtures("usual_levels")
 @QUICK
 @given(st.data())
 def test_no_request_fails_or_tells_a_secret(
