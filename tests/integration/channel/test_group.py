@@ -161,24 +161,23 @@ def test_a_partition_whose_worker_hangs_moves_to_another_member(
         return BatchResponse.advance()
 
     stuck, healthy = Notes(hang), Notes()
-    with (
-        group.running(stuck, "stuck", batch_timeout="1s") as controller,
-        group.running(healthy, "healthy"),
-    ):
-        stuck.wait(lambda: len(stuck.assigned) == 1)
-        healthy.wait(lambda: len(healthy.assigned) == 1)
-        (bad,), (good,) = stuck.assigned, healthy.assigned
-        group.produce(10, 0, 1)
-        healthy.wait(lambda: len(healthy.records[bad]) == 10)
-        eventually(lambda: group.offsets(0, 1) == [10, 10])
-        where = {"topic": bad.topic, "partition": bad.partition}
-        log.expect("worker_abandoned", channel="main", **where)
-        log.expect("claim_released", epoch=1, clean_end=False, **where)
-        assert metric(controller, "abandoned_workers_total") == 1
-        release.set()
-        stuck.wait(lambda: "lost" in stuck.callbacks[bad])
-    assert healthy.epochs[good] == [1]
-    assert healthy.epochs[bad] == [2]
+    with group.running(stuck, "stuck", batch_timeout="1s") as controller:
+        stuck.wait(lambda: len(stuck.assigned) == 2)
+        with group.running(healthy, "healthy"):
+            stuck.wait(lambda: len(stuck.assigned) == 1)
+            healthy.wait(lambda: len(healthy.assigned) == 1)
+            (bad,), (good,) = stuck.assigned, healthy.assigned
+            group.produce(10, 0, 1)
+            healthy.wait(lambda: len(healthy.records[bad]) == 10)
+            eventually(lambda: group.offsets(0, 1) == [10, 10])
+            where = {"topic": bad.topic, "partition": bad.partition}
+            log.expect("worker_abandoned", channel="main", **where)
+            log.expect("claim_released", epoch=1, clean_end=False, **where)
+            assert metric(controller, "abandoned_workers_total") == 1
+            release.set()
+            stuck.wait(lambda: "lost" in stuck.callbacks[bad])
+    assert (stuck.epochs[good], healthy.epochs[good]) == ([1], [2])
+    assert (stuck.epochs[bad], healthy.epochs[bad]) == ([1], [2])
 
 
 def test_a_coordinator_is_replaced_while_the_channel_runs(make_group: Callable[..., Group]) -> None:
