@@ -15,6 +15,7 @@ from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 from headrace.clock import Deadline
 from headrace.kafka.ports import OffsetStoreError
+from headrace.kafka.properties import producer as producer_properties
 from headrace.local.waiting import wait_for
 from headrace.testing.records import TIMESTAMP, FakeRecord
 
@@ -59,7 +60,7 @@ class Broker:
             "log_level": 0,
         }
         self._admin = AdminClient(self._properties)
-        self._producer = Producer({**self._properties, **_PRODUCER})
+        self._producer = Producer(producer_properties({**self._properties, **_PRODUCER}))
         self._known: set[Partition] = set()
 
     def create_topic(self, partitions: int = 1, name: str | None = None) -> str:
@@ -117,7 +118,8 @@ class Broker:
         self, partition: Partition, *values: bytes | FakeRecord | None, commit: bool = True
     ) -> None:
         """Append records in one transaction, then commit or abort it."""
-        producer = Producer({**self._properties, **_PRODUCER, "transactional.id": uuid4().hex})
+        settings = {**self._properties, **_PRODUCER, "transactional.id": uuid4().hex}
+        producer = Producer(producer_properties(settings))
         producer.init_transactions(WAIT)
         producer.begin_transaction()
         self._send(producer, partition, *values)

@@ -67,7 +67,8 @@ class KafkaDeadLetterStore:
     def _open(self) -> Producer:
         with self._lock:
             if self._producer is None:
-                self._producer = Producer({**_SETTINGS, **properties.base(self._properties)})
+                given = properties.base(self._properties)
+                self._producer = Producer(properties.producer({**_SETTINGS, **given}))
             return self._producer
 
     def _forget(self, producer: Producer) -> None:

@@ -69,7 +69,8 @@ def create_topic(
 class TopicProducer:
     """Produces to one topic and counts. Used on one thread; the counts are read on any.
 
-    ``client_properties`` are librdkafka's, and come before the settings made here.
+    ``client_properties`` are librdkafka's, and come before the settings made here, but for those
+    of ``headrace.kafka.properties.producer``.
     """
 
     def __init__(self, client_properties: Mapping[str, Any], topic: str) -> None:
@@ -79,8 +80,9 @@ class TopicProducer:
         #: Records that the brokers did not take, or not for certain.
         self.failed = 0
         self._first_error = ""
+        settings = {**_SETTINGS, **properties.base(client_properties)}
         self._producer = Producer(
-            {**_SETTINGS, **properties.base(client_properties), "on_delivery": self._count_failed}
+            properties.producer({**settings, "on_delivery": self._count_failed})
         )
 
     @property

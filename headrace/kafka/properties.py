@@ -19,6 +19,9 @@ Properties = dict[str, Any]
 #: The part of a channel's memory budget that librdkafka may fill with prefetched records.
 PREFETCH_SHARE = 0.25
 
+#: One property, by both its names.
+_IN_FLIGHT, _IN_FLIGHT_TOO = "max.in.flight.requests.per.connection", "max.in.flight"
+
 _KIB = 1024
 _MIB = 1024 * _KIB
 
@@ -49,6 +52,19 @@ def consumer(properties: Mapping[str, Any], group: str) -> Properties:
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,
     }
+
+
+def producer(properties: Mapping[str, Any]) -> Properties:
+    """Return the properties of a producer, whatever ``properties`` say of requests in flight.
+
+    One at a time on each connection. A broker takes any sequence as the first one of a producer
+    that it knows nothing of. So where it refuses a partition's first request, because it has not
+    heard yet that it leads the partition, and then takes the next one, that was in flight already,
+    librdkafka takes both for stored: the records of the first are lost, and reported as delivered.
+    A broker answers the requests of a connection one after the other in any case.
+    """
+    given = {name: value for name, value in properties.items() if name != _IN_FLIGHT_TOO}
+    return {**given, _IN_FLIGHT: 1}
 
 
 def source(properties: Mapping[str, Any], group: str, budget: int) -> Properties:

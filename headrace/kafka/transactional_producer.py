@@ -85,12 +85,14 @@ class TransactionalProducer:
         self._called_at = 0.0
         self._outcome: Failure | None = None
         self._producer = Producer(
-            {
-                "socket.timeout.ms": SOCKET_TIMEOUT_MS,
-                **(properties.silent if quiet else properties.base)(client_properties),
-                "transactional.id": transactional_id,
-                "transaction.timeout.ms": timeout_ms,
-            }
+            properties.producer(
+                {
+                    "socket.timeout.ms": SOCKET_TIMEOUT_MS,
+                    **(properties.silent if quiet else properties.base)(client_properties),
+                    "transactional.id": transactional_id,
+                    "transaction.timeout.ms": timeout_ms,
+                }
+            )
         )
 
     def commit(

@@ -9,6 +9,10 @@ _COMMITS = (
 _MEMBERSHIP = (
     "is Headrace's own: partitions are assigned through ZooKeeper; use coordinator of the channel"
 )
+_IN_FLIGHT = (
+    "is Headrace's own: with more than one request of a producer in flight, records can be lost "
+    "without an error; leave it out"
+)
 _SERVERS = "is Headrace's own; use kafka.bootstrap_servers"
 _CALLBACK = "is a callback, which a file cannot hold; leave it out"
 
@@ -31,6 +35,8 @@ _OWNED = {
         "is Headrace's own: it shows where a partition ends behind transaction markers; "
         "leave it out"
     ),
+    "max.in.flight.requests.per.connection": _IN_FLIGHT,
+    "max.in.flight": _IN_FLIGHT,
     "transactional.id": "is Headrace's own: it names its transactions itself; leave it out",
     "default.topic.config": "is obsolete; set the topic's properties here directly",
     "logger": _CALLBACK,

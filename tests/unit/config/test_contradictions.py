@@ -18,6 +18,10 @@ COMMITS = (
 MEMBERSHIP = (
     "is Headrace's own: partitions are assigned through ZooKeeper; use coordinator of the channel"
 )
+IN_FLIGHT = (
+    "is Headrace's own: with more than one request of a producer in flight, records can be lost "
+    "without an error; leave it out"
+)
 CALLBACK = "is a callback, which a file cannot hold; leave it out"
 LOGIN = "{mechanism: PLAIN, username: a, password: b}"
 
@@ -47,6 +51,8 @@ LOGIN = "{mechanism: PLAIN, username: a, password: b}"
                 "leave it out"
             ),
         ),
+        ("max.in.flight.requests.per.connection", IN_FLIGHT),
+        ("max.in.flight", IN_FLIGHT),
         ("transactional.id", "is Headrace's own: it names its transactions itself; leave it out"),
         ("default.topic.config", "is obsolete; set the topic's properties here directly"),
         ("on_commit", CALLBACK),

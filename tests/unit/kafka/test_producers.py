@@ -1,0 +1,103 @@
+"""What every producer is made with."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from headrace.clock import Deadline
+from headrace.kafka import dead_letters, producer, properties, transactional_producer
+from headrace.kafka.dead_letters import KafkaDeadLetterStore
+from headrace.kafka.ports import DeadLetter, DeadLetterError
+from headrace.kafka.producer import TopicProducer
+from headrace.kafka.transactional_producer import TransactionalProducer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+_ROOT = Path(__file__).resolve().parents[3]
+_IN_FLIGHT = "max.in.flight.requests.per.connection"
+
+#: What a user may say of it, in both orders: librdkafka takes the last of two names of a property.
+_SAID = [
+    {},
+    {"max.in.flight": 5},
+    {_IN_FLIGHT: 5, "max.in.flight": 1_000},
+    {"max.in.flight": 1_000, _IN_FLIGHT: 5},
+]
+
+
+def _letter(given: Mapping[str, Any]) -> None:
+    letter = DeadLetter(key=None, value=b"", headers=())
+    with pytest.raises(DeadLetterError, match="buffers are full"):
+        KafkaDeadLetterStore(given).store("letters", letter, Deadline.after(1))
+
+
+class _Made:
+    """A producer that takes nothing, and what it was made with."""
+
+    def __init__(self) -> None:
+        self.properties: list[dict[str, Any]] = []
+
+    def __call__(self, given: dict[str, Any]) -> _Made:
+        self.properties.append(given)
+        return self
+
+    def produce(self, *_: object, **__: object) -> None:
+        """Be full."""
+        raise BufferError("buffers are full")
+
+
+@pytest.mark.parametrize("said", _SAID)
+@pytest.mark.parametrize(
+    ("module", "make"),
+    [
+        (producer, lambda given: TopicProducer(given, "topic")),
+        (transactional_producer, lambda given: TransactionalProducer(given, "id")),
+        (transactional_producer, lambda given: TransactionalProducer(given, "id", quiet=True)),
+        (dead_letters, _letter),
+    ],
+    ids=["topic", "offsets", "sink", "dead letters"],
+)
+def test_a_producer_has_one_request_in_flight(
+    monkeypatch: pytest.MonkeyPatch,
+    module: object,
+    make: Callable[[Mapping[str, Any]], object],
+    said: dict[str, int],
+) -> None:
+    """Whatever the user's properties say of it, by whichever name; they hold otherwise."""
+    made = _Made()
+    monkeypatch.setattr(module, "Producer", made)
+    make({"bootstrap.servers": "127.0.0.1:1", **said})
+    (given,) = made.properties
+    assert (given[_IN_FLIGHT], "max.in.flight" in given) == (1, False)
+    assert given["bootstrap.servers"] == "127.0.0.1:1"
+
+
+@pytest.mark.parametrize("said", _SAID)
+def test_a_consumer_has_what_the_user_says(said: dict[str, int]) -> None:
+    """Requests of consumers are as many as before."""
+    given = properties.source(properties.base(said), "group", 0)
+    assert said.items() <= given.items()
+    assert (_IN_FLIGHT in given) == (_IN_FLIGHT in said)
+
+
+def test_no_producer_is_made_without_it() -> None:
+    """Each producer in the package is made with what ``properties.producer`` returns."""
+    made = {
+        str(path.relative_to(_ROOT)): [ast.unparse(argument) for argument in call.args]
+        for path in (_ROOT / "headrace").rglob("*.py")
+        for call in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(call, ast.Call) and ast.unparse(call.func).split(".")[-1] == "Producer"
+    }
+    assert made.keys() == {
+        "headrace/kafka/dead_letters.py",
+        "headrace/kafka/producer.py",
+        "headrace/kafka/transactional_producer.py",
+    }
+    for arguments in made.values():
+        (argument,) = arguments
+        assert argument.startswith("properties.producer(")
