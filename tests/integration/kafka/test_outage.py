@@ -119,7 +119,7 @@ def test_a_transaction_without_an_answer_is_settled(server: KafkaBroker) -> None
 
     commit_in_the_end(1)
     server.pause(Deadline.after(WAIT))
-    late = Deadline.after(3)
+    late = Deadline.after(WAIT)
     assert commit(2, 0.5)[partition].refusal is Refusal.NONE
     assert commit(3, 0.5)[partition].refusal is Refusal.NONE
     assert not late.expired
