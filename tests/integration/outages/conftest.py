@@ -49,7 +49,7 @@ def make_group(broker: Broker, tmp_path: Path) -> Iterator[Callable[..., Group]]
     made: list[Group] = []
 
     def make(
-        hosts: str, partitions: int = 1, session_timeout: float = 3.0, at: Broker = broker
+        hosts: str, partitions: int = 1, session_timeout: float = 10.0, at: Broker = broker
     ) -> Group:
         topic = at.create_topic(partitions)
         made.append(Group(at, hosts, tmp_path, topic, session_timeout=session_timeout))

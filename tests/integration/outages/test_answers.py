@@ -34,7 +34,7 @@ def test_a_claim_of_which_no_answer_came_is_cleared_and_made_anew(
     """
     monkeypatch.setattr("headrace.channel.topics.REFRESH_INTERVAL", 0.2)
     cable = Cable(int(zookeeper_hosts.rpartition(":")[2]))
-    group = make_group(zookeeper_hosts, session_timeout=6)
+    group = make_group(zookeeper_hosts, session_timeout=15)
     theirs = replace(group, zookeeper_hosts=cable.address)
     _before_claiming(monkeypatch, group.partition(1), lambda: fault(cable))
     notes = Notes()

@@ -68,7 +68,7 @@ def test_an_isolated_member_stops_before_the_other_begins(
     What is produced after the suspension is delivered by the other member alone, and the isolated
     one takes part again under a higher epoch once it is heard.
     """
-    group, numbers = make_group(ensemble.main_hosts, 2), (0, 1)
+    group, numbers = make_group(ensemble.main_hosts, 2, session_timeout=6), (0, 1)
     alone, other = Notes(), Notes()
     with isolated_site(fault, ensemble, cable, group) as (theirs, what):
         group.produce(10, *numbers)
@@ -111,7 +111,7 @@ def test_an_answer_that_comes_after_the_lease_moves_no_offset(
     ensemble: Ensemble, cable: Cable, make_group: Callable[..., Group], log: Log
 ) -> None:
     """A batch that was out when the lease ended is the next owner's, and its answer is ignored."""
-    group = make_group(ensemble.main_hosts)
+    group = make_group(ensemble.main_hosts, session_timeout=6)
     out: list[Future[BatchResponse]] = []
 
     def promise(_: Batch) -> Future[BatchResponse]:
