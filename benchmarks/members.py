@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from benchmarks import stack
 from benchmarks.notes import Notes
 from headrace.clock import SYSTEM_CLOCK, Deadline
-from headrace.local.process import ServerProcess
+from headrace.local.server import ServerProcess
 from headrace.local.waiting import wait_for
 
 if TYPE_CHECKING:

@@ -18,11 +18,11 @@ from benchmarks import reducers
 from benchmarks.pace import pace
 from headrace.clock import Deadline
 from headrace.config import load
-from headrace.kafka import properties
+from headrace.kafka import clients
 from headrace.local.waiting import wait_for
 from headrace.records import TopicPartition
+from headrace.spark.arrow_to_spark import reading
 from headrace.spark.factory import spark_settings
-from headrace.spark.inputs import reading
 from headrace.spark.micro_batch import MicroBatch
 from headrace.spark.sinks import PartitionCommit
 from headrace.spark.sinks.delta import DeltaSink
@@ -135,8 +135,8 @@ def _sizes(query: StreamingQuery) -> list[int]:
 
 def _frame(session: SparkSession, source: _Input, *, tuned: bool) -> DataFrame:
     config, channel = source.config, source.config.channels["bench"]
-    prefetch = int(channel.buffer.max_bytes * properties.PREFETCH_SHARE)
-    ours = properties.source({}, channel.group, prefetch)
+    prefetch = int(channel.buffer.max_bytes * clients.PREFETCH_SHARE)
+    ours = clients.source({}, channel.group, prefetch)
     options = {
         "kafka.bootstrap.servers": ",".join(config.kafka.bootstrap_servers),
         "kafka.fetch.max.bytes": str(ours["fetch.max.bytes"]),

@@ -9,7 +9,7 @@ from typer.core import TyperGroup
 
 from headrace.admin.cli import register
 from headrace.config.cli import ConfigFile, schema
-from headrace.config.kinds.moments import parse_moment
+from headrace.config.types.scalars import parse_moment
 from headrace.demo.cli import demo
 from headrace.doctor.cli import check, doctor
 from headrace.groups.cli import group

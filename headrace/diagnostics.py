@@ -12,7 +12,7 @@ from headrace.stacks import log_stacks
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from headrace.channel.activity import Activity
+    from headrace.channel.status import Activity
 
 log = structlog.get_logger(__name__)
 

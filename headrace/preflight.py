@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from headrace.config import Config
-    from headrace.config.wording import Problem
+    from headrace.config.errors import Problem
 
 
 def preflight(config: Config) -> Iterator[Problem]:
@@ -29,8 +29,11 @@ def preflight(config: Config) -> Iterator[Problem]:
 
 
 def _kafka(config: Config) -> Iterator[Problem]:
-    from headrace.kafka.clients import refusal_together, refusals  # noqa: PLC0415
-    from headrace.kafka.properties import PREFETCH_SHARE  # noqa: PLC0415
+    from headrace.kafka.clients import (  # noqa: PLC0415
+        PREFETCH_SHARE,
+        refusal_together,
+        refusals,
+    )
 
     if not config.kafka.properties:
         return

@@ -14,8 +14,8 @@ from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 from headrace.clock import Deadline
+from headrace.kafka.clients import producer as producer_properties
 from headrace.kafka.ports import OffsetStoreError
-from headrace.kafka.properties import producer as producer_properties
 from headrace.local.waiting import wait_for
 from headrace.testing.records import TIMESTAMP, FakeRecord
 

@@ -19,7 +19,7 @@ import psycopg
 import pytest
 
 from headrace.clock import Deadline
-from headrace.local.ports import LOOPBACK, free_port
+from headrace.local.server import LOOPBACK, free_port
 from headrace.local.waiting import wait_for
 
 if TYPE_CHECKING:

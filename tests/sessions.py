@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace.zookeeper._client import Credentials, build_client
+from headrace.zookeeper.client import Credentials, build_client
 
 if TYPE_CHECKING:
     from headrace.zookeeper.session import ZooKeeperSession

@@ -15,7 +15,7 @@ from typing import IO, TYPE_CHECKING
 from confluent_kafka import Producer
 
 from headrace.clock import SYSTEM_CLOCK
-from headrace.kafka import properties
+from headrace.kafka import clients
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message
@@ -41,7 +41,7 @@ class NumberedProducer:
     """Produces 0, 1, 2 and so on, each to the partition that its number falls to."""
 
     def __init__(self, servers: str, topic: str, partitions: int, ledger: IO[str]) -> None:
-        self._producer = Producer(properties.producer({"bootstrap.servers": servers, **_SETTINGS}))
+        self._producer = Producer(clients.producer({"bootstrap.servers": servers, **_SETTINGS}))
         self._topic = topic
         self._partitions = partitions
         self._ledger = ledger

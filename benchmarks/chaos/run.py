@@ -21,7 +21,7 @@ from benchmarks.chaos.watcher import OffsetWatcher
 from benchmarks.chaos.world import TOPIC, Setting, World
 from benchmarks.report import say
 from headrace.clock import SYSTEM_CLOCK, Deadline
-from headrace.local.process import ServerProcess
+from headrace.local.server import ServerProcess
 from headrace.local.waiting import wait_for
 
 if TYPE_CHECKING:

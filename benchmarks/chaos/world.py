@@ -14,9 +14,7 @@ from benchmarks.chaos.link import Link, Network
 from headrace.clock import Deadline
 from headrace.kafka.producer import create_topic
 from headrace.local import KafkaBroker, ZooKeeperServer
-from headrace.local.identity import ProcessState
-from headrace.local.ports import LOOPBACK, free_port
-from headrace.local.process import ServerProcess
+from headrace.local.server import LOOPBACK, ProcessState, ServerProcess, free_port
 from headrace.local.waiting import wait_for
 from headrace.metrics import read_metrics
 

@@ -19,7 +19,7 @@ from benchmarks.report import say
 from headrace.clock import SYSTEM_CLOCK, Deadline
 from headrace.config import load
 from headrace.config.show import document
-from headrace.local.process import ServerProcess
+from headrace.local.server import ServerProcess
 from headrace.local.waiting import wait_for
 
 if TYPE_CHECKING:

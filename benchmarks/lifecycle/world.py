@@ -15,7 +15,7 @@ from benchmarks.chaos import oracle
 from benchmarks.chaos.producer import NumberedProducer
 from benchmarks.lifecycle.daemon import PATIENCE, Daemon, Settings, notes_file
 from headrace.clock import Deadline
-from headrace.local.process import ServerProcess
+from headrace.local.server import ServerProcess
 from headrace.local.waiting import wait_for
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from benchmarks.peers.process import PeerError, Program, SideProcess
 from benchmarks.peers.topics import counts
 from benchmarks.summing import BY_RECORDS, BY_TABLES
 from headrace.config import load
-from headrace.kafka import properties
+from headrace.kafka import clients
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -191,8 +191,8 @@ class Runner:
     def _fed(self) -> dict[str, Any]:
         """Return the client's properties as a channel sets them, but for what it has called."""
         channel = self._config.channels["bench"]
-        prefetch = int(channel.buffer.max_bytes * properties.PREFETCH_SHARE)
-        source = properties.source({}, "", prefetch)
+        prefetch = int(channel.buffer.max_bytes * clients.PREFETCH_SHARE)
+        source = clients.source({}, "", prefetch)
         return {name: value for name, value in source.items() if name not in _NOT_FED}
 
     def _check(self, measured: Measured, topic: stack.Topic, group: str) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pyspark
 
 from headrace.clock import Deadline
-from headrace.local.ports import LOOPBACK, free_port
+from headrace.local.server import LOOPBACK, free_port
 from headrace.local.waiting import wait_for
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from benchmarks.notes import Notes
 from benchmarks.scale.processor import counts_of
 from headrace.clock import SYSTEM_CLOCK, Deadline
 from headrace.config import load
-from headrace.local.process import ServerProcess
+from headrace.local.server import ServerProcess
 from headrace.local.waiting import wait_for
 
 if TYPE_CHECKING:

@@ -3,35 +3,330 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
 from http import HTTPStatus
 from threading import BoundedSemaphore
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+import structlog
 from fastapi import APIRouter, Body, Request
+from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
 
-from headrace.admin import answers as a
-from headrace.admin import requests as r
-from headrace.admin.audit import Asked, audited
 from headrace.admin.configuration import ReloadAnswer, reload_answer
-from headrace.admin.looking import pause_status, skip_status
-from headrace.admin.moments import moment
-from headrace.admin.problems import ApiError, described, unknown
+from headrace.admin.document import Document, Number, Offset, Text, moment
+from headrace.admin.models import ApiError, PauseStatus, SkipStatus, described, unknown
+from headrace.admin.ports import Phase
 from headrace.admin.reads import ChannelName, find_channel
-from headrace.channel.pauses import PauseReason
+from headrace.admin.status import pause_status, skip_status
+from headrace.channel.pausing import PauseMode, PauseReason
 from headrace.clock import Clock, Deadline
-from headrace.config.kinds.targets import FORMS, parse_target
+from headrace.config.types.addresses import (
+    FORMS,
+    Replay,
+    parse_target,
+)
 from headrace.errors import HeadraceError
 from headrace.records import TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from typing_extensions import Self
+
+    from headrace.admin.auth import Caller
     from headrace.admin.loglevels import LogLevels
     from headrace.admin.ports import Controller, Deployment, Process
-    from headrace.channel.activity import Activity
     from headrace.channel.channel import InboundKafkaChannel
     from headrace.channel.news import Sought
-    from headrace.config.kinds.targets import Replay, Target
+    from headrace.channel.status import Activity
+    from headrace.config.types.addresses import Target
+
+
+class PauseAnswer(Document):
+    """A pause that began."""
+
+    pause: PauseStatus
+    """The pause."""
+    acknowledged: bool | None
+    """Whether all pauses of the channel had their effect by the end of the wait: nothing is being
+    processed, what was answered is committed. Null: nobody waited."""
+    replaced: PauseStatus | None
+    """The pause of the same person and scope that this one came in the place of; null: none."""
+    others: list[PauseStatus]
+    """Pauses of the channel and of its partitions that there were already and that go on."""
+
+
+class ResumeAnswer(Document):
+    """A pause that ended."""
+
+    resumed: PauseStatus | None
+    """The pause; null: there was none."""
+    pauses: list[PauseStatus]
+    """Those that go on."""
+
+
+class SeekAnswer(Document):
+    """A partition that was moved; that is committed."""
+
+    topic: str
+    """Its topic."""
+    partition: Number
+    """Its number."""
+    before: Offset
+    """Where it would have gone on."""
+    offset: Offset
+    """Where it goes on."""
+
+
+class ResetAnswer(Document):
+    """Partitions that were moved."""
+
+    moved: list[SeekAnswer]
+    """All of those that this process holds, or the one that was named."""
+
+
+class SkipAnswer(SkipStatus):
+    """A record that is left out from now on, and what it was in when that was asked for."""
+
+    batch_offset: Offset | None
+    """The first record of the batch that was out, or that had failed; null: there was none."""
+    batch_end: Offset | None
+    """The offset behind that batch."""
+    attempts: Number
+    """How often in a row it had failed."""
+    last_error: Text | None
+    """The last error of the partition."""
+
+
+class LogLevelAnswer(Document):
+    """How much is logged now."""
+
+    levels: dict[str, str]
+    """By logger the least severity that is logged; "" stands for all others."""
+    reverts_at: datetime | None
+    """When it goes back to what it was."""
+
+
+class StopAnswer(Document):
+    """A stop that was asked for."""
+
+    phase: Phase
+    """Where the process is in its life: the stop begins within a second."""
+
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A change that somebody asks for. ``channel`` is None where it is the process's."""
+
+    action: str
+    caller: Caller
+    change: Change
+    channel: str | None = None
+
+    @property
+    def by(self) -> str:
+        """Who, for people: the name that the caller gave, or else what it showed."""
+        return self.change.by or f"{self.caller.proof} from {self.caller.host}"
+
+
+@contextmanager
+def audited(asked: Asked) -> Iterator[Asked]:
+    """Log the change with what became of the block: done, refused or failed."""
+    try:
+        yield asked
+    except (ApiError, HeadraceError) as error:
+        name = error.problem.error if isinstance(error, ApiError) else type(error).__name__
+        _log(asked, "refused", f"{name}: {error}")
+        raise
+    except Exception as error:
+        _log(asked, "failed", type(error).__name__)
+        raise
+    _log(asked, "done", None)
+
+
+def _log(asked: Asked, outcome: str, error: str | None) -> None:
+    wanted: dict[str, Any] = asked.change.model_dump(
+        mode="json", exclude={"by"}, exclude_defaults=True
+    )
+    log.warning(
+        "admin_change",
+        action=asked.action,
+        channel=asked.channel,
+        asked=wanted,
+        by=asked.by,
+        proof=asked.caller.proof,
+        address=asked.caller.address,
+        outcome=outcome,
+        error=error,
+    )
+
+
+#: The longest that an answer may be waited for, in seconds.
+LONGEST_WAIT = 300.0
+
+#: The longest pause that may be asked for by its length, in seconds: a year.
+LONGEST_PAUSE = 366 * 86400.0
+
+#: No control characters: what is sent here stands in logs and on terminals.
+_PRINTABLE = r"^[^\x00-\x1f\x7f-\x9f]*$"
+
+
+def _only_text(value: Any) -> Any:
+    if value is not None and not isinstance(value, str):
+        raise PydanticCustomError("not_text", "Input should be a time as text")
+    return value
+
+
+Moment = Annotated[AwareDatetime, BeforeValidator(_only_text, json_schema_input_type=AwareDatetime)]
+Topic = Annotated[str, Field(min_length=1, max_length=249, pattern=_PRINTABLE)]
+Partition = Annotated[int, Field(strict=True, ge=0, le=2**31 - 1)]
+#: No log gets there, and every JSON reader has such numbers exactly.
+SoughtOffset = Annotated[int, Field(strict=True, ge=0, le=2**53)]
+Reason = Annotated[str, Field(max_length=1000, pattern=_PRINTABLE)]
+Logger = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[A-Za-z0-9_.]+$")]
+Who = Annotated[str, Field(min_length=1, max_length=200, pattern=_PRINTABLE)]
+Wait = Annotated[float, Field(strict=True, ge=0, le=LONGEST_WAIT, allow_inf_nan=False)]
+Length = Annotated[float, Field(strict=True, gt=0, le=LONGEST_PAUSE, allow_inf_nan=False)]
+
+
+class Change(BaseModel):
+    """What every change may say."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    by: Who | None = None
+    """Who wants it, as the log and the status have it; null: what the caller showed."""
+
+
+class ScopedChange(Change):
+    """A change of a channel, or of one partition."""
+
+    topic: Topic | None = None
+    """The topic of the one partition that is meant; null: the whole channel."""
+    partition: Partition | None = None
+    """That partition's number."""
+
+    @model_validator(mode="after")
+    def _both_or_neither(self) -> Self:
+        if (self.topic is None) != (self.partition is None):
+            raise PydanticCustomError("half", "topic and partition are given together or not")
+        return self
+
+
+class PauseRequest(ScopedChange):
+    """A pause. The one that the same person began of the same scope is replaced, others go on."""
+
+    mode: PauseMode = PauseMode.HOLD
+    """What to do with partitions."""
+    reason: Reason = ""
+    """Why; the pause has it as its note."""
+    until: Moment | None = None
+    """When it ends by itself."""
+    for_s: Length | None = None
+    """After how many seconds it ends by itself, in place of until."""
+    shorten: Annotated[bool, Field(strict=True)] = False
+    """Also if the one that is replaced would have ended later, or not by itself."""
+    wait_s: Wait = 0.0
+    """For how long to wait until it is true that nothing is being processed."""
+
+    @model_validator(mode="after")
+    def _one_end(self) -> Self:
+        if self.until is not None and self.for_s is not None:
+            raise PydanticCustomError("two_ends", "until and for_s exclude each other")
+        return self
+
+
+class ResumeRequest(ScopedChange):
+    """The end of a pause. Pauses of other reasons and other scopes go on."""
+
+    pause_reason: Literal["operator", "downstream"] = "operator"
+    """Whose pause ends: an operator's, or the processor's."""
+    of: Who | None = None
+    """The operator whose pause ends, as the status has it; null: who asks."""
+
+
+class Replayed(Change):
+    """A change that may have records read again."""
+
+    replay: Replay | None = None
+    """What becomes of the sink's output of them, where the sink keeps offsets: append keeps it, and
+    has results go there again. To have it replaced takes a stopped channel."""
+
+
+class SeekRequest(Replayed):
+    """Where one partition of a paused channel goes on."""
+
+    topic: Topic
+    """The topic."""
+    partition: Partition
+    """The partition's number."""
+    offset: SoughtOffset
+    """The next record to deliver."""
+    wait_s: Wait = 30.0
+    """For how long to wait until it is done and committed."""
+
+
+class ResetRequest(ScopedChange, Replayed):
+    """Where the partitions of a paused channel go on that this process holds, or one of them."""
+
+    to: Annotated[str, Field(min_length=1, max_length=100, pattern=_PRINTABLE)]
+    """earliest, latest, datetime:TIME, offset:N or shift-by:N, as for headrace offsets reset."""
+    wait_s: Wait = 60.0
+    """For how long to wait until it is done and committed."""
+
+
+class SkipRequest(Change):
+    """A record that is left out, as one that no processing survives."""
+
+    topic: Topic
+    """The topic."""
+    partition: Partition
+    """The partition's number."""
+    offset: SoughtOffset
+    """The record's own offset."""
+    reason: Annotated[str, Field(min_length=1, max_length=1000, pattern=_PRINTABLE)]
+    """Why; the log keeps it."""
+    force: Annotated[bool, Field(strict=True)] = False
+    """Whether it may be a record that is not in the batch that is out or fails."""
+
+
+class LogLevelRequest(Change):
+    """How much is logged."""
+
+    level: Literal["debug", "info", "warning", "error"] | None
+    """The least severity that is logged; null: a logger goes by the process's level again."""
+    logger: Logger | None = None
+    """The module or library that is meant, such as headrace.channel; null: the process."""
+    for_s: Length | None = None
+    """After how many seconds the level goes back to what it was; null: it stays."""
+
+    @model_validator(mode="after")
+    def _somebody_elses(self) -> Self:
+        if self.level is None and self.logger is None:
+            raise PydanticCustomError("no_level", "the process has to have a level")
+        if self.logger == "root":
+            raise PydanticCustomError("root", "leave logger out where the process is meant")
+        return self
+
+
+class ReloadRequest(Change):
+    """The configuration file is read again."""
+
+    wait_s: Wait = 60.0
+    """For how long to wait until all of it is in effect."""
+
+
+class StopRequest(Change):
+    """The process stops, as by SIGTERM."""
+
+    reason: Reason = ""
+    """Why."""
+
 
 #: Requests that may wait at a time: each keeps a thread, and others have to be answered too.
 MOST_WAITING = 16
@@ -56,7 +351,7 @@ class Changes:
         self._clock = clock
         self._waiting = BoundedSemaphore(MOST_WAITING)
 
-    def pause(self, request: Request, name: ChannelName, body: r.PauseRequest) -> a.PauseAnswer:
+    def pause(self, request: Request, name: ChannelName, body: PauseRequest) -> PauseAnswer:
         """Pause a channel or one partition, and wait until that is true."""
         with audited(Asked("pause", request.scope["caller"], body, name)) as asked:
             channel = find_channel(self._controller, name)
@@ -73,7 +368,7 @@ class Changes:
             if body.wait_s > 0:
                 acknowledged = self._wait_paused(channel, body.wait_s)
             own = [p for p in before if p.by == asked.by and p.is_of(PauseReason.OPERATOR, scope)]
-            return a.PauseAnswer(
+            return PauseAnswer(
                 pause=pause_status(pause),
                 acknowledged=acknowledged,
                 replaced=pause_status(own[0]) if own else None,
@@ -84,20 +379,20 @@ class Changes:
         self,
         request: Request,
         name: ChannelName,
-        body: Annotated[r.ResumeRequest, Body()] = r.ResumeRequest(),  # noqa: B008 - frozen
-    ) -> a.ResumeAnswer:
+        body: Annotated[ResumeRequest, Body()] = ResumeRequest(),  # noqa: B008 - frozen
+    ) -> ResumeAnswer:
         """End a pause; others go on."""
         with audited(Asked("resume", request.scope["caller"], body, name)) as asked:
             channel = find_channel(self._controller, name)
             reason = PauseReason(body.pause_reason)
             scope = scope_of(channel, body)
             ended = channel.resume(reason, by=asked.by, partition=scope, of=body.of)
-            return a.ResumeAnswer(
+            return ResumeAnswer(
                 resumed=None if ended is None else pause_status(ended),
                 pauses=[pause_status(each) for each in channel.pauses],
             )
 
-    def seek(self, request: Request, name: ChannelName, body: r.SeekRequest) -> a.SeekAnswer:
+    def seek(self, request: Request, name: ChannelName, body: SeekRequest) -> SeekAnswer:
         """Have a partition of a paused channel go on at an offset, in the sink as well."""
         with audited(Asked("seek", request.scope["caller"], body, name)) as asked:
             channel = find_channel(self._controller, name)
@@ -108,7 +403,7 @@ class Changes:
                 )
             return _sought(sought)
 
-    def reset(self, request: Request, name: ChannelName, body: r.ResetRequest) -> a.ResetAnswer:
+    def reset(self, request: Request, name: ChannelName, body: ResetRequest) -> ResetAnswer:
         """Have the partitions that this process holds of a paused channel go on elsewhere."""
         with audited(Asked("reset", request.scope["caller"], body, name)) as asked:
             channel = find_channel(self._controller, name)
@@ -119,9 +414,9 @@ class Changes:
                 # all are looked at before one is moved, so that a refusal changes nothing
                 wanted = [(p, channel.find(target, p, deadline)) for p in partitions]
                 moving = _move_all(channel, wanted, asked.by, deadline, body.replay)
-                return a.ResetAnswer(moved=list(moving))
+                return ResetAnswer(moved=list(moving))
 
-    def skip(self, request: Request, name: ChannelName, body: r.SkipRequest) -> a.SkipAnswer:
+    def skip(self, request: Request, name: ChannelName, body: SkipRequest) -> SkipAnswer:
         """Leave one record out, as one that no processing survives; needs no pause."""
         with audited(Asked("skip", request.scope["caller"], body, name)) as asked:
             channel = find_channel(self._controller, name)
@@ -131,7 +426,7 @@ class Changes:
             skip = channel.skip(
                 partition, body.offset, reason=body.reason, by=asked.by, force=body.force
             )
-            return a.SkipAnswer(
+            return SkipAnswer(
                 **skip_status(skip).model_dump(),
                 batch_offset=None if found is None else found.batch_offset,
                 batch_end=None if found is None else found.batch_end,
@@ -142,7 +437,7 @@ class Changes:
     def reload(
         self,
         request: Request,
-        body: Annotated[r.ReloadRequest, Body()] = r.ReloadRequest(),  # noqa: B008 - frozen
+        body: Annotated[ReloadRequest, Body()] = ReloadRequest(),  # noqa: B008 - frozen
     ) -> ReloadAnswer:
         """Read the configuration file again and put in place what is different."""
         with audited(Asked("reload", request.scope["caller"], body)) as asked:
@@ -156,26 +451,26 @@ class Changes:
             with self._waiter(body.wait_s) as deadline:
                 return reload_answer(self._deployment.reload(asked.by, deadline))
 
-    def log_level(self, request: Request, body: r.LogLevelRequest) -> a.LogLevelAnswer:
+    def log_level(self, request: Request, body: LogLevelRequest) -> LogLevelAnswer:
         """Log more or less, for a while or until the next start."""
         with audited(Asked("loglevel", request.scope["caller"], body)):
             levels = self._log_levels.change(body.level, body.logger or "", body.for_s)
             end = None if body.for_s is None else moment(self._clock.time() + body.for_s)
-            return a.LogLevelAnswer(levels=dict(levels), reverts_at=end)
+            return LogLevelAnswer(levels=dict(levels), reverts_at=end)
 
     def stop(
         self,
         request: Request,
-        body: Annotated[r.StopRequest, Body()] = r.StopRequest(),  # noqa: B008 - frozen
-    ) -> a.StopAnswer:
+        body: Annotated[StopRequest, Body()] = StopRequest(),  # noqa: B008 - frozen
+    ) -> StopAnswer:
         """Stop the process in order, as SIGTERM does. Asking again changes nothing."""
         with audited(Asked("stop", request.scope["caller"], body)) as asked:
             self._process.ask_stop(asked.by)
-            return a.StopAnswer(phase=self._process.phase)
+            return StopAnswer(phase=self._process.phase)
 
     # --- parts ----------------------------------------------------------------------------------
 
-    def _end_of(self, body: r.PauseRequest) -> float | None:
+    def _end_of(self, body: PauseRequest) -> float | None:
         if body.for_s is not None:
             return self._clock.time() + body.for_s
         if body.until is None:
@@ -259,7 +554,7 @@ def _move_all(
     by: str,
     deadline: Deadline,
     replay: Replay | None,
-) -> Iterator[a.SeekAnswer]:
+) -> Iterator[SeekAnswer]:
     moved: list[str] = []
     for partition, offset in wanted:
         try:
@@ -284,12 +579,12 @@ def _activity(channel: InboundKafkaChannel, partition: TopicPartition) -> Activi
     return next(found, None)
 
 
-def _sought(sought: Sought) -> a.SeekAnswer:
+def _sought(sought: Sought) -> SeekAnswer:
     topic, number = sought.partition
-    return a.SeekAnswer(topic=topic, partition=number, before=sought.before, offset=sought.offset)
+    return SeekAnswer(topic=topic, partition=number, before=sought.before, offset=sought.offset)
 
 
-def scope_of(channel: InboundKafkaChannel, body: r.ScopedChange) -> TopicPartition | None:
+def scope_of(channel: InboundKafkaChannel, body: ScopedChange) -> TopicPartition | None:
     """Return the partition that is meant, None for the whole channel.
 
     Raises:

@@ -1,23 +1,38 @@
-"""Asking the API, as the commands do."""
+"""The API's client: which process is meant, where its API is, and asking it."""
 
 from __future__ import annotations
 
+import os
 import re
 import ssl
+from contextlib import suppress
+from dataclasses import dataclass, field
 from http import HTTPStatus
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import httpx
 
-from headrace.admin.finding import UnreachableError
+from headrace.admin.auth import Folder
+from headrace.config import load
 from headrace.errors import ConfigError, HeadraceError
+from headrace.process_records import (
+    NoRecordError,
+    ProcessNotFoundError,
+    SeveralProcessesError,
+    find_process,
+)
+from headrace.processes import is_alive
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from types import TracebackType
 
     from typing_extensions import Self
 
-    from headrace.admin.finding import Target
+    from headrace.config import Config
+    from headrace.process_records import ProcessRecord
+
 
 #: Seconds in which an answer begins, besides those that the process was asked to wait.
 TIMEOUT = 30.0
@@ -153,3 +168,198 @@ def _context(target: Target) -> ssl.SSLContext | bool:
     if target.certificate_file is not None:
         context.load_cert_chain(target.certificate_file)
     return context
+
+
+#: What stands in for options that are not given.
+URL, TOKEN, TOKEN_FILE = "HEADRACE_URL", "HEADRACE_TOKEN", "HEADRACE_TOKEN_FILE"
+
+
+class UnreachableError(HeadraceError):
+    """Nobody answers, or nobody knows where."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a command was told about its process, by options or the variables that replace them."""
+
+    config: Path | None = None
+    url: str | None = None
+    token_file: Path | None = None
+    ca_file: Path | None = None
+    certificate_file: Path | None = None
+    environment: Mapping[str, str] = field(default_factory=lambda: os.environ)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """An API and the way in. ``of`` says whose it is, for messages.
+
+    ``no_token`` says why there is none, where there is none. ``own_certificate`` is the one that
+    the process was configured to show: nothing else is trusted then, and under any name.
+    """
+
+    url: str
+    of: str
+    token: str | None = field(repr=False)
+    no_token: str
+    ca_file: Path | None = None
+    own_certificate: Path | None = None
+    certificate_file: Path | None = None
+
+
+def find(options: Options) -> Target:
+    """Return where the API is. Blocks for as long as files take.
+
+    What is in the configuration matters only where no process left a record of the file.
+
+    Raises:
+        ConfigError: neither an address nor a configuration was named, or the configuration is
+            what leads to the process, and cannot be used.
+        UnreachableError: the configuration's process does not run on this machine.
+    """
+    file = options.config
+    if options.url is not None:
+        return _addressed(options.url, options)
+    if file is None:
+        raise ConfigError(
+            ["name the process: its configuration with -c FILE, or its address with --url URL"]
+        )
+    try:
+        return _recorded(_running(file), options)
+    except NoRecordError as error:
+        config = _loaded(file, str(error))
+    token, reason = _token(options, config)
+    return Target(
+        url=_address(config, file),
+        of=f"{file}",
+        token=token,
+        no_token=reason,
+        ca_file=options.ca_file,
+        own_certificate=None if options.ca_file else _own_certificate(config),
+        certificate_file=options.certificate_file,
+    )
+
+
+def process_url(file: Path) -> str:
+    """Return where the process of a file serves its API. Raises and blocks as ``find`` does."""
+    try:
+        return _running(file).url
+    except NoRecordError as error:
+        return _address(_loaded(file, str(error)), file)
+
+
+def _addressed(url: str, options: Options) -> Target:
+    """Return what is at an address; what lets us in may be in a process's record, or in the file.
+
+    A file that cannot be used is a reason for having no token, and reading may take none.
+    """
+    if options.config is not None:
+        with suppress(ProcessNotFoundError):
+            return _recorded(find_process(options.config, url=url.rstrip("/")), options)
+    token, reason = _token(options, None)
+    named = options.token_file is not None or token is not None
+    if options.config is not None and not named:
+        try:
+            token, reason = _token(options, load(options.config))
+        except ConfigError as error:
+            reason = f"{options.config} cannot be used ({error.problems[0]}); {reason}"
+    return Target(
+        url=url,
+        of=url,
+        token=token,
+        no_token=reason,
+        ca_file=options.ca_file,
+        certificate_file=options.certificate_file,
+    )
+
+
+def _running(file: Path) -> ProcessRecord:
+    """Return the process that runs with a file; of several the one that the configuration names.
+
+    Raises:
+        NoRecordError: there is no record of the file.
+        ConfigError: there are several, and the configuration cannot be used to tell them apart.
+        UnreachableError: it does not run any more, or its record cannot be read.
+    """
+    try:
+        return find_process(file)
+    except NoRecordError:
+        raise
+    except SeveralProcessesError as several:
+        try:
+            return find_process(file, load(file).instance_id)
+        except (ConfigError, ProcessNotFoundError):
+            raise ConfigError([str(several)]) from None
+    except ProcessNotFoundError as error:
+        raise UnreachableError(str(error)) from error
+
+
+def _loaded(file: Path, missing: str) -> Config:
+    """Load a configuration; where it cannot be used, ``missing`` says why it had to be."""
+    try:
+        return load(file)
+    except ConfigError as error:
+        raise ConfigError([*error.problems, missing]) from None
+
+
+def _recorded(record: ProcessRecord, options: Options) -> Target:
+    token, reason = _token(options, None, record.token)
+    own = record.certificate_file
+    return Target(
+        url=record.url,
+        of=f"{options.config}",
+        token=token,
+        no_token=reason,
+        ca_file=options.ca_file,
+        own_certificate=None if options.ca_file or own is None else Path(own),
+        certificate_file=options.certificate_file,
+    )
+
+
+def _address(config: Config, file: Path) -> str:
+    if not config.admin.enabled:
+        raise ConfigError([f"{file}: admin.enabled is false, so that there is no API to ask"])
+    folder = Folder.of(config)
+    found = folder.read_address()
+    if found is None:
+        raise UnreachableError(
+            f"no process with the instance_id {config.instance_id} runs here "
+            f"({folder.address_file} is missing or cannot be read); start it with "
+            f"headrace run -c {file}, or name it by --url if it runs elsewhere"
+        )
+    if not is_alive(found.pid):
+        raise UnreachableError(
+            f"the process of {file}, {found.pid}, does not run any more; start it with "
+            f"headrace run -c {file}"
+        )
+    return found.url
+
+
+def _token(
+    options: Options, config: Config | None, run_token: str | None = None
+) -> tuple[str | None, str]:
+    """Return the token, or None and why there is none."""
+    if options.token_file is not None:
+        return _from_file(options.token_file)
+    if token := options.environment.get(TOKEN):
+        return token, ""
+    if run_token is not None:
+        return run_token, ""
+    if config is None:
+        return None, f"name the token with --token-file FILE, or in {TOKEN}"
+    if config.admin.token is not None:
+        return config.admin.token.get_secret_value(), ""
+    return _from_file(Folder.of(config).token_file)
+
+
+def _from_file(file: Path) -> tuple[str | None, str]:
+    try:
+        return file.read_text(encoding="utf-8").strip(), ""
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not text"
+        return None, f"{file} cannot be read ({reason}); run this as the process's user"
+
+
+def _own_certificate(config: Config) -> Path | None:
+    """Return the certificate of a process that was found by its configuration."""
+    return None if config.admin.tls is None else config.admin.tls.certificate_file

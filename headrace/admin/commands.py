@@ -15,8 +15,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import typer
 from rich.console import Console
 
-from headrace.admin.client import AdminClient, AnswerError
-from headrace.admin.finding import Options, UnreachableError, find, process_url
+from headrace.admin.client import (
+    AdminClient,
+    AnswerError,
+    Options,
+    UnreachableError,
+    find,
+    process_url,
+)
 from headrace.admin.tables import show
 from headrace.errors import ConfigError, HeadraceError
 from headrace.health import UNWELL, ask

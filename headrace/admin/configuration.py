@@ -5,10 +5,9 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from headrace.admin.document import Document, Text
-from headrace.admin.moments import moment
+from headrace.admin.document import Document, Text, moment
 from headrace.config import ChangeKind
-from headrace.config.effects import Effect
+from headrace.config.diff import Effect
 from headrace.controller.reports import ReloadOutcome
 
 if TYPE_CHECKING:

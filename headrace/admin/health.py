@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headrace.admin.ports import Phase
-from headrace.channel.lifecycle import ChannelState
-from headrace.coordinators.member_states import AssignmentState, MemberState
+from headrace.channel.states import ChannelState
+from headrace.coordinators.members import AssignmentState, MemberState
 from headrace.zookeeper.protocol import SessionState
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
 from headrace.zookeeper.protocol import SessionView
-from headrace.zookeeper.reading import NodeReader
+from headrace.zookeeper.session import NodeReader
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

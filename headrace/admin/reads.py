@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 from fastapi import APIRouter, Path, Query, Response
 from pydantic import AwareDatetime
 
-from headrace.admin import documents as d
-from headrace.admin import lately
+from headrace.admin import models as d
 from headrace.admin.health import not_live, not_ready
-from headrace.admin.problems import described, unknown
+from headrace.admin.history import Events, History  # noqa: TC001 - FastAPI looks them up
+from headrace.admin.models import described, unknown
 from headrace.metrics import CONTENT_TYPE, metrics_text
 
 if TYPE_CHECKING:
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from fastapi.params import Depends
 
-    from headrace.admin.looking import Lookout
     from headrace.admin.ports import Controller, Process
+    from headrace.admin.status import Lookout
     from headrace.channel.channel import InboundKafkaChannel
     from headrace.clock import Clock
 
@@ -93,11 +93,11 @@ class Reads:
         """Tell whether the process does its work."""
         return _health(not_ready(self._controller, self._process), response)
 
-    def history(self, after: AfterTime = None) -> lately.History:
+    def history(self, after: AfterTime = None) -> History:
         """Return how the channels did in the last hour, or since a time."""
         return self._lookout.history(after)
 
-    async def events(self, after: AfterNumber = 0) -> lately.Events:
+    async def events(self, after: AfterNumber = 0) -> Events:
         """Return what happened lately."""
         return self._lookout.events(after)
 

@@ -1,24 +1,30 @@
-"""The thread that serves the API."""
+"""The application and the thread that serves the API."""
 
 from __future__ import annotations
 
 import os
 import secrets
+from functools import partial
 from threading import Event, Thread
 from typing import TYPE_CHECKING
 
 import structlog
+from fastapi import Depends, FastAPI
+from fastapi.security import HTTPBearer
 
-from headrace.admin.access import Rules
-from headrace.admin.app import create_app
-from headrace.admin.certificate import Certificate
+from headrace.admin.auth import Certificate, Folder, Guard, Rules
+from headrace.admin.changes import Changes
+from headrace.admin.history import INTERVAL, Rates
 from headrace.admin.loglevels import LogLevels
-from headrace.admin.rates import INTERVAL, Rates
-from headrace.admin.tokens import Folder
+from headrace.admin.models import handle_errors
+from headrace.admin.page_files import SafeHeaders, page_routes
+from headrace.admin.reads import Reads
+from headrace.admin.status import Lookout
 from headrace.clock import SYSTEM_CLOCK, Clock, Deadline
 from headrace.errors import StartError
 from headrace.http_server import HttpServer, listen
 from headrace.process_records import ProcessRecord, forget
+from headrace.version import VERSION
 
 if TYPE_CHECKING:
     import socket
@@ -26,6 +32,51 @@ if TYPE_CHECKING:
 
     from headrace.admin.ports import Controller, Deployment, Process
     from headrace.config import AdminConfig
+
+
+_DESCRIPTION = """\
+What a Headrace process is doing, and changes to it. Every change is a POST and takes the token, as
+`Authorization: Bearer TOKEN`, or a client certificate. On loopback reading takes no token, but for
+the configuration and the stacks; elsewhere it does, but for `/health`.
+"""
+
+
+def create_app(
+    controller: Controller,
+    process: Process,
+    *,
+    deployment: Deployment | None = None,
+    rates: Rates,
+    rules: Rules,
+    log_levels: LogLevels,
+    clock: Clock = SYSTEM_CLOCK,
+) -> FastAPI:
+    """Return the application. It starts no thread and opens nothing.
+
+    Without a ``deployment`` there is no reload.
+    """
+    # pages with documentation load their scripts from elsewhere
+    app = FastAPI(
+        title="Headrace",
+        version=VERSION,
+        description=_DESCRIPTION,
+        docs_url=None,
+        redoc_url=None,
+    )
+    handle_errors(app)
+    # the guard has looked at the token by then: this is for the OpenAPI document
+    bearer = Depends(HTTPBearer(auto_error=False, description="The token of the process."))
+    lookout = Lookout(controller, process, deployment, rates=rates, clock=clock)
+    changes = Changes(controller, process, deployment, log_levels=log_levels, clock=clock)
+    reads = Reads(controller, process, lookout, clock)
+    guarded = partial(rules.needs_proof, "GET")
+    app.include_router(reads.router(bearer, guarded), tags=["look"])
+    app.include_router(changes.router(dependencies=[bearer]), tags=["change"])
+    app.router.routes.extend(page_routes())
+    app.add_middleware(Guard, rules=rules)
+    app.add_middleware(SafeHeaders)
+    return app
+
 
 log = structlog.get_logger(__name__)
 

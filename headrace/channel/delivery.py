@@ -4,26 +4,28 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from concurrent.futures import CancelledError, Future
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import structlog
 
-from headrace.channel.answers import Effect, Standing, effect_of
 from headrace.channel.callbacks import WorkerAbandoned
 from headrace.channel.partition import Outstanding
 from headrace.channel.states import Ending
-from headrace.channel.unread import is_gone, plan_anew
+from headrace.clock import Deadline
 from headrace.errors import (
     BatchCancelledError,
     BatchTimeoutError,
     FencedError,
+    HeadraceError,
     InvalidResponseError,
     OwnershipLostError,
     SinkConflictError,
 )
 from headrace.logs import Bound
-from headrace.processors import BatchResponse
+from headrace.processors.contract import BatchResponse, Request
 from headrace.records import Batch, made_at, offset_of
+from headrace.references import OffsetRun
 from headrace.spans import NO_SPAN
 
 if TYPE_CHECKING:
@@ -31,10 +33,117 @@ if TYPE_CHECKING:
 
     from headrace.channel.buffer import Cut
     from headrace.channel.partition import OwnedPartition
-    from headrace.channel.parts import Parts
-    from headrace.records import Record
+    from headrace.channel.runtime import Parts
+    from headrace.records import Record, TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Where a partition stands when a response arrives.
+
+    ``next_offset`` is the end of the answered batch; where no batch is answered (idle, exception,
+    termination) it is the position. ``advanced`` is the highest offset that was advanced to,
+    whether its commit is stored already or still on its way: a revert goes there, because what
+    lies before it was declared done.
+    """
+
+    partition: TopicPartition
+    advanced: int
+    next_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """What the channel has to do: commit this, go on there, hold back for so many seconds.
+
+    ``parts`` are what a batch comes again as that failed and was divided.
+    """
+
+    commit: int | None
+    seek: int | None
+    wait: float
+    max_records: int | None
+    max_bytes: int | None
+    parts: tuple[Cut, ...] = ()
+
+
+def effect_of(response: object, standing: Standing) -> Effect:
+    """Return what ``response`` asks for.
+
+    Raises:
+        InvalidResponseError: ``response`` is no BatchResponse (None included), or its
+            ``commit_to`` lies outside of what was delivered.
+    """
+    if not isinstance(response, BatchResponse):
+        raise InvalidResponseError(
+            standing.partition,
+            f"{standing.partition}: on_next_batch returned {response!r}; return a BatchResponse "
+            "or a Future of one (None is refused, so that no batch is passed over by mistake)",
+        )
+    commit, seek = _commit_and_seek(response, standing)
+    return Effect(commit, seek, response.wait, response.max_records, response.max_bytes)
+
+
+def _commit_and_seek(response: BatchResponse, standing: Standing) -> tuple[int | None, int | None]:
+    if response.request is Request.CONTINUE:
+        return None, response.offset
+    if response.request is Request.REVERT:
+        return None, standing.advanced if response.offset is None else response.offset
+    if response.offset is not None:
+        return response.offset, response.offset
+    if response.commit_to is not None:
+        return _checked(response.commit_to, standing), None
+    return standing.next_offset, None
+
+
+def _checked(commit_to: int, standing: Standing) -> int:
+    if not standing.advanced <= commit_to <= standing.next_offset:
+        raise InvalidResponseError(
+            standing.partition,
+            f"{standing.partition}: advance(commit_to={commit_to}) is outside of "
+            f"{standing.advanced} to {standing.next_offset}, what was advanced to and what was "
+            "delivered; use advance(offset=...) to move the position there",
+        )
+    return commit_to
+
 
 log = structlog.get_logger(__name__)
+
+#: Seconds to wait for a partition's leader to say what it has.
+ANSWER_TIMEOUT = 5.0
+
+
+def is_gone(parts: Parts, owned: OwnedPartition, cut: Cut) -> bool:
+    """Whether records of ``cut``, which nobody has read yet, are not on the broker any more.
+
+    False also where its leader does not answer. Called by the thread that holds the partition;
+    blocks for ``ANSWER_TIMEOUT`` at most, and not at all where the records were fetched.
+    """
+    if not isinstance(cut.records, OffsetRun):
+        return False
+    deadline = Deadline.after(ANSWER_TIMEOUT, parts.clock)
+    try:
+        low, _ = parts.catalog.watermarks(owned.partition, deadline)
+    except HeadraceError as silence:
+        log.warning(
+            "watermarks_unknown",
+            channel=parts.name,
+            topic=owned.partition.topic,
+            partition=owned.partition.partition,
+            error=str(silence),
+        )
+        return False
+    return cut.records.start < low
+
+
+def plan_anew(parts: Parts, owned: OwnedPartition) -> None:
+    """Drop what is planned. The source then finds the position out of range, and says so.
+
+    What follows is what the channel's policy has for that, as for records that are fetched.
+    """
+    owned.discard()
+    parts.fetcher.seek(owned)
+
 
 _NOT_FAILURES = (BatchCancelledError, CancelledError, OwnershipLostError)
 

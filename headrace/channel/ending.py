@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from headrace.channel.committer import COMMIT_TIMEOUT
+from headrace.channel.commits import COMMIT_TIMEOUT
 from headrace.channel.news import Committed, EpochRaised, Trouble
 from headrace.channel.offset_stores import sink_is_fenced
 from headrace.channel.states import Ending, PartitionState
@@ -14,7 +14,7 @@ from headrace.channel.states import Ending, PartitionState
 if TYPE_CHECKING:
     from headrace.channel.delivery import Delivery
     from headrace.channel.partition import OwnedPartition
-    from headrace.channel.parts import Parts
+    from headrace.channel.runtime import Parts
 
 log = structlog.get_logger(__name__)
 

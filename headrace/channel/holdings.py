@@ -7,23 +7,21 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from headrace.channel.activity import Activity, activity_of
-from headrace.channel.committer import COMMIT_TIMEOUT
-from headrace.channel.group_report import GroupReport
+from headrace.channel.commits import COMMIT_TIMEOUT
 from headrace.channel.news import EpochRaised, LogReplaced, Trouble
 from headrace.channel.partition import OwnedPartition
-from headrace.channel.readings import reading_of
 from headrace.channel.states import Ending
+from headrace.channel.status import Activity, GroupReport, activity_of, reading_of
 from headrace.errors import CommitFailedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headrace.channel.bounds import Bounds
-    from headrace.channel.gates import Gates
-    from headrace.channel.known_topics import KnownTopics
+    from headrace.channel.pausing import Gates
     from headrace.channel.scheduler import Scheduler
     from headrace.channel.settings import LiveSettings
+    from headrace.channel.topics import KnownTopics
     from headrace.clock import Clock, Deadline
     from headrace.coordinators.claims import Claim, LossReason
     from headrace.coordinators.listener import RebalanceSummary

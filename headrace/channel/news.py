@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-    from headrace.config.kinds.targets import Replay
+    from headrace.config.types.addresses import Replay
     from headrace.coordinators.claims import Claim
     from headrace.errors import PartitionError
     from headrace.kafka.ports import LogLook

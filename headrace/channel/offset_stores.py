@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-from headrace.channel.moved_offsets import MovedOffsets
+import structlog
+
 from headrace.config import (
     KafkaOffsetsConfig,
     KafkaSinkConfig,
@@ -17,12 +20,160 @@ from headrace.kafka import KafkaOffsetStore, TransactionalOffsetStore
 from headrace.kafka.results import sink_group
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Collection, Mapping
 
-    from headrace.clock import Clock
+    from headrace.clock import Clock, Deadline
     from headrace.config import ChannelConfig
-    from headrace.kafka.ports import OffsetStore
+    from headrace.coordinators.claims import Claim
+    from headrace.coordinators.lease import Lease
+    from headrace.kafka.ports import Commit, Failure, OffsetStore, StoredOffset
+    from headrace.records import TopicPartition
     from headrace.zookeeper.protocol import Session
+
+
+if TYPE_CHECKING:
+    #: Deletes what the former store has; returns the partitions of which it has nothing any more.
+    Drop = Callable[[Mapping[TopicPartition, Commit]], Collection[TopicPartition]]
+
+log = structlog.get_logger(__name__)
+
+
+class MovedOffsets:
+    """An ``OffsetStore`` for a group whose offsets may have been kept in another store before.
+
+    Whichever store has the offset of the later claim, by its epoch, says where a partition stands.
+    Commits go to the present store; with the first one the former offset is dropped, where
+    ``drop`` is given. So members of both settings may run at the same time, and the way back is
+    the same way.
+    """
+
+    def __init__(self, store: OffsetStore, former: OffsetStore, drop: Drop | None = None) -> None:
+        self._store = store
+        self._former = former
+        self._drop = drop
+        self._left: set[TopicPartition] = set()
+
+    def read(self, partition: TopicPartition, deadline: Deadline) -> StoredOffset | None:
+        """Return the offset of the later claim."""
+        return self.find([partition], deadline).get(partition)
+
+    def find(
+        self, partitions: Collection[TopicPartition], deadline: Deadline
+    ) -> Mapping[TopicPartition, StoredOffset]:
+        """Return the offsets of the later claims."""
+        found = dict(self._store.find(partitions, deadline))
+        for partition, former in self._former.find(partitions, deadline).items():
+            self._left.add(partition)
+            present = found.get(partition)
+            if present is None or present.epoch < former.epoch:
+                found[partition] = former
+                self._report(partition, former)
+        return found
+
+    def _report(self, partition: TopicPartition, former: StoredOffset) -> None:
+        log.info(
+            "offset_taken_over",
+            topic=partition.topic,
+            partition=partition.partition,
+            offset=former.offset,
+            epoch=former.epoch,
+            source=type(self._former).__name__,
+        )
+
+    def read_many(
+        self, partitions: Collection[TopicPartition], deadline: Deadline
+    ) -> Mapping[TopicPartition, StoredOffset]:
+        """Return what the present store has, where an owner's own commits are."""
+        return self._store.read_many(partitions, deadline)
+
+    def commit(
+        self, offsets: Mapping[TopicPartition, Commit], deadline: Deadline
+    ) -> Mapping[TopicPartition, Failure]:
+        """Store offsets in the present store, and drop the former ones."""
+        failures = self._store.commit(offsets, deadline)
+        if self._drop is not None:
+            moved = {p: c for p, c in offsets.items() if p in self._left and p not in failures}
+            if moved:
+                self._left.difference_update(self._drop(moved))
+        return failures
+
+    def fence(
+        self, transactional_ids: Collection[str], partition: TopicPartition, deadline: Deadline
+    ) -> None:
+        """Shut out former owners in both stores."""
+        self._store.fence(transactional_ids, partition, deadline)
+        self._former.fence(transactional_ids, partition, deadline)
+
+    def answers(self, partition: TopicPartition, deadline: Deadline) -> bool:
+        """Whether both stores answer."""
+        return all(store.answers(partition, deadline) for store in (self._store, self._former))
+
+    def serve(self) -> None:
+        """Let both clients run their callbacks."""
+        self._store.serve()
+        self._former.serve()
+
+    def close(self) -> None:
+        """Release both clients."""
+        self._store.close()
+        self._former.close()
+
+
+class Fences:
+    """Remembers whom it shut out: the partitions of one former owner name the same producer.
+
+    It remembers for as long as a lease lasts. The ids end with member epochs, and those begin
+    again when ZooKeeper loses its data: a later producer may then have the id of one that was shut
+    out. No lease outlives that, because the member's node is gone with the data.
+    """
+
+    def __init__(self, store: OffsetStore) -> None:
+        self._store = store
+        self._lock = Lock()
+        self._done: tuple[Lease | None, frozenset[str]] = None, frozenset()
+        self._doubted: tuple[Lease | None, frozenset[str]] = None, frozenset()
+
+    def are_up(self, claim: Claim) -> bool:
+        """Whether nobody of before may commit any more. Does not block."""
+        return self._shut_out_under(claim.lease).issuperset(claim.unfenced)
+
+    def put_up(self, claim: Claim, deadline: Deadline) -> Claim:
+        """Shut out whoever may still commit, and return the claim without them. Blocks.
+
+        Raises:
+            OffsetStoreError: one of them may still commit.
+        """
+        if not claim.unfenced:
+            return claim
+        with self._lock:
+            done = self._shut_out_under(claim.lease)
+            wanted = [i for i in claim.unfenced if i not in done]
+            if wanted:
+                self._store.fence(wanted, claim.partition, deadline)
+                self._done = claim.lease, done.union(wanted)
+        return claim.fenced()
+
+    def doubt(self, claim: Claim) -> Claim:
+        """Return the claim with all producers of before to be shut out, once for each lease.
+
+        To be used where the brokers have an offset in doubt for longer than any transaction lasts:
+        shutting out ends that as well. Does not block for long.
+        """
+        with self._lock:
+            doubted = _under(claim.lease, self._doubted)
+            fresh = [i for i in claim.former_producers if i not in doubted]
+            self._doubted = claim.lease, doubted.union(fresh)
+            self._done = claim.lease, self._shut_out_under(claim.lease).difference(fresh)
+        return replace(claim, unfenced=tuple(dict.fromkeys([*claim.unfenced, *fresh])))
+
+    def _shut_out_under(self, lease: Lease) -> frozenset[str]:
+        return _under(lease, self._done)
+
+
+def _under(lease: Lease, known: tuple[Lease | None, frozenset[str]]) -> frozenset[str]:
+    """Return what is known under one lease; nothing, where it is known under another."""
+    remembered, ids = known
+    return ids if remembered is lease else frozenset()
 
 
 def open_offset_store(

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from headrace.channel.buffer import Cut, PartitionBuffer, divide, split
-from headrace.channel.letters import Letters
-from headrace.channel.next_batch import NextBatch
-from headrace.channel.staging import Staging
+from headrace.channel.buffer import Cut, NextBatch, PartitionBuffer, divide, split
+from headrace.channel.commits import Staging
+from headrace.channel.dead_letters import Letters
 from headrace.channel.states import FINAL, TRANSITIONS, Ending, PartitionState
 from headrace.errors import FatalError
 from headrace.records import offset_of
@@ -25,8 +24,8 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from headrace.channel.callbacks import RunningCallback
-    from headrace.channel.gates import Gates
     from headrace.channel.news import News, OutOfRange, Truncated
+    from headrace.channel.pausing import Gates
     from headrace.channel.settings import LiveSettings
     from headrace.coordinators.claims import Claim
     from headrace.kafka.ports import LogLook

@@ -1,30 +1,247 @@
-"""Beginning and ending pauses, and the thread that ends those whose time is over."""
+"""Pauses: who asked for which, since when, what they hold up, and the thread that ends them."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from threading import Event, Lock
-from typing import TYPE_CHECKING
+import json
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from threading import Condition, Event, Lock
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from headrace.channel.pauses import Pause, PauseMode, PauseReason
 from headrace.channel.states import PartitionState
 from headrace.channel.threads import Patrol
-from headrace.errors import PausedByOthersError, ShorterPauseError
+from headrace.errors import PausedByOthersError, ShorterPauseError, StartError
+from headrace.files import write_whole
+from headrace.records import TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from pathlib import Path
 
-    from headrace.channel.committer import Committer
+    from headrace.channel.commits import Committer
     from headrace.channel.holdings import Holdings
-    from headrace.channel.pause_file import PauseFile
-    from headrace.channel.pauses import Pauses
     from headrace.channel.settings import LiveSettings
     from headrace.clock import Clock, Deadline
     from headrace.coordinators.coordinator import Coordinator
     from headrace.metrics import Metrics
-    from headrace.records import TopicPartition
+
+
+class PauseReason(Enum):
+    """Why there is a pause."""
+
+    OPERATOR = "operator"
+    """Somebody asked for it, by the library or the command line."""
+    DOWNSTREAM = "downstream"
+    """The processor asked for it, because what it writes to cannot take more."""
+    ERROR = "error"
+    """The channel has failed and is to be stopped."""
+    CONFIG = "config"
+    """New configuration or code is being put in place."""
+
+
+class PauseMode(Enum):
+    """What a pause does with partitions."""
+
+    HOLD = "hold"
+    """They are kept, with heartbeats: nothing is delivered, what was answered is committed."""
+    DRAIN = "drain"
+    """They are given back in order. A channel leaves its group; a partition is another member's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """One pause. ``since`` and ``until`` are seconds since the epoch; None: no end by itself.
+
+    Without a ``partition`` it is the channel's. ``by`` is its holder: of each reason everybody has
+    one for the channel and for each partition, beside those of others.
+    """
+
+    reason: PauseReason
+    by: str
+    since: float
+    until: float | None = None
+    mode: PauseMode = PauseMode.HOLD
+    partition: TopicPartition | None = None
+    note: str = ""
+
+    def is_of(self, reason: PauseReason, partition: TopicPartition | None) -> bool:
+        """Whether it has this reason and this scope, whoever holds it."""
+        return (self.reason, self.partition) == (reason, partition)
+
+
+def _key(pause: Pause) -> tuple[PauseReason, TopicPartition | None, str]:
+    return pause.reason, pause.partition, pause.by
+
+
+class Pauses:
+    """The pauses of a channel. Safe on any thread; only ``wait`` blocks."""
+
+    def __init__(self) -> None:
+        self._changed = Condition()
+        self._pauses: dict[tuple[PauseReason, TopicPartition | None, str], Pause] = {}
+        self._whole = False
+        self._partitions: frozenset[TopicPartition] = frozenset()
+
+    def add(self, pause: Pause) -> None:
+        """Begin a pause, in place of its holder's former one of the same reason and scope."""
+        with self._changed:
+            self._pauses[_key(pause)] = pause
+            self._take_note()
+
+    def remove(self, pause: Pause) -> bool:
+        """End a pause; others go on. False: it has ended or was replaced meanwhile."""
+        with self._changed:
+            is_there = self._pauses.get(_key(pause)) is pause
+            if is_there:
+                del self._pauses[_key(pause)]
+                self._take_note()
+            return is_there
+
+    def expire(self, now: float) -> list[Pause]:
+        """End the pauses whose time is over, and return them. ``now``: seconds since the epoch."""
+        with self._changed:
+            over = [p for p in self._pauses.values() if p.until is not None and p.until <= now]
+            for pause in over:
+                del self._pauses[_key(pause)]
+            self._take_note()
+            return over
+
+    def _take_note(self) -> None:
+        partitions = [pause.partition for pause in self._pauses.values()]
+        self._whole = None in partitions
+        self._partitions = frozenset(p for p in partitions if p is not None)
+        self._changed.notify_all()
+
+    def rests(self, partition: TopicPartition) -> bool:
+        """Whether nothing of the partition may be delivered."""
+        return self._whole or partition in self._partitions
+
+    def all(self) -> tuple[Pause, ...]:
+        """Return all pauses, the oldest first."""
+        with self._changed:
+            return tuple(sorted(self._pauses.values(), key=lambda pause: pause.since))
+
+    @property
+    def next_end(self) -> float | None:
+        """When the next pause ends by itself, in seconds since the epoch; None: none does."""
+        return min((p.until for p in self.all() if p.until is not None), default=None)
+
+    @property
+    def drains(self) -> bool:
+        """Whether the whole channel is to give everything back."""
+        return any(p.mode is PauseMode.DRAIN and p.partition is None for p in self.all())
+
+    @property
+    def drained_partitions(self) -> frozenset[TopicPartition]:
+        """The partitions that are to be given back by themselves."""
+        found = (p.partition for p in self.all() if p.mode is PauseMode.DRAIN)
+        return frozenset(partition for partition in found if partition is not None)
+
+    def progress(self) -> None:
+        """Tell those who wait that a partition came to rest, or is gone."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def wait(self, condition: Callable[[], bool], deadline: Deadline) -> bool:
+        """Wait until something is so that a pause or a partition's rest makes so."""
+        with self._changed:
+            return self._changed.wait_for(condition, deadline.remaining)
+
+
+def _at_once() -> float:
+    return 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Gates:
+    """The gates that every delivery of a channel passes. Safe on any thread.
+
+    ``wanted_at`` is the processor's own: see :meth:`BatchProcessor.wanted_at`. ``sink_refuses``:
+    whether all that the sink writes to keeps offsets, by which it refuses what a former owner has
+    it store.
+    """
+
+    pauses: Pauses = field(default_factory=Pauses)
+    suspended: Event = field(default_factory=Event)
+    wanted_at: Callable[[], float] = _at_once
+    sink_refuses: bool = False
+
+
+FORMAT_VERSION = 1
+
+
+class PauseFile:
+    """One channel's pauses as JSON. Used by one thread at a time."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def load(self) -> list[Pause]:
+        """Return what a former process kept; none without a file.
+
+        Raises:
+            StartError: the file cannot be read. Delivering though somebody paused may do harm.
+        """
+        try:
+            return _decoded_all(json.loads(self._path.read_text(encoding="utf-8")))
+        except FileNotFoundError:
+            return []
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise StartError(
+                f"the pauses kept in {self._path} cannot be read ({error!r}); delete the file to "
+                "start without a pause, or set pause.persist to false"
+            ) from error
+
+    def save(self, pauses: Iterable[Pause]) -> None:
+        """Keep these pauses, in place of those before: a reader finds the old or the new ones.
+
+        Raises:
+            OSError: they could not be written; the former ones stand.
+        """
+        document = {"version": FORMAT_VERSION, "pauses": [_encoded(pause) for pause in pauses]}
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(self._path, json.dumps(document))
+
+    def forget(self) -> None:
+        """Keep none: what is over by then must not come back. Raises OSError."""
+        self._path.unlink(missing_ok=True)
+
+
+def _decoded_all(document: dict[str, Any]) -> list[Pause]:
+    if document["version"] != FORMAT_VERSION:
+        raise ValueError(f"format version {document['version']}")
+    return [_decoded(fields) for fields in document["pauses"]]
+
+
+def _encoded(pause: Pause) -> dict[str, Any]:
+    partition = pause.partition
+    return {
+        "reason": pause.reason.value,
+        "by": pause.by,
+        "since": pause.since,
+        "until": pause.until,
+        "mode": pause.mode.value,
+        "partition": None if partition is None else [partition.topic, partition.partition],
+        "note": pause.note,
+    }
+
+
+def _decoded(fields: dict[str, Any]) -> Pause:
+    partition, until = fields["partition"], fields["until"]
+    return Pause(
+        reason=PauseReason(fields["reason"]),
+        by=str(fields["by"]),
+        since=float(fields["since"]),
+        until=None if until is None else float(until),
+        mode=PauseMode(fields["mode"]),
+        partition=None
+        if partition is None
+        else TopicPartition(str(partition[0]), int(partition[1])),
+        note=str(fields["note"]),
+    )
+
 
 log = structlog.get_logger(__name__)
 

@@ -15,7 +15,7 @@ from headrace.processors import BatchResponse
 if TYPE_CHECKING:
     from headrace.channel.news import OutOfRange
     from headrace.channel.partition import OwnedPartition
-    from headrace.channel.parts import Parts
+    from headrace.channel.runtime import Parts
 
 log = structlog.get_logger(__name__)
 

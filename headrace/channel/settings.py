@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from headrace.channel.backoff import Backoff
 from headrace.channel.buffer import Limits
+from headrace.channel.failures import Backoff
 
 if TYPE_CHECKING:
     from headrace.config import ChannelConfig

@@ -2,40 +2,37 @@
 
 from __future__ import annotations
 
-from headrace.config.diff import Change, ChangeKind, diff
-from headrace.config.effects import Effect
+from headrace.config.diff import Change, ChangeKind, Effect, diff
 from headrace.config.guarantee import Delivery, Guarantee, guarantee
-from headrace.config.load import load
-from headrace.config.model.admin import AdminConfig, AdminTls
-from headrace.config.model.base import Section
-from headrace.config.model.channel import (
+from headrace.config.loading import load
+from headrace.config.models.admin import AdminConfig, AdminTls, TracingConfig
+from headrace.config.models.base import KafkaTls, Section, ZooKeeperTls
+from headrace.config.models.channel import (
     BatchConfig,
     BufferConfig,
     ChannelConfig,
-    PauseConfig,
-)
-from headrace.config.model.coordinator import (
     CoordinatorConfig,
+    DeadLetterConfig,
     DynamicCoordinatorConfig,
     FixedCountCoordinatorConfig,
-    StaticCoordinatorConfig,
-)
-from headrace.config.model.kafka import KafkaConfig, KafkaSasl
-from headrace.config.model.offsets import (
     KafkaOffsetsConfig,
     OffsetsConfig,
+    OnErrorConfig,
+    PauseConfig,
+    StaticCoordinatorConfig,
     ZooKeeperOffsetsConfig,
 )
-from headrace.config.model.on_error import DeadLetterConfig, OnErrorConfig
-from headrace.config.model.processor import (
+from headrace.config.models.kafka import KafkaConfig, KafkaSasl
+from headrace.config.models.processor import (
     ArrowProcessorConfig,
     CustomProcessorConfig,
     ProcessorConfig,
     SimpleProcessorConfig,
+    SparkConfig,
     SparkProcessorConfig,
 )
-from headrace.config.model.root import Config, LoggingConfig, MetricsConfig, ReloadConfig
-from headrace.config.model.sink import (
+from headrace.config.models.root import Config, LoggingConfig, MetricsConfig, ReloadConfig
+from headrace.config.models.sink import (
     ConsoleSinkConfig,
     CustomSinkConfig,
     DeltaSinkConfig,
@@ -51,10 +48,7 @@ from headrace.config.model.sink import (
     refuses_late,
     single_sinks,
 )
-from headrace.config.model.spark import SparkConfig
-from headrace.config.model.tls import KafkaTls, ZooKeeperTls
-from headrace.config.model.tracing import TracingConfig
-from headrace.config.model.zookeeper import ZooKeeperConfig, ZooKeeperDigest, ZooKeeperSasl
+from headrace.config.models.zookeeper import ZooKeeperConfig, ZooKeeperDigest, ZooKeeperSasl
 from headrace.config.show import show
 
 __all__ = [

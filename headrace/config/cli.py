@@ -10,10 +10,10 @@ import typer
 from rich.table import Table
 
 from headrace.config.guarantee import guarantee
-from headrace.config.schema import schema as json_schema
+from headrace.config.reference import schema as json_schema
 
 if TYPE_CHECKING:
-    from headrace.config.model.root import Config
+    from headrace.config.models.root import Config
     from headrace.errors import ConfigError
 
 #: The option that names a configuration, also by the variable, and the same where it is optional.

@@ -1,4 +1,4 @@
-"""What differs between two configurations: a pure function, and what it returns."""
+"""What differs between two configurations, and what a changed field asks for."""
 
 from __future__ import annotations
 
@@ -7,15 +7,62 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from headrace.config.effects import Effect, effect_of
-from headrace.config.model.base import Section
+from headrace.config.errors import dotted
+from headrace.config.models.base import Section
 from headrace.config.show import document
-from headrace.config.wording import dotted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from headrace.config.wording import Steps
+    from headrace.config.errors import Steps
+
+
+class Effect(Enum):
+    """What is touched when a value changes, from the least to the most."""
+
+    IN_PLACE = "in place"
+    """What runs goes on with the new value; nothing is drained, released or reconnected."""
+
+    SHARING = "sharing"
+    """The group shares its partitions anew; those that stay go on undisturbed."""
+
+    TOPICS = "topics"
+    """Partitions of topics that are no longer read are given back, those of others stay."""
+
+    CHANNEL = "channel"
+    """The channel drains, leaves its group and starts anew; other channels go on."""
+
+    SPARK = "spark"
+    """The Spark session is built anew between two micro-batches; partitions stay."""
+
+    CONNECTION = "connection"
+    """All channels drain, connect anew and go on."""
+
+    PROCESS = "process"
+    """Nothing until the process is restarted."""
+
+
+_OF_CHANNELS = {"topics": Effect.TOPICS, "coordinator": Effect.SHARING}
+_OF_SECTIONS = {
+    "kafka": Effect.CONNECTION,
+    "zookeeper": Effect.CONNECTION,
+    "spark": Effect.SPARK,
+}
+
+
+def effect_of(steps: Steps, *, hot: bool) -> Effect:
+    """Return what a change at ``steps`` touches, of a field that says whether it is hot."""
+    if hot:
+        return Effect.IN_PLACE
+    match steps:
+        case ("channels", _, field, *_):
+            return _OF_CHANNELS.get(str(field), Effect.CHANNEL)
+        case ("channels", *_):
+            return Effect.CHANNEL
+        case (section, *_):
+            return _OF_SECTIONS.get(str(section), Effect.PROCESS)
+        case _:
+            raise AssertionError("a change has a place")
 
 
 class ChangeKind(Enum):

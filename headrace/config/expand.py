@@ -17,7 +17,7 @@ from headrace.files import read_regular
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from headrace.config.wording import Problem, Steps
+    from headrace.config.errors import Problem, Steps
 
 _REFERENCE = re.compile(r"\$\$\{|\$\{(?P<body>[^}]*)\}|\$\{")
 _VARIABLE = re.compile(

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from headrace.config.model.processor import (
+from headrace.config.models.processor import (
     ArrowProcessorConfig,
     CustomProcessorConfig,
     SimpleProcessorConfig,
     SparkProcessorConfig,
 )
-from headrace.config.model.sink import (
+from headrace.config.models.sink import (
     CustomSinkConfig,
     DeltaSinkConfig,
     KafkaSinkConfig,
@@ -23,8 +23,8 @@ from headrace.config.model.sink import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from headrace.config.model.channel import ChannelConfig
-    from headrace.config.model.sink import SingleSinkConfig
+    from headrace.config.models.channel import ChannelConfig
+    from headrace.config.models.sink import SingleSinkConfig
 
 
 #: The sinks that are exactly once, and why.

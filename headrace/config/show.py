@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from headrace.config.kinds.secrets import is_secret
-from headrace.config.model.base import Section
-from headrace.config.wording import MASK
+from headrace.config.errors import MASK
+from headrace.config.models.base import Section
+from headrace.config.types.secrets import is_secret
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from headrace.clock import Clock, Deadline
-    from headrace.config.model.root import ReloadConfig
+    from headrace.config.models.root import ReloadConfig
 
 log = structlog.get_logger(__name__)
 

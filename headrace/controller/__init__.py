@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headrace.controller.controller import KafkaController
-from headrace.controller.reloader import Reloader
+from headrace.controller.reload import Reloader
 from headrace.controller.reports import ConfigStatus, Pending, ReloadOutcome, ReloadReport
 
 __all__ = [

@@ -4,42 +4,128 @@ from __future__ import annotations
 
 import sys
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, Queue
 from threading import Thread
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
 from headrace.channel.channel import InboundKafkaChannel
-from headrace.channel.lifecycle import StopReport
+from headrace.channel.offset_stores import open_offset_store, transactional_prefix
+from headrace.channel.pausing import PauseFile
+from headrace.channel.runtime import ChannelPorts
 from headrace.channel.skips import Skips
+from headrace.channel.states import StopReport
 from headrace.clock import SYSTEM_CLOCK, Clock, Deadline
-from headrace.controller.building import Surroundings
+from headrace.columns import load_pandas
 from headrace.controller.code import CodeBook
+from headrace.coordinators.coordinator import build_coordinator
+from headrace.coordinators.zookeeper_registry import ZooKeeperRegistry
 from headrace.errors import ConfigError, FatalError, StartError
+from headrace.kafka import KafkaRangeSource, KafkaRecordSource, KafkaTopicCatalog
+from headrace.kafka.clients import PREFETCH_SHARE, client_properties
+from headrace.kafka.columnar import ColumnarRecordSource
+from headrace.kafka.columnar.library import LibraryMissingError
+from headrace.kafka.dead_letters import KafkaDeadLetterStore
+from headrace.kafka.source import KafkaRecordReader
 from headrace.metrics import Metrics
 from headrace.processors.factory import build_processor
 from headrace.spans import NO_TRACER
 from headrace.spark.factory import spark_channels, spark_settings
 from headrace.spark.runtime import SparkReading, SparkRuntime
 from headrace.tracing import open_tracer
-from headrace.zookeeper.factory import session_settings
 from headrace.zookeeper.identity import Identity
 from headrace.zookeeper.session import ZooKeeperSession
+from headrace.zookeeper.settings import session_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from headrace.channel.activity import Activity
     from headrace.channel.bounds import Until
-    from headrace.channel.pauses import Pause
-    from headrace.config import ChannelConfig, Config, ZooKeeperConfig
+    from headrace.channel.pausing import Pause
+    from headrace.channel.status import Activity
+    from headrace.config import ChannelConfig, Config, KafkaConfig, ZooKeeperConfig
+    from headrace.coordinators.coordinator import Coordinator
+    from headrace.coordinators.listener import Listener
+    from headrace.kafka.ports import RecordSource
     from headrace.processors import BatchProcessor
     from headrace.progress import Turning
+    from headrace.spans import Tracer
     from headrace.spark.settings import SparkSettings
 
+
 log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What the channels of a process share. ``directory`` is the process's own."""
+
+    member: str
+    kafka: KafkaConfig
+    session: ZooKeeperSession
+    directory: Path
+    clock: Clock
+    tracer: Tracer
+
+    def ports(self, name: str, channel: ChannelConfig, *, in_columns: bool) -> ChannelPorts:
+        """Build the adapters of a channel; nobody is asked.
+
+        ``in_columns``: its processor wants records in columns.
+        """
+        kafka = client_properties(self.kafka)
+        prefetch = 0 if channel.by_reference else int(channel.buffer.max_bytes * PREFETCH_SHARE)
+        registry = ZooKeeperRegistry(
+            self.session,
+            channel.group,
+            self.member,
+            transactional_prefix=transactional_prefix(channel, self.member),
+            clock=self.clock,
+        )
+
+        def coordinator(listener: Listener) -> Coordinator:
+            return build_coordinator(channel, registry, listener, self.clock)
+
+        return ChannelPorts(
+            source=self._source(name, channel, kafka, prefetch, in_columns=in_columns),
+            store=open_offset_store(channel, kafka, self.session, self.clock),
+            catalog=KafkaTopicCatalog(kafka, channel.group),
+            coordinator=coordinator,
+            prefetch=prefetch,
+            pauses=PauseFile(self.directory / f"pauses-{name}.json"),
+            tracer=self.tracer,
+            dead_letters=KafkaDeadLetterStore(kafka),
+            reader=KafkaRecordReader(kafka, channel.group),
+        )
+
+    def _source(
+        self,
+        name: str,
+        channel: ChannelConfig,
+        kafka: Mapping[str, Any],
+        prefetch: int,
+        *,
+        in_columns: bool,
+    ) -> RecordSource:
+        if channel.by_reference:
+            return KafkaRangeSource(kafka, channel.group, self.clock)
+        source = columns_of(name, channel.group, kafka, prefetch) if in_columns else None
+        return source or KafkaRecordSource(kafka, channel.group, prefetch)
+
+
+def columns_of(
+    name: str, group: str, kafka: Mapping[str, Any], prefetch: int
+) -> ColumnarRecordSource | None:
+    """Return what fetches records in columns; None, and a line in the log, where nothing can."""
+    try:
+        return ColumnarRecordSource(kafka, group, prefetch)
+    except LibraryMissingError as missing:
+        log.info("columns_missing", channel=name, reason=str(missing))
+        load_pandas()
+        return None
+
 
 #: Seconds that ZooKeeper's session and Spark have at the end of a stop, out of its deadline.
 CLOSE_SHARE = 0.2

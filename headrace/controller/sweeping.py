@@ -33,7 +33,7 @@ class Sweeping:
 
     The parts of a channel and of its partitions know each other, so that only the collector can
     free them. It looks at what is old after hours, because it is relaxed for the sake of records
-    (:mod:`headrace.kafka.collector`): with an operation every three seconds a process grew by 26
+    (:mod:`headrace.kafka.clients`): with an operation every three seconds a process grew by 26
     MiB an hour. As long as no claim ends nothing is done. It has a thread of its own, because what
     the collector frees may be a client whose end waits: a Kafka consumer with a commit that is not
     answered takes 45 s.

@@ -7,19 +7,140 @@ on their order, and a group whose members follow it step by step comes to rest.
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+from zlib import crc32
 
-from headrace.coordinators.avoidance import place_avoided
-from headrace.coordinators.even_spread import spread
-from headrace.coordinators.fixed_count import fixed_counts
+from headrace.coordinators.even_spread import hand_out, spread
 from headrace.coordinators.members import MemberInfo, Mode
-from headrace.coordinators.static_lists import listed
+from headrace.records import TopicPartition, by_topic
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from headrace.records import TopicPartition
+
+def place_avoided(
+    members: Mapping[str, MemberInfo],
+    partitions: Collection[TopicPartition],
+    owners: Mapping[TopicPartition, str],
+) -> dict[TopicPartition, str]:
+    """Return who is to have those of ``partitions`` that some avoid and others may have.
+
+    Whoever owns one keeps it; otherwise it goes to the one that has the fewest.
+    """
+    avoided = {partition for info in members.values() for partition in info.avoiding}
+    if not avoided:
+        return {}
+    placed: dict[TopicPartition, str] = {}
+    loads = Counter(owners.values())
+    of_topics = Counter((p.topic, owner) for p, owner in owners.items())
+    for partition in sorted(avoided.intersection(partitions)):
+        topic, owner = partition.topic, owners.get(partition)
+        takers = [
+            name
+            for name, info in members.items()
+            if _may_have(info, partition, beside=of_topics[topic, name] - (name == owner))
+        ]
+        if owner in takers:
+            placed[partition] = owners[partition]
+        elif takers:
+            taker = min(takers, key=lambda m: (loads[m], crc32(f"{partition}\0{m}".encode()), m))
+            placed[partition] = taker
+            loads[taker] += 1
+            of_topics[topic, taker] += 1
+            of_topics[topic, owner or ""] -= 1
+    return placed
+
+
+def _may_have(info: MemberInfo, partition: TopicPartition, *, beside: int) -> bool:
+    """Whether a member may have it ``beside`` so many of the topic by its mode, and wants it."""
+    if partition.topic not in info.topics or partition in info.avoiding:
+        return False
+    if info.mode is Mode.FIXED_COUNT:
+        return beside < info.partitions_per_topic
+    return info.mode is Mode.DYNAMIC
+
+
+def fixed_counts(
+    members: Mapping[str, MemberInfo],
+    partitions: Collection[TopicPartition],
+    owners: Mapping[TopicPartition, str],
+    placed: Mapping[TopicPartition, str],
+) -> dict[TopicPartition, str]:
+    """Return who is to have which partition; those beyond the numbers asked for are missing.
+
+    A member keeps what it has up to its number, of which ``placed`` partitions are a part. Where
+    too few are left for all others, those with the fewest get the next.
+    """
+    has = Counter((partition.topic, member) for partition, member in placed.items())
+    given: dict[TopicPartition, str] = {}
+    for topic, all_of in by_topic(partitions).items():
+        wanted = {
+            member: max(0, info.partitions_per_topic - has[topic, member])
+            for member, info in members.items()
+            if topic in info.topics
+        }
+        owned = Counter(owners[p] for p in all_of if p in owners)
+        given.update(hand_out(topic, all_of, owners, _affordable(len(all_of), wanted, owned)))
+    return given
+
+
+def _affordable(count: int, wanted: Mapping[str, int], owned: Mapping[str, int]) -> dict[str, int]:
+    """Return how many each member gets of ``count``."""
+    targets = {member: min(number, owned.get(member, 0)) for member, number in wanted.items()}
+    for _ in range(count - sum(targets.values())):
+        short = [member for member, number in wanted.items() if targets[member] < number]
+        if not short:
+            break
+        targets[min(short, key=lambda member: (targets[member], member))] += 1
+    return targets
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """What the lists give, and what is wrong with them.
+
+    ``contended`` names all members that list the same partition; ``missing`` names listed
+    partitions that do not exist.
+    """
+
+    given: Mapping[TopicPartition, str]
+    contended: Mapping[TopicPartition, tuple[str, ...]]
+    missing: Mapping[str, tuple[TopicPartition, ...]]
+
+
+def listed(
+    members: Mapping[str, MemberInfo],
+    partitions: Collection[TopicPartition],
+    owners: Mapping[TopicPartition, str],
+) -> Listed:
+    """Return who is to have which partition.
+
+    Of several members that list a partition its present owner keeps it, otherwise the first by
+    name has it. Lists of topics of which no partition is known are not judged.
+    """
+    existing = set(partitions)
+    known = {partition.topic for partition in existing}
+    wishes: dict[TopicPartition, list[str]] = defaultdict(list)
+    missing: dict[str, tuple[TopicPartition, ...]] = {}
+    for member, info in sorted(members.items()):
+        wanted = {
+            TopicPartition(topic, number)
+            for topic, numbers in info.lists.items()
+            if topic in known
+            for number in numbers
+        }
+        for partition in wanted & existing:
+            wishes[partition].append(member)
+        if wanted - existing:
+            missing[member] = tuple(sorted(wanted - existing))
+    given = {
+        partition: owner if (owner := owners.get(partition, "")) in wishing else wishing[0]
+        for partition, wishing in wishes.items()
+    }
+    contended = {p: tuple(wishing) for p, wishing in sorted(wishes.items()) if len(wishing) > 1}
+    return Listed(given, contended, missing)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,9 +18,9 @@ from headrace.coordinators.layout import (
     producer_prefix,
 )
 from headrace.coordinators.registry import Membership, Owner, RegistryUnavailableError
-from headrace.zookeeper.errors import BadVersionError, NodeExistsError, NoNodeError
+from headrace.zookeeper.identity import is_ours
 from headrace.zookeeper.nodes import Check, Create, Delete, SetData
-from headrace.zookeeper.ownership import is_ours
+from headrace.zookeeper.protocol import BadVersionError, NodeExistsError, NoNodeError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -28,9 +28,8 @@ if TYPE_CHECKING:
     from headrace.clock import Clock
     from headrace.coordinators.lease import Lease
     from headrace.records import TopicPartition
-    from headrace.zookeeper.errors import ZooKeeperError
     from headrace.zookeeper.nodes import Node, Operation
-    from headrace.zookeeper.protocol import Session
+    from headrace.zookeeper.protocol import Session, ZooKeeperError
 
 log = structlog.get_logger(__name__)
 

@@ -1,18 +1,19 @@
-"""The thread that keeps one channel's partitions in step with its group."""
+"""The thread that keeps one channel's partitions in step with its group, and its settings."""
 
 from __future__ import annotations
 
 import queue
 import threading
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
 import structlog
 
+from headrace import config
 from headrace.clock import SYSTEM_CLOCK, Clock, Deadline
 from headrace.coordinators.member import GroupMember
-from headrace.coordinators.member_states import ENDED, MemberState
-from headrace.coordinators.settings import CoordinatorSettings
+from headrace.coordinators.members import ENDED, MemberInfo, MemberState, Mode
 from headrace.errors import FatalError, HeadraceError
 
 if TYPE_CHECKING:
@@ -20,11 +21,26 @@ if TYPE_CHECKING:
 
     from headrace.coordinators.claims import Claim
     from headrace.coordinators.listener import Listener
-    from headrace.coordinators.member_states import AssignmentState
-    from headrace.coordinators.members import MemberInfo
+    from headrace.coordinators.members import AssignmentState
     from headrace.coordinators.registry import Registry
     from headrace.records import TopicPartition
     from headrace.zookeeper.protocol import SessionState
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorSettings:
+    """Times in seconds.
+
+    ``rebalance_delay``: members must have been the same for so long before partitions move; when
+    they keep changing, partitions move after ten times that all the same. ``safety_poll``: the
+    group is read so often though no watch fired. ``retry_delay``: a partition that the channel
+    abandoned, or that could not be claimed, is tried again after that.
+    """
+
+    rebalance_delay: float = 0.5
+    safety_poll: float = 15.0
+    retry_delay: float = 10.0
+
 
 log = structlog.get_logger(__name__)
 
@@ -261,3 +277,32 @@ class Coordinator:
             return self._turned.wait_for(
                 lambda: condition() or self._member.state in ENDED, deadline.remaining
             )
+
+
+def build_coordinator(
+    channel: config.ChannelConfig, registry: Registry, listener: Listener, clock: Clock
+) -> Coordinator:
+    """Build what ``channel.coordinator`` describes, for the topics that are named."""
+    info = member_info(channel, channel.subscription.names)
+    return Coordinator(registry, listener, info, pace(channel), clock)
+
+
+def pace(channel: config.ChannelConfig) -> CoordinatorSettings:
+    """Return how the coordinator paces itself."""
+    return CoordinatorSettings(
+        rebalance_delay=channel.coordinator.rebalance_delay,
+        safety_poll=channel.coordinator.safety_poll,
+    )
+
+
+def member_info(channel: config.ChannelConfig, known: Collection[str]) -> MemberInfo:
+    """Return what the member publishes for allocation, with the topics that it knows."""
+    topics = frozenset(known)
+    match channel.coordinator:
+        case config.DynamicCoordinatorConfig(weight=weight):
+            return MemberInfo(topics, Mode.DYNAMIC, weight=weight)
+        case config.FixedCountCoordinatorConfig(partitions_per_topic=count):
+            return MemberInfo(topics, Mode.FIXED_COUNT, partitions_per_topic=count)
+        case config.StaticCoordinatorConfig(partitions=lists):
+            chosen = {topic: tuple(sorted(numbers)) for topic, numbers in lists.items()}
+            return MemberInfo(topics, Mode.STATIC, lists=chosen)

@@ -7,18 +7,190 @@ subscribe to different topics.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
+from dataclasses import dataclass
+from math import inf
 from typing import TYPE_CHECKING
 from zlib import crc32
 
-from headrace.coordinators.rounding import Shares, round_shares
 from headrace.records import by_topic
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from headrace.coordinators.members import MemberInfo
     from headrace.records import TopicPartition
+
+
+_OUT_OF_BOUNDS = 1_000_000
+"""Cost of one partition beyond a member's fair total: more than all moves of a path together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """Members with their weights and topics with their partition counts, each in sorted order.
+
+    ``owned`` says how many partitions of a topic a member owns now.
+    """
+
+    weights: Mapping[str, int]
+    counts: Mapping[str, int]
+    owned: Mapping[tuple[str, str], int]
+
+
+def round_shares(shares: Shares) -> dict[tuple[str, str], int]:
+    """Return for each (topic, member) how many partitions the member is to have."""
+    table = _Table(shares)
+    table.settle()
+    return table.targets()
+
+
+class _Table:
+    """The extras of each topic (row) as given to members (columns).
+
+    ``_loads`` counts a member's extras, which are to lie between ``_least`` and ``_most``.
+    """
+
+    def __init__(self, shares: Shares) -> None:
+        self._members: Sequence[str] = tuple(shares.weights)
+        self._topics: Sequence[str] = tuple(shares.counts)
+        weights = tuple(shares.weights.values())
+        whole = sum(weights)
+        parts = [[count * weight for weight in weights] for count in shares.counts.values()]
+        self._floors = [[part // whole for part in row] for row in parts]
+        self._open = [{m for m, part in enumerate(row) if part % whole} for row in parts]
+        self._kept = [
+            [
+                int(shares.owned.get((topic, member), 0) > self._floors[t][m])
+                for m, member in enumerate(self._members)
+            ]
+            for t, topic in enumerate(self._topics)
+        ]
+        total = sum(shares.counts.values())
+        floors = [sum(row[m] for row in self._floors) for m in range(len(weights))]
+        self._least = [total * w // whole - f for w, f in zip(weights, floors, strict=True)]
+        self._most = [-(-total * w // whole) - f for w, f in zip(weights, floors, strict=True)]
+        self._loads = [0] * len(weights)
+        self._given = [self._give_out(t, count) for t, count in enumerate(shares.counts.values())]
+        self._distance: list[float] = []
+        self._topic_distance: list[float] = []
+
+    def targets(self) -> dict[tuple[str, str], int]:
+        """Return the rounded shares."""
+        return {
+            (topic, member): self._floors[t][m] + (m in self._given[t])
+            for t, topic in enumerate(self._topics)
+            for m, member in enumerate(self._members)
+        }
+
+    def _give_out(self, t: int, count: int) -> set[int]:
+        """Begin with the best for one topic alone, and, where it does not matter, with members
+        that have few extras yet; among equals by a hash, so that no member is always first.
+        """
+        kept, loads, topic = self._kept[t], self._loads, self._topics[t]
+
+        def rank(m: int) -> tuple[int, bool, bool, int, int]:
+            full = loads[m] >= self._most[m]
+            served = loads[m] >= self._least[m]
+            salt = crc32(f"{topic}\0{self._members[m]}".encode())
+            return -kept[m], full, served, loads[m], salt
+
+        extras = count - sum(self._floors[t])
+        given = set(sorted(self._open[t], key=rank)[:extras])
+        for m in given:
+            loads[m] += 1
+        return given
+
+    def settle(self) -> None:
+        """Pass extras on from member to member until all totals are fair.
+
+        Each phase passes extras along cheapest ways only, so that at no time an exchange within
+        the totals reached could save a move, and the costs of the phases only rise; it ends when
+        the next would no longer be a gain.
+        """
+        if self._fair():
+            return
+        while True:
+            self._measure()
+            cheapest = min(d + self._cost_of_more(m) for m, d in enumerate(self._distance))
+            if cheapest >= 0:
+                return
+            for m, distance in enumerate(self._distance):
+                while distance + self._cost_of_more(m) == cheapest and self._pass_to(m):
+                    self._loads[m] += 1
+
+    def _fair(self) -> bool:
+        bounds = zip(self._least, self._loads, self._most, strict=True)
+        return all(least <= load <= most for least, load, most in bounds)
+
+    def _cost_of_more(self, m: int) -> int:
+        if self._loads[m] < self._least[m]:
+            return -_OUT_OF_BOUNDS
+        return _OUT_OF_BOUNDS if self._loads[m] >= self._most[m] else 0
+
+    def _cost_of_less(self, m: int) -> float:
+        if self._loads[m] == 0:
+            return inf
+        if self._loads[m] > self._most[m]:
+            return -_OUT_OF_BOUNDS
+        return _OUT_OF_BOUNDS if self._loads[m] <= self._least[m] else 0
+
+    def _measure(self) -> None:
+        """Compute the cost of getting an extra to each member and topic (Bellman and Ford)."""
+        self._distance = [self._cost_of_less(m) for m in range(len(self._members))]
+        self._topic_distance = [inf] * len(self._topics)
+        changed = True
+        while changed:
+            changed = False
+            for t, given in enumerate(self._given):
+                kept = self._kept[t]
+                cost = min((self._distance[m] + kept[m] for m in given), default=inf)
+                if cost < self._topic_distance[t]:
+                    self._topic_distance[t] = cost
+                    changed = True
+                    for m in self._open[t]:
+                        if m not in given and cost - kept[m] < self._distance[m]:
+                            self._distance[m] = cost - kept[m]
+
+    def _pass_to(self, m: int) -> bool:
+        """Look for an extra for ``m`` along cheapest ways and pass it on; whether there was one."""
+        came_from: dict[int, tuple[int, int]] = {m: (-1, m)}
+        unseen = set(range(len(self._topics)))
+        queue = deque([m])
+        while queue:
+            taker = queue.popleft()
+            for t in sorted(t for t in unseen if self._may_take(taker, t)):
+                unseen.discard(t)
+                for giver in self._cheapest_givers(t):
+                    if giver in came_from:
+                        continue
+                    came_from[giver] = (t, taker)
+                    if self._distance[giver] == self._cost_of_less(giver):
+                        self._loads[giver] -= 1
+                        self._exchange(giver, came_from)
+                        return True
+                    queue.append(giver)
+        return False
+
+    def _may_take(self, taker: int, t: int) -> bool:
+        """Whether an extra of topic ``t`` would come to ``taker`` at its distance."""
+        return (
+            taker in self._open[t]
+            and taker not in self._given[t]
+            and self._topic_distance[t] == self._distance[taker] + self._kept[t][taker]
+        )
+
+    def _cheapest_givers(self, t: int) -> list[int]:
+        kept, cost = self._kept[t], self._topic_distance[t]
+        return sorted(m for m in self._given[t] if self._distance[m] + kept[m] == cost)
+
+    def _exchange(self, giver: int, came_from: Mapping[int, tuple[int, int]]) -> None:
+        t, taker = came_from[giver]
+        while t >= 0:
+            self._given[t].remove(giver)
+            self._given[t].add(taker)
+            giver = taker
+            t, taker = came_from[giver]
 
 
 def spread(

@@ -16,13 +16,13 @@ from headrace.coordinators.layout import (
     decode_name,
 )
 from headrace.records import TopicPartition
-from headrace.zookeeper.errors import NoNodeError
+from headrace.zookeeper.protocol import NoNodeError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
 
     from headrace.zookeeper.nodes import Node, NodeStat
-    from headrace.zookeeper.reading import NodeReader
+    from headrace.zookeeper.session import NodeReader
 
 D = TypeVar("D")
 K = TypeVar("K")

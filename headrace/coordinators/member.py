@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from headrace.coordinators.claims import LossReason
-from headrace.coordinators.holdings import WITH_CHANNEL, Holdings, HoldingState
+from headrace.coordinators.claims import WITH_CHANNEL, Holdings, HoldingState, LossReason
 from headrace.coordinators.lease import HEARTBEAT_SHARE, Lease
-from headrace.coordinators.member_states import ENDED, TRANSITIONS, MemberState
+from headrace.coordinators.members import ENDED, TRANSITIONS, MemberState
 from headrace.coordinators.rebalance import Rebalance
 from headrace.coordinators.registry import (
     Holder,
@@ -32,13 +31,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
     from headrace.clock import Clock
-    from headrace.coordinators.claims import Claim
-    from headrace.coordinators.holdings import Holding
+    from headrace.coordinators.claims import Claim, Holding
+    from headrace.coordinators.coordinator import CoordinatorSettings
     from headrace.coordinators.listener import Listener
-    from headrace.coordinators.member_states import AssignmentState
-    from headrace.coordinators.members import MemberInfo
+    from headrace.coordinators.members import AssignmentState, MemberInfo
     from headrace.coordinators.registry import Registry
-    from headrace.coordinators.settings import CoordinatorSettings
     from headrace.records import TopicPartition
 
 log = structlog.get_logger(__name__)

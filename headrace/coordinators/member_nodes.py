@@ -18,9 +18,9 @@ from headrace.coordinators.registry import (
     RegistryUnavailableError,
 )
 from headrace.version import VERSION
-from headrace.zookeeper.errors import BadVersionError, NodeExistsError, NoNodeError
+from headrace.zookeeper.identity import is_ours
 from headrace.zookeeper.nodes import ANY_VERSION, SetData
-from headrace.zookeeper.ownership import is_ours
+from headrace.zookeeper.protocol import BadVersionError, NodeExistsError, NoNodeError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,8 +11,8 @@ from headrace.clock import SYSTEM_CLOCK, Clock
 from headrace.coordinators.layout import GroupPaths, OffsetDocument
 from headrace.errors import HeadraceError
 from headrace.kafka.ports import Failure, OffsetStoreError, Refusal, StoredOffset
-from headrace.zookeeper.errors import BadVersionError, NodeExistsError, NoNodeError
 from headrace.zookeeper.nodes import Check, Create, Delete, SetData
+from headrace.zookeeper.protocol import BadVersionError, NodeExistsError, NoNodeError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -20,9 +20,8 @@ if TYPE_CHECKING:
     from headrace.clock import Deadline
     from headrace.kafka.ports import Commit
     from headrace.records import TopicPartition
-    from headrace.zookeeper.errors import ZooKeeperError
     from headrace.zookeeper.nodes import Operation
-    from headrace.zookeeper.protocol import Session
+    from headrace.zookeeper.protocol import Session, ZooKeeperError
 
 log = structlog.get_logger(__name__)
 

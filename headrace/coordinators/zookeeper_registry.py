@@ -12,7 +12,7 @@ from headrace.coordinators.layout import GroupPaths
 from headrace.coordinators.member_nodes import MemberNodes
 from headrace.coordinators.registry import RegistryUnavailableError
 from headrace.errors import ZooKeeperAccessError
-from headrace.zookeeper.errors import AccessDeniedError, ZooKeeperError
+from headrace.zookeeper.protocol import AccessDeniedError, ZooKeeperError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping

@@ -47,7 +47,7 @@ def demo(
     through Spark into a Delta table, one of which is killed and started again. The last line says
     whether each flight is in the table exactly once; the exit code is 0 only then.
     """
-    from headrace.demo.main import main  # noqa: PLC0415 - takes a second to import
+    from headrace.demo.demo import main  # noqa: PLC0415 - takes a second to import
 
     if verify_only is not None and (rows is not None or directory is not None or keep):
         raise typer.BadParameter("--verify-only runs nothing; leave the other options out")

@@ -10,8 +10,7 @@ import yaml
 from headrace.clock import Deadline
 from headrace.demo.errors import DemoError
 from headrace.demo.reducer import SCHEMA
-from headrace.local.ports import LOOPBACK, free_port
-from headrace.local.process import ServerProcess
+from headrace.local.server import LOOPBACK, ServerProcess, free_port
 from headrace.metrics import read_metrics
 from headrace.processes import python_command
 

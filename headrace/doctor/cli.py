@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from headrace.config.cli import EXIT_CONFIG, ConfigFile, guarantees, report, table
-from headrace.config.load import load
+from headrace.config.loading import load
 from headrace.config.show import show as shown
 from headrace.errors import ConfigError
 from headrace.preflight import preflight
@@ -53,6 +53,6 @@ def doctor(
     Exit codes: 0 no errors, though perhaps warnings; 1 something has to be mended; 2 the
     configuration cannot be used.
     """
-    from headrace.doctor import commands  # noqa: PLC0415 - takes a second to import
+    from headrace.doctor import examination  # noqa: PLC0415 - takes a second to import
 
-    raise typer.Exit(commands.doctor(config, as_json=json))
+    raise typer.Exit(examination.doctor(config, as_json=json))

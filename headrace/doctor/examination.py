@@ -1,23 +1,37 @@
-"""All checks, one after the other."""
+"""All checks, one after the other, and the exit code that comes of them."""
 
 from __future__ import annotations
 
+import json
+import os
+import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import structlog
+import typer
+from rich.console import Console
 
-from headrace.config import SparkProcessorConfig
-from headrace.doctor.acls import commands, needed_acls
-from headrace.doctor.code import check_code
-from headrace.doctor.files import check_secrets, check_state_dir
-from headrace.doctor.finding import Level, error, ok
-from headrace.doctor.java import check_jars, check_java
-from headrace.doctor.kafka import check_kafka
+from headrace.config import SparkProcessorConfig, load
+from headrace.config.cli import EXIT_CONFIG, report
+from headrace.doctor.checks import (
+    check_code,
+    check_jars,
+    check_java,
+    check_kafka,
+    check_secrets,
+    check_spark,
+    check_state_dir,
+    check_zookeeper,
+    commands,
+    needed_acls,
+)
+from headrace.doctor.finding import ACLS, Level, document, error, line, ok, summary, table
 from headrace.doctor.machine import check_disk, check_memory, check_open_files
-from headrace.doctor.spark import check_spark
-from headrace.doctor.zookeeper import check_zookeeper
-from headrace.spark.trial import installed
+from headrace.errors import ConfigError
+from headrace.logs import configure_logging
+from headrace.preflight import preflight
+from headrace.spark.dryrun import installed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
@@ -25,6 +39,7 @@ if TYPE_CHECKING:
 
     from headrace.config import Config
     from headrace.doctor.finding import Finding
+
 
 log = structlog.get_logger(__name__)
 
@@ -100,3 +115,28 @@ def _guarded(name: str, check: Callable[[], Iterator[Finding]]) -> Iterator[Find
 def exit_code(findings: Collection[Finding]) -> int:
     """Return 0 where nothing has to be mended, else 1."""
     return int(any(finding.level is Level.ERROR for finding in findings))
+
+
+def doctor(file: Path, *, as_json: bool) -> int:
+    """Examine what ``file`` needs, print what is found and return the exit code."""
+    read: list[Path] = []
+    try:
+        config = load(file, reads=read.append, also=preflight)
+    except ConfigError as error:
+        report(file, error)
+        return EXIT_CONFIG
+    configure_logging(config.logging.model_copy(update={"level": "error"}))
+    patient = Patient(config, file, tuple(read), os.environ)
+    findings: list[Finding] = []
+    shows_lines = not as_json and not sys.stdout.isatty()
+    for finding in examine(patient):
+        findings.append(finding)
+        if shows_lines:  # as they come: some take a while
+            typer.echo(line(finding))
+    if as_json:
+        typer.echo(json.dumps(document(findings, patient.acls), indent=2))
+        return exit_code(findings)
+    if not shows_lines:
+        Console().print(table(findings))
+    typer.echo("\n".join([summary(findings), "", ACLS, *patient.acls]))
+    return exit_code(findings)

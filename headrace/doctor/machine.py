@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headrace.config.kinds.units import GIB, MIB
+from headrace.config.types.units import GIB, MIB
 from headrace.doctor.finding import error, ok, warning
 
 if TYPE_CHECKING:

@@ -9,31 +9,290 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
 
-from headrace.admin.client import AdminClient
-from headrace.admin.finding import Options, find
+from headrace.admin.client import AdminClient, Options, find
+from headrace.admin.tables import duration
 from headrace.clock import SYSTEM_CLOCK
+from headrace.config.types.scalars import format_moment
 from headrace.errors import HeadraceError
-from headrace.groups.documents import document
-from headrace.groups.lines import lines
-from headrace.groups.looking import lookout
 from headrace.groups.report import (
     Activity,
     GroupReport,
     MemberReport,
     PartitionReport,
     Standing,
+    lookout,
 )
-from headrace.groups.tables import show
-from headrace.offsets.commands import EXIT_FAILED, channel_name
+from headrace.offsets.commands import EXIT_FAILED, channel_name, lag
 from headrace.records import TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from headrace.config import Config
     from headrace.errors import ConfigError
+
+
+_MEMBER = ("host", "pid", "software", "since", "mode", "draining", "owned", "problem")
+_PARTITION = (
+    "state",
+    "owner",
+    "member",
+    "epoch",
+    "claimed_at",
+    "claim_age_s",
+    "clean_end",
+    "committed_offset",
+    "committed_in",
+    "log_end",
+    "lag",
+)
+
+
+def lines(report: GroupReport) -> Iterator[str]:
+    """Yield one line for the group, for each member and partition, and for each finding.
+
+    Values without blanks and quotes stand as they are, others as JSON strings; "-" is nothing.
+    """
+    found = document(report)
+    channel = {"channel": report.channel}
+    members, partitions = found["members"], found["partitions"]
+    yield _line(
+        "group",
+        report.group,
+        channel
+        | {"state": found["state"], "members": len(members), "partitions": len(partitions)}
+        | {"lag": total_lag(report), "modes": ",".join(found["modes"])},
+    )
+    for member in members:
+        yield _line("member", member["name"], channel | _chosen(member, _MEMBER))
+    for each in partitions:
+        notes = {"note": "; ".join(each["notes"])} if each["notes"] else {}
+        yield _line("partition", _named(each), channel | _chosen(each, _PARTITION) | notes)
+    yield from findings(report, channel)
+
+
+def findings(report: GroupReport, channel: dict[str, Any] | None = None) -> Iterator[str]:
+    """Yield one line for each thing that somebody may have to look into."""
+    found, more = document(report), channel or {}
+    for kind in ("unowned", "pending", "moving", "contended", "missing", "foreign"):
+        for each in found[kind]:
+            rest = {k: v for k, v in each.items() if k not in {"topic", "partition"}}
+            yield _line(kind, _named(each), more | rest)
+    if found["mixed_modes"]:
+        yield _line("mixed_modes", ",".join(found["modes"]), more)
+    for topic in found["unknown_topics"]:
+        yield _line("unknown_topic", topic, more)
+    for note in found["notes"]:
+        yield _line("note", note, more)
+
+
+def total_lag(report: GroupReport) -> int | None:
+    """Return the lag of all partitions, None where that of any is not known."""
+    lags = [each["lag"] for each in document(report)["partitions"]]
+    return None if None in lags else sum(lags)
+
+
+def text(value: Any) -> str:
+    """Return a value as it stands in a line."""
+    if value is None or value == "":
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list):
+        return text(",".join(value))
+    written = str(value)
+    plain = written.isprintable() and not set(written) & set(" \"'=")
+    return written if plain else json.dumps(written, ensure_ascii=False)
+
+
+def _line(kind: str, name: str, values: dict[str, Any]) -> str:
+    return " ".join([kind, text(name), *(f"{k}={text(v)}" for k, v in values.items())])
+
+
+def _named(each: dict[str, Any]) -> str:
+    return f"{each['topic']}-{each['partition']}"
+
+
+def _chosen(values: dict[str, Any], keys: tuple[str, ...]) -> dict[str, Any]:
+    return {key: values[key] for key in keys}
+
+
+_STATES = {
+    Activity.RUNNING: "running",
+    Activity.STOPPED: "stopped: no members",
+    Activity.NEVER_RUN: "has never run",
+    Activity.UNKNOWN: "not known: ZooKeeper did not answer",
+}
+
+_STYLES = {
+    Standing.OWNED.value: "green",
+    Standing.MOVING.value: "cyan",
+    Standing.PENDING.value: "yellow",
+    Standing.UNOWNED.value: "yellow",
+    Standing.FOREIGN.value: "red",
+    Standing.UNKNOWN.value: "dim",
+}
+
+
+def show(report: GroupReport, console: Console) -> None:
+    """Print the report."""
+    found = document(report)
+    console.print(
+        f"[bold]{escape(report.channel)}[/] group {escape(report.group)} · "
+        f"{_STATES[report.activity]} · lag {text(total_lag(report))} · {found['taken_at']}",
+        highlight=False,
+    )
+    if found["members"]:
+        console.print(_members(found["members"]))
+    if found["partitions"]:
+        console.print(_partitions(found["partitions"]))
+    for finding in findings(report):
+        console.print(Text(finding, style="yellow"))
+
+
+def _members(members: list[dict[str, Any]]) -> Table:
+    table = _table("member", "host", "pid", "software", "since", "mode", "owned", "note")
+    for each in members:
+        note = each["problem"] or ("draining" if each["draining"] else "")
+        keys = ("name", "host", "pid", "software", "since", "mode", "owned")
+        table.add_row(*(Text(text(each[key])) for key in keys), Text(note, style="yellow"))
+    return table
+
+
+def _partitions(partitions: list[dict[str, Any]]) -> Table:
+    table = _table(
+        "partition", "state", "owner", "epoch", "claim", "committed", "end", "lag", "note"
+    )
+    for each in partitions:
+        table.add_row(
+            Text(f"{each['topic']}-{each['partition']}"),
+            Text(each["state"], style=_STYLES[each["state"]]),
+            Text(_owner(each)),
+            text(each["epoch"]),
+            _claim(each),
+            _committed(each),
+            text(each["log_end"]),
+            text(each["lag"]),
+            Text("; ".join(each["notes"]), style="yellow"),
+        )
+    return table
+
+
+def _owner(each: dict[str, Any]) -> str:
+    owner, member = text(each["owner"]), each["member"]
+    return owner if member is None or member == each["owner"] else f"{owner} → {member}"
+
+
+def _claim(each: dict[str, Any]) -> str:
+    """Say how old the present claim is, or how the last one ended."""
+    if each["claim_age_s"] is not None:
+        return duration(each["claim_age_s"])
+    if each["clean_end"] is None:
+        return "-"
+    return "clean end" if each["clean_end"] else "no clean end"
+
+
+def _committed(each: dict[str, Any]) -> str:
+    place = "" if each["committed_in"] in {None, "kafka"} else f" ({each['committed_in']})"
+    return f"{text(each['committed_offset'])}{place}"
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, pad_edge=False)
+    numbers = {"pid", "owned", "epoch", "committed", "end", "lag"}
+    for column in columns:
+        table.add_column(column, justify="right" if column in numbers else "left")
+    return table
+
+
+def document(report: GroupReport) -> dict[str, Any]:
+    """Return the report for scripts; null where something is not known or not there."""
+    return {
+        "channel": report.channel,
+        "group": report.group,
+        "taken_at": moment(report.taken_at),
+        "state": report.activity.value,
+        "members": [_member(each) for each in report.members],
+        "partitions": [_partition(each, report.taken_at) for each in report.partitions],
+        "unowned": [_name(p.partition) for p in report.standing(Standing.UNOWNED)],
+        "pending": [
+            {**_name(p.partition), "member": p.meant_for} for p in report.standing(Standing.PENDING)
+        ],
+        "moving": [
+            {**_name(p.partition), "owner": p.owner, "member": p.meant_for}
+            for p in report.standing(Standing.MOVING)
+        ],
+        "contended": [{**_name(p), "members": list(m)} for p, m in report.contended.items()],
+        "missing": [
+            {**_name(p), "member": member} for member, ps in report.missing.items() for p in ps
+        ],
+        "foreign": [{**_name(p), "owner": owner} for p, owner in report.foreign.items()],
+        "modes": sorted(mode.value for mode in report.modes),
+        "mixed_modes": len(report.modes) > 1,
+        "unknown_topics": list(report.unknown_topics),
+        "errors": list(report.errors),
+        "notes": list(report.notes),
+    }
+
+
+def moment(seconds: float) -> str:
+    """Return a time in UTC, to the second."""
+    return format_moment(int(seconds) * 1000)
+
+
+def _member(member: MemberReport) -> dict[str, Any]:
+    found = member.document
+    info = None if found is None else found.info
+    return {
+        "name": member.name,
+        "host": None if found is None else found.host,
+        "pid": None if found is None else found.pid,
+        "software": None if found is None else found.software,
+        "since": None if found is None else moment(found.since),
+        "mode": None if info is None else info.mode.value,
+        "topics": None if info is None else sorted(info.topics),
+        "weight": None if info is None else info.weight,
+        "partitions_per_topic": None if info is None else info.partitions_per_topic,
+        "lists": None if info is None else {t: list(n) for t, n in sorted(info.lists.items())},
+        "draining": None if info is None else info.draining,
+        "owned": member.owned,
+        "problem": member.problem,
+    }
+
+
+def _partition(found: PartitionReport, now: float) -> dict[str, Any]:
+    claim, latest, offsets = found.claim, found.latest, found.offsets
+    return {
+        **_name(found.partition),
+        "state": found.standing.value,
+        "owner": found.owner,
+        "member": found.meant_for,
+        "epoch": found.epoch,
+        "claimed_at": None if claim is None else moment(claim.since),
+        "claim_age_s": None if claim is None else claim_age(now, claim.since),
+        "last_owner": None if latest is None else latest.member,
+        "clean_end": None if latest is None or found.owner is not None else latest.clean_end,
+        "committed_offset": None if offsets is None else offsets.next,
+        "committed_in": None if found.kept_in is None else found.kept_in.value,
+        "log_start": None if offsets is None else offsets.low,
+        "log_end": None if offsets is None else offsets.high,
+        "lag": None if offsets is None else lag(offsets),
+        "notes": list(found.notes),
+    }
+
+
+def claim_age(now: float, since: float) -> int:
+    """Return whole seconds; the owner's clock may be ahead of ours."""
+    return max(0, int(now - since))
+
+
+def _name(partition: TopicPartition) -> dict[str, Any]:
+    return {"topic": partition.topic, "partition": partition.partition}
 
 
 def group(config: Config, channel: str | None, *, as_json: bool, watch: float | None) -> int:

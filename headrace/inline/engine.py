@@ -2,26 +2,83 @@
 
 from __future__ import annotations
 
+import threading
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import structlog
 
 from headrace.inline.decode import InlineDecoder
-from headrace.inline.lane import InlineLane
 from headrace.inline.reducer import checked, load_arrow_reducer
 from headrace.spark.decode import Decode
-from headrace.spark.sinking import SinkEngine, Staged
+from headrace.spark.failures import JobCancelledError, StuckReport
+from headrace.spark.sink_runner import SinkEngine, Staged
 from headrace.tables import table_of
 from headrace.thread_time import Activity
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from headrace.clock import Deadline
     from headrace.inline.reducer import ArrowReducer
     from headrace.records import Batch
     from headrace.spark.micro_batch import MicroBatch
     from headrace.spark.sinks.contract import Sink
+
+
+log = structlog.get_logger(__name__)
+
+
+class InlineLane:
+    """Runs ``turn`` again and again on one thread until it is stopped.
+
+    ``turn`` takes its own work and waits for a fraction of a second at most where there is none.
+    An exception from it is logged and does not end the lane.
+    """
+
+    def __init__(self, name: str, turn: Callable[[], None]) -> None:
+        self.name = name
+        self._turn = turn
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._stopping = threading.Event()
+        self._report = StuckReport(name)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self, deadline: Deadline) -> bool:
+        """End the thread after its current turn; say whether it ended.
+
+        A thread that does not end by ``deadline`` is left behind: nothing can interrupt a reducer.
+        """
+        self._stopping.set()
+        return deadline.joined(self._thread)
+
+    @contextmanager
+    def job(self, group: str, seconds: float | None) -> Iterator[None]:
+        """Run the block as ``group``, on the lane's thread.
+
+        When a good part of ``seconds`` is over the log says where the thread is, unless the turn
+        has ended by then.
+
+        Raises:
+            JobCancelledError: the lane stops.
+        """
+        if self._stopping.is_set():
+            raise JobCancelledError(f"lane {self.name} stops")
+        self._report.begin(group, seconds)
+        yield
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                self._turn()
+            except Exception:
+                log.exception("lane_turn_failed", lane=self.name)
+            finally:
+                self._report.end()
 
 
 class InlineEngine(SinkEngine):

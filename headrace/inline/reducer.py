@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol, cast
 
 import pyarrow as pa
 
 from headrace.importing import load_callable
+from headrace.inline.decode import InlineDecoder
+from headrace.spark.decode import Decode
+from headrace.spark.dryrun import Rehearsed, rehearsed_batch
+from headrace.spark.sinks.contract import results_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from headrace.spark.micro_batch import MicroBatch
 
 
@@ -50,3 +53,21 @@ def checked(result: object) -> pa.Table | None:
         f"the reducer returned a {type(result).__name__}; it must return a pyarrow.Table, or None "
         "to store the offsets only"
     )
+
+
+def rehearse(
+    reducer: ArrowReducer, table: pa.Table, decode: Decode | None = None, attempt: int = 1
+) -> Rehearsed:
+    """Run the reducer on the records as on one micro-batch, in this thread.
+
+    Raises:
+        ConfigError: the schema cannot be used.
+        UndecodableRecordError: a value does not fit the schema.
+        TypeError: it returned something else than a table or None.
+        Exception: what it raised.
+    """
+    decoded = InlineDecoder(decode or Decode()).apply(table)
+    result = reducer(decoded.table, rehearsed_batch(table, attempt))
+    if isinstance(result, Mapping):
+        return Rehearsed(None, decoded.skipped, results_of(result, checked))
+    return Rehearsed(checked(result), decoded.skipped)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from headrace.kafka.catalog import KafkaTopicCatalog
-from headrace.kafka.offsets import KafkaOffsetStore
+from headrace.kafka.offsets import KafkaOffsetStore, TransactionalOffsetStore
 from headrace.kafka.ranges import KafkaRangeSource
 from headrace.kafka.results import KafkaResults
 from headrace.kafka.source import KafkaRecordSource
-from headrace.kafka.transactional import TransactionalOffsetStore
 
 __all__ = [
     "KafkaOffsetStore",

@@ -1,4 +1,4 @@
-"""What there is on the brokers: topics with their ids, partitions, watermarks."""
+"""What there is on the brokers: topics with their ids, partitions, watermarks, and groups."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient
 
 from headrace.errors import KafkaUnavailableError
-from headrace.kafka import properties
+from headrace.kafka import clients
 from headrace.kafka.ports import LogLook, TopicInfo
-from headrace.kafka.reader import KafkaRecordReader
+from headrace.kafka.source import KafkaRecordReader
 from headrace.kafka.truncation import LogLooks, truncated_at
 from headrace.records import kafkas_topic_id, offset_of
 
@@ -21,7 +21,59 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from headrace.clock import Deadline
+    from headrace.config.subscription import Subscription
+    from headrace.kafka.ports import TopicCatalog
     from headrace.records import TopicPartition
+
+
+def matching(
+    catalog: TopicCatalog, subscription: Subscription, deadline: Deadline
+) -> Mapping[str, TopicInfo]:
+    """Return the topics that a pattern matches, those for internal use left out. Blocks.
+
+    The brokers are asked only where there are patterns. They name those topics that this user may
+    describe.
+
+    Raises:
+        KafkaUnavailableError: no broker answered by the deadline.
+    """
+    if not subscription.patterns:
+        return {}
+    found = sorted(name for name in catalog.names(deadline) if subscription.matches(name))
+    described = catalog.describe(found, deadline)
+    return {name: info for name, info in described.items() if not info.internal}
+
+
+def subscribers(
+    client_properties: Mapping[str, Any], group: str, deadline: Deadline
+) -> tuple[str, ...]:
+    """Return the subscribed consumers of a group as ``client id at host``. Blocks.
+
+    They commit offsets of their own; while there are any, the coordinator takes nobody else's.
+
+    Raises:
+        KafkaUnavailableError: the group's coordinator did not answer.
+    """
+    admin = AdminClient(clients.silent(client_properties))
+    seconds = max(0.001, deadline.remaining)
+    asked = admin.describe_consumer_groups([group], request_timeout=seconds)
+    try:
+        found = asked[group].result(seconds)
+    except KafkaException as error:
+        if error.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND:
+            return ()
+        raise _unavailable(group, error.args[0].str()) from error
+    except FutureTimeoutError as error:
+        raise _unavailable(group, "no answer in time") from error
+    return tuple(f"{member.client_id} at {member.host.lstrip('/')}" for member in found.members)
+
+
+def _unavailable(group: str, reason: str) -> KafkaUnavailableError:
+    return KafkaUnavailableError(
+        f"group {group} cannot be described: {reason}; are the brokers running, and may this "
+        "user describe the group?"
+    )
+
 
 T = TypeVar("T")
 
@@ -40,11 +92,11 @@ class KafkaTopicCatalog:
 
     def __init__(self, client_properties: Mapping[str, Any], group: str) -> None:
         self._servers = str(client_properties.get("bootstrap.servers", ""))
-        self._admin = AdminClient(properties.silent(client_properties))
+        self._admin = AdminClient(clients.silent(client_properties))
         self._properties, self._group = dict(client_properties), group
         self._looks = LogLooks(client_properties, group, self._admin)
         self._reader = KafkaRecordReader(client_properties, group)
-        self._consumer = Consumer(properties.consumer(properties.silent(client_properties), group))
+        self._consumer = Consumer(clients.consumer(clients.silent(client_properties), group))
 
     def cluster_id(self, deadline: Deadline) -> str:
         """Return the cluster's id."""

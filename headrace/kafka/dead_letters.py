@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from headrace.kafka import properties
+from headrace.kafka import clients
 from headrace.kafka.ports import DeadLetterError
 
 if TYPE_CHECKING:
@@ -67,8 +67,8 @@ class KafkaDeadLetterStore:
     def _open(self) -> Producer:
         with self._lock:
             if self._producer is None:
-                given = properties.base(self._properties)
-                self._producer = Producer(properties.producer({**_SETTINGS, **given}))
+                given = clients.base(self._properties)
+                self._producer = Producer(clients.producer({**_SETTINGS, **given}))
             return self._producer
 
     def _forget(self, producer: Producer) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headrace.config.model.kafka_java import JAVA_NAMES
+from headrace.config.models.kafka import JAVA_NAMES
 from headrace.errors import ConfigError
 from headrace.kafka.clients import client_properties
 

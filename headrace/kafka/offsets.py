@@ -2,25 +2,100 @@
 
 from __future__ import annotations
 
+import json
+from collections import deque
 from threading import Thread
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import structlog
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
 
-from headrace.kafka import properties
+from headrace.clock import SYSTEM_CLOCK, Clock, Deadline
+from headrace.kafka import clients
 from headrace.kafka.clients import open_consumer
-from headrace.kafka.fencing import Place, fence_producers
-from headrace.kafka.offset_metadata import entry, stored_in
-from headrace.kafka.ports import Failure, OffsetStoreError, OffsetTimeoutError
-from headrace.records import TopicPartition
+from headrace.kafka.ports import (
+    Failure,
+    OffsetStoreError,
+    OffsetTimeoutError,
+    Refusal,
+    StoredOffset,
+)
+from headrace.kafka.transactional_producer import (
+    STUCK_AFTER,
+    Place,
+    TransactionalProducer,
+    fence_producers,
+)
+from headrace.records import TopicPartition, stored_topic, topic_fields
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from headrace.clock import Deadline
-    from headrace.kafka.ports import StoredOffset
+    from headrace.kafka.ports import Commit
+
+
+#: Version of the metadata format. Later ones may add keys; ``version`` and ``epoch`` keep their
+#: meaning in all, so that members of different versions know a former owner by its epoch.
+METADATA_VERSION = 1
+
+#: Characters of another program's metadata that are kept for the log.
+_SHOWN = 100
+
+
+def entry(partition: TopicPartition, stored: StoredOffset) -> ClientPartition:
+    """Return an offset as the client takes it.
+
+    A member's name has 249 bytes at most and a topic id 22: far from the 4 KiB that brokers allow
+    for metadata.
+    """
+    document: dict[str, object] = {
+        "version": METADATA_VERSION,
+        "epoch": stored.epoch,
+        "member": stored.by,
+        **topic_fields(stored.topic_id),
+    }
+    if stored.leader_epoch is not None:
+        document["leader_epoch"] = stored.leader_epoch
+    return ClientPartition(
+        partition.topic, partition.partition, stored.offset, metadata=json.dumps(document)
+    )
+
+
+def stored_in(found: ClientPartition) -> StoredOffset | None:
+    """Return what the client found, None if there is no offset."""
+    if found.offset < 0:
+        return None
+    ours = _document(found.metadata)
+    if ours is None:
+        return StoredOffset(found.offset, 0, (found.metadata or "")[:_SHOWN])
+    return StoredOffset(found.offset, *ours)
+
+
+def _document(metadata: str | None) -> tuple[int, str, str | None, int | None] | None:
+    """Return what metadata of ours say besides the offset, None where they are another's."""
+    try:
+        document = json.loads(metadata or "")
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(document, dict):
+        return None
+    version, epoch = document.get("version"), document.get("epoch")
+    if not (_is_number(version) and version >= METADATA_VERSION and _is_number(epoch)):
+        return None
+    member = _text(document.get("member"))
+    topic_id = stored_topic(_text(document.get("topic_uuid")), _text(document.get("topic_id")))
+    led = document.get("leader_epoch")
+    return epoch, member or "", topic_id, led if _is_number(led) else None
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _is_number(value: Any) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
 
 log = structlog.get_logger(__name__)
 
@@ -55,10 +130,10 @@ class KafkaOffsetStore:
         self._properties = dict(client_properties)
         self._answers: list[tuple[object, list[ClientPartition]]] = []
         self._unanswered = 0
-        said = properties.silent if quiet else properties.base
+        said = clients.silent if quiet else clients.base
         self._consumer = open_consumer(
             {
-                **properties.consumer(said(client_properties), group),
+                **clients.consumer(said(client_properties), group),
                 "on_commit": lambda error, offsets: self._answers.append((error, offsets)),
             }
         )
@@ -145,7 +220,7 @@ class KafkaOffsetStore:
         return all(self._tells(group, partition, deadline) for group in groups)
 
     def _tells(self, group: str, partition: TopicPartition, deadline: Deadline) -> bool:
-        settings = properties.consumer(properties.silent(self._properties), group)
+        settings = clients.consumer(clients.silent(self._properties), group)
         consumer = open_consumer({**settings, "isolation.level": "read_uncommitted"})
         try:
             wanted = [ClientPartition(partition.topic, partition.partition)]
@@ -188,3 +263,146 @@ def _failures(error: Any, answered: list[ClientPartition]) -> dict[TopicPartitio
                 reason.str(), topic_missing=reason.code() == KafkaError.UNKNOWN_TOPIC_OR_PART
             )
     return failures
+
+
+#: Seconds in which the brokers have to answer before a producer counts as hung.
+_ASK_TIMEOUT = 1.0
+
+#: Stays that are over and remembered: a claim of one is gone a moment after it.
+_STAYS = 16
+
+
+class TransactionalOffsetStore:
+    """An ``OffsetStore`` that commits through a transactional producer, one for each stay.
+
+    Its id stands in the epoch node of every claim. A new owner whose predecessor did not end
+    cleanly begins anew under the predecessor's id, and the brokers refuse what the former producer
+    has open or sends later: a commit is stored before the new owner reads the offset, or never. A
+    producer that was shut out is not opened again; the member joins anew and gets another.
+
+    Reading, and commits of claims without a producer, go through a consumer like that of
+    ``KafkaOffsetStore``.
+    """
+
+    def __init__(
+        self, client_properties: Mapping[str, Any], group: str, clock: Clock = SYSTEM_CLOCK
+    ) -> None:
+        self._clock = clock
+        self._properties = dict(client_properties)
+        self._plain = KafkaOffsetStore(client_properties, group)
+        self._group = group
+        self._member: TransactionalProducer | None = None
+        self._ended: deque[str] = deque(maxlen=_STAYS)
+        self._shut_out: str | None = None
+
+    def read(self, partition: TopicPartition, deadline: Deadline) -> StoredOffset | None:
+        """Return the group's offset of one partition, once no transaction has it in doubt."""
+        return self._plain.read(partition, deadline)
+
+    def find(
+        self, partitions: Collection[TopicPartition], deadline: Deadline
+    ) -> Mapping[TopicPartition, StoredOffset]:
+        """Return the group's offsets, once no transaction has them in doubt.
+
+        Our own earlier commits of former claims are to be decided before: one that is still on its
+        way could otherwise be stored behind the reading, and be taken back by what comes next.
+        """
+        member = self._member
+        doubtful = frozenset() if member is None else member.undecided.intersection(partitions)
+        if member is not None and doubtful and member.transactional_id != self._shut_out:
+            raise OffsetStoreError(
+                f"group {self._group}: a commit of {', '.join(map(str, sorted(doubtful)))} under a "
+                "former claim of ours is not decided yet; it is asked for again"
+            )
+        return self.read_many(partitions, deadline)
+
+    def read_many(
+        self, partitions: Collection[TopicPartition], deadline: Deadline
+    ) -> Mapping[TopicPartition, StoredOffset]:
+        """Return the group's offsets, once no transaction has them in doubt."""
+        return self._plain.read_many(partitions, deadline)
+
+    def commit(
+        self, offsets: Mapping[TopicPartition, Commit], deadline: Deadline
+    ) -> Mapping[TopicPartition, Failure]:
+        """Store offsets, those of each stay in the group in one transaction."""
+        failures: dict[TopicPartition, Failure] = {}
+        for transactional_id in {commit.transactional_id for commit in offsets.values()}:
+            some = {p: c for p, c in offsets.items() if c.transactional_id == transactional_id}
+            if transactional_id is None:
+                failures |= self._plain.commit(some, deadline)
+                continue
+            failure = self._commit_as(transactional_id, some, deadline)
+            if failure is not None:
+                failures |= dict.fromkeys(some, failure)
+        return failures
+
+    def _commit_as(
+        self, transactional_id: str, offsets: Mapping[TopicPartition, Commit], deadline: Deadline
+    ) -> Failure | None:
+        if transactional_id in self._ended:
+            return Failure("this stay in the group is over", Refusal.MEMBERSHIP)
+        try:
+            member = self._member_of(transactional_id)
+        except KafkaException as error:
+            return Failure(error.args[0].str())
+        entries = [entry(partition, commit) for partition, commit in offsets.items()]
+        failure = member.commit(entries, self._plain.group_metadata(), deadline)
+        if failure is not None and self._is_stuck(member, deadline.clock):
+            failure = Failure("our transactional producer does not come back", Refusal.MEMBERSHIP)
+        if failure is not None and failure.refusal is Refusal.MEMBERSHIP:
+            self._end()
+        return failure
+
+    def _is_stuck(self, member: TransactionalProducer, clock: Clock) -> bool:
+        """Whether the producer hangs though the brokers answer others."""
+        if member.busy_for(clock) < STUCK_AFTER:
+            return False
+        try:
+            self._plain.read_many(member.undecided, Deadline.after(_ASK_TIMEOUT, clock))
+        except OffsetStoreError:
+            return False
+        log.error("producer_stuck", transactional_id=member.transactional_id)
+        return True
+
+    def _member_of(self, transactional_id: str) -> TransactionalProducer:
+        """Return the producer of a stay in the group; a new stay ends the one before."""
+        if self._member is None or self._member.transactional_id != transactional_id:
+            self._end()
+            self._member = TransactionalProducer(self._properties, transactional_id)
+            log.info("producer_opened", group=self._group, transactional_id=transactional_id)
+        return self._member
+
+    def _end(self) -> None:
+        if self._member is not None:
+            self._ended.append(self._member.transactional_id)
+            self._member = None
+
+    def fence(
+        self, transactional_ids: Collection[str], partition: TopicPartition, deadline: Deadline
+    ) -> None:
+        """Shut out the producers of former owners."""
+        self._plain.fence(transactional_ids, partition, deadline)
+        member = self._member
+        if member is not None and member.transactional_id in transactional_ids:
+            self._shut_out = member.transactional_id
+
+    def answers(self, partition: TopicPartition, deadline: Deadline) -> bool:
+        """Read past transactions."""
+        return self._plain.answers(partition, deadline)
+
+    def serve(self) -> None:
+        """Run what callbacks have come."""
+        self._plain.serve()
+        if self._member is None:
+            return
+        self._member.serve()
+        self._member.settle(self._clock)
+        if self._is_stuck(self._member, self._clock):
+            # whoever commits next in this stay is told that it is over
+            self._end()
+
+    def close(self) -> None:
+        """Release the clients."""
+        self._end()
+        self._plain.close()

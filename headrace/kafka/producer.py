@@ -9,7 +9,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from headrace.errors import HeadraceError, KafkaUnavailableError
-from headrace.kafka import properties
+from headrace.kafka import clients
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -50,7 +50,7 @@ def create_topic(
         ProduceError: it exists already, or the brokers refuse it.
         KafkaUnavailableError: no broker answered in time.
     """
-    admin = AdminClient(properties.base(client_properties))
+    admin = AdminClient(clients.base(client_properties))
     asked = admin.create_topics(
         [NewTopic(topic, partitions)], request_timeout=max(0.001, deadline.remaining)
     )
@@ -70,7 +70,7 @@ class TopicProducer:
     """Produces to one topic and counts. Used on one thread; the counts are read on any.
 
     ``client_properties`` are librdkafka's, and come before the settings made here, but for those
-    of ``headrace.kafka.properties.producer``.
+    of ``headrace.kafka.clients.producer``.
     """
 
     def __init__(self, client_properties: Mapping[str, Any], topic: str) -> None:
@@ -80,10 +80,8 @@ class TopicProducer:
         #: Records that the brokers did not take, or not for certain.
         self.failed = 0
         self._first_error = ""
-        settings = {**_SETTINGS, **properties.base(client_properties)}
-        self._producer = Producer(
-            properties.producer({**settings, "on_delivery": self._count_failed})
-        )
+        settings = {**_SETTINGS, **clients.base(client_properties)}
+        self._producer = Producer(clients.producer({**settings, "on_delivery": self._count_failed}))
 
     @property
     def confirmed(self) -> int:

@@ -11,7 +11,7 @@ from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka import admin as client_admin
 
 from headrace.errors import KafkaUnavailableError
-from headrace.kafka import properties
+from headrace.kafka import clients
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -39,7 +39,7 @@ class KafkaSurvey:
     """
 
     def __init__(self, client_properties: Mapping[str, Any]) -> None:
-        self._admin = _api.AdminClient(properties.silent(client_properties))
+        self._admin = _api.AdminClient(clients.silent(client_properties))
 
     def cluster(self, deadline: Deadline) -> ClusterFacts:
         """Return who is there."""

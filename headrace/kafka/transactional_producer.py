@@ -1,7 +1,8 @@
-"""The transactional producer through which a member commits during one stay in a group."""
+"""The transactional producer of one member epoch, and how former ones are fenced."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 from threading import Thread
@@ -9,19 +10,20 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka import TopicPartition as ClientPartition
 
 from headrace.clock import Deadline
 from headrace.errors import HeadraceError
-from headrace.kafka import properties
-from headrace.kafka.ports import Failure, Refusal
+from headrace.kafka import clients
+from headrace.kafka.clients import open_consumer
+from headrace.kafka.ports import Failure, OffsetStoreError, Refusal
 from headrace.records import TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from confluent_kafka import TopicPartition as ClientPartition
+    from collections.abc import Callable, Collection, Mapping
 
     from headrace.clock import Clock
+
 
 log = structlog.get_logger(__name__)
 
@@ -85,10 +87,10 @@ class TransactionalProducer:
         self._called_at = 0.0
         self._outcome: Failure | None = None
         self._producer = Producer(
-            properties.producer(
+            clients.producer(
                 {
                     "socket.timeout.ms": SOCKET_TIMEOUT_MS,
-                    **(properties.silent if quiet else properties.base)(client_properties),
+                    **(clients.silent if quiet else clients.base)(client_properties),
                     "transactional.id": transactional_id,
                     "transaction.timeout.ms": timeout_ms,
                 }
@@ -256,3 +258,76 @@ def _left(deadline: Deadline) -> float:
 
 def _partitions(entries: list[ClientPartition]) -> frozenset[TopicPartition]:
     return frozenset(TopicPartition(entry.topic, entry.partition) for entry in entries)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A group that a producer stored offsets in, and a partition that the group reads.
+
+    Any existing one will do: the brokers mark a group as a whole.
+    """
+
+    group: str
+    partition: TopicPartition
+
+
+def fence_producers(
+    client_properties: Mapping[str, Any],
+    transactional_ids: Collection[str],
+    deadline: Deadline,
+    place: Place | None = None,
+) -> None:
+    """Begin anew under each id, which ends what its producer had open and refuses it from then on.
+
+    A transaction that was being committed is completed first, one that was not is aborted. Blocks;
+    any thread. One short-lived client for each id.
+
+    With a ``place``, a transaction that has an offset there is aborted as well. It ends what the
+    brokers hold for decided though the group was never told, and what else would keep the group's
+    offsets unreadable. Other producers' transactions, and what is committed, stay as they are.
+
+    Raises:
+        OffsetStoreError: a producer may still commit, or the group was not told.
+    """
+    metadata = None if place is None else _metadata(place.group)
+    for transactional_id in sorted(transactional_ids):
+        producer = TransactionalProducer(client_properties, transactional_id, quiet=True)
+        failure = producer.conclude(deadline)
+        if failure is not None:
+            raise _unfenced(transactional_id, failure)
+        if place is not None:
+            _clear(producer, place, metadata, deadline)
+        log.info("producer_fenced", transactional_id=transactional_id)
+
+
+def _clear(
+    producer: TransactionalProducer, place: Place, metadata: object, deadline: Deadline
+) -> None:
+    topic, number = place.partition
+    # which offset it is does not matter: nobody will ever read it
+    failure = producer.abort([ClientPartition(topic, number, 0)], metadata, deadline)
+    if failure is None or failure.refusal is Refusal.MEMBERSHIP:
+        # the second is another owner that began anew under the id after us, and does the same
+        return
+    raise OffsetStoreError(
+        f"the former owner's producer {producer.transactional_id!r} is shut out, but what it may "
+        f"have left in doubt in group {place.group} is not: {failure}; until it is, the partitions "
+        "it had wait. Check that the brokers answer and that the user may read the group"
+    )
+
+
+def _metadata(group: str) -> object:
+    """Return what a producer has to know of a group, from a client that asks nobody."""
+    consumer = open_consumer(clients.consumer(clients.silent({}), group))
+    try:
+        return consumer.consumer_group_metadata()
+    finally:
+        consumer.close()
+
+
+def _unfenced(transactional_id: str, failure: Failure) -> OffsetStoreError:
+    return OffsetStoreError(
+        f"the former owner's producer {transactional_id!r} cannot be fenced: {failure}; until it "
+        "is, the partitions it had wait. Check that the brokers answer and that the user may write "
+        "to transactional ids of this prefix"
+    )

@@ -21,7 +21,7 @@ from confluent_kafka.admin import OffsetSpec as _OffsetSpec  # type: ignore[attr
 
 from headrace.clock import SYSTEM_CLOCK, Deadline
 from headrace.errors import KafkaUnavailableError
-from headrace.kafka import properties
+from headrace.kafka import clients
 from headrace.kafka.clients import open_consumer
 from headrace.kafka.ports import LogLook
 from headrace.records import TopicPartition
@@ -99,7 +99,7 @@ class LogQuestions:
         self, client_properties: Mapping[str, Any], group: str, clock: Clock = SYSTEM_CLOCK
     ) -> None:
         self._properties = {
-            **properties.source(client_properties, group, 0),
+            **clients.source(client_properties, group, 0),
             # the first record says that all is well, and no other is wanted
             "queued.min.messages": 1,
             "fetch.message.max.bytes": 65_536,

@@ -6,10 +6,9 @@ need Java and nothing else installed, start in seconds and end with the process 
 
 from __future__ import annotations
 
-from headrace.local.blueprint import Blueprint
 from headrace.local.errors import LocalStackError
 from headrace.local.kafka import KafkaBroker
-from headrace.local.stack import LocalStack
+from headrace.local.stack import Blueprint, LocalStack
 from headrace.local.zookeeper import ZooKeeperServer
 
 __all__ = ["Blueprint", "KafkaBroker", "LocalStack", "LocalStackError", "ZooKeeperServer"]

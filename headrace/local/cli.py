@@ -16,13 +16,13 @@ from rich.table import Table
 
 from headrace.errors import HeadraceError
 from headrace.local import detached
-from headrace.local.identity import ProcessState
-from headrace.local.state import default_directory
+from headrace.local.server import ProcessState
+from headrace.local.stack import default_directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from headrace.local.state import StackState
+    from headrace.local.stack import StackState
 
 EXIT_FAILED = 1
 EXIT_NOT_RUNNING = 3

@@ -6,21 +6,32 @@ import os
 import select
 import signal
 import subprocess
+import sys
+import threading
 from typing import TYPE_CHECKING
 
+import structlog
+
 from headrace.clock import Deadline
+from headrace.errors import HeadraceError
 from headrace.local.errors import LocalStackError
-from headrace.local.identity import ProcessState
 from headrace.local.jars import kafka_jars
-from headrace.local.jvm import require_java
-from headrace.local.keeper import READY
-from headrace.local.stack import START_TIMEOUT_S, STOP_TIMEOUT_S
-from headrace.local.state import StackState, read_state, remove_state
+from headrace.local.java import require_java
+from headrace.local.server import ProcessState
+from headrace.local.stack import (
+    START_TIMEOUT_S,
+    STOP_TIMEOUT_S,
+    LocalStack,
+    StackState,
+    read_state,
+    remove_state,
+)
 from headrace.local.waiting import wait_for
 from headrace.processes import python_command
 
 if TYPE_CHECKING:
     from pathlib import Path
+
 
 #: The keeper's own deadlines end first; this is for a keeper that hangs.
 _PATIENCE_S = 10
@@ -81,7 +92,7 @@ def _left(state: StackState) -> list[str]:
 def _start_keeper(directory: Path, deadline: Deadline) -> str:
     """Start the keeper and return what it says about the start."""
     command = python_command(
-        "import pathlib; from headrace.local.keeper import main; "
+        "import pathlib; from headrace.local.detached import main; "
         "sys.exit(main(pathlib.Path(sys.argv[1])))",
         str(directory),
     )
@@ -107,3 +118,42 @@ def _read_all(pipe: int, deadline: Deadline) -> str:
 
 def _log(directory: Path) -> Path:
     return directory / "keeper.log"
+
+
+log = structlog.get_logger(__name__)
+
+#: What the keeper says when the stack is ready and its state written.
+READY = "ready"
+
+
+def main(directory: Path) -> int:
+    """Keep a stack in ``directory`` until told to stop, and return the exit code."""
+    if os.fork():
+        # Without the parent's own clean-up: the child still needs what it holds.
+        os._exit(0)
+    os.setsid()
+    outcome = _take_stdout()
+    stopped = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopped.set())
+    try:
+        with LocalStack.start(directory) as stack:
+            os.write(outcome, READY.encode())
+            StackState.of(stack).write(directory)
+            os.close(outcome)
+            stopped.wait()
+            remove_state(directory)
+    except BrokenPipeError:
+        log.warning("local_stack_unwanted", directory=str(directory))
+        return 1
+    except HeadraceError as error:
+        os.write(outcome, str(error).encode())
+        return 1
+    return 0
+
+
+def _take_stdout() -> int:
+    """Return a descriptor for what was standard output; what is printed goes to the log now."""
+    outcome = os.dup(sys.stdout.fileno())
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    return outcome

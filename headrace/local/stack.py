@@ -3,24 +3,182 @@
 from __future__ import annotations
 
 import fcntl
+import json
+import os
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import IO, TYPE_CHECKING, final
 
 from headrace.clock import Deadline
-from headrace.local.blueprint import Blueprint
 from headrace.local.errors import LocalStackError, PortTakenError
 from headrace.local.jars import kafka_jars
-from headrace.local.ports import PortBook
+from headrace.local.kafka import KafkaBroker, new_cluster_id
+from headrace.local.server import LOOPBACK, PortBook, ProcessIdentity, ProcessState
+from headrace.local.zookeeper import ZooKeeperServer
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
+    from collections.abc import Mapping, Sequence
     from types import TracebackType
 
-    from headrace.local.kafka import KafkaBroker
     from headrace.local.server import LocalServer
-    from headrace.local.zookeeper import ZooKeeperServer
+
+
+@dataclass(frozen=True, slots=True)
+class Blueprint:
+    """How many servers of each kind there are, and ``properties`` that every broker gets.
+
+    Several ZooKeeper servers form an ensemble. Several brokers form a cluster in which each one is
+    a controller as well, and which keeps its own topics on up to three of them.
+    """
+
+    zookeepers: int = 1
+    brokers: int = 1
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+    def zookeeper_servers(self, directory: Path, ports: PortBook) -> list[ZooKeeperServer]:
+        """Return the servers, not started, with data below ``directory``."""
+        peers = {
+            number: f"{LOOPBACK}:{ports.port(f'zookeeper-{number}-peer')}"
+            f":{ports.port(f'zookeeper-{number}-election')}"
+            for number in _numbers(self.zookeepers)
+            if self.zookeepers > 1
+        }
+        return [
+            ZooKeeperServer(
+                directory / f"zookeeper-{number}",
+                port=ports.port(f"zookeeper-{number}"),
+                server_id=number,
+                peers=peers,
+            )
+            for number in _numbers(self.zookeepers)
+        ]
+
+    def kafka_brokers(self, directory: Path, ports: PortBook) -> list[KafkaBroker]:
+        """Return the brokers, not started, with data below ``directory``."""
+        controllers = {
+            number: ports.port(f"kafka-{number}-controller") for number in _numbers(self.brokers)
+        }
+        properties = {**_replicated(self.brokers), **self.properties}
+        cluster_id = _cluster_id(directory)
+        return [
+            KafkaBroker(
+                directory / f"kafka-{number}",
+                port=ports.port(f"kafka-{number}"),
+                controllers=controllers,
+                cluster_id=cluster_id,
+                properties=properties,
+                node_id=number,
+            )
+            for number in _numbers(self.brokers)
+        ]
+
+
+def _numbers(count: int) -> range:
+    return range(1, count + 1)
+
+
+def _replicated(brokers: int) -> dict[str, str]:
+    """Return how Kafka's own topics are kept, so that one of several brokers may be missing."""
+    copies = min(brokers, 3)
+    names = ("offsets.topic", "transaction.state.log", "share.coordinator.state.topic")
+    copied = {f"{name}.replication.factor": str(copies) for name in names}
+    required = {f"{name}.min.isr": str(max(1, copies - 1)) for name in names[1:]}
+    return {**copied, **required}
+
+
+def _cluster_id(directory: Path) -> str:
+    """Return the folder's cluster id, a new one the first time."""
+    file = directory / "cluster-id"
+    if not file.exists():
+        directory.mkdir(parents=True, exist_ok=True)
+        file.write_text(new_cluster_id(), encoding="utf-8")
+    return file.read_text(encoding="utf-8")
+
+
+_FILE = "state.json"
+
+
+@dataclass(frozen=True, slots=True)
+class ServerEntry:
+    """One server of the stack."""
+
+    name: str
+    address: str
+    log_file: str
+    process: ProcessIdentity
+
+
+@dataclass(frozen=True, slots=True)
+class StackState:
+    """A stack kept by a process of its own, the keeper, and the processes it consists of."""
+
+    keeper: ProcessIdentity
+    zookeeper_hosts: str
+    bootstrap_servers: str
+    servers: tuple[ServerEntry, ...]
+
+    @classmethod
+    def of(cls, stack: LocalStack) -> StackState:
+        """Return the state of a running stack that this process keeps."""
+        keeper = ProcessIdentity.of(os.getpid())
+        assert keeper is not None, "this process lives"
+        entries = (
+            ServerEntry(server.name, server.address, str(server.log_file), server.identity)
+            for server in stack.servers
+            if server.identity is not None
+        )
+        return cls(keeper, stack.zookeeper_hosts, stack.bootstrap_servers, tuple(entries))
+
+    @property
+    def kept(self) -> bool:
+        """Whether the keeper lives; where it does not, its servers do not either."""
+        return self.keeper.state is not ProcessState.GONE
+
+    def write(self, directory: Path) -> None:
+        """Put the state into the folder's file, whole or not at all."""
+        new = directory / f".{_FILE}"
+        new.write_text(json.dumps(asdict(self), indent=2), encoding="utf-8")
+        new.replace(directory / _FILE)
+
+
+def read_state(directory: Path) -> StackState | None:
+    """Return what the folder's file says, True or not by now; None if there is no file.
+
+    Raises:
+        LocalStackError: the file does not hold a state.
+    """
+    path = directory / _FILE
+    try:
+        facts = json.loads(path.read_text(encoding="utf-8"))
+        return StackState(
+            keeper=ProcessIdentity(**facts["keeper"]),
+            zookeeper_hosts=facts["zookeeper_hosts"],
+            bootstrap_servers=facts["bootstrap_servers"],
+            servers=tuple(
+                ServerEntry(**{**entry, "process": ProcessIdentity(**entry["process"])})
+                for entry in facts["servers"]
+            ),
+        )
+    except FileNotFoundError:
+        return None
+    except (ValueError, TypeError, KeyError) as error:
+        raise LocalStackError(
+            f"{path} does not hold the state of a local stack ({error}); delete it"
+        ) from error
+
+
+def remove_state(directory: Path) -> None:
+    """Delete the folder's file, if it is there."""
+    (directory / _FILE).unlink(missing_ok=True)
+
+
+def default_directory() -> Path:
+    """Return the folder used when none is named: in the user's XDG state folder."""
+    base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(base) / "headrace" / "local"
+
 
 #: Both servers need 4 s on two idle cores; a busy machine may take ten times as long.
 START_TIMEOUT_S = 60

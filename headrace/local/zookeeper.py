@@ -5,9 +5,8 @@ from __future__ import annotations
 import socket
 from typing import TYPE_CHECKING
 
-from headrace.local.jvm import LOGGING_JARS, java_command, log4j_flag, pick_jars
-from headrace.local.ports import LOOPBACK, free_port
-from headrace.local.server import LocalServer
+from headrace.local.java import LOGGING_JARS, java_command, log4j_flag, pick_jars
+from headrace.local.server import LOOPBACK, LocalServer, free_port
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -6,8 +6,7 @@ from headrace.logs.context import Bound, bound_fields
 from headrace.logs.hooks import install_hooks
 from headrace.logs.levels import levels, listen, set_level, unlisten
 from headrace.logs.pipe import configure_logging, flush
-from headrace.logs.recent import RecentEvent, Subject, recent_events
-from headrace.logs.repeats import Budget, Repeats
+from headrace.logs.recent import Budget, RecentEvent, Repeats, Subject, recent_events
 
 __all__ = [
     "Bound",

@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from headrace.metrics.declared import Metrics
-from headrace.metrics.readings import MetricSpec, PartitionReading
+from headrace.metrics.readings import (
+    ChannelSummary,
+    MetricSpec,
+    PartitionReading,
+    StageTotal,
+    Summary,
+)
 from headrace.metrics.server import (
     CONTENT_TYPE,
     MetricsServer,
@@ -12,7 +18,6 @@ from headrace.metrics.server import (
     omit_creation_times,
     read_metrics,
 )
-from headrace.metrics.summaries import ChannelSummary, StageTotal, Summary
 
 __all__ = [
     "CONTENT_TYPE",

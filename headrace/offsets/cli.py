@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from headrace.config.cli import ConfigFile  # noqa: TC001 - typer reads annotations at run time
-from headrace.config.kinds.targets import FORMS, Replay, parse_target
-from headrace.offsets.selection import Choice, parse_choice
+from headrace.config.types.addresses import FORMS, Replay, parse_target
+from headrace.offsets.reading import Choice, parse_choice
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from headrace.coordinators.claims import Claim
-from headrace.coordinators.factory import member_info
+from headrace.coordinators.coordinator import member_info
 from headrace.coordinators.layout import (
     BadDocumentError,
     GroupPaths,
@@ -25,8 +25,8 @@ from headrace.coordinators.registry import (
 )
 from headrace.coordinators.zookeeper_registry import ZooKeeperRegistry
 from headrace.errors import ZooKeeperAccessError
-from headrace.offsets.errors import ChannelRunningError, OffsetsError
-from headrace.zookeeper.errors import NoNodeError
+from headrace.offsets.reading import ChannelRunningError, OffsetsError
+from headrace.zookeeper.protocol import NoNodeError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from headrace.spark.sinks import Sink
-    from headrace.spark.sinks.several.keepers import Keepers
+    from headrace.spark.sinks.several.sink import Keepers
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ def keeping_of(
     """
     match channel.processor:
         case config.SparkProcessorConfig() | config.ArrowProcessorConfig():
-            from headrace.processors.sinks import open_sink  # noqa: PLC0415 - pyspark takes a second
+            from headrace.processors.factory import open_sink  # noqa: PLC0415 - pyspark takes a second
 
             _import_from(python_path)
             return _kept_by(channel, open_sink(channel, own_name(), kafka))

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from headrace import config
-from headrace.config.kinds.targets import Replay
-from headrace.offsets.errors import OffsetsError
+from headrace.config.types.addresses import Replay
+from headrace.offsets.reading import OffsetsError
 from headrace.spark.sinks.contract import OutputReplacer, ReplaceRefusedError
 
 if TYPE_CHECKING:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from headrace.processors.contract import BatchProcessor, Brakes, ChannelContext
-from headrace.processors.responses import BatchResponse, Request
+from headrace.processors.contract import (
+    BatchProcessor,
+    BatchResponse,
+    Brakes,
+    ChannelContext,
+    Request,
+)
 
 __all__ = ["BatchProcessor", "BatchResponse", "Brakes", "ChannelContext", "Request"]

@@ -10,10 +10,9 @@ import structlog
 
 from headrace.errors import BatchCancelledError, BatchTimeoutError, FencedError
 from headrace.logs import Bound
-from headrace.processors.commit_line import CommitLine, Returned
-from headrace.processors.commits import Commits
 from headrace.processors.jobs import WithdrawnError, planned, wanted
-from headrace.processors.rhythm import Rhythm
+from headrace.processors.pending import Rhythm
+from headrace.processors.sink_commits import CommitLine, Commits, Returned
 from headrace.spans import within
 from headrace.spark.failures import JobCancelledError, JobTimeoutError, JvmDiedError
 from headrace.spark.sinks.contract import CommitConflictError

@@ -1,21 +1,117 @@
-"""Batches between ``on_next_batch`` and their answers: which run together, and which must not."""
+"""Batches between ``on_next_batch`` and their answers: which run together, and when."""
 
 from __future__ import annotations
 
 import threading
 from concurrent.futures import Future, InvalidStateError
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import BatchCancelledError
-from headrace.processors.batch_size import AdaptiveSize
-from headrace.processors.responses import BatchResponse
+from headrace.processors.contract import BatchResponse
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
+    from headrace.clock import Clock
     from headrace.records import Assignment, Batch, TopicPartition
+
+
+#: By what a size changes at most from one micro-batch to the next: one that was slow for a reason
+#: of its own, a garbage collection or a checkpoint, says little.
+MOST_CHANGE = 2.0
+
+#: The part of the limit that a micro-batch has to fill to say that more would fit.
+FULL = 0.8
+
+
+class AdaptiveSize:
+    """Goes towards ``target`` seconds a micro-batch, between ``least`` and ``most`` records.
+
+    A micro-batch that took longer lowers the limit in proportion; one that was about full and took
+    less raises it. Where each has a fixed cost as well, the proportion falls short of the target,
+    and the next ones come closer. Without a target the limit is ``most``. For one thread at a
+    time.
+    """
+
+    def __init__(self, most: int, target: float | None, least: int = 1_000) -> None:
+        self.target = target
+        self._least = min(least, most)
+        self._most = most
+        self.records = most
+
+    def resized(self, most: int, target: float | None) -> AdaptiveSize:
+        """Return a size with other bounds that goes on from this one's records."""
+        other = AdaptiveSize(most, target, self._least)
+        if target is not None:
+            other.records = min(self.records, most)
+        return other
+
+    def took(self, records: int, seconds: float) -> None:
+        """Take note of a micro-batch that was stored."""
+        if self.target is None or seconds <= 0:
+            return
+        factor = self.target / seconds
+        if factor < 1:
+            wanted = min(self.records, records) * max(factor, 1 / MOST_CHANGE)
+        elif records >= FULL * self.records:
+            wanted = self.records * min(factor, MOST_CHANGE)
+        else:
+            return
+        self.records = max(self._least, min(self._most, round(wanted)))
+
+
+#: The part of a job's usual time after which the next batches are handed out, so that they are
+#: ready at its end. What comes after them waits for one job more.
+LEAD = 0.9
+
+#: The part of a job's usual time that a lane without work waits for the other partitions, once the
+#: first one has something.
+GATHER = 0.05
+
+#: Seconds that it waits so at the most.
+MOST_GATHER = 0.02
+
+#: How much of a job's time goes into the usual one.
+_WEIGHT = 0.25
+
+
+class Rhythm:
+    """The pace of one lane, which is the only one to have a :meth:`job`; all else on any thread.
+
+    A batch that is cut as soon as its partition may have another one holds little, and what comes
+    behind it waits for two jobs. One that is cut shortly before the lane is free has it all.
+    ``wake`` is called when a job ended before batches were wanted.
+    """
+
+    def __init__(self, clock: Clock, wake: Callable[[], None]) -> None:
+        self._clock = clock
+        self._wake = wake
+        self._usual = 0.0
+        self._wanted_at = 0.0
+
+    @contextmanager
+    def job(self) -> Iterator[None]:
+        """Take note of a job from its begin to its end; of one that fails only that it is over."""
+        began = self._clock.monotonic()
+        self._wanted_at = began + LEAD * self._usual
+        try:
+            yield
+            seconds = self._clock.monotonic() - began
+            self._usual += (seconds - self._usual) * (_WEIGHT if self._usual else 1.0)
+        finally:
+            foretold, self._wanted_at = self._wanted_at, 0.0
+            if self._clock.monotonic() < foretold:
+                self._wake()
+
+    def wanted_at(self) -> float:
+        """Return when the next batches should be handed out, in monotonic time; 0.0 is at once."""
+        return self._wanted_at
+
+    def gathering(self) -> float:
+        """Return how many seconds the lane waits for others once it has a first batch."""
+        return min(GATHER * self._usual, MOST_GATHER)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from headrace.config import SimpleProcessorConfig
-from headrace.processors.contract import BatchProcessor, ChannelContext
-from headrace.processors.responses import BatchResponse
+from headrace.processors.contract import BatchProcessor, BatchResponse, ChannelContext
 from headrace.records import offset_of
 
 if TYPE_CHECKING:

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING
 import structlog
 
 from headrace.config import ArrowProcessorConfig, SparkProcessorConfig
-from headrace.processors.contract import BatchProcessor, ChannelContext
+from headrace.processors.contract import BatchProcessor, BatchResponse, ChannelContext
 from headrace.processors.jobs import commits_of
 from headrace.processors.micro_batches import MicroBatchRunner
 from headrace.processors.pending import MergeLimits, OpenBatches, PendingBatch
-from headrace.processors.responses import BatchResponse
 from headrace.records import offset_of
 from headrace.spark.decode import Decode, Decoding, OnUndecodable
 from headrace.spark.sinks.contract import CommitConflictError, OffsetMove

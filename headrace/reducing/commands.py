@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import traceback
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import typer
 from pydantic import ValidationError
 from rich.console import Console
@@ -16,33 +19,276 @@ from rich.console import Console
 from headrace import config
 from headrace.clock import Deadline
 from headrace.config.cli import EXIT_CONFIG, report
-from headrace.errors import ConfigError, HeadraceError, ImportPathError, StartError
-from headrace.inline.reducer import load_arrow_reducer
-from headrace.inline.rehearsal import rehearse
+from headrace.errors import (
+    ConfigError,
+    HeadraceError,
+    ImportPathError,
+    KafkaUnavailableError,
+    StartError,
+)
+from headrace.inline.reducer import load_arrow_reducer, rehearse
+from headrace.kafka import KafkaRecordSource, KafkaTopicCatalog
 from headrace.kafka.clients import client_properties
 from headrace.logs import configure_logging
-from headrace.offsets.commands import EXIT_FAILED
-from headrace.offsets.errors import RequestError
+from headrace.offsets.commands import EXIT_FAILED, channel_name
+from headrace.offsets.reading import RequestError
 from headrace.processors.factory import reducer_of
 from headrace.processors.spark import decode
-from headrace.reducing.files import read_file
-from headrace.reducing.processors import processor_of
-from headrace.reducing.ranges import parse_range, read_range
-from headrace.spark import rehearsal
+from headrace.records import Batch, Record, TopicPartition, offset_of
+from headrace.spark import dryrun
+from headrace.spark.dryrun import rehearsed_batch
 from headrace.spark.factory import spark_settings
 from headrace.spark.failures import ReducerError
-from headrace.spark.rehearsed import rehearsed_batch
 from headrace.spark.runtime import SparkRuntime
 from headrace.spark.sinks.console import ConsoleSink
-from headrace.spark.sinks.json_rows import json_lines
+from headrace.spark.sinks.jsonl import UnspeakableTypeError, json_lines
+from headrace.tables import SCHEMA, table_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import TypeAlias
 
-    import pyarrow as pa
+    from headrace.spark.dryrun import Rehearsed
 
-    from headrace.reducing.processors import Reducing
-    from headrace.spark.rehearsed import Rehearsed
+
+#: How every file of Parquet begins.
+_PARQUET = b"PAR1"
+
+
+def read_file(path: Path) -> pa.Table:
+    """Return a file's records, with the columns of every micro-batch. Blocks.
+
+    Lines of JSON are values. So are rows of Parquet, as JSON, unless the file has a column
+    ``value``: then its columns are those of the records. What a file does not say is: the topic,
+    named like the file; partition 0; offsets from 0 on; null for the rest.
+
+    Raises:
+        RequestError: the file cannot be read, or a column is of a wrong type.
+    """
+    try:
+        with path.open("rb") as file:
+            is_parquet = file.read(len(_PARQUET)) == _PARQUET
+        if not is_parquet:
+            return _of_values(_lines(path), path.stem)
+        found = pq.read_table(path)
+        if "value" in found.column_names:
+            return _of_records(found, path.stem)
+        return _of_values([line.encode() for line in json_lines(found)], path.stem)
+    except (OSError, pa.ArrowException, UnspeakableTypeError) as error:
+        raise RequestError([f"{path} cannot be read: {error}"]) from error
+
+
+def _lines(path: Path) -> list[bytes]:
+    return [line for line in path.read_bytes().splitlines() if line.strip()]
+
+
+def _of_values(values: Sequence[bytes], topic: str) -> pa.Table:
+    return _of_records(pa.table({"value": pa.array(values, pa.binary())}), topic)
+
+
+def _of_records(given: pa.Table, topic: str) -> pa.Table:
+    count = given.num_rows
+    defaults = {
+        "topic": pa.repeat(pa.scalar(topic), count),
+        "partition": pa.repeat(pa.scalar(0, pa.int32()), count),
+        "offset": pa.array(range(count), pa.int64()),
+    }
+    columns = []
+    for field in SCHEMA:
+        if field.name in given.column_names:
+            columns.append(_cast(given.column(field.name), field))
+        else:
+            columns.append(defaults.get(field.name, pa.nulls(count, field.type)))
+    return pa.Table.from_arrays(columns, schema=SCHEMA)
+
+
+def _cast(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
+    try:
+        return column.cast(field.type)
+    except pa.ArrowException as error:
+        raise pa.ArrowInvalid(
+            f"its column {field.name!r} is of type {column.type} and should be {field.type}"
+        ) from error
+
+
+if TYPE_CHECKING:
+    Reducing: TypeAlias = config.SparkProcessorConfig | config.ArrowProcessorConfig
+
+
+def processor_of(wanted: Wanted, settings: config.Config | None) -> Reducing:
+    """Return the processor that is wanted: the channel's, unless the type is given.
+
+    Raises:
+        RequestError: the command line does not say enough, or too much, or the channel has no
+            reducer.
+    """
+    if settings is None or wanted.kind is not None:
+        return _built(wanted, {})
+    return _built(wanted, _given(_of_channel(settings, wanted.channel)))
+
+
+def _of_channel(settings: config.Config, channel: str | None) -> Reducing:
+    name = channel_name(settings, channel)
+    found = settings.channels[name].processor
+    if not isinstance(found, config.SparkProcessorConfig | config.ArrowProcessorConfig):
+        raise RequestError(
+            [f"channel {name} is of type {found.type}, which has no reducer; choose another one"]
+        )
+    return found
+
+
+def _given(processor: Reducing) -> dict[str, Any]:
+    """Return what the file says, but for ``reload``: nothing is followed here."""
+    given = processor.model_dump(by_alias=True, exclude_unset=True, exclude={"reload"})
+    return given | {"type": processor.type}
+
+
+def _built(wanted: Wanted, given: dict[str, Any]) -> Reducing:
+    """Return the processor with what the command line says in place of what is given."""
+    kind = wanted.kind or given.get("type", "spark")
+    if kind not in {"spark", "arrow"}:
+        raise RequestError([f"--type {kind} is not spark or arrow"])
+    place = "arrow" if given.get("arrow") and not wanted.sql else "reducer"
+    code = {place: wanted.reducer, "sql": wanted.sql}
+    if wanted.reducer or wanted.sql:
+        gone = {"reducer", "sql", "arrow"} | ({"result"} if wanted.sql else set())
+        given = {key: value for key, value in given.items() if key not in gone}
+    values = {**given, **{key: value for key, value in code.items() if value}, "type": kind}
+    if wanted.schema is not None:
+        values |= {"decode": "json", "schema": wanted.schema}
+    return _validated(kind, values)
+
+
+def _validated(kind: str, values: dict[str, Any]) -> Reducing:
+    model = config.SparkProcessorConfig if kind == "spark" else config.ArrowProcessorConfig
+    if "sql" in values and kind == "arrow":
+        raise RequestError(["--sql goes with --type spark"])
+    if not any(values.get(name) for name in ("reducer", "sql", "arrow")):
+        raise RequestError(["there is nothing to try; give --reducer, --sql or --config"])
+    try:
+        return model.model_validate(values)
+    except ValidationError as error:
+        raise RequestError([each["msg"] for each in error.errors()]) from error
+
+
+#: The name that the client goes by: it is assigned its partition, and neither joins nor commits.
+_GROUP = "headrace-reduce"
+
+#: Seconds that the brokers have to answer, and again for each lot of records.
+_PATIENCE = 30.0
+_TURN = 0.5
+
+#: Bytes that the client may fetch ahead.
+_PREFETCH = 32 << 20
+
+_FORM = re.compile(r"(?P<topic>[^:]+):(?P<partition>\d{1,9}):(?P<start>\d{1,18})-(?P<end>\d{1,18})")
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Offsets of one partition, ``end`` not included."""
+
+    partition: TopicPartition
+    start: int
+    end: int
+
+    def __str__(self) -> str:
+        return f"{self.partition} {self.start}-{self.end}"
+
+
+def parse_range(text: str) -> Range | None:
+    """Return the range that a text names, None where it is none.
+
+    Raises:
+        RequestError: it ends before it begins.
+    """
+    match = _FORM.fullmatch(text)
+    if match is None:
+        return None
+    partition = TopicPartition(match["topic"], int(match["partition"]))
+    found = Range(partition, int(match["start"]), int(match["end"]))
+    if found.end <= found.start:
+        raise RequestError(
+            [f"{text}: {found.end} is not behind {found.start}; give FROM-TO, TO not included"]
+        )
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """Stands for an assignment, of which nobody knows but us."""
+
+    partition: TopicPartition
+    position: int
+    identity: str = ""
+    epoch: int = 0
+    committed: int | None = None
+    high_watermark: int | None = None
+    transactional_id: str | None = None
+    leader_epoch: int | None = None
+
+    def is_current(self) -> bool:
+        """Return True."""
+        return True
+
+
+def read_range(wanted: Range, properties: Mapping[str, Any]) -> pa.Table:
+    """Return the records of a range. Blocks.
+
+    They may be fewer than offsets: compaction and transactions leave gaps.
+
+    Raises:
+        RequestError: the broker does not have all of the range, or no record is in it.
+        KafkaUnavailableError: no broker answered in time.
+    """
+    _require(wanted, properties)
+    source = KafkaRecordSource(properties, _GROUP, _PREFETCH)
+    try:
+        source.assign({wanted.partition: wanted.start})
+        records = _records_of(source, wanted)
+    finally:
+        source.close()
+    if not records:
+        raise RequestError([f"{wanted}: there is no record; compaction or retention took them"])
+    size = sum(map(len, records))
+    held = _Held(wanted.partition, wanted.end)
+    return table_of(Batch(held, wanted.start, records, wanted.end, size))
+
+
+def _require(wanted: Range, properties: Mapping[str, Any]) -> None:
+    topic, number = wanted.partition
+    catalog, deadline = KafkaTopicCatalog(properties, _GROUP), Deadline.after(_PATIENCE)
+    known = catalog.describe([topic], deadline).get(topic)
+    if known is None:
+        raise RequestError([f"topic {topic} does not exist on the brokers"])
+    if number >= known.partitions:
+        raise RequestError(
+            [f"topic {topic} has no partition {number}; it has {known.partitions}, from 0 on"]
+        )
+    low, high = catalog.watermarks(wanted.partition, deadline)
+    if wanted.start < low or wanted.end > high:
+        text = f"{wanted.partition} has the offsets {low}-{high}, the end not included"
+        raise RequestError([f"{text}; choose within them"])
+
+
+def _records_of(source: KafkaRecordSource, wanted: Range) -> list[Record]:
+    """Fetch until the end is reached; time-out starts afresh with each lot of records."""
+    found: list[Record] = []
+    deadline = Deadline.after(_PATIENCE)
+    while not deadline.expired:
+        fetched = source.fetch(_TURN)
+        for _, records in fetched.chunks:
+            found += [record for record in records if offset_of(record) < wanted.end]
+            if offset_of(records[-1]) >= wanted.end - 1:
+                return found
+            deadline = Deadline.after(_PATIENCE)
+        if any(offset >= wanted.end for _, offset in fetched.ends):
+            return found
+    raise KafkaUnavailableError(
+        f"{wanted}: no more records came for {_PATIENCE:.0f} s after {len(found)} of them; look "
+        "whether the partition's leader is up"
+    )
+
 
 T = TypeVar("T")
 
@@ -141,7 +387,7 @@ def _runner(processor: Reducing, settings: config.Config | None) -> Callable[[pa
         runtime = SparkRuntime(replace(spark_settings(section), warm_up=0))
         try:
             runtime.start()
-            return _guarded(lambda: rehearsal.rehearse(runtime.session, reducer, table, how))
+            return _guarded(lambda: dryrun.rehearse(runtime.session, reducer, table, how))
         finally:
             runtime.stop(Deadline.after(_STOP))
 

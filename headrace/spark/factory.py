@@ -6,13 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from headrace import config
 from headrace.errors import StartError
-from headrace.spark.connector import connector_properties
-from headrace.spark.settings import SparkSettings
-from headrace.spark.sinks.console import ConsoleSink
-from headrace.spark.sinks.custom import custom_sink
+from headrace.spark.settings import SparkSettings, connector_properties
+from headrace.spark.sinks.console import ConsoleSink, NoopSink, custom_sink
 from headrace.spark.sinks.delta import DeltaSink, Upkeep
 from headrace.spark.sinks.jsonl import JsonLinesSink
-from headrace.spark.sinks.noop import NoopSink
 from headrace.spark.sinks.schema import SchemaChanges
 
 if TYPE_CHECKING:
@@ -74,7 +71,7 @@ def build_sink(section: config.SinkConfig, member: str) -> Sink[Any]:
         case config.CustomSinkConfig():
             return custom_sink(section)
         case config.KafkaSinkConfig() | config.SeveralSinkConfig():
-            raise AssertionError("headrace.processors.sinks builds them, with their clients")
+            raise AssertionError("headrace.processors.factory builds them, with their clients")
         case config.FunctionSinkConfig():
             raise AssertionError("the configuration refuses a function for these processors")
 

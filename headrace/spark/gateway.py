@@ -1,31 +1,186 @@
-"""The JVM behind pyspark: its process, started out of reach of our signals, and its output."""
+"""The JVM of pyspark: its process, out of reach of our signals, its output and log levels."""
 
 from __future__ import annotations
 
 import gc
+import json
+import logging
 import os
 import re
 import shlex
 import subprocess
+from collections import deque
 from contextlib import ExitStack, contextmanager, suppress
-from threading import Lock
+from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any, cast
 
 import structlog
+from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 from pyspark.sql.udf import UserDefinedFunction
 
 from headrace.errors import StartError
-from headrace.spark.output import OutputPump
+from headrace.logs import Budget
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from py4j.clientserver import ClientServer
 
+
 log = structlog.get_logger(__name__)
+
+#: How a line of log4j begins (log4j2.properties); the others are written by whatever else runs.
+_LOG4J = '{"log4j":'
+
+#: The JVM says this at every start, because pyspark's launcher asks for the module.
+_NOISE = ("WARNING: Using incubator modules",)
+
+#: Characters of a line, and of a message or traceback in it, that are kept.
+_LINE = 65536
+_TEXT = 16384
+
+#: Lines a second, and at once: a dump of threads or a few tracebacks pass whole, a reducer that
+#: prints every row does not fill the log.
+RATE, BURST = 20.0, 500
+
+#: The latest lines held back that are written all the same once the JVM has ended: its last words.
+LAST_WORDS = 50
+
+_LEVELS = {"TRACE": 10, "DEBUG": 10, "INFO": 20, "WARN": 30, "ERROR": 40, "FATAL": 40}
+
+
+class OutputPump:
+    """Reads the pipe at the JVM's standard output and error until the last writer has ended.
+
+    Always reads, so that a writer never waits for the log. ``start`` and ``finish`` are for the
+    owner. The lines go to loggers under ``spark`` where log4j names one.
+    """
+
+    def __init__(self, descriptor: int, budget: Budget | None = None) -> None:
+        self._descriptor = descriptor
+        self._budget = budget or Budget(RATE, BURST)
+        self._held_back: deque[str] = deque(maxlen=LAST_WORDS)
+        self._left_out = 0
+        self._lock = Lock()
+        self._thread = Thread(target=self._run, name="spark-log", daemon=True)
+
+    def start(self) -> None:
+        """Start to read."""
+        self._thread.start()
+
+    def finish(self, seconds: float) -> None:
+        """Wait for the end of the output, and write the last words. The JVM has ended.
+
+        Its Python workers may live a little longer and keep the pipe open.
+        """
+        self._thread.join(seconds)
+        with self._lock:
+            lines, self._held_back = list(self._held_back), deque(maxlen=LAST_WORDS)
+            left_out, self._left_out = self._left_out - len(lines), 0
+        for line in lines:
+            _write(line, max(0, left_out))
+            left_out = 0
+
+    def _run(self) -> None:
+        with os.fdopen(self._descriptor, encoding="utf-8", errors="replace") as stream:
+            for line in _lines(stream):
+                self._take(line)
+
+    def _take(self, line: str) -> None:
+        with self._lock:
+            if not self._budget.admit():
+                self._held_back.append(line)
+                self._left_out += 1
+                return
+            left_out, self._left_out = self._left_out, 0
+            self._held_back.clear()
+        _write(line, left_out)
+
+
+def _lines(stream: Any) -> Iterator[str]:
+    """Yield what there is to log; a line without an end comes in pieces."""
+    while line := stream.readline(_LINE):
+        text = line.rstrip()
+        if text and not text.startswith(_NOISE):
+            yield text
+
+
+def _write(line: str, left_out: int) -> None:
+    counted = {"left_out": left_out} if left_out else {}
+    if line.startswith(_LOG4J):
+        with suppress(ValueError, KeyError, TypeError):
+            _write_log4j(json.loads(line), counted)
+            return
+    log.warning("spark_output", line=line[:_TEXT], **counted)
+
+
+def _write_log4j(entry: dict[str, str], counted: dict[str, int]) -> None:
+    log = structlog.get_logger("spark." + entry["logger"])
+    traceback = entry["exception"].strip()[:_TEXT]
+    exception = {"exception": traceback} if traceback else {}
+    log.log(
+        _LEVELS[entry["log4j"]],
+        "spark_log",
+        detail=entry["detail"][:_TEXT],
+        java_thread=entry["thread"],
+        **exception,
+        **counted,
+    )
+
+
+_ROOT = "spark"
+
+_NAMES = {
+    logging.DEBUG: "DEBUG",
+    logging.INFO: "INFO",
+    logging.WARNING: "WARN",
+    logging.ERROR: "ERROR",
+}
+
+
+class JvmLevels:
+    """Hands levels of loggers under ``spark`` on to log4j.
+
+    ``jvm`` gives pyspark's view of the JVM, None while there is none. Called by whoever sets a
+    level; blocks for a few calls to the JVM.
+    """
+
+    def __init__(self, jvm: Callable[[], Any]) -> None:
+        self._jvm = jvm
+        self._chosen: dict[str, int] = {}
+
+    def __call__(self, logger: str, level: int | None) -> None:
+        """Set one logger's level; what cannot be set now is set when the JVM is built again."""
+        if logger != _ROOT and not logger.startswith(f"{_ROOT}."):
+            return
+        self._chosen.pop(logger, None)
+        if level is not None:
+            self._chosen[logger] = level
+        jvm = self._jvm()
+        if jvm is None:
+            return
+        try:
+            self._apply(jvm.org.apache.logging.log4j, {logger: level})
+        except (Py4JError, OSError):
+            log.warning("spark_level_not_set", of=logger, exc_info=True)
+
+    def _apply(self, log4j: Any, changes: Mapping[str, int | None]) -> None:
+        """Set levels; a default is what the file says, so it has to be read again."""
+        configurator = log4j.core.config.Configurator
+        if None in changes.values():
+            configurator.reconfigure()
+            changes = self._chosen
+        for logger, number in changes.items():
+            assert number is not None
+            level, name = log4j.Level.toLevel(_NAMES[number]), logger.partition(".")[2]
+            if name:
+                configurator.setLevel(name, level)
+            else:
+                configurator.setRootLevel(level)
+
 
 #: Where pyspark looks for spark-submit's arguments, and what it takes where there are none.
 _SUBMIT_ARGS = "PYSPARK_SUBMIT_ARGS"

@@ -7,8 +7,9 @@ import shutil
 import threading
 from concurrent.futures import FIRST_COMPLETED, Future, InvalidStateError, wait
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from threading import Condition
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -21,16 +22,62 @@ from pyspark.sql import SparkSession
 from headrace import logs
 from headrace.clock import Deadline
 from headrace.errors import StartError
-from headrace.spark.gateway import Jvm, forget_session
-from headrace.spark.handover import HandOver
-from headrace.spark.jvm_levels import JvmLevels
-from headrace.spark.settings import SparkSettings, local_cores
-from headrace.spark.slots import Share, Slots
-from headrace.spark.turnstile import Turnstile
+from headrace.spark.arrow_to_spark import HandOver
+from headrace.spark.gateway import Jvm, JvmLevels, forget_session
+from headrace.spark.settings import Share, Slots, SparkSettings, local_cores
 from headrace.tables import SCHEMA, merge
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
+
+
+class Turnstile:
+    """Lets any number of lanes in at a time, and none while it is closed. Any thread.
+
+    Once retired it lets everybody in, and can be closed no more.
+    """
+
+    def __init__(self) -> None:
+        self._changed = Condition()
+        self._inside = 0
+        self.is_closed = False
+        self._is_retired = False
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """Be inside for the time of the block. Blocks while it is closed."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_retired or not self.is_closed)
+            self._inside += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._inside -= 1
+                self._changed.notify_all()
+
+    def close(self, deadline: Deadline) -> bool:
+        """Let nobody in and wait until all are out; else it is open again, and False returned."""
+        with self._changed:
+            self.is_closed = True
+            self._changed.wait_for(lambda: self._is_retired or not self._inside, deadline.remaining)
+            if not self._is_retired and not self._inside:
+                return True
+        self.open()
+        return False
+
+    def retire(self) -> None:
+        """Let everybody go on, from now on for good: lanes, and who closes it. Does not block."""
+        with self._changed:
+            self._is_retired = True
+            self._changed.notify_all()
+
+    def open(self) -> None:
+        """Let lanes in again."""
+        with self._changed:
+            self.is_closed = False
+            self._changed.notify_all()
+
 
 log = structlog.get_logger(__name__)
 

@@ -9,15 +9,146 @@ from __future__ import annotations
 import os
 import re
 import sys
+import threading
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyspark
+
 from headrace.allocator import ARENAS
-from headrace.spark.slots import slots_for
+from headrace.config.types.addresses import MAVEN, is_coordinate
+from headrace.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """How many tasks a job may have at once; with ``is_limit`` any more are others' to have."""
+
+    tasks: int
+    is_limit: bool = False
+
+
+def slots_for(cores: int, channels: int) -> int:
+    """Return how many slots a session has: more than cores where there are several channels.
+
+    Beside a job that hangs with as many tasks as there are cores the others have as many slots
+    again, and each at least one, however many hang. Tasks that wait for nothing share the cores.
+    """
+    return cores if channels <= 1 else 2 * cores + channels - 2
+
+
+class Slots:
+    """Says how many tasks a lane's next job may have. Any thread; does not block.
+
+    A task that hangs keeps its slot, and Spark takes none away. So a job may have as many tasks as
+    there are cores, but no more than its part if several lanes are busy, and it leaves each lane
+    that is idle one slot. That holds for as many lanes as there are slots.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._cores = 1
+        self._count: int | None = None
+        self._taken: dict[object, int] = {}
+
+    def resize(self, cores: int, count: int | None) -> None:
+        """Share out the ``count`` slots of another session, None where they cannot be counted."""
+        with self._lock:
+            self._cores, self._count = cores, count
+
+    def enter(self, lane: object) -> None:
+        """Leave a slot to this lane from now on."""
+        with self._lock:
+            self._taken[lane] = 0
+
+    def leave(self, lane: object) -> None:
+        """Leave it none any more."""
+        with self._lock:
+            self._taken.pop(lane, None)
+
+    @contextmanager
+    def share(self, lane: object) -> Iterator[Share]:
+        """Take what the lane's job may have, for the time of the block."""
+        with self._lock:
+            share = self._of(lane)
+            self._taken[lane] = share.tasks
+        try:
+            yield share
+        finally:
+            with self._lock:
+                if lane in self._taken:
+                    self._taken[lane] = 0
+
+    def _of(self, lane: object) -> Share:
+        others = [tasks for other, tasks in self._taken.items() if other != lane]
+        if self._count is None or not others:
+            return Share(self._cores)
+        idle = others.count(0)
+        even = -(-self._count // (1 + len(others) - idle))
+        free = self._count - sum(others) - idle
+        return Share(max(1, min(self._cores, even, free)), is_limit=True)
+
+
+#: What the connector depends on and Spark brings itself: 54 MB that need not be fetched again.
+_SPARKS_OWN = (
+    "com.google.code.findbugs:jsr305",
+    "org.apache.hadoop:hadoop-client-api",
+    "org.apache.hadoop:hadoop-client-runtime",
+    "org.lz4:lz4-java",
+    "org.scala-lang.modules:scala-parallel-collections_2.13",
+    "org.slf4j:slf4j-api",
+    "org.xerial.snappy:snappy-java",
+)
+#: Spark's default less kafka: the newer of the two readers in the connector makes no objects of
+#: rows on the way, which takes a tenth to a quarter off a micro-batch.
+_OLD_READERS = {"spark.sql.sources.useV1SourceList": "avro,csv,json,orc,parquet,text"}
+_PACKAGES, _EXCLUDES, _JARS = "spark.jars.packages", "spark.jars.excludes", "spark.jars"
+
+
+def default_coordinate() -> str:
+    """Return the connector that fits the pyspark installed: the first release of its line."""
+    major, minor, *_ = pyspark.__version__.split(".")
+    return f"org.apache.spark:spark-sql-kafka-0-10_2.13:{major}.{minor}.0"
+
+
+def connector_properties(connector: str | None, properties: Mapping[str, str]) -> dict[str, str]:
+    """Return Spark's properties for what ``spark.connector`` says, beside those of the user.
+
+    Raises:
+        ConfigError: a folder without the connector in it.
+    """
+    if connector is None:
+        return {}
+    found = {name: value for name, value in _OLD_READERS.items() if name not in properties}
+    if connector == MAVEN or is_coordinate(connector):
+        coordinate = default_coordinate() if connector == MAVEN else connector
+        return {
+            **found,
+            _PACKAGES: _joined(properties.get(_PACKAGES), [coordinate]),
+            _EXCLUDES: _joined(properties.get(_EXCLUDES), _SPARKS_OWN),
+        }
+    return {**found, _JARS: _joined(properties.get(_JARS), _jars_in(Path(connector)))}
+
+
+def _joined(theirs: str | None, ours: list[str] | tuple[str, ...]) -> str:
+    return ",".join([*([theirs] if theirs else []), *ours])
+
+
+def _jars_in(folder: Path) -> list[str]:
+    jars = sorted(folder.glob("*.jar"))
+    if not any("spark-sql-kafka" in jar.name for jar in jars):
+        problem = (
+            f"spark.connector: {folder} has no jar of Spark's Kafka connector; fill it with: "
+            f"headrace connector fetch {folder}"
+        )
+        raise ConfigError([problem])
+    return [str(jar) for jar in jars]
+
 
 _LOCAL = re.compile(r"local(?:\[(\*|\d+)(,\s*\d+)?\])?$")
 _LOG4J = Path(__file__).with_name("log4j2.properties")

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from headrace.testing.broker import InMemoryBroker
-from headrace.testing.channel import in_memory_channel, in_memory_ports, running
-from headrace.testing.clock import FakeClock
-from headrace.testing.dead_letters import InMemoryDeadLetters
+from headrace.testing.channel import (
+    FakeClock,
+    InMemoryDeadLetters,
+    in_memory_channel,
+    in_memory_ports,
+    running,
+)
 from headrace.testing.records import FakeAssignment, FakeRecord, make_batch
 from headrace.testing.reducers import LocalSpark, records_table, reduce_arrow
-from headrace.testing.registry import InMemoryRegistry
-from headrace.testing.zookeeper import InMemorySession, InMemoryZooKeeper
+from headrace.testing.zookeeper import InMemoryRegistry, InMemorySession, InMemoryZooKeeper
 
 __all__ = [
     "FakeAssignment",

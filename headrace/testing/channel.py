@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from threading import Condition, Lock
 from typing import TYPE_CHECKING, Any
 
 from headrace.channel.channel import InboundKafkaChannel
 from headrace.channel.offset_stores import arranged, transactional_prefix
-from headrace.channel.ports import ChannelPorts
+from headrace.channel.runtime import ChannelPorts
 from headrace.clock import SYSTEM_CLOCK, Deadline
 from headrace.config import ChannelConfig
-from headrace.coordinators.factory import build_coordinator
+from headrace.coordinators.coordinator import build_coordinator
 from headrace.coordinators.offset_nodes import ZooKeeperOffsetStore
-from headrace.kafka.ports import NoDeadLetters
+from headrace.kafka.ports import DeadLetter, DeadLetterError, NoDeadLetters
 from headrace.metrics import Metrics
 from headrace.spans import NO_TRACER
-from headrace.testing.registry import InMemoryRegistry
-from headrace.testing.zookeeper import InMemoryZooKeeper
+from headrace.testing.zookeeper import InMemoryRegistry, InMemoryZooKeeper
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from headrace.channel.bounds import Until
-    from headrace.channel.pause_file import PauseFile
+    from headrace.channel.pausing import PauseFile
     from headrace.coordinators.coordinator import Coordinator
     from headrace.coordinators.listener import Listener
     from headrace.kafka.ports import DeadLetterStore
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from headrace.spans import Tracer
     from headrace.testing.broker import InMemoryBroker
     from headrace.testing.zookeeper import InMemorySession
+
 
 #: What a test wants where a service wants patience; any setting may be given instead.
 QUICK: dict[str, Any] = {
@@ -132,3 +133,56 @@ def running(channel: InboundKafkaChannel) -> Iterator[InboundKafkaChannel]:
         yield channel
     finally:
         channel.stop(Deadline.after(PATIENCE))
+
+
+class FakeClock:
+    """A ``Clock`` that stands still until it is told to advance. Safe on any thread."""
+
+    def __init__(self, start: float = 1000.0) -> None:
+        self._lock = Lock()
+        self._now = start
+
+    def monotonic(self) -> float:
+        """Seconds as told."""
+        with self._lock:
+            return self._now
+
+    def time(self) -> float:
+        """Seconds as told: both clocks are one."""
+        return self.monotonic()
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass."""
+        with self._lock:
+            self._now += seconds
+
+
+class InMemoryDeadLetters:
+    """Keeps what is put into dead-letter topics, in order. Any thread.
+
+    ``refuse`` makes it fail, as when no broker can be reached.
+    """
+
+    def __init__(self) -> None:
+        self.letters: list[tuple[str, DeadLetter]] = []
+        self.refuse: str | None = None
+        self.closed = False
+        self._changed = Condition()
+
+    def store(self, topic: str, letter: DeadLetter, deadline: Deadline) -> None:
+        """Keep the record."""
+        del deadline
+        with self._changed:
+            if self.refuse is not None:
+                raise DeadLetterError(self.refuse)
+            self.letters.append((topic, letter))
+            self._changed.notify_all()
+
+    def said(self, name: str) -> list[str]:
+        """Return what the records kept say under one of our headers, without its prefix."""
+        found = (dict(letter.headers).get(f"headrace.{name}") for _, letter in self.letters)
+        return ["" if text is None else text.decode() for text in found]
+
+    def close(self) -> None:
+        """Note that it was closed."""
+        self.closed = True

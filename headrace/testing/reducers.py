@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.clock import Deadline
 from headrace.importing import load_callable
-from headrace.inline.rehearsal import rehearse
+from headrace.inline.reducer import rehearse
 from headrace.records import TopicPartition
 from headrace.spark.decode import Decode, Decoding, OnUndecodable
 from headrace.tables import SCHEMA, merge, table_of
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from headrace.inline import ArrowReducer
+    from headrace.spark.dryrun import Rehearsed
     from headrace.spark.reducer import Reducer
-    from headrace.spark.rehearsed import Rehearsed
     from headrace.spark.runtime import SparkRuntime
 
     #: A record as a test gives it: a whole one, or a value; a mapping is a value in JSON.
@@ -157,7 +157,7 @@ class LocalSpark:
             UndecodableRecordError, ReducerError: as with :meth:`reduce`; what the function raises
                 comes as a ReducerError.
         """
-        from headrace.spark.in_workers import WorkerReducer  # noqa: PLC0415 - imports pyspark
+        from headrace.spark.reducer import WorkerReducer  # noqa: PLC0415 - imports pyspark
 
         function: Any = (
             load_callable(reducer, "table", "batch") if isinstance(reducer, str) else reducer
@@ -192,13 +192,13 @@ class LocalSpark:
         *,
         output: str | None = None,
     ) -> list[Row]:
-        from headrace.spark import rehearsal  # noqa: PLC0415 - imports pyspark
+        from headrace.spark import dryrun  # noqa: PLC0415 - imports pyspark
 
         if self._session is None:
             raise RuntimeError("LocalSpark is not started; use it in a with statement")
         decode = _decode(schema, undecodable)
         table = records_table(records)
-        found = rehearsal.rehearse(self._session, function, table, decode, attempt)
+        found = dryrun.rehearse(self._session, function, table, decode, attempt)
         return _rows(found, output)
 
 

@@ -31,8 +31,7 @@ if TYPE_CHECKING:
 
     from headrace.spark.runtime import SparkRuntime
     from headrace.spark.settings import SparkSettings
-    from headrace.spark.sinks.contract import Sink
-    from headrace.spark.sinks.result import Result
+    from headrace.spark.sinks.contract import Result, Sink
 
     #: Makes a result of rows with the columns ``id`` and ``name``.
     Frames: TypeAlias = Callable[[list["Row"]], Result]

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from headrace.records import TopicPartition
     from headrace.spans import Span
 
+
 #: Seconds that the last traces have to be sent in, out of a stop's deadline.
 CLOSE_TIMEOUT = 2.0
 

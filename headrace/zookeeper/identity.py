@@ -17,13 +17,31 @@ import os
 import re
 import socket
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 import structlog
 
 from headrace.errors import ConfigError, InstanceInUseError
 from headrace.files import write_whole
-from headrace.zookeeper._client import Credentials
+from headrace.zookeeper.client import Credentials
+from headrace.zookeeper.protocol import NotConnectedError
+
+if TYPE_CHECKING:
+    from headrace.zookeeper.nodes import NodeStat
+    from headrace.zookeeper.protocol import Session
+
+
+def is_ours(session: Session, path: str, stat: NodeStat) -> bool:
+    """Whether a node that was read lives and dies with the present session.
+
+    Raises NotConnectedError where the connection broke after the reading: which session comes
+    next is not known then, and "not ours" would give up what is ours.
+    """
+    present = session.session_id
+    if present is None:
+        raise NotConnectedError(path, "the connection broke after the node was read")
+    return stat.owner_session == present
+
 
 log = structlog.get_logger(__name__)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -14,32 +14,33 @@ from kazoo.protocol.states import KazooState, KeeperState
 
 from headrace.clock import SYSTEM_CLOCK, Clock, Deadline
 from headrace.errors import HeadraceError, ZooKeeperAccessError, ZooKeeperUnavailableError
-from headrace.zookeeper._client import (
+from headrace.zookeeper.client import (
     Credentials,
+    Ending,
     build_client,
     node_stat,
     transaction,
     transaction_results,
     translate,
 )
-from headrace.zookeeper._ending import Ending
-from headrace.zookeeper.errors import (
+from headrace.zookeeper.nodes import ANY_VERSION, Node, NodeStat
+from headrace.zookeeper.protocol import (
     AccessDeniedError,
     NodeExistsError,
     NoNodeError,
     NotConnectedError,
     OutcomeUnknownError,
     SessionClosedError,
+    SessionState,
     ZooKeeperError,
 )
-from headrace.zookeeper.nodes import ANY_VERSION, Node, NodeStat
-from headrace.zookeeper.protocol import SessionState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from headrace.zookeeper.nodes import Operation
     from headrace.zookeeper.settings import ZooKeeperSettings
+
 
 log = structlog.get_logger(__name__)
 
@@ -395,3 +396,41 @@ def _answer(path: str, request: Any, timeout: float) -> Any:
         raise OutcomeUnknownError(path, f"no answer within {timeout:.3g} s") from error
     except KazooException as error:
         raise translate(path, error) from error
+
+
+#: Seconds in which ZooKeeper has to confirm the end of the session.
+_CLOSE_TIMEOUT = 5.0
+
+
+class NodeReader(Protocol):
+    """The part of a ``Session`` that only reads. Any thread; each call blocks for a bounded time.
+
+    Raises:
+        NoNodeError: there is no such node.
+        HeadraceError: there was no answer.
+    """
+
+    def get_many(self, paths: Sequence[str]) -> list[Node | None]:
+        """Read nodes, None for those that do not exist."""
+        ...
+
+    def children(self, path: str) -> list[str]:
+        """Return the names of the node's children; raises NoNodeError."""
+        ...
+
+
+@contextmanager
+def reading(settings: ZooKeeperSettings) -> Iterator[NodeReader]:
+    """Connect, if need be to a server that has lost its ensemble, and end the session afterwards.
+
+    Blocks for at most ``connect_timeout`` seconds.
+
+    Raises:
+        ZooKeeperUnavailableError: no server let us in.
+    """
+    session = ZooKeeperSession(replace(settings, read_only=True))
+    session.start()
+    try:
+        yield session
+    finally:
+        session.close(Deadline.after(_CLOSE_TIMEOUT))

@@ -15,8 +15,7 @@ from kazoo.protocol.states import KeeperState
 from kazoo.security import Permissions
 
 from headrace.errors import ZooKeeperUnavailableError
-from headrace.zookeeper._client import build_client
-from headrace.zookeeper._ending import Ending
+from headrace.zookeeper.client import Ending, build_client
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.chaos.link import Network
 from headrace.clock import Deadline
-from headrace.local.ports import LOOPBACK
+from headrace.local.server import LOOPBACK
 from headrace.local.waiting import wait_for
 
 if TYPE_CHECKING:

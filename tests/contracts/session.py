@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headrace.zookeeper.errors import (
+from headrace.zookeeper.nodes import Check, Create, Delete, SetData
+from headrace.zookeeper.protocol import (
     BadVersionError,
     NodeExistsError,
     NoNodeError,
     NotEmptyError,
 )
-from headrace.zookeeper.nodes import Check, Create, Delete, SetData
 
 if TYPE_CHECKING:
     from headrace.zookeeper.protocol import Session

@@ -9,7 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from headrace import daemon
-from headrace.channel.lifecycle import StopReport
+from headrace.channel.states import StopReport
 from headrace.daemon import ExitCode
 from headrace.errors import FatalError, KafkaUnavailableError
 from headrace.signals import Signals

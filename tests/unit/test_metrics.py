@@ -13,8 +13,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from headrace import http_server
-from headrace.channel.offset_guard import Finding
-from headrace.channel.pauses import PauseReason
+from headrace.channel.commits import Finding
+from headrace.channel.pausing import PauseReason
 from headrace.channel.states import FINAL, PartitionState
 from headrace.controller.reports import ReloadOutcome
 from headrace.coordinators.claims import LossReason

@@ -47,5 +47,5 @@ def test_each_python_that_is_started_is_isolated() -> None:
         for path in PACKAGE.rglob("*.py")
         if "[sys.executable" in path.read_text(encoding="utf-8")
     }
-    assert set(starters) == {"processes.py", "local/process.py"}
+    assert set(starters) == {"processes.py", "local/server.py"}
     assert all('[sys.executable, "-I"' in text for text in starters.values())

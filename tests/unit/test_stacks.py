@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from structlog.testing import capture_logs
 
-from headrace.channel.activity import Activity
+from headrace.channel.status import Activity
 from headrace.diagnostics import Diagnostics
 from headrace.stacks import stack_of, thread_stacks
 

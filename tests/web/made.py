@@ -7,14 +7,12 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from math import sin
 
-from headrace.admin import documents as d
-from headrace.admin import groups, lately
-from headrace.channel.lifecycle import ChannelState
-from headrace.channel.pauses import PauseMode
-from headrace.channel.states import PartitionState
+from headrace.admin import history, status
+from headrace.admin import models as d
+from headrace.channel.pausing import PauseMode
+from headrace.channel.states import ChannelState, PartitionState
 from headrace.config import Delivery
-from headrace.coordinators.member_states import AssignmentState, MemberState
-from headrace.coordinators.members import Mode
+from headrace.coordinators.members import AssignmentState, MemberState, Mode
 from headrace.thread_time import Activity, Role
 
 S = PartitionState
@@ -183,7 +181,7 @@ def _at_rest(stage: str) -> d.StageStatus:
     return d.StageStatus(stage=stage, per_s=0, mean_s=None, busy=0)
 
 
-def point_of(made: Made, number: int) -> lately.HistoryPoint:
+def point_of(made: Made, number: int) -> history.HistoryPoint:
     """Return the sample of this number, of the 720 of an hour."""
     wave = 1 + 0.12 * sin(number / 34) + 0.05 * sin(number / 5.3) + 0.03 * sin(number * 1.9)
     rests = (made.pauses and number > 600) or (made.state is ChannelState.FAILED and number > 690)
@@ -192,7 +190,7 @@ def point_of(made: Made, number: int) -> lately.HistoryPoint:
     if made.growing or rests:
         lag += max(0, number - 600) ** 1.6 * 3
     share = rate / made.records_per_s
-    return lately.HistoryPoint(
+    return history.HistoryPoint(
         at=ago(5 * (719 - number)),
         records_per_s=round(rate, 2),
         lag=int(lag),
@@ -213,7 +211,7 @@ def point_of(made: Made, number: int) -> lately.HistoryPoint:
     )
 
 
-def group_of(made: Made) -> groups.Group:
+def group_of(made: Made) -> status.Group:
     """Return the group and who owns what."""
     owners = {
         f"{topic}-{number}": owner
@@ -222,7 +220,7 @@ def group_of(made: Made) -> groups.Group:
         if (owner := _owner(made, number)) is not None
     }
     members = [
-        groups.GroupMember(
+        status.GroupMember(
             name=name,
             this=name == MEMBERS[0],
             host=f"{name}.example.org",
@@ -237,6 +235,6 @@ def group_of(made: Made) -> groups.Group:
         for index, name in enumerate(MEMBERS)
         if name == MEMBERS[0] or name in owners.values()
     ]
-    return groups.Group(
+    return status.Group(
         channel=made.name, group=f"mill.{made.name}", members=members, owners=owners
     )

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from headrace.admin import documents as d
-from headrace.admin import groups, lately
+from headrace.admin import history, status
+from headrace.admin import models as d
 from headrace.admin.configuration import ConfigSummary, PendingStatus
 from headrace.admin.ports import Phase
-from headrace.channel.lifecycle import ChannelState
-from headrace.channel.pauses import PauseMode, PauseReason
+from headrace.channel.pausing import PauseMode, PauseReason
+from headrace.channel.states import ChannelState
 from headrace.channel.states import PartitionState as S
-from headrace.config.effects import Effect
+from headrace.config.diff import Effect
 from headrace.controller.reports import ReloadOutcome
 from headrace.logs import Subject
 from headrace.zookeeper.protocol import SessionState
@@ -99,12 +99,12 @@ class Process:
     def history(self) -> Any:
         """Return an hour."""
         channels = {each.name: [point_of(each, n) for n in range(720)] for each in self.channels}
-        return lately.History(interval_s=5, channels=channels).model_dump(mode="json")
+        return history.History(interval_s=5, channels=channels).model_dump(mode="json")
 
     def recent(self) -> Any:
         """Return the events."""
         events = [
-            lately.EventStatus(
+            history.EventStatus(
                 number=number,
                 event=name,
                 level=level,
@@ -116,12 +116,12 @@ class Process:
             )
             for number, (seconds, name, level, subject, count, fields) in enumerate(self.events, 1)
         ]
-        return lately.Events(at=ago(0), pid=4711, events=events).model_dump(mode="json")
+        return history.Events(at=ago(0), pid=4711, events=events).model_dump(mode="json")
 
     def members(self) -> Any:
         """Return the groups."""
         found = [group_of(each) for each in self.channels]
-        return groups.Members(at=ago(0), groups=found).model_dump(mode="json")
+        return status.Members(at=ago(0), groups=found).model_dump(mode="json")
 
 
 _USUAL: list[tuple[float, str, str, Subject, int, dict[str, Any]]] = [

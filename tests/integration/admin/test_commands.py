@@ -11,14 +11,14 @@ import pytest
 from structlog.testing import capture_logs
 from typer.testing import CliRunner
 
-from headrace.admin.finding import TOKEN, Options, find
+from headrace.admin.auth import Folder
+from headrace.admin.client import TOKEN, Options, find
 from headrace.admin.server import AdminServer
-from headrace.admin.tokens import Folder
-from headrace.channel.pauses import PauseReason
+from headrace.channel.pausing import PauseReason
 from headrace.cli import app
 from headrace.clock import Deadline
 from headrace.config import Change, ChangeKind, load
-from headrace.config.effects import Effect
+from headrace.config.diff import Effect
 from headrace.controller.reports import Pending, ReloadOutcome, ReloadReport
 from headrace.process_records import ProcessRecord
 from tests.unit.channel.in_memory import P0, eventually

@@ -17,14 +17,14 @@ import trustme
 from structlog.testing import capture_logs
 
 from headrace import http_server
-from headrace.admin import access
+from headrace.admin import auth
 from headrace.admin import server as module
+from headrace.admin.auth import Folder
 from headrace.admin.server import AdminServer
-from headrace.admin.tokens import Folder
 from headrace.clock import Deadline
 from headrace.config import load
 from headrace.errors import StartError
-from headrace.local.ports import LOOPBACK, free_port
+from headrace.local.server import LOOPBACK, free_port
 from tests.unit.channel.in_memory import eventually
 from tests.unit.config.support import CHANNELS
 
@@ -368,7 +368,7 @@ def test_health_has_a_place_where_all_others_are_taken(
     serve: Any, bare: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As many requests as may be wait: one more is told so, and probes are answered."""
-    monkeypatch.setattr(access, "MOST_REQUESTS", 1)
+    monkeypatch.setattr(auth, "MOST_REQUESTS", 1)
     asked, gate = Event(), Event()
     bare.controller.metrics.watch_partitions("slow", partial(_held, asked, gate))
     served = serve("{port: 0}")
@@ -391,7 +391,7 @@ def test_who_does_not_read_takes_no_place_and_is_let_go(
     serve: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of requests whose answers pile up, none counts, and the connection ends."""
-    monkeypatch.setattr(access, "MOST_REQUESTS", 1)
+    monkeypatch.setattr(auth, "MOST_REQUESTS", 1)
     monkeypatch.setattr(http_server, "KEEP_ALIVE", 1)
     served = serve("{port: 0}")
     unread = socket.socket()

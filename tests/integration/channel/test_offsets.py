@@ -10,8 +10,8 @@ import pytest
 from headrace.clock import Deadline
 from headrace.coordinators.layout import EpochDocument, GroupPaths
 from headrace.coordinators.offset_nodes import ZooKeeperOffsetStore
-from headrace.kafka.fencing import fence_producers
 from headrace.kafka.ports import StoredOffset
+from headrace.kafka.transactional_producer import fence_producers
 from headrace.zookeeper.session import ZooKeeperSession
 from headrace.zookeeper.settings import ZooKeeperSettings
 from tests.doubts import leave_in_doubt
@@ -110,7 +110,7 @@ def test_an_offset_that_stays_in_doubt_is_cleared(
     group: Group, session: Session, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Though its former owner ended cleanly: the next one goes on from the offset before."""
-    monkeypatch.setattr("headrace.channel.starting.READ_TIMEOUT", 2.0)
+    monkeypatch.setattr("headrace.channel.start.READ_TIMEOUT", 2.0)
     path = GroupPaths(group.name).epoch(group.partition())
     with group.running(Notes(), offsets=TRANSACTIONS):
         group.produce(20)

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING
 import structlog
 
 from headrace.clock import Deadline
-from headrace.coordinators.coordinator import Coordinator
+from headrace.coordinators.coordinator import Coordinator, CoordinatorSettings
 from headrace.coordinators.members import MemberInfo
-from headrace.coordinators.settings import CoordinatorSettings
 from headrace.coordinators.zookeeper_registry import ZooKeeperRegistry
 from headrace.zookeeper.identity import Identity
 from headrace.zookeeper.session import ZooKeeperSession

@@ -12,9 +12,8 @@ import pytest
 
 from headrace.clock import Deadline
 from headrace.coordinators.claims import LossReason
-from headrace.coordinators.coordinator import Coordinator
+from headrace.coordinators.coordinator import Coordinator, CoordinatorSettings
 from headrace.coordinators.members import MemberInfo
-from headrace.coordinators.settings import CoordinatorSettings
 from headrace.coordinators.zookeeper_registry import ZooKeeperRegistry
 from headrace.errors import InstanceInUseError
 from headrace.zookeeper.session import ZooKeeperSession

@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from headrace.clock import Deadline
-from headrace.local.ports import LOOPBACK, free_port
+from headrace.local.server import LOOPBACK, free_port
 from headrace.local.waiting import wait_for
 
 if TYPE_CHECKING:

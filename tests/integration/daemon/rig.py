@@ -104,7 +104,7 @@ def drain(record):
 def _pause(mode):
     import gc
     from headrace.channel.channel import InboundKafkaChannel
-    from headrace.channel.pauses import PauseMode
+    from headrace.channel.pausing import PauseMode
 
     for each in gc.get_objects():
         if type(each) is InboundKafkaChannel:

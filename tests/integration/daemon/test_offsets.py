@@ -19,7 +19,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction
 from typer.testing import CliRunner
 
 from headrace.clock import SYSTEM_CLOCK, Deadline
-from headrace.config.kinds.moments import format_moment
+from headrace.config.types.scalars import format_moment
 from headrace.kafka import KafkaTopicCatalog
 from headrace.kafka.ports import Commit
 from headrace.offsets import commands

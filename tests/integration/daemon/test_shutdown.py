@@ -12,7 +12,7 @@ import pytest
 
 from headrace.clock import Deadline
 from headrace.local import KafkaBroker
-from headrace.local.ports import LOOPBACK, free_port
+from headrace.local.server import LOOPBACK, free_port
 from tests.brokers import Broker
 from tests.integration.daemon.rig import WAIT, Site, eventually
 from tests.integration.daemon.supervisor import Supervisor

@@ -9,8 +9,7 @@ from deltalake import write_deltalake
 from typer.testing import CliRunner
 
 from headrace.cli import app
-from headrace.demo.flights import read_flights
-from headrace.demo.record import RunRecord
+from headrace.demo.flights import RunRecord, read_flights
 from headrace.demo.reducer import COLUMNS
 
 if TYPE_CHECKING:

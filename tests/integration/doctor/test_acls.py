@@ -11,13 +11,12 @@ from confluent_kafka import admin as client_admin
 from headrace.clock import Deadline
 from headrace.config import Config
 from headrace.controller import KafkaController
-from headrace.doctor import kafka
-from headrace.doctor.acls import Acl, needed_acls
+from headrace.doctor import checks
+from headrace.doctor.checks import Acl, check_kafka, needed_acls
 from headrace.doctor.finding import Level
-from headrace.doctor.kafka import check_kafka
-from headrace.kafka.fencing import Place, fence_producers
+from headrace.kafka.transactional_producer import Place, fence_producers
 from headrace.local.kafka import KafkaBroker
-from headrace.local.ports import LOOPBACK, free_port
+from headrace.local.server import LOOPBACK, free_port
 from headrace.local.waiting import wait_for
 from headrace.processors import BatchProcessor, BatchResponse
 from headrace.records import TopicPartition
@@ -157,8 +156,8 @@ def test_the_least_permissions_suffice_and_none_can_be_spared(
     guarded: Guarded, settings: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A channel reads, commits and stops with just these; without any one the doctor warns."""
-    monkeypatch.setattr(kafka, "TIMEOUT", 5.0)
-    monkeypatch.setattr(kafka, "PAUSE", 0.1)
+    monkeypatch.setattr(checks, "TIMEOUT", 5.0)
+    monkeypatch.setattr(checks, "PAUSE", 0.1)
     acls = needed_acls(settings)
     guarded.allow(acls)
     # the broker takes a moment to go by new permissions

@@ -14,14 +14,12 @@ from kazoo.security import make_acl
 from headrace.clock import Deadline
 from headrace.config import Config
 from headrace.coordinators.layout import GroupPaths
-from headrace.doctor import kafka
+from headrace.doctor import checks
+from headrace.doctor.checks import check_kafka, check_zookeeper
 from headrace.doctor.finding import Finding, Level
-from headrace.doctor.kafka import check_kafka
-from headrace.doctor.zookeeper import check_zookeeper
-from headrace.local.ports import LOOPBACK, free_port
-from headrace.zookeeper.factory import session_settings
+from headrace.local.server import LOOPBACK, free_port
 from headrace.zookeeper.session import ZooKeeperSession
-from headrace.zookeeper.settings import AclEntry, DigestAuth, ZooKeeperSettings
+from headrace.zookeeper.settings import AclEntry, DigestAuth, ZooKeeperSettings, session_settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -138,7 +136,7 @@ def test_servers_that_are_not_there_are_errors(
     document: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither check waits for longer than it may."""
-    monkeypatch.setattr(kafka, "TIMEOUT", 2.0)
+    monkeypatch.setattr(checks, "TIMEOUT", 2.0)
     document["kafka"]["bootstrap_servers"] = f"{LOOPBACK}:{free_port()}"
     document["zookeeper"] |= {"hosts": f"{LOOPBACK}:{free_port()}", "connect_timeout": "1s"}
     settings = Config.model_validate(document)

@@ -16,13 +16,12 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import structlog
 
-import headrace.kafka.producing
 import headrace.kafka.results
 import headrace.kafka.transactional_producer
 import headrace.spark.sinks.kafka.sink
 from headrace.clock import Deadline
 from headrace.kafka import KafkaResults
-from headrace.kafka.fencing import fence_producers
+from headrace.kafka.transactional_producer import fence_producers
 from headrace.records import TopicPartition, identity_of
 from headrace.spark.sinks.contract import PartitionCommit
 from headrace.spark.sinks.kafka import KafkaSink
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
 MODULES = (
     headrace.spark.sinks.kafka.sink,
     headrace.kafka.results,
-    headrace.kafka.producing,
+    headrace.kafka.results,
     headrace.kafka.transactional_producer,
 )
 PARTITIONS = range(2)

@@ -14,7 +14,7 @@ from headrace.errors import ConfigError
 from headrace.kafka import KafkaRecordSource
 from headrace.kafka.columnar import ColumnarRecordSource
 from headrace.kafka.columnar.library import LibraryMissingError, load
-from headrace.local.ports import LOOPBACK, free_port
+from headrace.local.server import LOOPBACK, free_port
 from headrace.records import Batch, TopicPartition, offset_of
 from headrace.tables import table_of
 from headrace.testing.records import FakeAssignment, FakeRecord

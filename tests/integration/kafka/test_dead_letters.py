@@ -8,7 +8,7 @@ from headrace.clock import Deadline
 from headrace.errors import KafkaUnavailableError
 from headrace.kafka.dead_letters import KafkaDeadLetterStore
 from headrace.kafka.ports import DeadLetter, DeadLetterError
-from headrace.kafka.reader import KafkaRecordReader
+from headrace.kafka.source import KafkaRecordReader
 from headrace.records import TopicPartition
 from headrace.testing import FakeRecord
 from tests.brokers import Broker

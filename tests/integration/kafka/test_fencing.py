@@ -12,9 +12,9 @@ from confluent_kafka import TopicPartition as ClientPartition
 
 from headrace.clock import Deadline
 from headrace.kafka import KafkaOffsetStore
-from headrace.kafka.fencing import Place, fence_producers
 from headrace.kafka.ports import OffsetStoreError, OffsetTimeoutError
 from headrace.kafka.results import sink_group
+from headrace.kafka.transactional_producer import Place, fence_producers
 from headrace.records import TopicPartition
 from tests.brokers import Broker
 from tests.doubts import leave_in_doubt

@@ -19,7 +19,7 @@ import pytest
 from headrace.clock import Deadline
 from headrace.kafka.producer import TopicProducer
 from headrace.local import KafkaBroker
-from headrace.local.ports import LOOPBACK, free_port
+from headrace.local.server import LOOPBACK, free_port
 from headrace.records import ResultRecord
 from tests.brokers import Broker
 from tests.kafka_sinks import KafkaPlace, committed_records

@@ -10,7 +10,7 @@ from confluent_kafka import Producer
 
 from headrace.clock import Deadline
 from headrace.kafka import KafkaRangeSource, ranges
-from headrace.local.ports import LOOPBACK, free_port
+from headrace.local.server import LOOPBACK, free_port
 from headrace.records import TopicPartition
 from headrace.references import OffsetRun
 from headrace.testing.records import FakeRecord

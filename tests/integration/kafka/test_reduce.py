@@ -9,10 +9,10 @@ from deltalake import DeltaTable, write_deltalake
 from typer.testing import CliRunner
 
 from headrace.cli import app
-from headrace.offsets.errors import RequestError
+from headrace.offsets.reading import RequestError
 from headrace.records import TopicPartition
 from headrace.reducing import commands
-from headrace.reducing.ranges import Range, read_range
+from headrace.reducing.commands import Range, read_range
 from headrace.testing import FakeRecord
 from tests.brokers import Broker, Stored
 

@@ -12,8 +12,8 @@ import pytest
 
 from headrace.clock import Deadline
 from headrace.errors import FencedError, ResultRefusedError, StartError
-from headrace.kafka.fencing import fence_producers
 from headrace.kafka.results import sink_group
+from headrace.kafka.transactional_producer import fence_producers
 from headrace.records import ResultRecord, TopicPartition
 from headrace.spark.sinks.kafka import KafkaSink
 from headrace.testing.sinks import GroupingContract, OffsetKeeperContract, micro_batch

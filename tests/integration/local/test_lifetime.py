@@ -11,8 +11,7 @@ import pytest
 
 from headrace.clock import Deadline
 from headrace.local import LocalStack
-from headrace.local.identity import ProcessIdentity, ProcessState
-from headrace.local.ports import LOOPBACK
+from headrace.local.server import LOOPBACK, ProcessIdentity, ProcessState
 from headrace.local.waiting import wait_for
 
 if TYPE_CHECKING:

@@ -10,8 +10,7 @@ import pytest
 
 from headrace.clock import Deadline
 from headrace.local.errors import LocalStackError, ServerStartError
-from headrace.local.identity import ProcessIdentity, ProcessState
-from headrace.local.process import ServerProcess
+from headrace.local.server import ProcessIdentity, ProcessState, ServerProcess
 from headrace.local.waiting import wait_for
 
 if TYPE_CHECKING:
@@ -22,7 +21,7 @@ _OWNER = """
 import os, sys, threading
 from pathlib import Path
 from headrace.clock import Deadline
-from headrace.local.process import ServerProcess
+from headrace.local.server import ServerProcess
 server = ServerProcess.start(["sleep", "100"], log_file=Path(sys.argv[1]),
                              deadline=Deadline.after(20))
 if sys.argv[2] == "forked" and os.fork() == 0:

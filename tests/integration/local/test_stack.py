@@ -10,9 +10,8 @@ from kazoo.client import KazooClient
 
 from headrace.clock import Deadline
 from headrace.local import Blueprint, LocalStack, LocalStackError
-from headrace.local.identity import ProcessState
-from headrace.local.kafka_probe import live_brokers
-from headrace.local.ports import LOOPBACK
+from headrace.local.kafka import live_brokers
+from headrace.local.server import LOOPBACK, ProcessState
 from headrace.local.zookeeper import four_letter_word
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from contextlib import suppress
 from threading import Event, Lock, Thread
 
 from headrace.clock import Deadline
-from headrace.local.ports import LOOPBACK
+from headrace.local.server import LOOPBACK
 from headrace.local.waiting import wait_for
 
 _CHUNK = 1 << 16

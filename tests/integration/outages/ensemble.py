@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from headrace.clock import Deadline
-from headrace.local.ports import LOOPBACK, free_port
+from headrace.local.server import LOOPBACK, free_port
 from headrace.local.waiting import wait_for
 from headrace.local.zookeeper import ZooKeeperServer
 from tests.integration.outages.cable import Cable

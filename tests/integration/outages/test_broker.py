@@ -103,7 +103,7 @@ def test_offsets_of_an_idle_partition_are_stored_again(
     make_group: Callable[..., Group], zookeeper_hosts: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Long before the broker would forget it, the same offset is committed anew, and again."""
-    monkeypatch.setattr("headrace.channel.committer.REFRESH_INTERVAL", 0.2)
+    monkeypatch.setattr("headrace.channel.commits.REFRESH_INTERVAL", 0.2)
     group, notes = make_group(zookeeper_hosts), Notes()
     group.produce(10)
     with group.running(notes) as controller:

@@ -69,7 +69,7 @@ def test_a_killed_broker_holds_up_only_what_it_alone_has(
 
     No claim is lost, and no record is missing or repeated.
     """
-    monkeypatch.setattr("headrace.channel.stalls.LOOK_INTERVAL", 2.0)
+    monkeypatch.setattr("headrace.channel.supervision.LOOK_INTERVAL", 2.0)
     group = group_of(cluster, stack, tmp_path, cluster.topic([[1, 2, 3]]))
     single = replace(group, topic=cluster.topic([[1], [2]]))
     group.produce(10)

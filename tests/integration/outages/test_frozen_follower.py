@@ -13,7 +13,7 @@ from headrace.coordinators.layout import GroupPaths
 from headrace.coordinators.zookeeper_registry import ZooKeeperRegistry
 from headrace.local.waiting import wait_for
 from headrace.records import TopicPartition
-from headrace.zookeeper.reading import reading
+from headrace.zookeeper.session import reading
 from tests.integration.coordinators.process import TOPIC
 from tests.integration.coordinators.test_takeover import WAIT, Group, Member
 

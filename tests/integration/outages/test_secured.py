@@ -19,9 +19,9 @@ from kazoo.security import OPEN_ACL_UNSAFE, make_digest_acl
 from headrace.clock import Deadline
 from headrace.errors import ZooKeeperAccessError, ZooKeeperUnavailableError
 from headrace.kafka.ports import StoredOffset
-from headrace.local.ports import LOOPBACK, free_port
+from headrace.local.server import LOOPBACK, free_port
 from headrace.local.zookeeper import ZooKeeperServer
-from headrace.zookeeper.errors import AccessDeniedError
+from headrace.zookeeper.protocol import AccessDeniedError
 from tests.integration.channel.rig import CHANNEL, WAIT, Group, Notes, eventually
 
 if TYPE_CHECKING:

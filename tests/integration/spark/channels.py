@@ -10,8 +10,7 @@ from deltalake import DeltaTable
 
 from headrace.clock import Deadline
 from headrace.metrics import Metrics
-from headrace.processors.contract import ChannelContext
-from headrace.processors.responses import BatchResponse
+from headrace.processors.contract import BatchResponse, ChannelContext
 from headrace.processors.spark import SparkProcessor
 from headrace.records import TopicPartition
 from headrace.spark.engine import SparkEngine

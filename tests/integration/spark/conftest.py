@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from headrace.local.jars import CONNECTOR, cached
-from headrace.spark.connector import connector_properties
-from headrace.spark.settings import SparkSettings
+from headrace.spark.settings import SparkSettings, connector_properties
 from headrace.testing.sinks import started_spark
 from tests.integration.spark.channels import Channel
 

@@ -31,19 +31,14 @@ import sqlalchemy as sa
 import structlog
 from deltalake import DeltaTable
 
-import headrace.spark.sinks.arrow_files
 import headrace.spark.sinks.delta.log
-import headrace.spark.sinks.delta.origins
 import headrace.spark.sinks.delta.sink
 import headrace.spark.sinks.delta.table
-import headrace.spark.sinks.fetching
 import headrace.spark.sinks.origin
 import headrace.spark.sinks.sql.database
 import headrace.spark.sinks.sql.offsets
-import headrace.spark.sinks.sql.origins
 import headrace.spark.sinks.sql.sink
 import headrace.spark.sinks.sql.target
-import headrace.spark.sinks.sql.transaction
 import headrace.spark.sinks.staging
 from headrace.records import TopicPartition
 from headrace.spark.sinks.contract import Grouping, OffsetMove, OutputReplacer
@@ -58,8 +53,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
     from types import ModuleType
 
-    from headrace.spark.sinks.contract import Sink
-    from headrace.spark.sinks.result import Result
+    from headrace.spark.sinks.contract import Result, Sink
     from headrace.testing.sinks import Place, Row
 
 _ROOT = Path(__file__).resolve().parents[3]
@@ -250,15 +244,15 @@ _LOG = (
     headrace.spark.sinks.delta.sink,
     headrace.spark.sinks.delta.table,
 )
-_FILES = (headrace.spark.sinks.arrow_files, headrace.spark.sinks.staging)
-_ORIGINS = (headrace.spark.sinks.delta.origins, headrace.spark.sinks.origin)
+_FILES = (headrace.spark.sinks.staging, headrace.spark.sinks.staging)
+_ORIGINS = (headrace.spark.sinks.delta.log, headrace.spark.sinks.origin)
 _SQL = (
     headrace.spark.sinks.sql.database,
     headrace.spark.sinks.sql.offsets,
-    headrace.spark.sinks.sql.origins,
+    headrace.spark.sinks.sql.offsets,
     headrace.spark.sinks.sql.sink,
     headrace.spark.sinks.sql.target,
-    headrace.spark.sinks.sql.transaction,
+    headrace.spark.sinks.sql.sink,
 )
 
 
@@ -272,7 +266,7 @@ def _delta_way(what: str, folder: str) -> Way:
     def place(number: int) -> DeltaPlace:
         return DeltaPlace(Path(folder, str(number)), origin=what == "origin")
 
-    both, frames = (*_LOG, *_FILES), (*_FILES, headrace.spark.sinks.fetching)
+    both, frames = (*_LOG, *_FILES), (*_FILES, headrace.spark.sinks.staging)
     return {
         "first": Way(place, _LOG),
         "later": Way(place, both, 1, passes=2),

@@ -29,14 +29,12 @@ import headrace.spark.sinks.delta.table
 import headrace.spark.sinks.origin
 import headrace.spark.sinks.sql.database
 import headrace.spark.sinks.sql.offsets
-import headrace.spark.sinks.sql.origins
 import headrace.spark.sinks.sql.sink
 import headrace.spark.sinks.sql.target
-import headrace.spark.sinks.sql.transaction
 from headrace.records import TopicPartition
 from headrace.spark.sinks import OffsetMove
 from headrace.spark.sinks.delta import DeltaSink
-from headrace.spark.sinks.delta.compaction import compact
+from headrace.spark.sinks.delta.maintenance import compact
 from headrace.spark.sinks.sql import SqlSink
 from headrace.testing.kills import killed_at_every_line
 from headrace.testing.sinks import identity, micro_batch, share
@@ -140,10 +138,10 @@ MODULES: dict[str, tuple[ModuleType, ...]] = {
         headrace.spark.sinks.origin,
         headrace.spark.sinks.sql.database,
         headrace.spark.sinks.sql.offsets,
-        headrace.spark.sinks.sql.origins,
+        headrace.spark.sinks.sql.offsets,
         headrace.spark.sinks.sql.sink,
         headrace.spark.sinks.sql.target,
-        headrace.spark.sinks.sql.transaction,
+        headrace.spark.sinks.sql.sink,
     ),
 }
 

@@ -22,13 +22,7 @@ from headrace.records import TopicPartition
 from headrace.spark.micro_batch import MicroBatch
 from headrace.spark.sinks.contract import PartitionCommit
 from headrace.spark.sinks.delta import DeltaSink
-from headrace.spark.sinks.several import (
-    Group,
-    OutputsApartError,
-    SeveralSink,
-    alone,
-    groups,
-)
+from headrace.spark.sinks.several import Group, OutputsApartError, SeveralSink, alone, sink
 from headrace.spark.sinks.sql import SqlSink
 from headrace.testing.kills import killed_at_every_line
 from tests.unit.spark.sinks.sql_tables import Base
@@ -115,7 +109,7 @@ def main(folder: Path) -> None:
             file.write("x" if apart else "")
         return lambda: site.work(starts)
 
-    last = killed_at_every_line(prepare, [groups])
+    last = killed_at_every_line(prepare, [sink])
     Site(folder).require_whole()
     apart = len((folder / "apart").read_text(encoding="utf-8"))
     sys.stdout.write(f"{last} {apart}\n")

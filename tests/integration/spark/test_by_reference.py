@@ -20,11 +20,10 @@ from headrace.local.waiting import wait_for
 from headrace.processors.spark import SparkProcessor
 from headrace.records import Batch, TopicPartition
 from headrace.references import OffsetRun
+from headrace.spark.arrow_to_spark import ByReference, ByValue, HandOver
 from headrace.spark.engine import SparkEngine
-from headrace.spark.handover import HandOver
-from headrace.spark.inputs import ByReference, ByValue
+from headrace.spark.settings import Share
 from headrace.spark.sinks.delta import DeltaSink
-from headrace.spark.slots import Share
 from headrace.testing.records import FakeAssignment, FakeRecord
 from tests.brokers import Broker
 from tests.integration.channel.rig import CHANNEL, Group, eventually
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
     from headrace.controller import KafkaController
     from headrace.kafka.ports import RecordSource
     from headrace.references import Run
-    from headrace.spark.inputs import Input
+    from headrace.spark.arrow_to_spark import Input
     from headrace.spark.micro_batch import MicroBatch
     from headrace.spark.reducer import Reducer
     from headrace.spark.runtime import SparkRuntime

@@ -6,8 +6,8 @@ import pytest
 
 from headrace.errors import ConfigError, UndecodableRecordError
 from headrace.records import TopicPartition
+from headrace.spark.arrow_to_spark import HandOver
 from headrace.spark.decode import Decode, Decoder, Decoding, OnUndecodable, undecodable_in
-from headrace.spark.handover import HandOver
 from headrace.tables import merge, table_of
 from headrace.testing.records import FakeAssignment, FakeRecord, make_batch
 

@@ -5,9 +5,9 @@ from datetime import date, datetime, timezone
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
-from headrace.inline.rehearsal import rehearse as rehearse_inline
+from headrace.inline.reducer import rehearse as rehearse_inline
 from headrace.spark.decode import Decode, Decoding, OnUndecodable
-from headrace.spark.rehearsal import rehearse
+from headrace.spark.dryrun import rehearse
 from headrace.testing import records_table
 
 if TYPE_CHECKING:

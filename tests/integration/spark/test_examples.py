@@ -9,12 +9,12 @@ import pytest
 
 from headrace.config import ArrowProcessorConfig, SparkProcessorConfig, load
 from headrace.inline.reducer import load_arrow_reducer
-from headrace.inline.rehearsal import rehearse as rehearse_inline
+from headrace.inline.reducer import rehearse as rehearse_inline
 from headrace.processors.factory import reducer_of
 from headrace.processors.spark import decode
-from headrace.reducing.files import read_file
-from headrace.spark.rehearsal import rehearse
-from headrace.spark.sinks.json_rows import json_lines
+from headrace.reducing.commands import read_file
+from headrace.spark.dryrun import rehearse
+from headrace.spark.sinks.jsonl import json_lines
 
 if TYPE_CHECKING:
     import pyarrow as pa

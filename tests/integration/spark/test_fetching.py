@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from headrace.spark.sinks import fetching
+from headrace.spark.sinks import staging
 from headrace.spark.sinks.delta import DeltaSink
 from headrace.spark.sinks.delta.log import LogFiles
 from headrace.testing.sinks import identity, micro_batch, share
@@ -138,7 +138,7 @@ def test_a_result_behind_a_large_one_is_written_by_tasks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Be it that its rows were fetched or written."""
-    monkeypatch.setattr(fetching, "MOST_ROWS", 10)
+    monkeypatch.setattr(staging, "MOST_ROWS", 10)
     for number, count in enumerate((4, 20, 20, 4, 4)):
         commit(sink, number, spark_runtime.session.range(count).repartition(2))
     assert [len(files_of(tmp_path, number)) for number in range(5)] == [2, 1, 2, 2, 1]

@@ -8,7 +8,7 @@ from deltalake import DeltaTable
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from headrace.clock import Deadline
-from headrace.config.kinds.targets import Replay
+from headrace.config.types.addresses import Replay
 from headrace.local.waiting import wait_for
 from headrace.processors.spark import SparkProcessor
 from headrace.records import TopicPartition

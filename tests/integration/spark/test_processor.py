@@ -13,7 +13,7 @@ from headrace.errors import (
 from headrace.records import TopicPartition
 from headrace.spark.decode import Decode, Decoding, OnUndecodable
 from headrace.spark.failures import JobFailedError, ReducerError
-from headrace.spark.in_workers import WorkerReducer
+from headrace.spark.reducer import WorkerReducer
 
 if TYPE_CHECKING:
     from collections.abc import Callable

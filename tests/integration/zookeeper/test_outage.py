@@ -7,9 +7,8 @@ import pytest
 
 from headrace.clock import Deadline
 from headrace.local.zookeeper import ZooKeeperServer
-from headrace.zookeeper.errors import OutcomeUnknownError
 from headrace.zookeeper.identity import Identity
-from headrace.zookeeper.protocol import SessionState
+from headrace.zookeeper.protocol import OutcomeUnknownError, SessionState
 from headrace.zookeeper.session import ZooKeeperSession
 from headrace.zookeeper.settings import ZooKeeperSettings
 

@@ -14,15 +14,15 @@ from uuid import uuid4
 import pytest
 
 from headrace.clock import Deadline
-from headrace.zookeeper.errors import (
+from headrace.zookeeper.identity import Identity
+from headrace.zookeeper.protocol import (
     AccessDeniedError,
     NoNodeError,
+    Session,
     SessionClosedError,
+    SessionState,
 )
-from headrace.zookeeper.identity import Identity
-from headrace.zookeeper.protocol import Session, SessionState
-from headrace.zookeeper.reading import reading
-from headrace.zookeeper.session import SessionStore, ZooKeeperSession
+from headrace.zookeeper.session import SessionStore, ZooKeeperSession, reading
 from headrace.zookeeper.settings import AclEntry, DigestAuth, ZooKeeperSettings
 from tests.contracts.session import SessionContract
 from tests.sessions import expire

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 
-from headrace.admin.access import Rules
-from headrace.admin.app import create_app
+from headrace.admin.auth import Rules
+from headrace.admin.history import Rates
 from headrace.admin.loglevels import LogLevels
 from headrace.admin.ports import Phase
 from headrace.admin.process import LocalProcess
-from headrace.admin.rates import Rates
+from headrace.admin.server import create_app
 from headrace.clock import SYSTEM_CLOCK
 from headrace.config import Config
 from headrace.controller.reports import ConfigStatus, Pending, ReloadOutcome, ReloadReport

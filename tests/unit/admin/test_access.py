@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from headrace.admin.access import GUARDED_READS, LARGEST_BODY
+from headrace.admin.auth import GUARDED_READS, LARGEST_BODY
 from tests.unit.admin.scene import Scene
 from tests.unit.channel.in_memory import filled_broker
 

@@ -10,10 +10,10 @@ import pytest
 from structlog.testing import capture_logs
 
 from headrace.admin.loglevels import MOST
-from headrace.channel.pauses import PauseMode, PauseReason
+from headrace.channel.pausing import PauseMode, PauseReason
 from headrace.clock import Deadline
 from headrace.config import Change, ChangeKind
-from headrace.config.effects import Effect
+from headrace.config.diff import Effect
 from headrace.controller.reports import ReloadOutcome, ReloadReport
 from headrace.errors import KafkaUnavailableError
 from headrace.local.waiting import wait_for

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from headrace.admin.documents import Problem
+from headrace.admin.models import Problem
 from tests.unit.admin.scene import TOKEN
 from tests.unit.strategies import CHARACTERS
 

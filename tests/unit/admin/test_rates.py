@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
-from headrace.admin.rates import INTERVAL, KEPT, Rates
+from headrace.admin.history import INTERVAL, KEPT, Rates
 from headrace.logs.recent import keep
 from headrace.metrics import Summary
 from headrace.testing import FakeClock

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from headrace.admin.ports import Phase
-from headrace.channel.activity import Activity
+from headrace.channel.status import Activity
 from headrace.config import Change, ChangeKind
-from headrace.config.effects import Effect
+from headrace.config.diff import Effect
 from headrace.controller.reports import Pending
-from headrace.coordinators.member_states import MemberState
+from headrace.coordinators.members import MemberState
 from headrace.records import TopicPartition
 from headrace.spark.runtime import SparkReading
 from headrace.testing import running

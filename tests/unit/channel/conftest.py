@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from headrace.channel.fetcher import Fetcher
-from headrace.channel.gates import Gates
 from headrace.channel.partition import OwnedPartition
+from headrace.channel.pausing import Gates
 from headrace.channel.settings import LiveSettings
 from headrace.config import ChannelConfig
 from headrace.coordinators.claims import Claim
@@ -16,7 +16,7 @@ from headrace.coordinators.lease import Lease
 from headrace.metrics import Metrics
 from headrace.records import TopicPartition
 from headrace.testing import InMemoryBroker
-from headrace.testing.clock import FakeClock
+from headrace.testing.channel import FakeClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable

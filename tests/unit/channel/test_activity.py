@@ -5,8 +5,8 @@ from __future__ import annotations
 from threading import get_ident
 from typing import TYPE_CHECKING
 
-from headrace.channel.activity import activity_of
 from headrace.channel.callbacks import RunningCallback
+from headrace.channel.status import activity_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 
-from headrace.channel.answers import Effect, Standing, effect_of
+from headrace.channel.delivery import Effect, Standing, effect_of
 from headrace.errors import InvalidResponseError
 from headrace.processors import BatchResponse, Request
 from headrace.records import TopicPartition

@@ -6,7 +6,7 @@ import errno
 
 import pytest
 
-from headrace.channel.blame import Blame, blame_of
+from headrace.channel.failures import Blame, blame_of
 from headrace.errors import (
     BatchTimeoutError,
     InvalidResponseError,

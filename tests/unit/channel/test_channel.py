@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headrace.channel.lifecycle import ChannelState
-from headrace.channel.states import Ending
+from headrace.channel.states import ChannelState, Ending
 from headrace.clock import Deadline
 from headrace.errors import (
     StartError,

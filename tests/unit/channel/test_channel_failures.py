@@ -12,8 +12,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from headrace.channel.callbacks import RunningCallback
-from headrace.channel.lifecycle import ChannelState
-from headrace.channel.watchdog import ABANDONED_WINDOW, Watchdog
+from headrace.channel.states import ChannelState
+from headrace.channel.supervision import ABANDONED_WINDOW, Watchdog
 from headrace.clock import Deadline
 from headrace.errors import (
     BatchTimeoutError,
@@ -215,9 +215,9 @@ def test_too_many_hung_callbacks_fail_the_channel(broker: InMemoryBroker) -> Non
 
 def test_hung_callbacks_count_for_a_day(monkeypatch: pytest.MonkeyPatch) -> None:
     """Any number far apart are none; three within a day have the process restarted."""
-    monkeypatch.setattr("headrace.channel.watchdog.SlowReports", MagicMock())
+    monkeypatch.setattr("headrace.channel.supervision.SlowReports", MagicMock())
     monkeypatch.setattr(
-        "headrace.channel.watchdog.activity_of", lambda *_: SimpleNamespace(facts=dict)
+        "headrace.channel.supervision.activity_of", lambda *_: SimpleNamespace(facts=dict)
     )
     clock, owned = FakeClock(), MagicMock(partition=P0)
     failures: SimpleQueue[BaseException] = SimpleQueue()
@@ -246,10 +246,9 @@ def test_hung_callbacks_count_for_a_day(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_a_standstill_of_the_machine_is_no_hung_callback(monkeypatch: pytest.MonkeyPatch) -> None:
     """While the watchdog could not look either, callbacks could not run; afterwards time counts."""
-    for module in ("watchdog", "slow"):
-        monkeypatch.setattr(
-            f"headrace.channel.{module}.activity_of", lambda *_: SimpleNamespace(facts=dict)
-        )
+    monkeypatch.setattr(
+        "headrace.channel.supervision.activity_of", lambda *_: SimpleNamespace(facts=dict)
+    )
     clock, looks, scheduler = FakeClock(), SimpleQueue[None](), MagicMock()
     callback = RunningCallback(clock.monotonic(), 0)
     owned = MagicMock(partition=P0, callback=callback, outstanding=[])

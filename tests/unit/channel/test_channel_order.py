@@ -6,9 +6,8 @@ from threading import get_ident
 from typing import TYPE_CHECKING
 
 from headrace.channel.callbacks import RunningCallback
-from headrace.channel.lifecycle import ChannelState
 from headrace.channel.scheduler import Scheduler
-from headrace.channel.states import PartitionState
+from headrace.channel.states import ChannelState, PartitionState
 from headrace.clock import Deadline
 from headrace.processors import BatchResponse
 from headrace.processors.simple import CommitFirstProcessor, SimpleOptions

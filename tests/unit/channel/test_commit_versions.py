@@ -7,8 +7,8 @@ import json
 import pytest
 from confluent_kafka import TopicPartition as ClientPartition
 
-from headrace.channel.offset_guard import Acknowledged, Finding, judge
-from headrace.kafka.offset_metadata import METADATA_VERSION, entry, stored_in
+from headrace.channel.commits import Acknowledged, Finding, judge
+from headrace.kafka.offsets import METADATA_VERSION, entry, stored_in
 from headrace.kafka.ports import StoredOffset
 from headrace.records import TopicPartition
 

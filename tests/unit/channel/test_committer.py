@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
-from headrace.channel.committer import REFRESH_INTERVAL, Committer
-from headrace.channel.known_topics import KnownTopics
-from headrace.channel.offset_guard import CHECK_INTERVAL, FRESH
+from headrace.channel.commits import CHECK_INTERVAL, FRESH, REFRESH_INTERVAL, Committer
+from headrace.channel.topics import KnownTopics
 from headrace.clock import Deadline
 from headrace.config.subscription import Subscription
 from headrace.kafka.ports import Failure, Refusal, StoredOffset, TopicInfo

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from headrace.channel.lifecycle import ChannelState
+from headrace.channel.states import ChannelState
 from headrace.clock import Deadline
 from headrace.errors import (
     DeadLetterLimitError,

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 from structlog.testing import capture_logs
 
-from headrace.channel.fences import Fences
-from headrace.channel.starting import DOUBT_EVERY
+from headrace.channel.offset_stores import Fences
+from headrace.channel.start import DOUBT_EVERY
 from headrace.clock import SYSTEM_CLOCK, Deadline
 from headrace.coordinators.claims import Claim, PreviousOwner
 from headrace.coordinators.layout import EpochDocument, GroupPaths

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headrace.channel.fences import Fences
+from headrace.channel.offset_stores import Fences
 from headrace.clock import SYSTEM_CLOCK, Deadline
 from headrace.coordinators.claims import Claim
 from headrace.coordinators.layout import EpochDocument, GroupPaths
@@ -160,8 +160,7 @@ def test_a_superseded_owner_lets_go(
     broker: InMemoryBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A commit of a higher epoch ends delivery and commits, and the next claim is above it."""
-    for module in ("committer", "offset_guard"):
-        monkeypatch.setattr(f"headrace.channel.{module}.CHECK_INTERVAL", 0.01)
+    monkeypatch.setattr("headrace.channel.commits.CHECK_INTERVAL", 0.01)
     zookeeper, recorder = InMemoryZooKeeper(), Recorder()
     with running(in_memory_channel(recorder, broker, zookeeper=zookeeper)):
         broker.produce(P0, *values(5))

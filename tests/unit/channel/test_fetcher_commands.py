@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from headrace.records import TopicPartition
-    from headrace.testing.clock import FakeClock
+    from headrace.testing.channel import FakeClock
 
 SECONDS = 20.0
 

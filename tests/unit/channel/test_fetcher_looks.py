@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from headrace.records import TopicPartition
-    from headrace.testing.clock import FakeClock
+    from headrace.testing.channel import FakeClock
 
 SECONDS = 20.0
 FETCHES = 2_000

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.channel.flow import Decision, Reading, decide, leeway
+from headrace.channel.fetcher import Decision, Reading, decide, leeway
 from headrace.records import TopicPartition
 
 A, B, C = (TopicPartition("events", number) for number in range(3))

@@ -4,14 +4,14 @@ from dataclasses import replace
 
 from structlog.testing import capture_logs
 
-from headrace.channel.group_report import GroupReport
+from headrace.channel.status import GroupReport
 from headrace.coordinators.claims import Claim, LossReason
 from headrace.coordinators.lease import Lease
 from headrace.coordinators.listener import RebalanceSummary
 from headrace.coordinators.members import Mode
 from headrace.metrics import Metrics
 from headrace.records import TopicPartition
-from headrace.testing.clock import FakeClock
+from headrace.testing.channel import FakeClock
 
 P0, P1, P2 = (TopicPartition("events", number) for number in range(3))
 

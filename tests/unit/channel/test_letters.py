@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headrace.channel.buffer import Cut
-from headrace.channel.dead_letters import MESSAGE_LENGTH, shortened
-from headrace.channel.letters import Letters
+from headrace.channel.dead_letters import MESSAGE_LENGTH, Letters, shortened
 from headrace.config import DeadLetterConfig
 from headrace.testing.records import FakeRecord
 

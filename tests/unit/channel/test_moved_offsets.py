@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from headrace.channel.moved_offsets import MovedOffsets
+from headrace.channel.offset_stores import MovedOffsets
 from headrace.clock import Deadline
 from headrace.coordinators.layout import GroupPaths
 from headrace.coordinators.offset_nodes import ZooKeeperOffsetStore

@@ -11,7 +11,7 @@ from headrace.channel.offset_stores import open_offset_store
 from headrace.clock import SYSTEM_CLOCK, Deadline
 from headrace.config import ChannelConfig
 from headrace.kafka import offsets as module
-from headrace.kafka.fencing import Place
+from headrace.kafka.transactional_producer import Place
 from headrace.records import TopicPartition
 from headrace.testing import InMemoryZooKeeper
 from tests.unit.channel.test_sink_fencing import SINK

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from headrace.channel.buffer import Cut, chunk_of
-from headrace.channel.gates import Gates
 from headrace.channel.news import Committed
 from headrace.channel.partition import Outstanding
-from headrace.channel.pauses import Pause, PauseReason
+from headrace.channel.pausing import Gates, Pause, PauseReason
 from headrace.channel.states import FINAL, TRANSITIONS, Ending, PartitionState
 from headrace.coordinators.lease import Lease
 from headrace.errors import FatalError
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
     from headrace.channel.partition import OwnedPartition
     from headrace.records import Record
-    from headrace.testing.clock import FakeClock
+    from headrace.testing.channel import FakeClock
 
 S = PartitionState
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headrace.channel.pause_file import PauseFile
-from headrace.channel.pauses import Pause, PauseMode, PauseReason
+from headrace.channel.pausing import Pause, PauseFile, PauseMode, PauseReason
 from headrace.clock import Deadline
 from headrace.coordinators.layout import GroupPaths
 from headrace.errors import CommitFailedError, PausedByOthersError, ShorterPauseError, StartError

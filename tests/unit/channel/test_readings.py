@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from headrace.channel.buffer import chunk_of
-from headrace.channel.readings import reading_of
+from headrace.channel.status import reading_of
 from headrace.metrics import Metrics
 from headrace.processors import BatchResponse
 from headrace.testing import InMemoryBroker, in_memory_channel, running

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from structlog.testing import capture_logs
 
-from headrace.channel.pause_file import PauseFile
+from headrace.channel.pausing import PauseFile
 from headrace.clock import Deadline
 from headrace.config import ChannelConfig
-from headrace.config.places import fields
+from headrace.config.problems import fields
 from headrace.config.reference import is_hot
 from headrace.errors import ConfigError, UnknownTopicError
 from headrace.processors import BatchResponse

@@ -6,7 +6,7 @@ from threading import get_ident
 from typing import TYPE_CHECKING
 
 from headrace.channel.callbacks import RunningCallback
-from headrace.channel.pauses import Pause, PauseReason
+from headrace.channel.pausing import Pause, PauseReason
 from headrace.channel.scheduler import Scheduler
 from headrace.channel.states import Ending, PartitionState
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headrace.channel.partition import OwnedPartition
-    from headrace.testing.clock import FakeClock
+    from headrace.testing.channel import FakeClock
 
 
 def test_partitions_come_in_the_order_in_which_they_became_ready(

@@ -9,7 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from headrace.clock import Deadline
-from headrace.config.kinds.targets import At, Earliest, Latest, Replay, ShiftBy, Target, To
+from headrace.config.types.addresses import At, Earliest, Latest, Replay, ShiftBy, Target, To
 from headrace.errors import (
     NoSuchOffsetError,
     NotHeldError,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from structlog.testing import capture_logs
 
-from headrace.channel.starting import Starting
+from headrace.channel.start import Starting
 from headrace.errors import (
     CommittedAlreadyError,
     NoSuchOffsetError,

@@ -5,13 +5,13 @@ from __future__ import annotations
 from threading import Event
 from typing import TYPE_CHECKING
 
-from headrace.channel import committer
-from headrace.channel.stall import StallGuard
+from headrace.channel import commits
+from headrace.channel.supervision import StallGuard
 from headrace.clock import Deadline
 from headrace.errors import FatalError
 from headrace.testing import InMemoryBroker, InMemoryZooKeeper, in_memory_channel
 from headrace.testing.broker import InMemoryOffsets
-from headrace.testing.registry import InMemoryRegistry
+from headrace.testing.zookeeper import InMemoryRegistry
 from tests.unit.channel.recorder import PATIENCE, Recorder
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def test_a_coordinator_that_hangs_fails_its_channel(monkeypatch: pytest.MonkeyPa
 
 def test_a_committer_that_hangs_fails_its_channel(monkeypatch: pytest.MonkeyPatch) -> None:
     """A store that keeps to no deadline would leave every offset where it is, and nobody told."""
-    monkeypatch.setattr(committer, "TURN_LIMIT", 0.2)
+    monkeypatch.setattr(commits, "TURN_LIMIT", 0.2)
     hung, failed = Event(), Event()
     broker = InMemoryBroker()
     monkeypatch.setattr(InMemoryOffsets, "commit", lambda *_: hung.wait(PATIENCE) and {})

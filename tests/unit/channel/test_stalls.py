@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 @pytest.fixture(autouse=True)
 def _often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let channels look all the time."""
-    monkeypatch.setattr("headrace.channel.stalls.LOOK_INTERVAL", 0.02)
+    monkeypatch.setattr("headrace.channel.supervision.LOOK_INTERVAL", 0.02)
 
 
 @pytest.fixture

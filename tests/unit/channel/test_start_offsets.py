@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headrace.channel.fences import Fences
-from headrace.channel.start_offsets import StartOffsets
+from headrace.channel.offset_stores import Fences
+from headrace.channel.start import StartOffsets
 from headrace.clock import Deadline
 from headrace.kafka.ports import Commit, OffsetStoreError, StoredOffset
 from headrace.records import TopicPartition

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.channel.buffer import Cut, chunk_of
-from headrace.channel.suspects import divided, names_one_of
+from headrace.channel.failures import divided, names_one_of
 from headrace.errors import PoisonRecordError, UndecodableRecordError
 from headrace.records import TopicPartition, offset_of
 from headrace.testing.records import FakeRecord

@@ -6,8 +6,8 @@ from threading import Event
 
 import pytest
 
-from headrace.channel.known_topics import KnownTopics
-from headrace.channel.lifecycle import ChannelState
+from headrace.channel.states import ChannelState
+from headrace.channel.topics import KnownTopics
 from headrace.clock import Deadline
 from headrace.errors import FatalError
 from headrace.testing import InMemoryBroker, in_memory_channel

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from structlog.testing import capture_logs
 
-from headrace.channel.known_topics import KnownTopics
-from headrace.channel.topics import TopicListener, TopicWatcher
+from headrace.channel.topics import KnownTopics, TopicListener, TopicWatcher
 from headrace.clock import SYSTEM_CLOCK, Deadline
 from headrace.config.subscription import Subscription
 from headrace.errors import UnknownTopicError

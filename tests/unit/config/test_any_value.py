@@ -17,7 +17,7 @@ from tests.unit.strategies import CHARACTERS
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from headrace.config.wording import Steps
+    from headrace.config.errors import Steps
 
 VALUES: dict[str, Any] = yaml.safe_load(FULL)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import yaml
 
 from headrace.config import load, show
-from headrace.config.places import fields
+from headrace.config.problems import fields
 from headrace.config.reference import BEGIN, END, chapters, main, render, update
 from tests.unit.config.support import loaded
 

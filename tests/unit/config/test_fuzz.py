@@ -22,7 +22,7 @@ from tests.unit.strategies import CHARACTERS
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headrace.config.wording import Steps
+    from headrace.config.errors import Steps
 
 #: What the ring of the unit tests has time for, and what `make test-all` has.
 QUICK = settings(settings.get_profile("headrace"), max_examples=6)

@@ -8,11 +8,19 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
 from headrace.config.expand import Expanded
-from headrace.config.kinds.hosts import KafkaServers, ZooKeeperServers
-from headrace.config.kinds.partitions import MAX_PARTITION, PartitionNumbers, Partitions
-from headrace.config.kinds.scalars import Count, Flag, Port, PositiveNumber
-from headrace.config.kinds.text import FreeText, Group, ImportPath, Topic
-from headrace.config.model.zookeeper import Chroot
+from headrace.config.models.zookeeper import Chroot
+from headrace.config.types.addresses import KafkaServers, ZooKeeperServers
+from headrace.config.types.scalars import (
+    Count,
+    Flag,
+    FreeText,
+    Group,
+    ImportPath,
+    Port,
+    PositiveNumber,
+    Topic,
+)
+from headrace.config.types.topics import MAX_PARTITION, PartitionNumbers, Partitions
 
 Positive = Annotated[float, PositiveNumber()]
 

@@ -21,7 +21,7 @@ from headrace.config import (
     StaticCoordinatorConfig,
     ZooKeeperOffsetsConfig,
 )
-from headrace.config.places import field_shape, fields
+from headrace.config.problems import field_shape, fields
 from headrace.config.reference import chapters, is_hot
 from tests.unit.config.support import CHANNELS, channel, loaded
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from headrace.config import Config
-from headrace.config.origin import Origin
+from headrace.config.errors import Origin
 from tests.unit.config.support import CHANNELS, loaded
 
 

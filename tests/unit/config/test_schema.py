@@ -4,10 +4,9 @@ import json
 
 import pytest
 
-from headrace.config.kinds.base import REFERENCE_SCHEMA
-from headrace.config.places import fields
-from headrace.config.reference import chapters
-from headrace.config.schema import schema
+from headrace.config.problems import fields
+from headrace.config.reference import chapters, schema
+from headrace.config.types.scalars import REFERENCE_SCHEMA
 
 SCHEMA = schema()
 DEFINITIONS = SCHEMA["$defs"]

@@ -7,7 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from headrace.config import CustomProcessorConfig, KafkaConfig, KafkaSasl, show
-from headrace.config.kinds.secrets import looks_secret
+from headrace.config.types.secrets import looks_secret
 from tests.unit.config.support import CHANNELS, loaded, refused
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from headrace.config.kinds.units import (
+from headrace.config.types.units import (
     MAX_BYTES,
     MAX_SECONDS,
     Duration,

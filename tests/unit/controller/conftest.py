@@ -16,6 +16,6 @@ if TYPE_CHECKING:
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     """A process with the channel ``main``."""
-    monkeypatch.setattr("headrace.controller.reloader.FIRST_RETRY", 0.01)
+    monkeypatch.setattr("headrace.controller.reload.FIRST_RETRY", 0.01)
     with running_world(tmp_path, monkeypatch) as world:
         yield world

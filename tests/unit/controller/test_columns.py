@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import cimpl
 from structlog.testing import capture_logs
 
-from headrace.controller.building import columns_of
+from headrace.controller.controller import columns_of
 from headrace.kafka.columnar import library
 from headrace.processors import BatchProcessor
 from headrace.processors.simple import SimpleKafkaProcessor

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given, settings
 
 from headrace.config import Config, diff
-from headrace.config.diff import adopt
-from headrace.config.effects import Effect
-from headrace.controller.plan import Action, plan
+from headrace.config.diff import Effect, adopt
+from headrace.controller.reload import Action, plan
 from tests.unit.config.test_diff import configs
 from tests.unit.controller.world import CHANNEL
 

@@ -7,7 +7,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from headrace.channel.bounds import Until
-from headrace.channel.pauses import PauseReason
+from headrace.channel.pausing import PauseReason
 from headrace.clock import Deadline
 from headrace.controller import ReloadOutcome
 from headrace.errors import (
@@ -304,7 +304,7 @@ def test_an_unexpected_error_ends_neither_thread_nor_channel(
         assert world.reload().outcome is ReloadOutcome.PARTLY
     assert "config_step_failed" in [entry["event"] for entry in logs]
     assert world.pending() == {"channels.main.group": "ZeroDivisionError: no"}
-    monkeypatch.setattr("headrace.controller.reloader.load", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr("headrace.controller.reload.load", lambda *_, **__: 1 / 0)
     assert world.reload().outcome is ReloadOutcome.REJECTED
     delivers(world)
 
@@ -321,7 +321,7 @@ def test_an_error_after_which_nothing_can_be_trusted_ends_the_process(world: Wor
 def test_levels_of_logs_follow_the_file(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only a changed level is set, so that one set by hand stays otherwise."""
     levels: list[str] = []
-    monkeypatch.setattr("headrace.controller.applying.set_level", levels.append)
+    monkeypatch.setattr("headrace.controller.reload.set_level", levels.append)
     world.write(logging={"level": "debug"})
     assert world.reload().outcome is ReloadOutcome.APPLIED
     world.write(shutdown_timeout="8s")
@@ -404,7 +404,7 @@ def test_a_stop_takes_no_further_step(world: World, monkeypatch: pytest.MonkeyPa
         entered.set()
         assert go_on.wait(10)
 
-    monkeypatch.setattr("headrace.controller.applying.require_topics", wait)
+    monkeypatch.setattr("headrace.controller.reload.require_topics", wait)
     delivers(world)
     world.channel(group=AGAIN)
     world.channel("more")

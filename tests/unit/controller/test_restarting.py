@@ -15,7 +15,7 @@ from tests.unit.controller.world import delivers, soon
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headrace.channel.lifecycle import StopReport
+    from headrace.channel.states import StopReport
     from headrace.clock import Deadline
     from headrace.config import ChannelConfig
     from headrace.records import Batch

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headrace.channel.lifecycle import ChannelState
+from headrace.channel.states import ChannelState
 from headrace.clock import Deadline
 from headrace.errors import StartError, UnknownTopicError
 from headrace.testing import FakeClock

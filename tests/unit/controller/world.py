@@ -177,11 +177,11 @@ def running_world(
     """Run the controller and its reloader on a file with ``values``; stop both at the end."""
     world = World(folder, **values)
     patch.setattr(
-        "headrace.controller.applying.require_topics",
+        "headrace.controller.reload.require_topics",
         lambda _kafka, name, _channel, _deadline: _break(world, f"topics {name}"),
     )
     patch.setattr(
-        "headrace.controller.applying.require_session",
+        "headrace.controller.reload.require_session",
         lambda _zookeeper, _deadline: _break(world, "new zookeeper"),
     )
     world.controller.start(soon())

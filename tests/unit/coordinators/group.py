@@ -6,20 +6,20 @@ from collections import deque
 from functools import cache, partial
 from typing import TYPE_CHECKING
 
+from headrace.coordinators.coordinator import CoordinatorSettings
 from headrace.coordinators.layout import GroupPaths
 from headrace.coordinators.member import GroupMember
 from headrace.coordinators.members import MemberInfo
-from headrace.coordinators.settings import CoordinatorSettings
 from headrace.records import TopicPartition
 from headrace.testing import InMemoryRegistry, InMemoryZooKeeper
-from headrace.testing.clock import FakeClock
+from headrace.testing.channel import FakeClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from headrace.coordinators.claims import Claim, LossReason
     from headrace.coordinators.listener import RebalanceSummary
-    from headrace.coordinators.member_states import AssignmentState, MemberState
+    from headrace.coordinators.members import AssignmentState, MemberState
     from headrace.errors import HeadraceError
 
 TOPIC = "orders"

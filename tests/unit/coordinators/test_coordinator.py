@@ -8,11 +8,9 @@ import pytest
 
 from headrace.clock import SYSTEM_CLOCK, Deadline
 from headrace.coordinators.claims import LossReason
-from headrace.coordinators.coordinator import Coordinator
+from headrace.coordinators.coordinator import Coordinator, CoordinatorSettings
 from headrace.coordinators.layout import GroupPaths
-from headrace.coordinators.member_states import MemberState
-from headrace.coordinators.members import MemberInfo
-from headrace.coordinators.settings import CoordinatorSettings
+from headrace.coordinators.members import MemberInfo, MemberState
 from headrace.errors import FatalError, HeadraceError, ZooKeeperAccessError
 from headrace.local.waiting import wait_for
 from headrace.records import TopicPartition

@@ -13,7 +13,7 @@ from headrace.coordinators.lease import (
     SILENCE_SHARE,
     Lease,
 )
-from headrace.testing.clock import FakeClock
+from headrace.testing.channel import FakeClock
 
 SESSION = 12.0
 BEAT = SESSION * HEARTBEAT_SHARE

@@ -4,8 +4,7 @@ from dataclasses import replace
 from unittest.mock import MagicMock
 
 from headrace.coordinators.claims import LossReason
-from headrace.coordinators.member_states import AssignmentState, MemberState
-from headrace.coordinators.members import MemberInfo, Mode
+from headrace.coordinators.members import AssignmentState, MemberInfo, MemberState, Mode
 from headrace.coordinators.rebalance import ASSIGNMENT_LIMIT
 from headrace.errors import InstanceInUseError
 from tests.unit.coordinators.group import (

@@ -7,7 +7,7 @@ import pytest
 
 from headrace.coordinators.claims import LossReason
 from headrace.coordinators.layout import OwnerDocument
-from headrace.coordinators.member_states import MemberState
+from headrace.coordinators.members import MemberState
 from tests.unit.coordinators.group import INFO, PATHS, Group, partition, state_of
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from hypothesis.stateful import (
 )
 
 from headrace.coordinators.layout import EpochDocument, OwnerDocument
-from headrace.coordinators.member_states import ENDED
+from headrace.coordinators.members import ENDED
 from tests.unit.coordinators.group import INFO, PATHS, TOPIC, Group, Participant, partition
 
 if TYPE_CHECKING:

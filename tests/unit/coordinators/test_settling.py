@@ -3,8 +3,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from headrace.coordinators.members import MemberInfo
-from headrace.coordinators.settling import LONGEST_WAIT, Settling
-from headrace.testing.clock import FakeClock
+from headrace.coordinators.rebalance import LONGEST_WAIT, Settling
+from headrace.testing.channel import FakeClock
 
 INFO = MemberInfo(frozenset({"t"}))
 

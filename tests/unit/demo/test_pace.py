@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.demo.pace import Gate, Pace
+from headrace.demo.story import Gate, Pace
 
 _OPEN_GATES = [Gate.BEFORE_KILL, Gate.BEFORE_RETURN, Gate.OPEN]
 

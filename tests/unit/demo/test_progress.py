@@ -4,8 +4,7 @@ import io
 
 from rich.console import Console
 
-from headrace.demo.progress import MemberView, Progress, View
-from headrace.demo.story import Phase
+from headrace.demo.story import MemberView, Phase, Progress, View
 
 MEMBER = MemberView("daemon-1", "running", frozenset({1, 0}), 7, 12, 3.25, 4)
 VIEW = View(Phase.FLOWING, 12.4, total=100, produced=50, stored=25, members=[MEMBER])

@@ -5,9 +5,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from headrace.demo.errors import DemoError
-from headrace.demo.pace import Gate
-from headrace.demo.record import Kill, RunRecord, describe, read_record, rows_in, take_over
-from headrace.demo.story import GATES, KILL_TO, Facts, Phase, may_kill, next_phase
+from headrace.demo.flights import Kill, RunRecord, describe, read_record, rows_in, take_over
+from headrace.demo.story import GATES, KILL_TO, Facts, Gate, Phase, may_kill, next_phase
 from tests.unit.demo.table import commit
 
 if TYPE_CHECKING:

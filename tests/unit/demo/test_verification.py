@@ -5,14 +5,14 @@ from typing import TYPE_CHECKING
 import pandas as pd
 import pytest
 
-from headrace.demo.verification import verify
+from headrace.demo.demo import verify
 from headrace.spark.sinks.delta.reader import TableUnreadableError
 from tests.unit.demo.table import flights, write
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from headrace.demo.verification import Verdict
+    from headrace.demo.demo import Verdict
 
 
 def check(folder: Path, found: pd.DataFrame) -> Verdict:

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 import structlog
 
+from headrace.demo.demo import Interruption, WorkDirectory, interruptible
 from headrace.demo.errors import DemoError
-from headrace.demo.interruption import Interruption, interruptible
-from headrace.demo.work import WorkDirectory
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.doctor.acls import Acl, commands, literal_beginning, needed_acls, principal
+from headrace.doctor.checks import Acl, commands, literal_beginning, needed_acls, principal
 from tests.unit.doctor.support import config
 
 if TYPE_CHECKING:

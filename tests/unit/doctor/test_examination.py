@@ -8,14 +8,22 @@ from structlog.testing import capture_logs
 from typer.testing import CliRunner
 
 from headrace.cli import app
-from headrace.doctor import commands, examination
-from headrace.doctor.code import check_code
+from headrace.doctor import examination as commands
+from headrace.doctor.checks import check_code, check_spark
 from headrace.doctor.examination import Patient, examine, exit_code
-from headrace.doctor.finding import Finding, Level, error, ok, warning
-from headrace.doctor.show import document, line, summary, table
-from headrace.doctor.spark import check_spark
+from headrace.doctor.finding import (
+    Finding,
+    Level,
+    document,
+    error,
+    line,
+    ok,
+    summary,
+    table,
+    warning,
+)
 from headrace.errors import StartError
-from headrace.spark.trial import Trial
+from headrace.spark.dryrun import Trial
 from tests.unit.doctor.support import bad, config, only
 
 if TYPE_CHECKING:
@@ -69,8 +77,8 @@ def test_a_check_that_fails_keeps_no_other_from_being_made(
         yield from ()
 
     for name in ("check_zookeeper", "check_kafka", "check_java", "check_spark", "check_code"):
-        monkeypatch.setattr(examination, name, nothing)
-    monkeypatch.setattr(examination, "check_open_files", broken)
+        monkeypatch.setattr(commands, name, nothing)
+    monkeypatch.setattr(commands, "check_open_files", broken)
     patient = Patient(config(tmp_path), tmp_path, (), {})
     with capture_logs() as logs:
         found = [f for f in examine(patient) if f.level is Level.ERROR]
@@ -96,7 +104,7 @@ def test_disabled_channels_are_not_looked_at(
         yield from ()
 
     for name in ("check_zookeeper", "check_kafka", "check_code", "check_open_files"):
-        monkeypatch.setattr(examination, name, note)
+        monkeypatch.setattr(commands, name, note)
     patient = Patient(config(tmp_path, {"enabled": False}), tmp_path, (), {})
     found = list(examine(patient))
     assert seen == [()] * 4

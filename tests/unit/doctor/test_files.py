@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headrace.doctor.files import check_secrets, check_state_dir
+from headrace.doctor.checks import check_secrets, check_state_dir
 from headrace.doctor.finding import Level
 from tests.unit.doctor.support import bad, config, only
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headrace.config.kinds.units import GIB, MIB
+from headrace.config.types.units import GIB, MIB
 from headrace.doctor.finding import Level
 from headrace.doctor.machine import (
     check_disk,

@@ -6,15 +6,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from headrace.clock import SYSTEM_CLOCK
-from headrace.doctor import zookeeper
-from headrace.doctor.finding import Level
-from headrace.doctor.kafka import (
+from headrace.doctor import checks
+from headrace.doctor.checks import (
     check_retention,
     check_stamps,
     check_written,
+    check_zookeeper,
+    judge,
     judge_topics,
 )
-from headrace.doctor.zookeeper import check_zookeeper, judge
+from headrace.doctor.finding import Level
 from headrace.errors import KafkaUnavailableError, ZooKeeperUnavailableError
 from headrace.kafka.ports import TopicInfo
 from headrace.testing import InMemoryBroker
@@ -113,7 +114,7 @@ def test_an_ensemble_that_does_not_answer_is_one_error(
     def refuse(*_: object) -> ZooKeeperFacts:
         raise ZooKeeperUnavailableError("no session at zk:2181")
 
-    monkeypatch.setattr(zookeeper, "survey", refuse)
+    monkeypatch.setattr(checks, "survey", refuse)
     (found,) = check_zookeeper(config(tmp_path))
     assert (found.level, found.seen) == (Level.ERROR, "no session at zk:2181")
 

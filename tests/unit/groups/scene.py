@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 from headrace.coordinators.group_nodes import read_nodes
 from headrace.errors import HeadraceError
-from headrace.groups.comparing import Seen, compare
-from headrace.groups.positions import PositionReader
+from headrace.groups.report import PositionReader, Seen, compare
 from headrace.kafka.ports import StoredOffset
 from headrace.offsets.reading import Reader
 from headrace.testing import InMemoryBroker

@@ -12,9 +12,7 @@ from rich.console import Console
 
 from headrace.admin.tables import duration
 from headrace.coordinators.members import MemberInfo, Mode
-from headrace.groups.documents import document
-from headrace.groups.lines import lines, text
-from headrace.groups.tables import show
+from headrace.groups.commands import document, lines, show, text
 from headrace.version import VERSION
 from tests.unit.coordinators.group import PATHS, TOPIC, partition
 

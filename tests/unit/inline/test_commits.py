@@ -15,7 +15,7 @@ from headrace.metrics import Metrics
 from headrace.processors import BatchResponse, ChannelContext
 from headrace.processors.spark import SparkProcessor
 from headrace.records import TopicPartition
-from headrace.spark.sinks.noop import NoopSink
+from headrace.spark.sinks.console import NoopSink
 from headrace.testing import FakeAssignment, make_batch
 
 if TYPE_CHECKING:
@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from headrace.spark import MicroBatch
-    from headrace.spark.sinks.contract import PartitionCommit
-    from headrace.spark.sinks.result import Result
+    from headrace.spark.sinks.contract import PartitionCommit, Result
 
 #: Seconds after which a test gives up.
 PATIENCE = 10.0

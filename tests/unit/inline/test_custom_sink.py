@@ -12,7 +12,7 @@ from headrace.processors.factory import build_processor
 from headrace.spark.runtime import SparkRuntime
 from headrace.spark.settings import SparkSettings
 from headrace.spark.sinks import Guarantee
-from headrace.spark.sinks.noop import NoopSink
+from headrace.spark.sinks.console import NoopSink
 from headrace.testing import InMemoryBroker, in_memory_channel, running
 from tests.unit.channel.in_memory import P0, P1, committed, filled_broker
 

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import ConfigError, UndecodableRecordError
-from headrace.inline.ddl import parse_ddl
-from headrace.inline.decode import InlineDecoder
+from headrace.inline.decode import InlineDecoder, parse_ddl
 from headrace.records import TopicPartition
 from headrace.spark.decode import Decode, Decoding, OnUndecodable
 from headrace.testing import FakeRecord, records_table

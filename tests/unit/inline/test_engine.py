@@ -16,9 +16,9 @@ from headrace.metrics import Metrics
 from headrace.processors import BatchResponse, ChannelContext
 from headrace.processors.spark import SparkProcessor
 from headrace.spark.decode import Decode, Decoding
+from headrace.spark.sinks.console import NoopSink
 from headrace.spark.sinks.delta import DeltaSink
 from headrace.spark.sinks.jsonl import JsonLinesSink
-from headrace.spark.sinks.noop import NoopSink
 from headrace.testing import FakeAssignment, make_batch
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ import pytest
 
 from headrace.errors import ConfigError
 from headrace.kafka.columnar import ColumnarRecordSource, library
-from headrace.kafka.columnar.consumer import Consumer, Tell
 from headrace.kafka.columnar.library import LibraryMissingError
+from headrace.kafka.columnar.source import Consumer, Tell
 from headrace.records import TopicPartition
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from structlog.testing import capture_logs
 
 from headrace.clock import Deadline
 from headrace.kafka import transactional_producer
-from headrace.kafka.fencing import Place, fence_producers
 from headrace.kafka.ports import OffsetStoreError
+from headrace.kafka.transactional_producer import Place, fence_producers
 from headrace.records import TopicPartition
 from tests.unit.kafka.test_transactional import FENCED, TIMED_OUT, Stage
 

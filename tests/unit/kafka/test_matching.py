@@ -7,7 +7,7 @@ import pytest
 from headrace.clock import Deadline
 from headrace.config.subscription import Subscription
 from headrace.errors import KafkaUnavailableError
-from headrace.kafka.matching import matching
+from headrace.kafka.catalog import matching
 from headrace.testing import InMemoryBroker
 
 

@@ -5,7 +5,7 @@ import json
 import pytest
 from confluent_kafka import TopicPartition as ClientPartition
 
-from headrace.kafka.offset_metadata import entry, stored_in
+from headrace.kafka.offsets import entry, stored_in
 from headrace.kafka.ports import StoredOffset
 from headrace.records import TopicPartition
 from tests.contracts.kafka import FOREIGN_METADATA

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from headrace.clock import Deadline
-from headrace.kafka import dead_letters, producer, properties, transactional_producer
+from headrace.kafka import clients, dead_letters, producer, transactional_producer
 from headrace.kafka.dead_letters import KafkaDeadLetterStore
 from headrace.kafka.ports import DeadLetter, DeadLetterError
 from headrace.kafka.producer import TopicProducer
@@ -80,13 +80,13 @@ def test_a_producer_has_one_request_in_flight(
 @pytest.mark.parametrize("said", _SAID)
 def test_a_consumer_has_what_the_user_says(said: dict[str, int]) -> None:
     """Requests of consumers are as many as before."""
-    given = properties.source(properties.base(said), "group", 0)
+    given = clients.source(clients.base(said), "group", 0)
     assert said.items() <= given.items()
     assert (_IN_FLIGHT in given) == (_IN_FLIGHT in said)
 
 
 def test_no_producer_is_made_without_it() -> None:
-    """Each producer in the package is made with what ``properties.producer`` returns."""
+    """Each producer in the package is made with what ``clients.producer`` returns."""
     made = {
         str(path.relative_to(_ROOT)): [ast.unparse(argument) for argument in call.args]
         for path in (_ROOT / "headrace").rglob("*.py")
@@ -100,4 +100,4 @@ def test_no_producer_is_made_without_it() -> None:
     }
     for arguments in made.values():
         (argument,) = arguments
-        assert argument.startswith("properties.producer(")
+        assert argument.startswith("clients.producer(")

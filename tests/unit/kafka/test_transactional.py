@@ -11,8 +11,8 @@ from confluent_kafka import KafkaError, KafkaException
 
 from headrace.clock import Deadline
 from headrace.kafka import transactional_producer
+from headrace.kafka.offsets import TransactionalOffsetStore
 from headrace.kafka.ports import Commit, OffsetStoreError, Refusal, StoredOffset
-from headrace.kafka.transactional import TransactionalOffsetStore
 from headrace.kafka.transactional_producer import STUCK_AFTER
 from headrace.records import TopicPartition
 from headrace.testing import FakeClock

@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from headrace.local import cli, detached, state
+from headrace.local import cli, detached, stack
 from headrace.local.errors import LocalStackError
-from headrace.local.identity import ProcessIdentity
+from headrace.local.server import ProcessIdentity
 
 
-def _state_of(pid: int) -> state.StackState:
+def _state_of(pid: int) -> stack.StackState:
     process = ProcessIdentity.of(pid)
     assert process is not None
-    entry = state.ServerEntry("kafka-1", "127.0.0.1:1", "/log", process)
-    return state.StackState(process, "127.0.0.1:2", "127.0.0.1:1", (entry,))
+    entry = stack.ServerEntry("kafka-1", "127.0.0.1:1", "/log", process)
+    return stack.StackState(process, "127.0.0.1:2", "127.0.0.1:1", (entry,))
 
 
 def _run(command: str, directory: Path) -> tuple[int, str]:
@@ -30,7 +30,7 @@ def test_a_state_is_read_as_it_was_written(tmp_path: Path) -> None:
     """Writing and reading give back the same value."""
     written = _state_of(os.getpid())
     written.write(tmp_path)
-    assert state.read_state(tmp_path) == written
+    assert stack.read_state(tmp_path) == written
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"keeper": {"pid": 1}}'])
@@ -38,7 +38,7 @@ def test_a_damaged_state_file_is_named(tmp_path: Path, content: str) -> None:
     """A file that holds no state is an error that names the file and says to delete it."""
     (tmp_path / "state.json").write_text(content, encoding="utf-8")
     with pytest.raises(LocalStackError, match=r"state\.json .*delete it"):
-        state.read_state(tmp_path)
+        stack.read_state(tmp_path)
     assert _run("status", tmp_path)[0] == cli.EXIT_FAILED
 
 
@@ -92,6 +92,6 @@ def test_a_state_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
 def test_the_default_folder_is_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
     """The stack's folder lies in the XDG state folder, by default the one in the home folder."""
     monkeypatch.setenv("XDG_STATE_HOME", "/s")
-    assert state.default_directory() == Path("/s/headrace/local")
+    assert stack.default_directory() == Path("/s/headrace/local")
     monkeypatch.delenv("XDG_STATE_HOME")
-    assert state.default_directory() == Path.home() / ".local/state/headrace/local"
+    assert stack.default_directory() == Path.home() / ".local/state/headrace/local"

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from headrace.clock import Deadline
-from headrace.local import identity
-from headrace.local.identity import ProcessIdentity, ProcessState
+from headrace.local import server
+from headrace.local.server import ProcessIdentity, ProcessState
 from headrace.local.waiting import wait_for
 
 if TYPE_CHECKING:
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 def _source(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Read about processes from /proc, and then again from ps as on systems without it."""
     if request.param == "ps":
-        monkeypatch.setattr(identity, "_facts", _facts_by_ps)
+        monkeypatch.setattr(server, "_facts", _facts_by_ps)
     elif not Path("/proc/self/stat").exists():
         pytest.skip("no /proc here")
 
 
 def _facts_by_ps(pid: int) -> tuple[str, str] | None:
-    facts = identity._facts_from_ps(pid)
+    facts = server._facts_from_ps(pid)
     return None if facts is None or facts[0] in "ZX" else facts
 
 

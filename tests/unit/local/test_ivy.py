@@ -5,20 +5,20 @@ from pathlib import Path
 import pytest
 
 from headrace.clock import Deadline
-from headrace.local import ivy
+from headrace.local import jars
 from headrace.local.errors import JarsError
 
-_COORDINATE = ivy.Coordinate("org.apache.kafka", "kafka_2.13", "4.3.0")
+_COORDINATE = jars.Coordinate("org.apache.kafka", "kafka_2.13", "4.3.0")
 
 
 def _say(monkeypatch: pytest.MonkeyPatch, script: str) -> None:
     """Put a shell script in Ivy's place."""
-    monkeypatch.setattr(ivy, "java_command", lambda *_, **__: ["sh", "-c", script])
+    monkeypatch.setattr(jars, "java_command", lambda *_, **__: ["sh", "-c", script])
 
 
 def test_the_artifact_goes_to_a_folder_with_its_own_cache() -> None:
     """Ivy keeps to the folder it is given, for its cache and for the jars."""
-    arguments = ivy.ivy_arguments(_COORDINATE, Path("/t"), {})
+    arguments = jars.ivy_arguments(_COORDINATE, Path("/t"), {})
     assert arguments[:2] == ["-cache", "/t/ivy"]
     assert arguments[2:6] == ["-dependency", "org.apache.kafka", "kafka_2.13", "4.3.0"]
     assert arguments[-1].startswith("/t/jars/")
@@ -26,7 +26,7 @@ def test_the_artifact_goes_to_a_folder_with_its_own_cache() -> None:
 
 def test_a_settings_file_can_name_a_mirror() -> None:
     """The file named in the environment is handed to Ivy."""
-    arguments = ivy.ivy_arguments(_COORDINATE, Path("/t"), {"HEADRACE_IVY_SETTINGS": "/s.xml"})
+    arguments = jars.ivy_arguments(_COORDINATE, Path("/t"), {"HEADRACE_IVY_SETTINGS": "/s.xml"})
     assert arguments[:2] == ["-settings", "/s.xml"]
 
 
@@ -38,7 +38,7 @@ def test_progress_is_told_now_and_then(monkeypatch: pytest.MonkeyPatch, tmp_path
         "for i in 1 2 3 4 5 6; do echo downloading; printf '\\t[SUCCESSFUL ] j%s\\n' $i; done",
     )
     told: list[str] = []
-    ivy.fetch(_COORDINATE, tmp_path, report=told.append, deadline=Deadline.after(20))
+    jars.fetch(_COORDINATE, tmp_path, report=told.append, deadline=Deadline.after(20))
     assert told == ["found 5", "found 10", "fetched 5"]
 
 
@@ -61,7 +61,7 @@ def test_a_failure_says_in_one_line_why_and_what_to_do(
     (tmp_path / "said").write_text(said, encoding="utf-8")
     _say(monkeypatch, f"cat {tmp_path / 'said'}; exit 1")
     with pytest.raises(JarsError) as caught:
-        ivy.fetch(_COORDINATE, tmp_path, report=print, deadline=Deadline.after(20))
+        jars.fetch(_COORDINATE, tmp_path, report=print, deadline=Deadline.after(20))
     assert f": {reason}; " in str(caught.value)
     assert "HEADRACE_IVY_SETTINGS" in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -73,4 +73,4 @@ def test_a_hanging_ivy_is_ended_at_the_deadline(
     """An Ivy that never ends is killed, and that is a failure like any other."""
     _say(monkeypatch, "exec sleep 100")
     with pytest.raises(JarsError, match="could not be fetched"):
-        ivy.fetch(_COORDINATE, tmp_path, report=print, deadline=Deadline.after(0.1))
+        jars.fetch(_COORDINATE, tmp_path, report=print, deadline=Deadline.after(0.1))

@@ -13,7 +13,7 @@ from headrace.local.errors import JarsError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headrace.local.ivy import Coordinate
+    from headrace.local.jars import Coordinate
 
 _CONTENTS = {"a.jar": b"first", "b.jar": b"second"}
 

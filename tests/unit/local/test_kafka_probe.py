@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headrace.local.kafka_probe import live_brokers
-from headrace.local.ports import LOOPBACK, free_port
+from headrace.local.kafka import live_brokers
+from headrace.local.server import LOOPBACK, free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

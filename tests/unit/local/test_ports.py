@@ -3,7 +3,7 @@ from __future__ import annotations
 import socket
 from typing import TYPE_CHECKING
 
-from headrace.local import ports
+from headrace.local import server
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -13,25 +13,25 @@ if TYPE_CHECKING:
 
 def test_a_free_port_lies_below_those_of_outgoing_connections() -> None:
     """No client's own end can be given the port while its server is down."""
-    assert all(15_000 <= ports.free_port() < 32_000 for _ in range(20))
+    assert all(15_000 <= server.free_port() < 32_000 for _ in range(20))
 
 
 def test_a_port_in_use_is_not_free(monkeypatch: pytest.MonkeyPatch) -> None:
     """A port that something listens on is passed over."""
-    with socket.create_server((ports.LOOPBACK, 0)) as listening:
+    with socket.create_server((server.LOOPBACK, 0)) as listening:
         taken = listening.getsockname()[1]
-        free = ports.free_port()
-        monkeypatch.setattr(ports, "_RANGE", [taken, free])
-        assert {ports.free_port() for _ in range(20)} == {free}
+        free = server.free_port()
+        monkeypatch.setattr(server, "_RANGE", [taken, free])
+        assert {server.free_port() for _ in range(20)} == {free}
 
 
 def test_a_folder_keeps_its_ports(tmp_path: Path) -> None:
     """A saved port is the same for the next reader of the file, until it is let go."""
-    book = ports.PortBook(tmp_path / "ports.json")
+    book = server.PortBook(tmp_path / "ports.json")
     port = book.port("kafka-1")
     assert book.port("kafka-1") == port
     book.save()
-    again = ports.PortBook(tmp_path / "ports.json")
+    again = server.PortBook(tmp_path / "ports.json")
     assert again.port("kafka-1") == port
     again.forget()
     assert {again.port(f"kafka-{n}") for n in range(5)} != {port}
@@ -41,4 +41,4 @@ def test_a_damaged_file_of_ports_means_new_ones(tmp_path: Path) -> None:
     """What cannot be read as ports is as good as no file."""
     for content in ("{", "[1]", '{"a": "b"}'):
         (tmp_path / "ports.json").write_text(content, encoding="utf-8")
-        assert ports.PortBook(tmp_path / "ports.json").port("a") >= 15_000
+        assert server.PortBook(tmp_path / "ports.json").port("a") >= 15_000

@@ -8,8 +8,7 @@ import pytest
 import structlog
 
 from headrace.logs import flush
-from headrace.logs.levels import forget_levels
-from headrace.logs.libraries import QUIET
+from headrace.logs.levels import QUIET, forget_levels
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -18,7 +18,7 @@ def test_the_level_of_the_process_changes_while_it_runs(
 ) -> None:
     """A logger that was used before logs from the new level on."""
     configure_logging(LoggingConfig())
-    log = structlog.get_logger("headrace.channel.turns")
+    log = structlog.get_logger("headrace.channel.workers")
     log.debug("not_wanted")
     set_level("debug")
     log.debug("wanted")

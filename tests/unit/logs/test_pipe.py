@@ -18,7 +18,7 @@ import structlog
 
 from headrace.config import LoggingConfig
 from headrace.logs import Bound, bound_fields, configure_logging, flush
-from headrace.logs.libraries import is_library
+from headrace.logs.levels import is_library
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

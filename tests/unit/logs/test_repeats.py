@@ -7,9 +7,9 @@ import structlog
 
 from headrace.config import LoggingConfig
 from headrace.logs import Budget, Repeats, configure_logging
-from headrace.logs.limit import BURST, LIBRARY_BURST, RepeatFilter
-from headrace.logs.repeats import INTERVAL, KINDS
-from headrace.testing.clock import FakeClock
+from headrace.logs.pipe import BURST, LIBRARY_BURST, RepeatFilter
+from headrace.logs.recent import INTERVAL, KINDS
+from headrace.testing.channel import FakeClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,8 +10,7 @@ from headrace.config import ChannelConfig
 from headrace.coordinators.layout import EpochDocument, GroupPaths
 from headrace.errors import SinkConflictError
 from headrace.kafka.ports import StoredOffset
-from headrace.offsets.changing import Group, change
-from headrace.offsets.planning import Plan, change_to
+from headrace.offsets.planning import Group, Plan, change, change_to
 from headrace.offsets.reading import PartitionOffsets, Reader
 from headrace.spark.sinks import CommitConflictError, OffsetMove, Replacement
 from headrace.testing import (
@@ -26,7 +25,7 @@ from tests.unit.channel.in_memory import P0, P1, values
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from headrace.config.kinds.targets import Replay
+    from headrace.config.types.addresses import Replay
     from headrace.kafka.ports import OffsetStore
     from headrace.records import TopicPartition
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.channel.moved_offsets import MovedOffsets
+from headrace.channel.offset_stores import MovedOffsets
 from headrace.clock import Deadline
 from headrace.coordinators.layout import EpochDocument
 from headrace.coordinators.offset_nodes import ZooKeeperOffsetStore
 from headrace.kafka.ports import Commit, OffsetStoreError, Refusal, StoredOffset
 from headrace.local.waiting import wait_for
-from headrace.offsets.errors import ChannelRunningError, OffsetsError, RequestError
+from headrace.offsets.reading import ChannelRunningError, OffsetsError, RequestError
 from headrace.testing import (
     in_memory_channel,
     running,

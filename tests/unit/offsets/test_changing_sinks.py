@@ -7,9 +7,9 @@ from threading import Semaphore
 
 import pytest
 
-from headrace.config.kinds.targets import Replay
-from headrace.offsets.errors import OffsetsError
+from headrace.config.types.addresses import Replay
 from headrace.offsets.hold import Hold
+from headrace.offsets.reading import OffsetsError
 from tests.unit.channel.in_memory import P0
 from tests.unit.channel.recorder import PATIENCE
 from tests.unit.offsets.stage import Keeper, Stage
@@ -53,7 +53,7 @@ def test_the_hold_lasts_while_a_sink_looks_through_its_table(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A plan and a move that take many sessions' time are carried out under the same claims."""
-    monkeypatch.setattr("headrace.offsets.changing._KEEP_S", 0.01)
+    monkeypatch.setattr("headrace.offsets.planning._KEEP_S", 0.01)
     prolonged = Semaphore(0)
     real = Hold._prolong
 

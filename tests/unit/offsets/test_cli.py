@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from headrace.config import ChannelConfig, KafkaConfig
 from headrace.kafka.ports import StoredOffset
-from headrace.offsets import views
+from headrace.offsets import commands
 from headrace.offsets.cli import app
 from headrace.offsets.keepers import Keeping, keeping_of
 from headrace.offsets.planning import change_to
@@ -17,8 +17,8 @@ from headrace.offsets.reading import PartitionOffsets
 from headrace.processors import BatchProcessor, BatchResponse
 from headrace.records import TopicPartition
 from headrace.spark.sinks import Guarantee
+from headrace.spark.sinks.console import NoopSink
 from headrace.spark.sinks.delta import DeltaSink
-from headrace.spark.sinks.noop import NoopSink
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -104,15 +104,15 @@ def test_what_a_start_would_do_is_said(
     offsets: PartitionOffsets, lag: int | None, notes: list[str]
 ) -> None:
     """The sink wins over the group, and policies decide where there is nothing to go by."""
-    assert (views.lag(offsets), views.remarks(offsets)) == (lag, notes)
-    (shown,) = views.offsets_json([offsets])
+    assert (commands.lag(offsets), commands.remarks(offsets)) == (lag, notes)
+    (shown,) = commands.offsets_json([offsets])
     assert (shown["lag"], shown["notes"]) == (lag, notes)
 
 
 def test_a_plan_is_a_table_and_json(capsys: pytest.CaptureFixture[str]) -> None:
     """Old, new and the difference, from where a start would have gone on."""
     plan = (change_to(at(40, 50), 45), change_to(at(45), 45), change_to(at(None), 1000))
-    views.plan_table(plan)
+    commands.plan_table(plan)
     again = "-5  the sink has output of these records; the sink's offset counts, not the group's"
     lines = capsys.readouterr().out.splitlines()[1:]
     rows = [line.rstrip().split(maxsplit=4) for line in lines]
@@ -121,7 +121,7 @@ def test_a_plan_is_a_table_and_json(capsys: pytest.CaptureFixture[str]) -> None:
         ["events", "0", "45", "45"],
         ["events", "0", "-", "100", "1000 is behind the log: its end"],
     ]
-    views.print_json(views.plan_json(plan))
+    commands.print_json(commands.plan_json(plan))
     shown: list[dict[str, Any]] = json.loads(capsys.readouterr().out)
     assert [(s["old_offset"], s["new_offset"], s["changes"]) for s in shown] == [
         (50, 45, True),

@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 
 from headrace.config.subscription import Subscription
 from headrace.kafka.ports import TopicInfo
-from headrace.offsets.document import OffsetsDocument
-from headrace.offsets.errors import RequestError
-from headrace.offsets.importing import partitions_of, plan_import
-from headrace.offsets.reading import Cluster, PartitionOffsets
+from headrace.offsets.commands import OffsetsDocument
+from headrace.offsets.planning import partitions_of, plan_import
+from headrace.offsets.reading import Cluster, PartitionOffsets, RequestError
 from headrace.records import TopicPartition
 
 P0, P1 = TopicPartition("events", 0), TopicPartition("events", 1)

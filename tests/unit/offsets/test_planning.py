@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from headrace.config.kinds.targets import At, Earliest, Latest, ShiftBy, Target, To
+from headrace.config.types.addresses import At, Earliest, Latest, ShiftBy, Target, To
 from headrace.kafka.ports import StoredOffset
 from headrace.offsets.planning import Change, plan_reset
 from headrace.offsets.reading import PartitionOffsets

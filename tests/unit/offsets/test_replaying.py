@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from headrace.config import ChannelConfig
-from headrace.config.kinds.targets import Replay
+from headrace.config.types.addresses import Replay
 from headrace.kafka.ports import StoredOffset
-from headrace.offsets.errors import OffsetsError
 from headrace.offsets.planning import change_to
-from headrace.offsets.reading import PartitionOffsets
+from headrace.offsets.reading import OffsetsError, PartitionOffsets
 from headrace.offsets.replaying import Replaying, Settled
 from headrace.records import TopicPartition
 from headrace.spark.sinks import OffsetMove, Replacement, ReplaceRefusedError

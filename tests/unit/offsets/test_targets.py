@@ -2,11 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.config.kinds.targets import At, Earliest, Latest, ShiftBy, Target, To, parse_target
 from headrace.config.subscription import Subscription
+from headrace.config.types.addresses import At, Earliest, Latest, ShiftBy, Target, To, parse_target
 from headrace.kafka.ports import TopicInfo
-from headrace.offsets.errors import RequestError
-from headrace.offsets.selection import Choice, parse_choice, selected
+from headrace.offsets.reading import Choice, RequestError, parse_choice, selected
 from headrace.records import TopicPartition
 
 KNOWN = {"events": TopicInfo("events", "id-1", 3), "other": TopicInfo("other", "id-2", 1)}

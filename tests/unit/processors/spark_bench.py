@@ -6,8 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from headrace.metrics import Metrics
-from headrace.processors.contract import ChannelContext
-from headrace.processors.responses import BatchResponse
+from headrace.processors.contract import BatchResponse, ChannelContext
 from headrace.processors.spark import SparkProcessor
 from headrace.records import TopicPartition
 from headrace.testing.records import FakeAssignment, make_batch
@@ -18,8 +17,8 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from headrace.clock import Deadline
-    from headrace.processors.commit_line import CommitLine
     from headrace.processors.pending import MergeLimits
+    from headrace.processors.sink_commits import CommitLine
     from headrace.records import Batch
     from headrace.spark.decode import Decode
     from headrace.spark.micro_batch import MicroBatch

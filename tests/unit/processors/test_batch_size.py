@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.processors.batch_size import AdaptiveSize
-from headrace.processors.pending import MergeLimits
+from headrace.processors.pending import AdaptiveSize, MergeLimits
 from tests.unit.processors.spark_bench import Bench
 
 

@@ -10,8 +10,8 @@ from headrace.errors import (
     OwnershipLostError,
     SinkConflictError,
 )
-from headrace.processors.commit_line import ROOM
 from headrace.processors.pending import MergeLimits
+from headrace.processors.sink_commits import ROOM
 from headrace.records import TopicPartition
 from headrace.spark.failures import JvmDiedError
 from headrace.spark.sinks.contract import CommitConflictError, SinkFailedError

@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headrace.errors import BatchCancelledError
-from headrace.processors.responses import BatchResponse
+from headrace.processors.contract import BatchResponse
 from headrace.processors.spark import cut
 from headrace.records import TopicPartition
 from headrace.references import OffsetRun

@@ -13,8 +13,8 @@ from headrace.errors import (
     OwnershipLostError,
     SinkConflictError,
 )
-from headrace.processors.commit_line import GROUPING_BYTES, GROUPING_ROOM, ROOM
 from headrace.processors.pending import MergeLimits
+from headrace.processors.sink_commits import GROUPING_BYTES, GROUPING_ROOM, ROOM
 from headrace.records import TopicPartition
 from headrace.spark.sinks.contract import CommitConflictError, RowsRefusedError
 from tests.unit.processors.spark_bench import ADVANCE, Bench, Engine, error_of
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from concurrent.futures import Future
 
-    from headrace.processors.responses import BatchResponse
+    from headrace.processors.contract import BatchResponse
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from concurrent.futures import Future
 
-    from headrace.processors.responses import BatchResponse
+    from headrace.processors.contract import BatchResponse
     from headrace.spark.sinks.contract import PartitionCommit
 
 PARTITIONS = 3

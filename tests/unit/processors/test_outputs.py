@@ -8,9 +8,9 @@ from headrace.channel.offset_stores import sink_is_fenced
 from headrace.config import ChannelConfig, KafkaConfig
 from headrace.errors import ImportPathError
 from headrace.offsets.keepers import Keeping, keeping_of
-from headrace.processors.sinks import open_sink
+from headrace.processors.factory import open_sink
 from headrace.spark.sinks import Guarantee
-from headrace.spark.sinks.noop import NoopSink
+from headrace.spark.sinks.console import NoopSink
 from headrace.spark.sinks.several import SeveralSink
 
 if TYPE_CHECKING:

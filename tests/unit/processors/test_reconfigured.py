@@ -10,7 +10,7 @@ from headrace.processors import BatchResponse
 from headrace.processors.contract import ChannelContext
 from headrace.processors.simple import SimpleKafkaProcessor
 from headrace.spark.decode import Decode, Decoding, OnUndecodable
-from headrace.testing.clock import FakeClock
+from headrace.testing.channel import FakeClock
 from headrace.testing.records import FakeRecord, make_batch
 from tests.unit.processors.spark_bench import Bench
 

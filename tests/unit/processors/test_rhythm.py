@@ -7,9 +7,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headrace.processors.pending import MergeLimits, OpenBatches, PendingBatch
-from headrace.processors.rhythm import GATHER, LEAD, MOST_GATHER, Rhythm
-from headrace.testing.clock import FakeClock
+from headrace.processors.pending import (
+    GATHER,
+    LEAD,
+    MOST_GATHER,
+    MergeLimits,
+    OpenBatches,
+    PendingBatch,
+    Rhythm,
+)
+from headrace.testing.channel import FakeClock
 from headrace.testing.records import make_batch
 
 if TYPE_CHECKING:

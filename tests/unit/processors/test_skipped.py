@@ -4,7 +4,7 @@ from structlog.testing import capture_logs
 
 from headrace.metrics import Metrics
 from headrace.processors.contract import ChannelContext
-from headrace.processors.skipped import SkippedRecords
+from headrace.processors.sink_commits import SkippedRecords
 from headrace.records import TopicPartition
 from headrace.testing import FakeClock
 

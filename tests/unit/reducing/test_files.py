@@ -8,10 +8,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from headrace.columns import HEADERS
-from headrace.offsets.errors import RequestError
+from headrace.offsets.reading import RequestError
 from headrace.records import TopicPartition
-from headrace.reducing.files import read_file
-from headrace.reducing.ranges import Range, parse_range
+from headrace.reducing.commands import Range, parse_range, read_file
 from headrace.tables import SCHEMA
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ import pytest
 
 from headrace.config import SparkConfig
 from headrace.errors import ConfigError
-from headrace.spark.connector import connector_properties, default_coordinate
 from headrace.spark.factory import spark_settings
+from headrace.spark.settings import connector_properties, default_coordinate
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from py4j.finalizer import ThreadSafeFinalizer
 
-from headrace.spark.garbage import Garbage, known
+from headrace.spark.engine import Garbage, known
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

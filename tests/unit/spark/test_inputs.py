@@ -4,7 +4,7 @@ import pytest
 
 from headrace.records import Batch, TopicPartition
 from headrace.references import OffsetRun, UnreadRecord
-from headrace.spark.inputs import ByReference, _wanted, reading, stretches_of
+from headrace.spark.arrow_to_spark import ByReference, _wanted, reading, stretches_of
 from headrace.testing.records import FakeAssignment
 
 ONE, OTHER = TopicPartition("t", 0), TopicPartition("t", 1)

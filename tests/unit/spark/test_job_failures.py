@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 from pyspark.errors import AnalysisException, PythonException
 
-from headrace.spark.failures import JobFailedError, ReducerError
-from headrace.spark.job_failures import failure_of
+from headrace.spark.failures import JobFailedError, ReducerError, failure_of
 
 _LOST = "Lost task 0.0 in stage 1.0 (TID 1) (host executor driver): "
 _WORKER = 'Traceback (most recent call last):\n  File "m.py", line 3, in f\n'

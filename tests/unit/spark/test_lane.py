@@ -13,11 +13,10 @@ from structlog.testing import capture_logs
 from headrace.clock import Deadline
 from headrace.local.waiting import wait_for
 from headrace.logs import Bound
-from headrace.spark import lane as lane_module
-from headrace.spark.lane import Lane
+from headrace.spark import engine as lane_module
+from headrace.spark.engine import Lane
 from headrace.spark.runtime import SparkRuntime
-from headrace.spark.settings import SparkSettings
-from headrace.spark.slots import Share
+from headrace.spark.settings import Share, SparkSettings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -8,8 +8,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from headrace.logs import Budget
-from headrace.spark.output import LAST_WORDS, OutputPump
-from headrace.testing.clock import FakeClock
+from headrace.spark.gateway import LAST_WORDS, OutputPump
+from headrace.testing.channel import FakeClock
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

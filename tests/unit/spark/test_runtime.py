@@ -12,8 +12,8 @@ from structlog.testing import capture_logs
 
 from headrace.clock import Deadline
 from headrace.errors import StartError
+from headrace.spark.engine import Lane
 from headrace.spark.failures import JobCancelledError
-from headrace.spark.lane import Lane
 from headrace.spark.runtime import SparkRuntime
 from headrace.spark.settings import SparkSettings
 

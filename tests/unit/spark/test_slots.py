@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.spark.slots import Share, Slots, slots_for
+from headrace.spark.settings import Share, Slots, slots_for
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

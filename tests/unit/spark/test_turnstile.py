@@ -4,7 +4,7 @@ import threading
 
 from headrace.clock import Deadline
 from headrace.local.waiting import wait_for
-from headrace.spark.turnstile import Turnstile
+from headrace.spark.runtime import Turnstile
 
 PATIENCE = 10.0
 

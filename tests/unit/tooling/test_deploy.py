@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from headrace.channel import committer, fetcher
+from headrace.channel import commits, fetcher
 from headrace.config import Config, SparkConfig, ZooKeeperConfig
 from headrace.daemon import READY_TIMEOUT, START_TIMEOUT, ExitCode
 from headrace.signals import ENDING_MARGIN, LAST_WORDS_TIMEOUT
@@ -49,7 +49,7 @@ def test_systemd_waits_longer_than_the_process() -> None:
     spark: float = SparkConfig.model_fields["start_timeout"].default
     zookeeper: float = ZooKeeperConfig.model_fields["connect_timeout"].default
     assert _seconds("TimeoutStartSec") > spark + START_TIMEOUT + zookeeper + READY_TIMEOUT
-    limits = (committer.TURN_LIMIT, fetcher.TURN_LIMIT, LONGEST_SESSION)
+    limits = (commits.TURN_LIMIT, fetcher.TURN_LIMIT, LONGEST_SESSION)
     assert _seconds("WatchdogSec") >= 2 * max(limits)
 
 

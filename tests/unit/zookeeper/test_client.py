@@ -8,9 +8,10 @@ from kazoo.security import ACL, Id
 
 from headrace.clock import SYSTEM_CLOCK, Deadline
 from headrace.errors import ConfigError, HeadraceError, ZooKeeperUnavailableError
-from headrace.local.ports import free_port
-from headrace.zookeeper._client import build_client, transaction_results, translate
-from headrace.zookeeper.errors import (
+from headrace.local.server import free_port
+from headrace.zookeeper.client import build_client, transaction_results, translate
+from headrace.zookeeper.nodes import Check, Create, SetData
+from headrace.zookeeper.protocol import (
     AccessDeniedError,
     BadVersionError,
     NodeExistsError,
@@ -19,7 +20,6 @@ from headrace.zookeeper.errors import (
     OutcomeUnknownError,
     SessionClosedError,
 )
-from headrace.zookeeper.nodes import Check, Create, SetData
 from headrace.zookeeper.session import ZooKeeperSession
 from headrace.zookeeper.settings import (
     AclEntry,

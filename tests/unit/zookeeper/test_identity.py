@@ -11,7 +11,7 @@ import pytest
 import structlog
 
 from headrace.errors import ConfigError, InstanceInUseError
-from headrace.zookeeper._client import Credentials
+from headrace.zookeeper.client import Credentials
 from headrace.zookeeper.identity import Identity, default_instance_id
 
 if TYPE_CHECKING:

@@ -12,14 +12,88 @@ import uuid
 from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import quote
 
+from headrace.errors import StartError
+from headrace.records import former_identity
+from headrace.spark.sinks.origin import ORIGIN
 from headrace.spark.sinks.staging import sync
 from headrace.version import VERSION
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
+    from deltalake import DeltaTable
     from deltalake.transaction import AddAction
+
+    from headrace.spark.sinks.contract import OffsetMove, PartitionCommit
+    from headrace.spark.sinks.delta.table import KeptTable
+
+
+#: Under which application id the format stands among the table's transactions. No partition's
+#: identity looks like it: those have four parts.
+FORMAT_KEY = "headrace/format"
+
+#: What identities and offsets mean. In the first format, and in tables without a note, topic ids
+#: in identities have librdkafka's alphabet; in the second one Kafka's. A table gets the second one
+#: with the first commit of an identity that differs, because a member of an earlier version would
+#: not find its offset.
+FORMAT_VERSION = 2
+
+#: The table property by which readers and checkpoints leave out transactions older than it says.
+RETENTION_PROPERTY = "delta.setTransactionRetentionDuration"
+
+
+class ForgottenOffsetsError(StartError):
+    """The table's properties have it forget the offsets of partitions that stand still."""
+
+    def __init__(self, folder: Path, duration: str) -> None:
+        super().__init__(
+            f"{folder}: the table's property {RETENTION_PROPERTY} is {duration!r}, so that it "
+            "forgets the offsets of partitions that stand still for that long, and takes their "
+            f"records twice; remove it with ALTER TABLE delta.`{folder}` UNSET TBLPROPERTIES "
+            f"('{RETENTION_PROPERTY}')"
+        )
+
+
+class LaterFormatError(StartError):
+    """A later version of Headrace keeps its offsets in the table in a way we do not know."""
+
+    def __init__(self, folder: Path, found: int) -> None:
+        super().__init__(
+            f"{folder}: the offsets in the table have format version {found}, this Headrace knows "
+            f"up to {FORMAT_VERSION}; upgrade this member, or give it a table of its own"
+        )
+        self.found = found
+
+
+def check_format(folder: Path, table: KeptTable) -> None:
+    """Refuse a table whose offsets could be misread.
+
+    Raises:
+        LaterFormatError: they are of a later format.
+    """
+    found = table.transaction_version(FORMAT_KEY)
+    if found is not None and found > FORMAT_VERSION:
+        raise LaterFormatError(folder, found)
+
+
+def check_retention(folder: Path, properties: Mapping[str, str | None]) -> None:
+    """Refuse a table that does not keep offsets for ever, by its properties.
+
+    Raises:
+        ForgottenOffsetsError: one of them has transactions expire.
+    """
+    duration = properties.get(RETENTION_PROPERTY)
+    if duration is not None:
+        raise ForgottenOffsetsError(folder, duration)
+
+
+def format_note(table: KeptTable, identities: Iterable[str]) -> dict[str, int]:
+    """Return what a commit of these identities has to note; nothing where it is noted already."""
+    needed = FORMAT_VERSION if any(map(former_identity, identities)) else 1
+    noted = table.transaction_version(FORMAT_KEY)
+    return {} if noted is not None and noted >= needed else {FORMAT_KEY: needed}
+
 
 #: One action as it stands in a line of an entry: {"add": {...}}.
 Action: TypeAlias = dict[str, Any]
@@ -165,3 +239,57 @@ def _link(written: Path, entry: Path) -> bool:
         # A network file system may make the link, lose its answer, and try once more.
         return written.samefile(entry)
     return True
+
+
+#: What application ids of ours begin with that are no partition's: those have four parts.
+OWN_KEYS = "headrace/"
+
+_MARK = f"{OWN_KEYS}origin/"
+
+_LEADER = f"{OWN_KEYS}leader/"
+
+
+def has_origins(table: DeltaTable) -> bool:
+    """Whether the table has the column of origins."""
+    return any(field.name == ORIGIN for field in table.schema().fields)
+
+
+def origin_marks(
+    table: KeptTable, offsets: Iterable[PartitionCommit | OffsetMove]
+) -> dict[str, int]:
+    """Return what a commit with origins has to note, by application id: the first offsets.
+
+    Without the column in the table nothing keeps others from storing rows that have none.
+    """
+    marks = {
+        _MARK + offset.identity: offset.start
+        for offset in offsets
+        if marked_from(table, offset.identity) is None
+    }
+    return marks if marks and has_origins(table.opened) else {}
+
+
+def leader_marks(
+    table: KeptTable, offsets: Iterable[PartitionCommit | OffsetMove]
+) -> dict[str, int]:
+    """Return what a commit has to note, by application id: leader epochs that are new, plus one.
+
+    Zero stands for one that is not known any more.
+    """
+    found = {}
+    for offset in offsets:
+        wanted = 0 if offset.leader_epoch is None else offset.leader_epoch + 1
+        if wanted != (table.transaction_version(_LEADER + offset.identity) or 0):
+            found[_LEADER + offset.identity] = wanted
+    return found
+
+
+def leader_epoch_of(table: KeptTable, identity: str) -> int | None:
+    """Return the leader epoch noted with a partition's offset."""
+    noted = table.transaction_version(_LEADER + identity)
+    return noted - 1 if noted else None
+
+
+def marked_from(table: KeptTable, identity: str) -> int | None:
+    """Return the offset from which on a partition's rows have origins; None: none may have one."""
+    return table.offset(_MARK + identity)

@@ -10,8 +10,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from headrace.errors import HeadraceError
-from headrace.spark.sinks.delta.log import LogFiles
-from headrace.spark.sinks.delta.origins import OWN_KEYS
+from headrace.spark.sinks.delta.log import OWN_KEYS, LogFiles
 from headrace.spark.sinks.delta.sink import MEMBER_KEY
 
 if TYPE_CHECKING:

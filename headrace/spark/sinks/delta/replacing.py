@@ -20,8 +20,7 @@ from headrace.spark.sinks.delta.data_files import (
     require_plain,
     write_file,
 )
-from headrace.spark.sinks.delta.log import removed
-from headrace.spark.sinks.delta.origins import has_origins, marked_from
+from headrace.spark.sinks.delta.log import has_origins, marked_from, removed
 from headrace.spark.sinks.origin import (
     ORIGIN,
     ranges_of_text,

@@ -14,20 +14,28 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from headrace.clock import SYSTEM_CLOCK
 from headrace.columns import load_pandas
 from headrace.errors import StartError
-from headrace.spark.sinks.contract import CommitConflictError, Guarantee, ReplaceRefusedError
-from headrace.spark.sinks.delta.format import (
+from headrace.spark.sinks.contract import (
+    CommitConflictError,
+    Guarantee,
+    ReplaceRefusedError,
+    columns_of,
+)
+from headrace.spark.sinks.delta.log import (
     RETENTION_PROPERTY,
+    LogFiles,
+    added,
     check_format,
     check_retention,
     format_note,
-)
-from headrace.spark.sinks.delta.log import LogFiles, added, moved, replaced, written
-from headrace.spark.sinks.delta.origins import (
     has_origins,
     leader_epoch_of,
     leader_marks,
+    moved,
     origin_marks,
+    replaced,
+    written,
 )
+from headrace.spark.sinks.delta.maintenance import Housekeeper, Upkeep
 from headrace.spark.sinks.delta.replacing import find_output, without_output
 from headrace.spark.sinks.delta.table import (
     KeptTable,
@@ -36,9 +44,7 @@ from headrace.spark.sinks.delta.table import (
     conflicting,
     shows,
 )
-from headrace.spark.sinks.delta.upkeep import Housekeeper, Upkeep
 from headrace.spark.sinks.origin import ORIGIN, origin_text, require_covered
-from headrace.spark.sinks.result import columns_of
 from headrace.spark.sinks.schema import (
     SchemaChanges,
     SchemaMismatchError,
@@ -55,9 +61,8 @@ if TYPE_CHECKING:
     from deltalake import Field
 
     from headrace.spark.micro_batch import MicroBatch
-    from headrace.spark.sinks.contract import OffsetMove, PartitionCommit, Replacement
+    from headrace.spark.sinks.contract import OffsetMove, PartitionCommit, Replacement, Result
     from headrace.spark.sinks.delta.log import Action
-    from headrace.spark.sinks.result import Result
 
     Offset: TypeAlias = PartitionCommit | OffsetMove
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from headrace.spark.sinks.several.groups import Group, alone
-from headrace.spark.sinks.several.sink import OutputsApartError, SeveralSink
+from headrace.spark.sinks.several.sink import Group, OutputsApartError, SeveralSink, alone
 
 __all__ = ["Group", "OutputsApartError", "SeveralSink", "alone"]

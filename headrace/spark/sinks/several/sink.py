@@ -3,22 +3,226 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from headrace.errors import RetryableError, SinkConflictError
-from headrace.spark.sinks.contract import CommitConflictError, Guarantee, LeaderEpochKeeper
-from headrace.spark.sinks.several.groups import keeps_offsets
-from headrace.spark.sinks.several.keepers import Keepers
-from headrace.spark.sinks.several.standings import Relation, Standings, relation
+import structlog
+
+from headrace.errors import HeadraceError, RetryableError, SinkConflictError
+from headrace.spark.sinks.contract import (
+    CommitConflictError,
+    Guarantee,
+    LeaderEpochKeeper,
+    OffsetKeeper,
+    OffsetMove,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+    from typing import TypeAlias
 
     from headrace.spark.micro_batch import MicroBatch
-    from headrace.spark.sinks.contract import OffsetMove, PartitionCommit
-    from headrace.spark.sinks.result import Result
-    from headrace.spark.sinks.several.groups import Group
+    from headrace.spark.sinks.contract import PartitionCommit, Result, Sink
+
+
+if TYPE_CHECKING:
+    #: Stores what sinks of one group have staged, all of it or nothing.
+    Together: TypeAlias = Callable[
+        [Sequence[tuple[Any, Any]], Sequence[PartitionCommit]],
+        None,
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Sinks by the names of their outputs, and how to commit several of them at once."""
+
+    outputs: Mapping[str, Sink[Any]]
+    together: Together
+
+    @property
+    def keeps_offsets(self) -> bool:
+        """Whether its outputs tell by themselves what they have."""
+        return all(keeps_offsets(sink) for sink in self.outputs.values())
+
+
+def alone(name: str, sink: Sink[Any]) -> Group:
+    """Return the group of a single output."""
+    return Group({name: sink}, _commit)
+
+
+def keeps_offsets(sink: Sink[Any]) -> bool:
+    """Whether a sink keeps offsets, and refuses what it has already."""
+    return sink.guarantee is Guarantee.EXACTLY_ONCE
+
+
+def _commit(staged: Sequence[tuple[Any, Any]], offsets: Sequence[PartitionCommit]) -> None:
+    for sink, own in staged:
+        sink.commit(own, offsets)
+
+
+class Keepers:
+    """Reads the lowest offset of the outputs, and moves that of each. Any thread; blocks."""
+
+    def __init__(self, outputs: Mapping[str, Sink[Any]]) -> None:
+        self.outputs = outputs
+
+    def unmovable(self) -> str | None:
+        """Return the name of an output whose offsets cannot be moved, None without one."""
+        fixed = (name for name, sink in self.outputs.items() if not isinstance(sink, OffsetKeeper))
+        return next(fixed, None)
+
+    def stored_offset(self, identity: str) -> int | None:
+        """Return the lowest offset of the outputs that have one."""
+        found = (sink.stored_offset(identity) for sink in self.outputs.values())
+        return min((each for each in found if each is not None), default=None)
+
+    def move_offsets(self, moves: Sequence[OffsetMove], note: str) -> None:
+        """Move the offsets in one output after the other, wherever each stands.
+
+        Raises:
+            CommitConflictError: the lowest offset is not where a move starts.
+            HeadraceError: an output's offsets cannot be moved; or one refused, and another's could
+                not be moved back.
+            Exception: what an output raised; nothing is moved.
+        """
+        fixed = self.unmovable()
+        if fixed is not None:
+            raise HeadraceError(
+                f"output {fixed} keeps offsets and has no move_offsets; give it one"
+            )
+        self._require_starts(moves)
+        done: dict[str, list[OffsetMove]] = {}
+        for name, sink in self._movable():
+            own = list(_from_where_it_stands(sink, moves))
+            try:
+                _move(sink, own, note)
+            except Exception as error:
+                self._move_back(done, name, error, note)
+                raise
+            done[name] = own
+
+    def _movable(self) -> Iterator[tuple[str, OffsetKeeper]]:
+        for name, sink in self.outputs.items():
+            if isinstance(sink, OffsetKeeper):
+                yield name, sink
+
+    def _move_back(
+        self, done: Mapping[str, list[OffsetMove]], refusing: str, reason: Exception, note: str
+    ) -> None:
+        for name, sink in self._movable():
+            back = [
+                replace(each, start=each.next_offset, next_offset=each.start)
+                for each in done.get(name, ())
+            ]
+            try:
+                _move(sink, back, f"{note}, taken back")
+            except Exception as error:  # noqa: BLE001 - told beside what it came from
+                raise HeadraceError(
+                    f"output {refusing} refused its move ({reason}), and that of output {name} "
+                    f"could not be taken back ({error}); move all to another offset, and then again"
+                ) from reason
+
+    def _require_starts(self, moves: Sequence[OffsetMove]) -> None:
+        conflicts = []
+        for move in moves:
+            lowest = self.stored_offset(move.identity)
+            if lowest != move.start:
+                conflicts.append(SinkConflictError(move.partition, move.start, lowest))
+        if conflicts:
+            raise CommitConflictError(conflicts)
+
+
+def _move(keeper: OffsetKeeper, moves: Sequence[OffsetMove], note: str) -> None:
+    if moves:
+        keeper.move_offsets(moves, note)
+
+
+def _from_where_it_stands(
+    keeper: OffsetKeeper, moves: Sequence[OffsetMove]
+) -> Iterator[OffsetMove]:
+    for move in moves:
+        stored = keeper.stored_offset(move.identity)
+        if stored is not None and stored != move.next_offset:
+            yield OffsetMove(
+                move.identity, move.partition, stored, move.next_offset, move.transactional_id
+            )
+
+
+log = structlog.get_logger(__name__)
+
+
+class Relation(Enum):
+    """What an output has of a range."""
+
+    LACKS = "lacks"
+    """Nothing, and everything before it."""
+
+    HAS = "has"
+    """All of it."""
+
+    APART = "apart"
+    """A part of it, or not what is before it."""
+
+
+def relation(stored: int | None, share: PartitionCommit) -> Relation:
+    """Return what an output with this stored offset has of a share's range."""
+    if stored is None or stored == share.start:
+        return Relation.LACKS
+    return Relation.HAS if stored >= share.next_offset else Relation.APART
+
+
+class Standings:
+    """The stored offsets of outputs, as they were when last looked at. Any thread.
+
+    They are for decisions alone: whatever is committed, each output compares for itself.
+    """
+
+    def __init__(self, outputs: Mapping[str, Sink[Any]]) -> None:
+        self._outputs = outputs
+        self._known: dict[str, dict[str, int | None]] = {}
+
+    def read(self, identity: str) -> Mapping[str, int | None]:
+        """Ask each output for a partition's offset, by its name. Blocks."""
+        found = {name: sink.stored_offset(identity) for name, sink in self._outputs.items()}
+        self._known[identity] = found
+        _tell(identity, found)
+        return found
+
+    def known(self, identity: str) -> Mapping[str, int | None]:
+        """Return what was read last, or read it. May block."""
+        found = self._known.get(identity, {})
+        return found if len(found) == len(self._outputs) else self.read(identity)
+
+    def stored(self, names: Iterable[str], shares: Sequence[PartitionCommit]) -> None:
+        """Take note that outputs have taken a commit."""
+        for share in shares:
+            moved = dict.fromkeys(names, share.next_offset)
+            self._known[share.identity] = {**self._known.get(share.identity, {}), **moved}
+
+    def forget(self, names: Collection[str], identities: Iterable[str]) -> None:
+        """Have outputs asked again, because they may stand elsewhere."""
+        for identity in identities:
+            found = self._known.get(identity, {})
+            self._known[identity] = {
+                name: stored for name, stored in found.items() if name not in names
+            }
+
+    def next_behind(self, identity: str, start: int) -> int | None:
+        """Return the lowest known offset behind ``start``, None without one. Does not block."""
+        found = self._known.get(identity, {}).values()
+        return min((each for each in found if each is not None and each > start), default=None)
+
+
+def _tell(identity: str, found: Mapping[str, int | None]) -> None:
+    """Say of each output that it has to get what others have."""
+    ahead = max((each for each in found.values() if each is not None), default=0)
+    for name, stored in found.items():
+        if stored is not None and stored < ahead:
+            log.warning(
+                "output_behind", output=name, identity=identity, stored=stored, others=ahead
+            )
 
 
 class OutputsApartError(RetryableError):

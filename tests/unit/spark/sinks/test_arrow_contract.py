@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from rich.console import Console
 
-from headrace.spark.sinks.console import ConsoleSink
+from headrace.spark.sinks.console import ConsoleSink, NoopSink
 from headrace.spark.sinks.contract import Guarantee
-from headrace.spark.sinks.noop import NoopSink
 from headrace.spark.sinks.sql import WriteMode
 from headrace.testing.replacing import GroupedReplacerContract
 from headrace.testing.sinks import (

@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from headrace.spark.sinks.arrow_files import UnstorableColumnError, plain, schema_json, write_files
 from headrace.spark.sinks.delta import DeltaSink
 from headrace.spark.sinks.schema import SchemaMismatchError
+from headrace.spark.sinks.staging import UnstorableColumnError, plain, schema_json, write_files
 from headrace.testing.sinks import micro_batch, share
 
 if TYPE_CHECKING:

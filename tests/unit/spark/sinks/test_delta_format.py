@@ -14,15 +14,15 @@ from headrace.errors import StartError
 from headrace.records import TopicPartition
 from headrace.spark.sinks.contract import OffsetMove
 from headrace.spark.sinks.delta import DeltaSink
-from headrace.spark.sinks.delta.chores import ChoreError, Order, carry_out
-from headrace.spark.sinks.delta.format import (
+from headrace.spark.sinks.delta.log import (
     FORMAT_KEY,
     FORMAT_VERSION,
     RETENTION_PROPERTY,
     ForgottenOffsetsError,
     LaterFormatError,
+    LogFiles,
 )
-from headrace.spark.sinks.delta.log import LogFiles
+from headrace.spark.sinks.delta.maintenance import ChoreError, Order, carry_out
 from headrace.spark.sinks.delta.reader import DeltaLog
 from tests.unit.spark.sinks.delta_tables import share, stage, visible
 

@@ -15,8 +15,8 @@ from headrace.errors import StartError
 from headrace.records import TopicPartition
 from headrace.spark.sinks import OffsetMove, ReplaceRefusedError
 from headrace.spark.sinks.delta import DeltaSink, replacing
-from headrace.spark.sinks.delta.compaction import compact
 from headrace.spark.sinks.delta.data_files import write_file
+from headrace.spark.sinks.delta.maintenance import compact
 from headrace.spark.sinks.delta.reader import DeltaLog
 from headrace.spark.sinks.origin import ORIGIN
 from headrace.spark.sinks.schema import SchemaChanges, SchemaMismatchError

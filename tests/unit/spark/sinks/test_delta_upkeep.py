@@ -17,9 +17,14 @@ from pyspark.sql.types import BooleanType, LongType, StringType, StructField, St
 from headrace.clock import Deadline
 from headrace.local.waiting import wait_for
 from headrace.spark.sinks.delta import DeltaSink, Upkeep
-from headrace.spark.sinks.delta.chores import ChoreError, Order, carry_out
-from headrace.spark.sinks.delta.compaction import NotCompactedError, compact
 from headrace.spark.sinks.delta.log import LogFiles
+from headrace.spark.sinks.delta.maintenance import (
+    ChoreError,
+    NotCompactedError,
+    Order,
+    carry_out,
+    compact,
+)
 from headrace.spark.sinks.staging import PlacingError, staged_files
 from tests.unit.spark.sinks.delta_tables import data_files, share, stage, visible, wrap_commit
 
@@ -222,7 +227,7 @@ def test_a_table_with_other_features_is_left_alone(folder: Path, small: Callable
 
 def test_a_sink_keeps_its_table_small(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By itself: with many commits there are checkpoints, a short log and few files."""
-    monkeypatch.setattr("headrace.spark.sinks.delta.upkeep._REST", 0)
+    monkeypatch.setattr("headrace.spark.sinks.delta.maintenance._REST", 0)
     sink = DeltaSink(folder, durable=False, upkeep=Upkeep(compact_every=50))
     sink.open()
     try:

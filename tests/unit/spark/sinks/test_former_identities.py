@@ -18,8 +18,8 @@ from headrace.records import (
 )
 from headrace.spark.sinks.contract import CommitConflictError, OffsetMove, PartitionCommit
 from headrace.spark.sinks.delta import DeltaSink
-from headrace.spark.sinks.delta import format as delta_format
-from headrace.spark.sinks.delta.format import FORMAT_KEY, LaterFormatError
+from headrace.spark.sinks.delta import log as delta_format
+from headrace.spark.sinks.delta.log import FORMAT_KEY, LaterFormatError
 from headrace.spark.sinks.sql import SqlSink
 from headrace.testing.sinks import micro_batch
 from tests.unit.spark.sinks.delta_tables import visible

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from headrace.spark.sinks.json_rows import UnspeakableTypeError, json_lines
+from headrace.spark.sinks.jsonl import UnspeakableTypeError, json_lines
 
 NOON = dt.datetime(2013, 1, 2, 3, 4, 5, 678901)  # noqa: DTZ001 - a time without a zone is a case
 BERLIN = pa.timestamp("us", tz="Europe/Berlin")

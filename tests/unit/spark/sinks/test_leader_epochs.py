@@ -17,7 +17,7 @@ from headrace.spark.sinks.contract import (
 from headrace.spark.sinks.delta import DeltaSink
 from headrace.spark.sinks.delta.reader import DeltaLog
 from headrace.spark.sinks.several import SeveralSink
-from headrace.spark.sinks.several.groups import alone
+from headrace.spark.sinks.several.sink import alone
 from headrace.spark.sinks.sql import SqlSink
 from headrace.testing.sinks import micro_batch
 

@@ -6,8 +6,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from headrace.errors import HeadraceError
+from headrace.spark.sinks.console import NoopSink
 from headrace.spark.sinks.contract import CommitConflictError, Guarantee, OffsetMove
-from headrace.spark.sinks.noop import NoopSink
 from headrace.spark.sinks.several import OutputsApartError, SeveralSink, alone
 from headrace.testing.sinks import identity, micro_batch, share
 from tests.unit.spark.sinks.memory import Fixed, Loose, Movable, Store

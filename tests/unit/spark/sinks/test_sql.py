@@ -16,7 +16,8 @@ from headrace.spark.sinks.contract import (
     OffsetMove,
     RowsRefusedError,
 )
-from headrace.spark.sinks.sql import SqlSink, transaction
+from headrace.spark.sinks.sql import SqlSink
+from headrace.spark.sinks.sql import sink as transaction
 from headrace.spark.sinks.sql.offsets import LaterOffsetsError
 from headrace.spark.sinks.sql.sink import StagedRows
 from tests.unit.spark.sinks.sql_tables import Base, share, staged, wrap_commit

@@ -1,0 +1,302 @@
+"""How the channels did in the last hour, and the last events."""
+
+from __future__ import annotations
+
+from array import array
+from collections import deque
+from dataclasses import dataclass, field
+from datetime import datetime
+from itertools import pairwise
+from threading import Lock
+from typing import TYPE_CHECKING
+
+from headrace.admin.document import Document, Number, Seconds
+from headrace.logs import Subject
+from headrace.metrics import Summary
+
+if TYPE_CHECKING:
+    from headrace.admin.ports import Controller
+    from headrace.channel.status import Activity
+    from headrace.clock import Clock
+    from headrace.metrics import ChannelSummary, StageTotal
+    from headrace.thread_time import Activity as Doing
+    from headrace.thread_time import Role
+
+
+class HistoryPoint(Document):
+    """A channel at one moment."""
+
+    at: datetime
+    """The moment."""
+    records_per_s: Seconds
+    """Records answered a second since the point before."""
+    lag: Number
+    """Records between the committed offsets and the ends."""
+    lag_s: Seconds
+    """For how long the next record has been waiting to be answered, the longest of all partitions
+    that are not paused."""
+    batches_per_s: Seconds
+    """Batches ended a second since the point before."""
+    busy: dict[str, Seconds]
+    """By stage the seconds a second that it took since the point before."""
+
+
+class History(Document):
+    """How channels did lately."""
+
+    interval_s: Seconds
+    """Seconds between two points."""
+    channels: dict[str, list[HistoryPoint]]
+    """By channel its points, the oldest first."""
+
+
+class EventStatus(Document):
+    """What happened, once or several times in short succession."""
+
+    number: Number
+    """Its number in the process; rises whenever it happens again."""
+    event: str
+    """The event's name, as in the log."""
+    level: str
+    """How much it matters, as in the log."""
+    subject: Subject
+    """What it is about."""
+    first: datetime
+    """When it happened first."""
+    last: datetime
+    """When it happened last."""
+    count: Number
+    """How often."""
+    fields: dict[str, str | int | float | bool | None]
+    """What the log has with it, long values cut, of the last time."""
+
+
+class Events(Document):
+    """What happened lately."""
+
+    at: datetime
+    """When that was."""
+    pid: Number
+    """The process; another one counts anew."""
+    events: list[EventStatus]
+    """The events, the one that was last changed last."""
+
+
+#: Seconds between two samples.
+INTERVAL = 5.0
+
+#: Samples that a rate looks back: a minute.
+WINDOW = 12
+
+#: Samples kept: an hour, about 250 kB for each channel.
+KEPT = 720
+
+#: A partition under one claim; another claim may begin anywhere.
+_Held = tuple[str, str, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A channel at one moment. ``time`` is in seconds since the epoch, ``at`` monotonic.
+
+    ``stages`` names them and ``seconds`` has what each took so far: an array, because a float in a
+    tuple takes four times the room. ``late`` is for how long, in seconds, the longest of the next
+    records of partitions that are not paused has been waiting to be answered.
+    """
+
+    at: float
+    time: float
+    records: float
+    lag: int
+    batches: float = 0.0
+    stages: tuple[str, ...] = ()
+    seconds: array[float] = field(default_factory=lambda: array("d"))
+    late: float = 0.0
+
+    def spent(self) -> dict[str, float]:
+        """Return the seconds by stage."""
+        return dict(zip(self.stages, self.seconds, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A channel at one moment, with what it did since the sample before.
+
+    ``busy`` is the seconds a second that each stage took.
+    """
+
+    sample: Sample
+    records_per_s: float
+    batches_per_s: float
+    busy: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class StageRate:
+    """A stage in the last minute: how often, how long on average, and in seconds a second."""
+
+    name: str
+    per_s: float
+    mean_s: float | None
+    busy: float
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """What is kept of a channel for a minute only."""
+
+    at: float
+    stages: dict[str, StageTotal]
+    threads: dict[tuple[Role, Doing], float]
+
+
+class Rates:
+    """Samples of the channels, which ``sample`` takes on one thread; read on any."""
+
+    def __init__(self, controller: Controller, clock: Clock) -> None:
+        self._controller = controller
+        self._clock = clock
+        self._lock = Lock()
+        self._channels: dict[str, deque[Sample]] = {}
+        self._positions: deque[tuple[float, dict[_Held, int]]] = deque(maxlen=WINDOW + 1)
+        self._totals: dict[str, deque[Totals]] = {}
+
+    def sample(self) -> None:
+        """Take note of where every channel stands. Does not block."""
+        now, time = self._clock.monotonic(), self._clock.time()
+        summary = Summary(self._controller.metrics)
+        channels = dict(self._controller.channels)
+        positions: dict[_Held, int] = {}
+        samples: dict[str, Sample] = {}
+        totals: dict[str, Totals] = {}
+        for name, channel in channels.items():
+            activities = channel.activities()
+            positions |= {_held(each): each.position for each in activities}
+            done = summary.channel(name)
+            totals[name] = Totals(now, done.stages, done.threads)
+            samples[name] = Sample(
+                now,
+                time,
+                done.records,
+                sum(lag_of(a) or 0 for a in activities),
+                done.batches,
+                self._names(name, done),
+                array("d", (each.seconds for each in done.stages.values())),
+                max((r.lag_seconds or 0 for r in channel.partitions() if not r.paused), default=0),
+            )
+        with self._lock:
+            self._positions.append((now, positions))
+            for gone in self._channels.keys() - channels.keys():
+                del self._channels[gone], self._totals[gone]
+            for name, sample in samples.items():
+                self._channels.setdefault(name, deque(maxlen=KEPT)).append(sample)
+                self._totals.setdefault(name, deque(maxlen=WINDOW + 1)).append(totals[name])
+
+    def _names(self, name: str, done: ChannelSummary) -> tuple[str, ...]:
+        """Return the stages, as the same tuple that the sample before has where they are the same.
+
+        Only the thread that takes samples adds any.
+        """
+        names = tuple(done.stages)
+        before = self._channels.get(name)
+        return before[-1].stages if before and before[-1].stages == names else names
+
+    def of_channel(self, name: str, records: float) -> float:
+        """Return records a second over the last minute, up to now, where there are ``records``."""
+        with self._lock:
+            samples = self._channels.get(name)
+            if not samples:
+                return 0.0
+            before = samples[-min(WINDOW, len(samples))]
+        return _rate(records - before.records, self._clock.monotonic() - before.at)
+
+    def of_partition(self, activity: Activity) -> float:
+        """Return how many offsets a second the position moved on, over the last minute."""
+        held, now = _held(activity), self._clock.monotonic()
+        with self._lock:
+            for at, positions in self._positions:
+                if held in positions:
+                    return _rate(activity.position - positions[held], now - at)
+        return 0.0
+
+    def stages(self, name: str, done: ChannelSummary) -> list[StageRate]:
+        """Return how the stages of a channel did over the last minute, up to what is ``done``."""
+        before, now = self._minute(name, done)
+        return [
+            _stage(stage, total, before.stages.get(stage), now.at - before.at)
+            for stage, total in now.stages.items()
+        ]
+
+    def threads(self, name: str, done: ChannelSummary) -> dict[Role, dict[Doing, float]]:
+        """Return what part of the last minute the threads of each role spent on what.
+
+        The minute ends with what is ``done``. The parts of a role make 1, or a little less or more
+        where a thread has begun or ended.
+        """
+        before, now = self._minute(name, done)
+        spent: dict[Role, dict[Doing, float]] = {}
+        for (role, doing), seconds in now.threads.items():
+            spent.setdefault(role, {})[doing] = max(
+                0, seconds - before.threads.get((role, doing), 0)
+            )
+        return {role: _parts(each) for role, each in spent.items()}
+
+    def _minute(self, name: str, done: ChannelSummary) -> tuple[Totals, Totals]:
+        """Return what was a minute ago, or at the first sample, and what is."""
+        now = Totals(self._clock.monotonic(), done.stages, done.threads)
+        with self._lock:
+            kept = self._totals.get(name)
+            return (kept[0] if kept else now), now
+
+    def history(self, after: float = 0.0) -> dict[str, list[Point]]:
+        """Return by channel what it did in each interval, the oldest first.
+
+        Those that ended up to ``after``, in seconds since the epoch, are left out.
+        """
+        with self._lock:
+            samples = {name: list(each) for name, each in self._channels.items()}
+        return {
+            name: [_point(*pair) for pair in pairwise(each) if round(pair[1].time, 3) > after]
+            for name, each in samples.items()
+        }
+
+
+def lag_of(activity: Activity) -> int | None:
+    """Return the records between what is committed and the end, None where the end is unknown."""
+    if activity.high_watermark is None:
+        return None
+    done = activity.position if activity.committed is None else activity.committed
+    return max(0, activity.high_watermark - done)
+
+
+def _held(activity: Activity) -> _Held:
+    return (activity.channel, activity.topic, activity.partition, activity.epoch)
+
+
+def _rate(count: float, seconds: float) -> float:
+    return round(max(0.0, count) / seconds, 3) if seconds > 0 else 0.0
+
+
+def _point(before: Sample, after: Sample) -> Point:
+    seconds, earlier = after.at - before.at, before.spent()
+    return Point(
+        after,
+        _rate(after.records - before.records, seconds),
+        _rate(after.batches - before.batches, seconds),
+        {
+            name: _rate(spent - earlier.get(name, 0.0), seconds)
+            for name, spent in after.spent().items()
+        },
+    )
+
+
+def _stage(name: str, now: StageTotal, before: StageTotal | None, seconds: float) -> StageRate:
+    count = now.count - (before.count if before else 0)
+    spent = max(0.0, now.seconds - (before.seconds if before else 0.0))
+    mean = round(spent / count, 6) if count else None
+    return StageRate(name, _rate(count, seconds), mean, _rate(spent, seconds))
+
+
+def _parts(spent: dict[Doing, float]) -> dict[Doing, float]:
+    whole = sum(spent.values())
+    return {doing: round(each / whole, 4) if whole else 0.0 for doing, each in spent.items()}

@@ -1,0 +1,477 @@
+"""The status of the process, its channels, partitions and threads, as the API answers it."""
+
+from __future__ import annotations
+
+import os
+import platform
+import socket
+from collections import Counter
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from headrace.admin import configuration
+from headrace.admin import history as lately
+from headrace.admin import models as d
+from headrace.admin.document import Document, Number, Offset, Seconds, Text, moment
+from headrace.admin.health import not_ready
+from headrace.admin.history import INTERVAL, Rates, lag_of
+from headrace.channel.states import PartitionState
+from headrace.config import guarantee
+from headrace.config.show import document
+from headrace.coordinators.group_nodes import read_nodes
+from headrace.coordinators.members import Mode
+from headrace.logs import recent_events
+from headrace.metrics import Summary
+from headrace.stacks import thread_stacks
+from headrace.version import VERSION
+
+if TYPE_CHECKING:
+    from headrace.admin.history import Point
+    from headrace.admin.ports import Controller, Deployment, Process
+    from headrace.channel.channel import InboundKafkaChannel
+    from headrace.channel.pausing import Pause
+    from headrace.channel.skips import Skip
+    from headrace.channel.status import Activity
+    from headrace.clock import Clock
+    from headrace.coordinators.layout import MemberDocument
+    from headrace.logs import RecentEvent
+    from headrace.metrics import ChannelSummary, PartitionReading
+
+
+class PartitionActivity(Document):
+    """One held partition, by the names that the log's ``partition_activity`` has."""
+
+    channel: str
+    """The channel."""
+    topic: str
+    """The topic."""
+    partition: Number
+    """The number of the partition."""
+    epoch: Number
+    """The epoch of the claim."""
+    state: str
+    """What it is doing."""
+    position: Offset
+    """The next offset to deliver."""
+    batch_offset: Offset | None
+    """The first record of the oldest batch that is out, or that failed and comes again."""
+    batch_end: Offset | None
+    """The offset behind that batch."""
+    committed: Offset | None
+    """The next offset to read after a restart."""
+    high_watermark: Offset | None
+    """Where the log ends, as last fetched."""
+    buffered_records: Number
+    """Records that are fetched and not delivered."""
+    held_bytes: Number
+    """The memory of what is fetched and not answered."""
+    outstanding_batches: Number
+    """Batches that are not answered."""
+    attempts: Number
+    """Deliveries of the present batch that failed."""
+    suspects: Number
+    """Records among which those that fail are being looked for."""
+    dead_letters: Number
+    """Records put into the dead-letter topic since the claim."""
+    held_back_seconds: Seconds | None
+    """For how long nothing is delivered yet, after an error or as the processor asked."""
+    callback_seconds: Seconds | None
+    """For how long a callback has been running."""
+    calls: list[str]
+    """The calls that the callback's thread is in, the outermost first."""
+    last_error: Text | None
+    """The last error."""
+
+
+class Stacks(Document):
+    """What every thread and every held partition is doing."""
+
+    at: datetime
+    """When that was."""
+    threads: dict[str, list[str]]
+    """By thread the calls it is in, the outermost first."""
+    partitions: list[PartitionActivity]
+    """The partitions, channel by channel."""
+
+
+class GroupMember(Document):
+    """A member of a group, as its node in ZooKeeper says."""
+
+    name: str
+    """Its name."""
+    this: bool
+    """Whether it is this process."""
+    host: str | None
+    """The machine it runs on."""
+    pid: int | None
+    """Its process id."""
+    software: str | None
+    """The version of what it runs."""
+    since: datetime | None
+    """When it joined."""
+    mode: Mode | None
+    """How it chooses its partitions."""
+    draining: bool | None
+    """Whether it gives everything back."""
+    owned: Number
+    """How many partitions it owns."""
+    problem: str | None
+    """Why its node cannot be read."""
+
+
+class Group(Document):
+    """A channel's group."""
+
+    channel: str
+    """The channel."""
+    group: str
+    """The group."""
+    members: list[GroupMember]
+    """The members, by name."""
+    owners: dict[str, str | None]
+    """By partition (topic-number) its owner's name; null where its node cannot be read."""
+
+
+class Members(Document):
+    """The groups of all channels."""
+
+    at: datetime
+    """When that was."""
+    groups: list[Group]
+    """The groups, by channel."""
+
+
+class Lookout:
+    """What there is to see. Every method describes the moment at which it is called."""
+
+    def __init__(
+        self,
+        controller: Controller,
+        process: Process,
+        deployment: Deployment | None,
+        *,
+        rates: Rates,
+        clock: Clock,
+    ) -> None:
+        self._controller = controller
+        self._deployment = deployment
+        self._process = process
+        self._rates = rates
+        self._clock = clock
+        self._started = clock.time()
+        self._started_monotonic = clock.monotonic()
+
+    def status(self) -> d.Status:
+        """Return everything."""
+        reasons = not_ready(self._controller, self._process)
+        return d.Status(
+            at=self._now(),
+            process=self._process_status(),
+            zookeeper=self._zookeeper(),
+            spark=self._spark(),
+            ready=not reasons,
+            not_ready_because=reasons,
+            config=self._config_summary(),
+            channels=self._channels(),
+        )
+
+    def channels(self) -> d.Channels:
+        """Return the channels."""
+        return d.Channels(at=self._now(), channels=self._channels())
+
+    def channel(self, channel: InboundKafkaChannel) -> d.ChannelStatus:
+        """Return one channel."""
+        return self._channel(channel, Summary(self._controller.metrics).channel(channel.name))
+
+    def _channel(self, channel: InboundKafkaChannel, done: ChannelSummary) -> d.ChannelStatus:
+        activities, pauses = channel.activities(), channel.pauses
+        config, promise = channel.config, guarantee(channel.config)
+        return d.ChannelStatus(
+            name=channel.name,
+            state=channel.state,
+            failure=None if channel.failure is None else str(channel.failure),
+            group=config.group,
+            topics=channel.topics,
+            processor=config.processor.type,
+            sink=None if config.sink is None else config.sink.type,
+            delivery=promise.delivery,
+            member=_member(channel),
+            paused=any(pause.partition is None for pause in pauses),
+            pauses=[pause_status(pause) for pause in pauses],
+            skips=[skip_status(skip) for skip in channel.skips],
+            totals=self._totals(channel.name, activities, done),
+            stages=[
+                d.StageStatus(stage=s.name, per_s=s.per_s, mean_s=s.mean_s, busy=s.busy)
+                for s in self._rates.stages(channel.name, done)
+            ],
+            threads=[
+                d.ThreadsStatus(role=role, parts=parts)
+                for role, parts in self._rates.threads(channel.name, done).items()
+            ],
+            conditions=done.conditions,
+            partitions=self._partitions(channel, activities),
+        )
+
+    def partitions(self, channel: InboundKafkaChannel) -> d.Partitions:
+        """Return the partitions of one channel."""
+        return d.Partitions(
+            at=self._now(),
+            channel=channel.name,
+            partitions=self._partitions(channel, channel.activities()),
+        )
+
+    def history(self, after: datetime | None) -> lately.History:
+        """Return how the channels did lately."""
+        since = 0.0 if after is None else after.timestamp()
+        history = self._rates.history(since)
+        return lately.History(
+            interval_s=INTERVAL,
+            channels={name: [_point(each) for each in points] for name, points in history.items()},
+        )
+
+    def events(self, after: int) -> lately.Events:
+        """Return what happened lately."""
+        return lately.Events(
+            at=self._now(),
+            pid=os.getpid(),
+            events=[_event(each) for each in recent_events(after)],
+        )
+
+    def members(self) -> Members:
+        """Return the groups, as ZooKeeper has them. Blocks, each read for one time-out.
+
+        Raises:
+            HeadraceError: ZooKeeper did not answer.
+        """
+        found = [self._group(channel) for channel in self._sorted()]
+        return Members(at=self._now(), groups=found)
+
+    def config(self) -> configuration.ConfigDocument:
+        """Return the configuration, secrets masked."""
+        applied = dict(document(self._controller.config))
+        status = None if self._deployment is None else self._deployment.config_status()
+        return configuration.ConfigDocument(
+            file=str(self._process.file),
+            applied=applied,
+            desired=applied if status is None else dict(status.desired),
+            summary=self._config_summary(),
+        )
+
+    def _config_summary(self) -> configuration.ConfigSummary | None:
+        if self._deployment is None:
+            return None
+        return configuration.summary(self._deployment.config_status())
+
+    def stacks(self) -> Stacks:
+        """Return what the threads and the partitions are doing."""
+        return Stacks(
+            at=self._now(),
+            threads=thread_stacks(),
+            partitions=[
+                PartitionActivity.model_validate(each.facts())
+                for channel in self._sorted()
+                for each in channel.activities()
+            ],
+        )
+
+    # --- parts ----------------------------------------------------------------------------------
+
+    def _now(self) -> datetime:
+        return moment(self._clock.time())
+
+    def _sorted(self) -> list[InboundKafkaChannel]:
+        return [channel for _, channel in sorted(dict(self._controller.channels).items())]
+
+    def _channels(self) -> list[d.ChannelStatus]:
+        summary = Summary(self._controller.metrics)
+        return [self._channel(each, summary.channel(each.name)) for each in self._sorted()]
+
+    def _process_status(self) -> d.ProcessStatus:
+        return d.ProcessStatus(
+            instance_id=self._controller.config.instance_id,
+            phase=self._process.phase,
+            version=VERSION,
+            python=platform.python_version(),
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            config_file=str(self._process.file),
+            started_at=moment(self._started),
+            uptime_s=round(self._clock.monotonic() - self._started_monotonic, 3),
+        )
+
+    def _zookeeper(self) -> d.ZooKeeperStatus:
+        session = self._controller.session
+        number = session.session_id
+        return d.ZooKeeperStatus(
+            state=session.state,
+            hosts=list(self._controller.config.zookeeper.hosts),
+            session_id=f"{number:#x}" if number else None,
+            session_timeout_s=session.session_timeout,
+        )
+
+    def _spark(self) -> d.SparkStatus | None:
+        reading = self._controller.spark()
+        if reading is None:
+            return None
+        return d.SparkStatus(
+            running=reading.running,
+            master=self._controller.config.spark.master,
+            pid=reading.pid,
+            generation=reading.generation,
+            cores=reading.cores,
+        )
+
+    def _totals(self, name: str, activities: list[Activity], done: ChannelSummary) -> d.Totals:
+        return d.Totals(
+            records=int(done.records),
+            records_per_s=self._rates.of_channel(name, done.records),
+            skipped_records=int(done.skipped),
+            dead_letters=int(done.dead_letters),
+            errors=int(done.errors),
+            commit_failures=int(done.commit_failures),
+            rebalances=int(done.rebalances),
+            lag=sum(lag_of(each) or 0 for each in activities),
+            held_bytes=sum(each.held_bytes for each in activities),
+            partitions=dict(Counter(PartitionState(each.state) for each in activities)),
+        )
+
+    def _partitions(
+        self, channel: InboundKafkaChannel, activities: list[Activity]
+    ) -> list[d.PartitionStatus]:
+        readings = {(r.topic, r.partition): r for r in channel.partitions()}
+        ordered = sorted(activities, key=lambda each: (each.topic, each.partition))
+        return [
+            self._partition(each, readings.get((each.topic, each.partition))) for each in ordered
+        ]
+
+    def _partition(self, each: Activity, reading: PartitionReading | None) -> d.PartitionStatus:
+        held_back = each.held_back_seconds
+        return d.PartitionStatus(
+            topic=each.topic,
+            partition=each.partition,
+            state=PartitionState(each.state),
+            epoch=each.epoch,
+            position=each.position,
+            batch_offset=each.batch_offset,
+            batch_end=each.batch_end,
+            committed=each.committed,
+            end=_end(each),
+            lag=lag_of(each),
+            lag_s=None if reading is None else _seconds(reading.lag_seconds),
+            sink_age_s=None if reading is None else _seconds(reading.sink_seconds),
+            records_per_s=self._rates.of_partition(each),
+            buffered_records=each.buffered_records,
+            held_bytes=each.held_bytes,
+            outstanding_batches=each.outstanding_batches,
+            attempts=each.attempts,
+            suspect_records=each.suspects,
+            dead_letters=each.dead_letters,
+            held_back_until=None if held_back is None else moment(self._clock.time() + held_back),
+            callback_s=each.callback_seconds,
+            last_error=each.last_error,
+        )
+
+    def _group(self, channel: InboundKafkaChannel) -> Group:
+        nodes = read_nodes(self._controller.session, channel.config.group, channel.topics)
+        documents = {p: found.document for p, found in nodes.owners.items()}
+        owners = {str(p): None if o is None else o.member for p, o in sorted(documents.items())}
+        owned = Counter(owners.values())
+        own = self._controller.config.instance_id
+        members = [
+            _group_member(name, found.document, found.problem, owned[name], own)
+            for name, found in sorted(nodes.members.items())
+        ]
+        return Group(
+            channel=channel.name, group=channel.config.group, members=members, owners=owners
+        )
+
+
+def _end(activity: Activity) -> int | None:
+    """Return the log's end as it was last told, or the position that got past it since."""
+    known = activity.high_watermark
+    return None if known is None else max(known, activity.position)
+
+
+def _seconds(value: float | None) -> float | None:
+    """Round; clocks of other machines may be ahead of ours."""
+    return None if value is None else max(0.0, round(value, 3))
+
+
+def pause_status(pause: Pause) -> d.PauseStatus:
+    """Describe a pause."""
+    partition = pause.partition
+    return d.PauseStatus(
+        reason=pause.reason,
+        mode=pause.mode,
+        by=pause.by,
+        since=moment(pause.since),
+        until=None if pause.until is None else moment(pause.until),
+        topic=None if partition is None else partition.topic,
+        partition=None if partition is None else partition.partition,
+        note=pause.note,
+    )
+
+
+def _point(point: Point) -> lately.HistoryPoint:
+    return lately.HistoryPoint(
+        at=moment(point.sample.time),
+        records_per_s=point.records_per_s,
+        lag=point.sample.lag,
+        lag_s=max(0.0, round(point.sample.late, 3)),
+        batches_per_s=point.batches_per_s,
+        busy=point.busy,
+    )
+
+
+def _event(event: RecentEvent) -> lately.EventStatus:
+    return lately.EventStatus(
+        number=event.number,
+        event=event.event,
+        level=event.level,
+        subject=event.subject,
+        first=moment(event.first),
+        last=moment(event.last),
+        count=event.count,
+        fields=event.fields,
+    )
+
+
+def skip_status(skip: Skip) -> d.SkipStatus:
+    """Describe a record that is left out."""
+    return d.SkipStatus(
+        topic=skip.partition.topic,
+        partition=skip.partition.partition,
+        offset=skip.offset,
+        reason=skip.reason,
+        by=skip.by,
+    )
+
+
+def _member(channel: InboundKafkaChannel) -> d.MemberStatus:
+    reading = channel.member
+    lease = reading.lease_seconds
+    return d.MemberStatus(
+        state=reading.state,
+        assignment=reading.assignment,
+        epoch=reading.epoch,
+        claims=reading.claims,
+        lease_s=None if lease is None else round(lease, 3),
+    )
+
+
+def _group_member(
+    name: str, document: MemberDocument | None, problem: str | None, owned: int, own: str
+) -> GroupMember:
+    info = None if document is None else document.info
+    return GroupMember(
+        name=name,
+        this=name == own,
+        host=None if document is None else document.host,
+        pid=None if document is None else document.pid,
+        software=None if document is None else document.software,
+        since=None if document is None else moment(document.since),
+        mode=None if info is None else info.mode,
+        draining=None if info is None else info.draining,
+        owned=owned,
+        problem=problem,
+    )

@@ -1,0 +1,465 @@
+"""Offsets of a channel on their way into the store: enqueued, guarded, committed."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from enum import Enum
+from threading import Event, Lock
+from typing import TYPE_CHECKING, TypeVar
+
+import structlog
+
+from headrace.channel.news import Committed, Trouble
+from headrace.channel.threads import guarded_thread
+from headrace.clock import Clock, Deadline
+from headrace.errors import CommitFailedError
+from headrace.kafka.ports import OffsetStoreError, Refusal
+from headrace.spans import NO_SPAN
+from headrace.thread_time import Activity, Role
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping
+
+    from headrace.channel.partition import OwnedPartition
+    from headrace.channel.topics import KnownTopics
+    from headrace.kafka.ports import Failure, OffsetStore, StoredOffset
+    from headrace.metrics import Metrics
+    from headrace.records import Batch
+    from headrace.spans import Span
+
+
+class Staging:
+    """What was staged of a partition, and how much of it is known to be stored.
+
+    The partition's holder changes it; it may be read on any thread.
+    """
+
+    def __init__(self) -> None:
+        self.staged = 0
+        self.stored = 0
+        self.committed: int | None = None
+        self._unconfirmed: deque[tuple[int, Batch]] = deque()
+
+    @property
+    def owes(self) -> bool:
+        """Whether an offset was staged that is not known to be stored."""
+        return self.stored < self.staged
+
+    @property
+    def size(self) -> int:
+        """Bytes of the batches that are kept until their offset is stored."""
+        unconfirmed = self._unconfirmed
+        return sum(batch.size for _, batch in tuple(unconfirmed)) if unconfirmed else 0
+
+    def stage(self, batch: Batch | None) -> int:
+        """Number the next offset to be stored; ``batch`` is kept until that is confirmed."""
+        self.staged += 1
+        if batch is not None:
+            self._unconfirmed.append((self.staged, batch))
+        return self.staged
+
+    def confirm(self, news: Committed) -> list[Batch]:
+        """Take note of a stored offset; return the batches that it covers."""
+        self.committed = news.offset
+        self.stored = max(self.stored, news.sequence)
+        covered = []
+        while self._unconfirmed and self._unconfirmed[0][0] <= self.stored:
+            covered.append(self._unconfirmed.popleft()[1])
+        return covered
+
+
+log = structlog.get_logger(__name__)
+
+#: Seconds between two looks at the offsets of all partitions that are held: one request, answered
+#: from the coordinator's memory. A wrong offset stands for as long at most, while the owner lives.
+CHECK_INTERVAL = 5.0
+
+#: Seconds after which a look is too old to commit upon.
+FRESH = 1.0
+
+#: Seconds that a look may take. Commits wait behind it.
+CHECK_TIMEOUT = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledged:
+    """What the store last confirmed of one partition, and when (monotonic seconds)."""
+
+    offset: int
+    epoch: int
+    sequence: int
+    at: float
+    leader_epoch: int | None = None
+
+
+class Finding(Enum):
+    """What a look at a stored offset says. The values are labels of a metric."""
+
+    INTACT = "intact"
+    """It is what we stored."""
+    MISSING = "missing"
+    """There is none: it expired, or somebody deleted it. It is stored again."""
+    LATE = "late"
+    """An earlier commit of this claim was executed after a later one. It is stored again."""
+    STALE = "stale"
+    """A former owner's commit came after ours. It is stored again."""
+    FOREIGN = "foreign"
+    """Another program stored it. It is stored again."""
+    SUPERSEDED = "superseded"
+    """It has a higher epoch: the partition has a new owner, and it is not us."""
+
+
+def judge(stored: StoredOffset | None, believed: Acknowledged, *, in_doubt: bool) -> Finding:
+    """Compare what is stored with what we stored.
+
+    ``in_doubt``: a commit of ours is to be tried again. Then an offset of our own epoch may be
+    its first try, and whatever it is, the next one replaces it.
+    """
+    if stored is None:
+        return Finding.MISSING
+    if stored.epoch > believed.epoch:
+        return Finding.SUPERSEDED
+    if stored.epoch == 0:
+        return Finding.FOREIGN
+    if stored.epoch < believed.epoch:
+        return Finding.STALE
+    return Finding.INTACT if in_doubt or stored.offset == believed.offset else Finding.LATE
+
+
+class OffsetGuard:
+    """Looks at the stored offsets now and then. Used by the committer's thread."""
+
+    def __init__(self, store: OffsetStore, *, metrics: Metrics, channel: str, clock: Clock) -> None:
+        self._store = store
+        self._metrics = metrics
+        self._channel = channel
+        self._clock = clock
+        self._looked_at = clock.monotonic()
+
+    def is_due(self, *, before_commit: bool) -> bool:
+        """Whether it is time to look: at an interval, and earlier when a commit is to follow."""
+        age = self._clock.monotonic() - self._looked_at
+        return age >= (FRESH if before_commit else CHECK_INTERVAL)
+
+    def look(
+        self,
+        believed: Mapping[OwnedPartition, Acknowledged],
+        staged: Collection[OwnedPartition],
+    ) -> Mapping[OwnedPartition, Finding]:
+        """Return what is not as we stored it; each is logged and counted. Blocks.
+
+        ``staged`` are the partitions of which another commit is to come.
+        """
+        self._looked_at = self._clock.monotonic()
+        if not believed:
+            return {}
+        deadline = Deadline.after(CHECK_TIMEOUT, self._clock)
+        try:
+            found = self._store.read_many([owned.partition for owned in believed], deadline)
+        except OffsetStoreError as error:
+            # commits fail likewise, loudly; the next look tells what came of them
+            log.info("offsets_unseen", channel=self._channel, reason=str(error))
+            return {}
+        findings = {}
+        for owned, acknowledged in believed.items():
+            stored = found.get(owned.partition)
+            finding = judge(stored, acknowledged, in_doubt=owned in staged)
+            if finding is not Finding.INTACT:
+                findings[owned] = finding
+                self._report(owned, acknowledged, stored, finding)
+        return findings
+
+    def _report(
+        self,
+        owned: OwnedPartition,
+        acknowledged: Acknowledged,
+        stored: StoredOffset | None,
+        finding: Finding,
+    ) -> None:
+        topic, number = owned.partition
+        self._metrics.foreign_commits.labels(self._channel, topic, finding.value).inc()
+        log.warning(
+            "foreign_commit_found",
+            channel=self._channel,
+            topic=topic,
+            partition=number,
+            finding=finding.value,
+            offset=acknowledged.offset,
+            epoch=acknowledged.epoch,
+            stored_offset=None if stored is None else stored.offset,
+            stored_epoch=None if stored is None else stored.epoch,
+            stored_by=None if stored is None else stored.by,
+        )
+
+
+T = TypeVar("T")
+
+
+#: Seconds one commit may take. Short of the 45 s that a synchronous commit of librdkafka blocks
+#: for without a group coordinator, and long enough for a coordinator that moves.
+COMMIT_TIMEOUT = 10.0
+
+#: Seconds without a turn after which the thread counts as hung. A turn looks and commits once, and
+#: each of these has a deadline; what outlasts three of both does not keep to it.
+TURN_LIMIT = 3 * (COMMIT_TIMEOUT + CHECK_TIMEOUT)
+
+#: Seconds after which an unchanged offset is stored again. Brokers forget the offsets of a group
+#: without subscribed members ``offsets.retention.minutes`` (a week by default, never less than a
+#: minute) after each partition's last commit; an hour leaves room for brokers set to a day.
+REFRESH_INTERVAL = 3600.0
+
+#: Batches of one partition whose traces show the commit that they share; the others show none.
+MOST_SPANS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class _Staged:
+    """What one partition wants stored: its newest offset, numbered by the partition.
+
+    ``leader_epoch`` is one under which the log was seen to lead to the offset. ``spans`` are those
+    of batches whose commit this is.
+    """
+
+    offset: int
+    sequence: int
+    leader_epoch: int | None = None
+    spans: tuple[Span, ...] = ()
+
+
+class Committer:
+    """Owns the offset store and the loop that commits to it.
+
+    ``stage``, ``flush`` and ``forget`` may be called on any thread and do not block. ``lose`` is
+    told of partitions that turn out to be somebody else's. ``interval`` is in seconds, and is asked
+    for each time. Offsets of missing topics stay staged:
+    a commit with one of them fails as a whole.
+    """
+
+    def __init__(
+        self,
+        store: OffsetStore,
+        topics: KnownTopics,
+        *,
+        interval: Callable[[], float],
+        touch: Callable[[OwnedPartition], None],
+        lose: Callable[[OwnedPartition, Refusal], None],
+        metrics: Metrics,
+        channel: str,
+        clock: Clock,
+        fail: Callable[[BaseException], None],
+    ) -> None:
+        self._store = store
+        self._topics = topics
+        self._interval = interval
+        self._touch = touch
+        self._lose = lose
+        self._metrics = metrics
+        self._channel = channel
+        self._clock = clock
+        self._guard = OffsetGuard(store, metrics=metrics, channel=channel, clock=clock)
+        self._lock = Lock()
+        self._staged: dict[OwnedPartition, _Staged] = {}
+        self._acknowledged: dict[OwnedPartition, Acknowledged] = {}
+        self._commit_at = 0.0
+        self._turned_at = clock.monotonic()
+        self._wake = Event()
+        self._stopping = Event()
+        self._thread = guarded_thread(f"{channel}-committer", self._run, fail)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    @property
+    def last_turn(self) -> float:
+        """Monotonic time of the last sign of progress."""
+        return self._turned_at
+
+    @property
+    def turn_limit(self) -> float | None:
+        """Seconds within which there has to be another turn; None unless it runs."""
+        return TURN_LIMIT if self._thread.is_alive() else None
+
+    def stage(
+        self, partition: OwnedPartition, offset: int, sequence: int, span: Span = NO_SPAN
+    ) -> None:
+        """Have ``offset`` stored with the next commit, in place of what was staged before it.
+
+        That commit comes at once where somebody waits for the partition to rest or to end: it has
+        no other turn until it is committed. ``span`` is that of the batch that advanced to it.
+        """
+        with self._lock:
+            spans: tuple[Span, ...] = (span,) if span.recording else ()
+            before = self._staged.get(partition)
+            if before is not None and before.spans:
+                spans = (*before.spans, *spans)[:MOST_SPANS]
+            epoch = partition.leader_epoch_at(offset)
+            self._staged[partition] = _Staged(offset, sequence, epoch, spans)
+        # asked behind the staging: a pause or an ending that begins only now flushes by itself
+        if self._interval() == 0 or partition.hurries:
+            self._wake.set()
+
+    def flush(self) -> None:
+        """Commit now instead of at the end of the interval."""
+        with self._lock:
+            self._wake.set()
+
+    def forget(self, partition: OwnedPartition) -> None:
+        """Drop what is staged for a partition that ended."""
+        with self._lock:
+            self._staged.pop(partition, None)
+            self._acknowledged.pop(partition, None)
+
+    def stop(self, deadline: Deadline) -> bool:
+        """Commit what is staged, end the thread and close the store; False if it overran."""
+        self._stopping.set()
+        self._wake.set()
+        if self._thread.ident is None:
+            self._store.close()
+        return deadline.joined(self._thread)
+
+    def _run(self) -> None:
+        time = self._metrics.thread_time(self._channel, Role.COMMITTER)
+        try:
+            while not self._stopping.is_set():
+                flushed = self._wake.wait(self.until_next_turn())
+                with time.during(Activity.COMMIT):
+                    self.turn(flushed=flushed)
+        finally:
+            self._metrics.forget_thread(time)
+            self._store.close()
+
+    def until_next_turn(self) -> float:
+        """Return the seconds to the next look at what is stored or the next commit, if sooner."""
+        interval = self._interval() or 1.0
+        commit_in = self._commit_at - self._clock.monotonic()
+        return min(interval, CHECK_INTERVAL, commit_in if commit_in > 0 else interval)
+
+    def turn(self, *, flushed: bool) -> None:
+        """Do what is due: look at what is stored, and commit what is staged. Blocks.
+
+        For the committer's thread, and for tests that have no such thread.
+        """
+        self._turned_at = self._clock.monotonic()
+        with self._lock:
+            # one that came when the wait was just over counts, too
+            flushed = flushed or self._wake.is_set()
+            self._wake.clear()
+        self._store.serve()
+        self._refresh()
+        with self._lock:
+            before_commit = bool(self._staged) and self._commits(flushed=flushed)
+        if self._guard.is_due(before_commit=before_commit):
+            self._look()
+        if self._commits(flushed=flushed):
+            self._commit_at = self._clock.monotonic() + self._interval()
+            self._commit()
+
+    def _commits(self, *, flushed: bool) -> bool:
+        """Whether this turn commits."""
+        return flushed or self._clock.monotonic() >= self._commit_at
+
+    def _refresh(self) -> None:
+        """Stage again what was stored so long ago that the broker might forget it."""
+        before = self._clock.monotonic() - REFRESH_INTERVAL
+        with self._lock:
+            for partition, known in self._acknowledged.items():
+                if known.at < before:
+                    self._staged.setdefault(partition, _again(known))
+
+    def _look(self) -> None:
+        """Store again what somebody else changed, and let go of what is somebody else's.
+
+        What is staged for a partition is newer than what was found, and mends it as well. Its
+        commit asks the claim's lease like any other: only an owner repairs.
+        """
+        with self._lock:
+            believed, staged = self._existing(self._acknowledged), set(self._staged)
+        for partition, finding in self._guard.look(believed, staged).items():
+            if finding is Finding.SUPERSEDED:
+                self._lose(partition, Refusal.CLAIM)
+                self.forget(partition)
+                continue
+            known = believed[partition]
+            with self._lock:
+                if partition in self._acknowledged:
+                    self._staged.setdefault(partition, _again(known))
+            self._commit_at = 0.0
+
+    def _existing(self, items: Mapping[OwnedPartition, T]) -> dict[OwnedPartition, T]:
+        missing = self._topics.is_missing
+        return {p: item for p, item in items.items() if not missing(p.partition.topic)}
+
+    def _commit(self) -> None:
+        """Store the offsets of every partition whose claim holds at this moment."""
+        with self._lock:
+            existing = self._existing(self._staged)
+            current = {p: staged for p, staged in existing.items() if p.may_commit()}
+            for partition in current:
+                del self._staged[partition]
+        if not current:
+            return
+        lease = min(partition.claim.lease.remaining() for partition in current)
+        deadline = Deadline.after(min(COMMIT_TIMEOUT, lease), self._clock)
+        commits = {
+            p: p.claim.commit(staged.offset, p.topic_id, staged.leader_epoch)
+            for p, staged in current.items()
+        }
+        spans = {
+            p: [span.child("commit", offset=staged.offset) for span in staged.spans]
+            for p, staged in current.items()
+        }
+        with self._metrics.stage(self._channel, "commit"):
+            failures = self._store.commit({p.partition: c for p, c in commits.items()}, deadline)
+        for partition, staged in current.items():
+            failure = failures.get(partition.partition)
+            for span in spans[partition]:
+                span.end(None if failure is None else _error(partition, staged, failure))
+            if failure is None:
+                self._succeeded(partition, staged, commits[partition].epoch)
+            else:
+                self._failed(partition, staged, failure)
+            self._touch(partition)
+
+    def _succeeded(self, partition: OwnedPartition, staged: _Staged, epoch: int) -> None:
+        self._metrics.commits.labels(self._channel, partition.partition.topic).inc()
+        now = self._clock.monotonic()
+        with self._lock:
+            if not partition.final:
+                self._acknowledged[partition] = Acknowledged(
+                    staged.offset, epoch, staged.sequence, now, staged.leader_epoch
+                )
+        partition.tell(Committed(staged.offset, staged.sequence))
+
+    def _failed(self, partition: OwnedPartition, staged: _Staged, failure: Failure) -> None:
+        """Keep it staged for the next interval, unless a newer offset was staged meanwhile."""
+        self._metrics.commit_failures.labels(self._channel, partition.partition.topic).inc()
+        log.warning(
+            "commit_failed",
+            channel=self._channel,
+            topic=partition.partition.topic,
+            partition=partition.partition.partition,
+            epoch=partition.epoch,
+            offset=staged.offset,
+            reason=failure.reason,
+            refusal=failure.refusal.value,
+        )
+        if failure.refusal is not Refusal.NONE:
+            self._lose(partition, failure.refusal)
+            self.forget(partition)
+            return
+        if failure.topic_missing:
+            self._topics.look()
+        with self._lock:
+            if not partition.final:
+                self._staged.setdefault(partition, staged)
+        partition.tell(Trouble(_error(partition, staged, failure)))
+
+
+def _again(known: Acknowledged) -> _Staged:
+    return _Staged(known.offset, known.sequence, known.leader_epoch)
+
+
+def _error(partition: OwnedPartition, staged: _Staged, failure: Failure) -> CommitFailedError:
+    return CommitFailedError(partition.partition, staged.offset, failure.reason)

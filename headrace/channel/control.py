@@ -1,0 +1,368 @@
+"""What an operator may do to a partition: pause, resume, seek, reset, skip."""
+
+from __future__ import annotations
+
+from concurrent.futures import CancelledError, Future
+from typing import TYPE_CHECKING, TypeVar
+
+import structlog
+
+from headrace.channel.callbacks import WorkerAbandoned
+from headrace.channel.news import RecordSkipped, SeekAsked, Sought
+from headrace.channel.skips import Skip, Skips
+from headrace.channel.states import PartitionState
+from headrace.clock import Deadline
+from headrace.config.types.addresses import At, Earliest, Latest, Replay, ShiftBy, Target, To
+from headrace.errors import (
+    CommittedAlreadyError,
+    NoSuchOffsetError,
+    NotHeldError,
+    NotInBatchError,
+    NotPausedError,
+    ReplayError,
+    SinkOffsetsError,
+    UnfinishedError,
+)
+from headrace.processors import BatchProcessor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headrace.channel.holdings import Holdings
+    from headrace.channel.partition import OwnedPartition
+    from headrace.channel.pausing import Gates
+    from headrace.channel.runtime import Parts
+    from headrace.channel.scheduler import Scheduler
+    from headrace.kafka.ports import TopicCatalog
+    from headrace.records import TopicPartition
+
+
+T = TypeVar("T")
+
+log = structlog.get_logger(__name__)
+
+#: Seconds to wait for a partition's leader to say what it has.
+WATERMARK_TIMEOUT = 5.0
+
+
+class Seeking:
+    """What a worker does when an operator moves a partition. Called by the thread that holds it."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+
+    def seek(self, owned: OwnedPartition, asked: SeekAsked) -> None:
+        """Move it, and tell who asked what came of it."""
+        if not asked.outcome.set_running_or_notify_cancel():
+            return
+        try:
+            asked.outcome.set_result(self._seek(owned, asked))
+        except WorkerAbandoned:
+            asked.outcome.set_exception(CancelledError())
+            raise
+        except Exception as error:  # noqa: BLE001 - who asked hears of it
+            asked.outcome.set_exception(error)
+        finally:
+            self._parts.gates.pauses.progress()
+
+    def _seek(self, owned: OwnedPartition, asked: SeekAsked) -> Sought:
+        if owned.state is not PartitionState.PAUSED or owned.outstanding or owned.owes_commit:
+            raise not_paused(self._parts.name, owned)
+        self._check(owned, asked.offset)
+        before = owned.position
+        in_sink = self._move_sink(owned, asked)
+        owned.discard()
+        owned.buffer.restart(asked.offset)
+        owned.advanced = asked.offset
+        owned.attempts = 0
+        owned.not_before = 0.0
+        owned.last_error = None
+        sequence = owned.staging.stage(None)
+        self._parts.committer.stage(owned, asked.offset, sequence)
+        self._parts.committer.flush()
+        if owned.halted or owned.doubt is not None:
+            owned.halted, owned.doubt = False, None
+            self._parts.fetcher.assign(owned)
+        else:
+            self._parts.fetcher.seek(owned)
+        log.warning(
+            "position_sought",
+            channel=self._parts.name,
+            topic=owned.partition.topic,
+            partition=owned.partition.partition,
+            epoch=owned.epoch,
+            before=before,
+            position=asked.offset,
+            sink_offset=in_sink,
+            by=asked.by,
+        )
+        return Sought(owned.partition, before, asked.offset, sequence)
+
+    def _check(self, owned: OwnedPartition, offset: int) -> None:
+        deadline = Deadline.after(WATERMARK_TIMEOUT, self._parts.clock)
+        low, high = self._parts.catalog.watermarks(owned.partition, deadline)
+        if not low <= offset <= high:
+            raise NoSuchOffsetError(
+                f"{owned.partition}: the log has the offsets from {low} to {high}, not {offset}",
+                value=str(offset),
+                next_step="choose one of those",
+            )
+
+    def _move_sink(self, owned: OwnedPartition, asked: SeekAsked) -> int | None:
+        """Move the sink's own offset first, as a start goes by it; return where it was.
+
+        Where that fails nothing is changed. Where what follows fails the sink's offset counts, and
+        the same seek again does the rest.
+        """
+        processor = self._parts.callbacks.processor
+        stored = self._ask_sink(owned, asked, lambda: processor.stored_offset(owned))
+        if stored is None or stored == asked.offset:
+            return stored
+        if type(processor).move_offset is BatchProcessor.move_offset:
+            raise _out_of_reach(owned, type(processor).__name__)
+        if asked.offset < stored and asked.replay is not Replay.APPEND:
+            raise _undecided(owned, asked, stored)
+        note = f"seek by {asked.by}"
+        self._ask_sink(owned, asked, lambda: processor.move_offset(owned, asked.offset, note))
+        return stored
+
+    def _ask_sink(self, owned: OwnedPartition, asked: SeekAsked, function: Callable[[], T]) -> T:
+        try:
+            return self._parts.callbacks.call(owned, function)
+        except Exception as error:
+            raise SinkOffsetsError(
+                f"{owned.partition}: the sink's offset could not be moved: "
+                f"{type(error).__name__}: {error}",
+                value=str(asked.offset),
+                next_step="nothing was changed; mend the sink and seek again",
+            ) from error
+
+
+def not_paused(channel: str, owned: OwnedPartition) -> NotPausedError:
+    """Return the refusal for a partition that does not rest."""
+    return NotPausedError(
+        f"{owned.partition}: delivery does not rest, it is {owned.state.value}",
+        value=str(owned.partition),
+        next_step=f"pause the channel {channel} or the partition, and wait until it is paused",
+    )
+
+
+def _undecided(owned: OwnedPartition, asked: SeekAsked, stored: int) -> ReplayError:
+    wish = "not said" if asked.replay is None else "to be replaced, which takes a stopped channel"
+    return ReplayError(
+        f"{owned.partition}: the sink has output of records from {asked.offset} to {stored}, which "
+        f"would be read again, and what becomes of it is {wish}",
+        value=str(asked.offset),
+        next_step="seek with replay append to keep it and have results go there again, or stop the "
+        "channel and use headrace offsets reset --replay replace to have it removed",
+    )
+
+
+def _out_of_reach(owned: OwnedPartition, processor: str) -> SinkOffsetsError:
+    return SinkOffsetsError(
+        f"{owned.partition}: {processor} keeps offsets of its own and has no move_offset, so that "
+        "a start would go by those all the same",
+        value=processor,
+        next_step="change them where the processor keeps them, or give it a move_offset",
+    )
+
+
+class OperatorDesk:
+    """Safe on any thread. What blocks says so; nothing blocks for longer than its deadline."""
+
+    def __init__(
+        self,
+        channel: str,
+        *,
+        holdings: Holdings,
+        scheduler: Scheduler,
+        gates: Gates,
+        catalog: TopicCatalog,
+        skips: Skips,
+    ) -> None:
+        self._channel = channel
+        self._holdings = holdings
+        self._scheduler = scheduler
+        self._gates = gates
+        self._catalog = catalog
+        self._skips = skips
+
+    # --- moving -----------------------------------------------------------------------------
+
+    def seek(
+        self,
+        partition: TopicPartition,
+        offset: int,
+        *,
+        by: str,
+        deadline: Deadline,
+        replay: Replay | None = None,
+    ) -> Sought:
+        """Have a paused partition go on at ``offset``, and wait until that is committed. Blocks.
+
+        Raises:
+            RefusedError: it is not held, not paused, the offset is not in the log, the sink's
+                offset cannot be moved, or not back without saying what becomes of its output, or
+                it was not done in time.
+            KafkaUnavailableError: the partition's leader does not say what it has.
+        """
+        owned = self._resting(partition)
+        outcome: Future[Sought] = Future()
+        owned.tell(SeekAsked(offset, by, outcome, replay))
+        self._scheduler.touch(owned)
+        self._gates.pauses.wait(lambda: outcome.done() or owned.final, deadline)
+        if outcome.cancel() or not outcome.done():
+            raise _unfinished(partition, owned, offset)
+        try:
+            sought = outcome.result(0)
+        except CancelledError:
+            raise _unfinished(partition, owned, offset) from None
+        stored = self._gates.pauses.wait(
+            lambda: owned.staging.stored >= sought.sequence or owned.final, deadline
+        )
+        if not stored or owned.staging.stored < sought.sequence:
+            raise UnfinishedError(
+                f"{partition} was moved to {offset}, but that is not known to be committed",
+                value=str(offset),
+                next_step="look at its committed offset, and seek again if it is another",
+            )
+        return sought
+
+    def find(self, target: Target, partition: TopicPartition, deadline: Deadline) -> int:
+        """Return the offset that a target means for a paused partition, within its log. Blocks.
+
+        Raises:
+            RefusedError: the partition is not held or not paused.
+            KafkaUnavailableError: the partition's leader does not say what it has.
+        """
+        owned = self._resting(partition)
+        low, high = self._catalog.watermarks(partition, deadline)
+        match target:
+            case Earliest():
+                wanted = low
+            case Latest():
+                wanted = high
+            case To(offset):
+                wanted = offset
+            case ShiftBy(count):
+                wanted = owned.position + count
+            case At(timestamp):
+                found = self._catalog.offset_at(partition, timestamp, deadline)
+                wanted = high if found is None else found
+        return max(low, min(wanted, high))
+
+    # --- skipping ---------------------------------------------------------------------------
+
+    def skip(
+        self, partition: TopicPartition, offset: int, *, reason: str, by: str, force: bool = False
+    ) -> Skip:
+        """Leave one record out from the next delivery on, without a pause. Does not block.
+
+        A batch that has failed with it comes again at once. Holds in this process until the
+        offset behind the record is committed. With ``force`` also one that is in no such batch.
+
+        Raises:
+            RefusedError: the partition is not held, the record is done with, it is not there, or it
+                is not in the batch that is out or fails.
+        """
+        owned = self._known(partition)
+        if offset < max(owned.committed or 0, owned.advanced):
+            raise CommittedAlreadyError(
+                f"{partition}: the record at {offset} is done with, {owned.committed} is committed",
+                value=str(offset),
+                next_step="there is nothing left to skip; to read it again, pause and seek",
+            )
+        end = owned.high_watermark
+        # the watermark is looked at now and then only, and may be behind what was fetched
+        if end is not None and offset >= max(end, owned.buffer.expected):
+            raise NoSuchOffsetError(
+                f"{partition}: the log ends at {end}, there is no record {offset} yet",
+                value=str(offset),
+                next_step="the status has the first record of the batch that fails (batch_offset)",
+            )
+        if not force:
+            _require_in_batch(owned, offset)
+        skip = Skip(partition, offset, reason, by)
+        self._skips.add(owned, skip)
+        owned.tell(RecordSkipped())
+        self._scheduler.touch(owned)
+        log.warning(
+            "skip_asked",
+            channel=self._channel,
+            topic=partition.topic,
+            partition=partition.partition,
+            offset=offset,
+            reason=reason,
+            by=by,
+        )
+        return skip
+
+    def skips(self) -> list[Skip]:
+        """Return the records that are to be left out and are not committed yet."""
+        return self._skips.all()
+
+    # --- parts ------------------------------------------------------------------------------
+
+    def _held(self, partition: TopicPartition) -> OwnedPartition:
+        owned = self._holdings.held(partition)
+        if owned is None:
+            raise NotHeldError(
+                f"{partition} is not held by this process",
+                value=str(partition),
+                next_step="ask the member that owns it; headrace group says which",
+            )
+        return owned
+
+    def _known(self, partition: TopicPartition) -> OwnedPartition:
+        """Return a held partition of which it is known whose log it is: skips belong to that."""
+        owned = self._held(partition)
+        if owned.topic_id is None:
+            raise NotHeldError(
+                f"{partition} is only being taken over",
+                value=str(partition),
+                next_step="ask again in a moment, when it has started",
+            )
+        return owned
+
+    def _resting(self, partition: TopicPartition) -> OwnedPartition:
+        owned = self._held(partition)
+        if not owned.rests or owned.state is not PartitionState.PAUSED:
+            raise not_paused(self._channel, owned)
+        return owned
+
+
+def _require_in_batch(owned: OwnedPartition, offset: int) -> None:
+    """See that an offset is one of the batch that is out, or that failed and comes again.
+
+    Raises:
+        NotInBatchError: it is not.
+    """
+    batch = owned.batch
+    if batch is not None and batch[0] <= offset < batch[1]:
+        return
+    if batch is None:
+        found = "no batch is out, and none has failed"
+    else:
+        found = f"the batch that is out or fails has the records {batch[0]} to {batch[1] - 1}"
+    raise NotInBatchError(
+        f"{owned.partition}: {found}; {offset} is none of them",
+        value=str(offset),
+        next_step="skip one of the batch that fails, or have this one skipped all the same by "
+        "force: true (--force)",
+    )
+
+
+def _unfinished(
+    partition: TopicPartition, owned: OwnedPartition, offset: int
+) -> NotHeldError | UnfinishedError:
+    if owned.final:
+        return NotHeldError(
+            f"{partition} ended while it was to be moved",
+            value=str(partition),
+            next_step="ask the member that owns it; headrace group says which",
+        )
+    return UnfinishedError(
+        f"{partition} was not moved to {offset} in time",
+        value=str(offset),
+        next_step="see what the partition is doing with headrace status, and seek again",
+    )

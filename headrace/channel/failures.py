@@ -1,0 +1,298 @@
+"""Failed batches: the error is classified, and the batch retried, bisected or given up."""
+
+from __future__ import annotations
+
+import random
+from bisect import bisect_left
+from concurrent import futures
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import TYPE_CHECKING
+
+import structlog
+
+from headrace.channel.buffer import divide
+from headrace.channel.delivery import Effect
+from headrace.errors import (
+    ConfigError,
+    DeadLetterLimitError,
+    FatalError,
+    FencedError,
+    PartitionError,
+    PoisonRecordError,
+    RetryableError,
+    SinkConflictError,
+    StartError,
+)
+from headrace.kafka.ports import DeadLetterError
+from headrace.records import offset_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from headrace.channel.buffer import Cut
+    from headrace.channel.callbacks import Callbacks
+    from headrace.channel.dead_letters import DeadLetters
+    from headrace.channel.partition import Outstanding, OwnedPartition
+    from headrace.channel.settings import LiveSettings
+    from headrace.metrics import Metrics
+    from headrace.records import Record
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """Exponential back-off with jitter; ``first`` and ``most`` are seconds.
+
+    The wait before attempt n+1 lies between half of and all of ``first * 2**(n-1)``, and never
+    above ``most``. The jitter keeps partitions that failed together from retrying together.
+    """
+
+    first: float
+    most: float
+
+    def seconds(self, attempts: int) -> float:
+        """Return the wait after ``attempts`` failed attempts (1 or more)."""
+        ceiling = min(self.most, self.first * 2.0 ** min(attempts - 1, 62))
+        return ceiling * random.uniform(0.5, 1.0)  # noqa: S311 - jitter, not a secret
+
+
+class Blame(Enum):
+    """Where the reason of a failure lies, as far as the error tells."""
+
+    RECORD = "record"
+    """In one record, which the error names; trying again is no use."""
+
+    BATCH = "batch"
+    """In some record of the batch, if it fails again and again."""
+
+    ELSEWHERE = "elsewhere"
+    """In no record: something is away, full or wrong. The batch comes again until it is mended."""
+
+
+#: A time-out tells nothing of the records: what is slow for a batch is slow for the next one, too.
+#: ``ImportError``: the code is at fault, and would be with every record.
+_ELSEWHERE = (
+    RetryableError,
+    PartitionError,
+    StartError,
+    ConfigError,
+    FatalError,
+    MemoryError,
+    ImportError,
+    ConnectionError,
+    TimeoutError,
+    futures.TimeoutError,  # another class than TimeoutError before Python 3.11
+)
+
+#: What the operating system says of a path, which may have come from a record.
+_OF_PATHS = (FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError)
+
+
+def blame_of(error: BaseException) -> Blame:
+    """Return where the reason lies; what the error was caused by counts as well."""
+    if isinstance(error, PoisonRecordError):
+        return Blame.RECORD
+    return Blame.ELSEWHERE if any(map(_is_elsewhere, _chain(error))) else Blame.BATCH
+
+
+def _is_elsewhere(error: BaseException) -> bool:
+    if isinstance(error, OSError) and error.errno is not None:
+        return not isinstance(error, _OF_PATHS)
+    return isinstance(error, _ELSEWHERE)
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """Yield the error and what it came from, as a traceback would show it."""
+    seen: set[int] = set()
+    link: BaseException | None = error
+    while link is not None and id(link) not in seen:
+        seen.add(id(link))
+        yield link
+        link = link.__cause__ or (None if link.__suppress_context__ else link.__context__)
+
+
+def divided(
+    cut: Cut, delivered: Sequence[Record], error: BaseException, failures: int
+) -> tuple[Cut, ...]:
+    """Return the parts of a batch that is given up, in order; itself where it cannot be divided.
+
+    ``delivered`` are the records of ``cut`` that were handed out: two or more of them make parts.
+    A record that the error names becomes a part of its own, otherwise there are two halves. A part
+    that fails is divided in its turn, so that the parts before it are answered and committed, and
+    a record that fails alone is found after as many failures as the batch can be halved.
+    """
+    parts, rest = [], cut
+    for border in _borders(delivered, error):
+        count = bisect_left(rest.records, border, key=offset_of)
+        if 0 < count < len(rest.records):
+            front, rest = divide(rest, count)
+            parts.append(front)
+    return tuple(replace(part, failures=failures) for part in (*parts, rest))
+
+
+def names_one_of(delivered: Sequence[Record], error: BaseException) -> bool:
+    """Whether the error names a record that was delivered."""
+    if not isinstance(error, PoisonRecordError):
+        return False
+    index = bisect_left(delivered, error.offset, key=offset_of)
+    return index < len(delivered) and offset_of(delivered[index]) == error.offset
+
+
+def _borders(delivered: Sequence[Record], error: BaseException) -> tuple[int, ...]:
+    if len(delivered) == 1:
+        return ()
+    if isinstance(error, PoisonRecordError) and names_one_of(delivered, error):
+        return error.offset, error.offset + 1
+    return (offset_of(delivered[len(delivered) // 2]),)
+
+
+log = structlog.get_logger(__name__)
+
+
+class FailurePolicy:
+    """The channel's ``on_error`` section. Called by the thread that holds the partition."""
+
+    def __init__(
+        self,
+        settings: LiveSettings,
+        *,
+        callbacks: Callbacks,
+        dead_letters: DeadLetters,
+        fail: Callable[[BaseException], None],
+        metrics: Metrics,
+        channel: str,
+    ) -> None:
+        self._settings = settings
+        self._callbacks = callbacks
+        self._dead_letters = dead_letters
+        self._fail = fail
+        self._metrics = metrics
+        self._channel = channel
+
+    def decide(self, owned: OwnedPartition, item: Outstanding, error: BaseException) -> Effect:
+        """Return what follows: the same batch again, its parts, the batch behind it, or a stop.
+
+        Raises:
+            SinkConflictError: the batch was to be given up, and the sink stands elsewhere.
+            FencedError: the batch was to be given up, and the sink refuses this member.
+        """
+        policy = self._settings.config.on_error.policy
+        if policy == "stop" and self._tried_enough(owned):
+            self._fail(error)
+        if policy in {"retry", "stop"} or blame_of(error) is Blame.ELSEWHERE:
+            return self._again(owned, item)
+        named = names_one_of(item.batch.records, error)
+        if named and len(item.batch) > 1:
+            return self._divide(owned, item, error)
+        given_up = named or self._tried_enough(owned)
+        if policy == "skip" and given_up:
+            return self._skip(owned, item, error)
+        if policy == "dead_letter" and (
+            given_up or self._is_suspect(owned, item) or self._is_one_of_many(owned, item)
+        ):
+            return self._isolate(owned, item, error)
+        return self._again(owned, item)
+
+    def _tried_enough(self, owned: OwnedPartition) -> bool:
+        most = self._settings.config.on_error.max_attempts
+        return most is not None and owned.attempts >= most
+
+    @staticmethod
+    def _is_suspect(owned: OwnedPartition, item: Outstanding) -> bool:
+        """Whether it is a part of a batch that was tried often enough as a whole."""
+        alone = len(item.batch) == 1
+        return item.cut.failures > 0 and not (alone and owned.letters.in_doubt(item.cut))
+
+    def _is_one_of_many(self, owned: OwnedPartition, item: Outstanding) -> bool:
+        """Whether so many records fail that the limit is soon reached, tried again or not."""
+        limits = self._settings.config.on_error.dead_letter
+        return limits is not None and owned.letters.heads_for(item.cut, limits)
+
+    def _again(self, owned: OwnedPartition, item: Outstanding) -> Effect:
+        wait = self._settings.now.backoff.seconds(owned.attempts)
+        return Effect(None, item.cut.start, wait, None, None)
+
+    def passed_over(self, owned: OwnedPartition, item: Outstanding) -> bool:
+        """Have a sink with offsets of its own move behind the batch; False if it could not.
+
+        Raises:
+            SinkConflictError: the sink does not stand where the batch begins.
+            FencedError: the sink refuses this member.
+        """
+        processor = self._callbacks.processor
+        try:
+            self._callbacks.call(owned, lambda: processor.pass_over(item.batch))
+        except (SinkConflictError, FencedError):
+            raise
+        except Exception as error:
+            log.exception("pass_over_failed", channel=self._channel, error=str(error))
+            return False
+        return True
+
+    def _skip(self, owned: OwnedPartition, item: Outstanding, error: BaseException) -> Effect:
+        if not self.passed_over(owned, item):
+            return self._again(owned, item)
+        topic, number = owned.partition
+        self._metrics.skipped.labels(self._channel, topic, "failed").inc(len(item.batch))
+        log.error(
+            "batch_skipped",
+            channel=self._channel,
+            topic=topic,
+            partition=number,
+            first_offset=item.batch.first_offset,
+            next_offset=item.batch.next_offset,
+            records=len(item.batch),
+            attempts=owned.attempts,
+            error=str(error),
+        )
+        return self._behind(owned, item)
+
+    def _isolate(self, owned: OwnedPartition, item: Outstanding, error: BaseException) -> Effect:
+        """Divide the batch, or part with the one record that it is."""
+        if len(item.batch) > 1:
+            return self._divide(owned, item, error)
+        try:
+            self._dead_letters.send(owned, item, error)
+        except DeadLetterLimitError as limit:
+            self._fail(limit)
+            return self._again(owned, item)
+        except DeadLetterError as failure:
+            owned.last_error = str(failure)
+            log.warning(
+                "dead_letter_failed",
+                channel=self._channel,
+                topic=owned.partition.topic,
+                partition=owned.partition.partition,
+                offset=item.batch.first_offset,
+                error=str(failure),
+            )
+            return self._again(owned, item)
+        if not self.passed_over(owned, item):
+            return self._again(owned, item)
+        owned.letters.note(item.cut, item.batch.first_offset)
+        return self._behind(owned, item)
+
+    def _divide(self, owned: OwnedPartition, item: Outstanding, error: BaseException) -> Effect:
+        batch = item.batch
+        parts = divided(item.cut, batch.records, error, batch.attempt)
+        topic, number = owned.partition
+        self._metrics.bisections.labels(self._channel, topic).inc()
+        log.warning(
+            "batch_divided",
+            channel=self._channel,
+            topic=topic,
+            partition=number,
+            first_offset=batch.first_offset,
+            next_offset=batch.next_offset,
+            records=len(batch),
+            parts=len(parts),
+            error=f"{type(error).__name__}: {error}",
+        )
+        owned.letters.divide(item.cut)
+        owned.attempts = 0
+        return Effect(None, item.cut.start, 0.0, None, None, parts)
+
+    @staticmethod
+    def _behind(owned: OwnedPartition, item: Outstanding) -> Effect:
+        owned.attempts = 0
+        return Effect(item.batch.next_offset, None, 0.0, None, None)

@@ -1,0 +1,312 @@
+"""Where claimed partitions begin, read for all that are starting at once."""
+
+from __future__ import annotations
+
+from functools import partial
+from math import inf
+from threading import Lock
+from typing import TYPE_CHECKING
+from weakref import WeakSet
+
+import structlog
+
+from headrace.channel.news import Committed, EpochRaised, LogLooked, LogReplaced, Trouble, Truncated
+from headrace.channel.offset_stores import Fences
+from headrace.channel.states import PartitionState
+from headrace.clock import Deadline
+from headrace.errors import HeadraceError
+from headrace.kafka.ports import OffsetTimeoutError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from concurrent.futures import Future
+
+    from headrace.channel.partition import OwnedPartition
+    from headrace.channel.runtime import Parts
+    from headrace.kafka.ports import LogLook, OffsetStore, StoredOffset
+
+
+class StartOffsets:
+    """Reads the group's offsets, after former owners are shut out. Any worker thread.
+
+    A partition's offset is read after its claim, because before that another owner may move it.
+    So what is read for one partition is read for all others that were claimed meanwhile: a
+    request for each would cost more than all else in a large rebalance. It is kept for the very
+    claim it was read for: after ZooKeeper lost its data, a later one may have the same epochs.
+
+    A partition that failed is read by itself from then on, and holds up nobody: one that cannot be
+    read, because a transaction has its offset in doubt, fails all that are asked for with it.
+    """
+
+    def __init__(
+        self, store: OffsetStore, fences: Fences, held: Callable[[], Iterable[OwnedPartition]]
+    ) -> None:
+        self._store = store
+        self._fences = fences
+        self._held = held
+        self._lock = Lock()
+        self._found: dict[OwnedPartition, StoredOffset | None] = {}
+        self._answered: WeakSet[OwnedPartition] = WeakSet()
+
+    def read(self, owned: OwnedPartition, deadline: Deadline) -> StoredOffset | None:
+        """Return the group's offset, None if there is none; each call looks anew. Blocks.
+
+        Raises:
+            OffsetStoreError: no answer, or a former owner may still commit.
+        """
+        owned.claim = self._fences.put_up(owned.claim, deadline)
+        if owned.attempts > 1:
+            return self._store.find([owned.partition], deadline).get(owned.partition)
+        with self._lock:
+            if owned not in self._found:
+                self._read(owned, deadline)
+            self._answered.add(owned)
+            return self._found.pop(owned)
+
+    def _read(self, owned: OwnedPartition, deadline: Deadline) -> None:
+        starting = {other for other in self._held() if self._awaits(other)} | {owned}
+        found = self._store.find([other.partition for other in starting], deadline)
+        self._found = {other: found.get(other.partition) for other in starting}
+
+    def _awaits(self, owned: OwnedPartition) -> bool:
+        """Whether its offset will be asked for, and nobody of before can move it any more."""
+        return (
+            owned not in self._answered
+            and owned.attempts <= 1
+            and owned.is_unresolved()
+            and self._fences.are_up(owned.claim)
+        )
+
+
+log = structlog.get_logger(__name__)
+
+#: Seconds to wait for the group's offset or the watermarks of one partition.
+READ_TIMEOUT = 5.0
+
+#: Attempts after which a time-out may be due to a transaction that nobody ends: with their waits
+#: they take longer than a transaction that goes on (``TRANSACTION_TIMEOUT_MS``).
+DOUBT_EVERY = 4
+
+#: Seconds after which a start is looked for anew that waits for a look at its log: longer than the
+#: look itself may take.
+LOOK_TIMEOUT = 60.0
+
+#: Seconds in which brokers that answer say so.
+_ANSWER_TIMEOUT = 2.0
+
+
+class Starting:
+    """What a worker does with a partition in STARTING. Called by the thread that holds it."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._fences = Fences(parts.store)
+        self._offsets = StartOffsets(parts.store, self._fences, parts.held)
+
+    def turn(self, owned: OwnedPartition) -> None:
+        """Take the next step towards the first delivery; an error is tried again with back-off."""
+        if owned.news:
+            self._hear(owned)
+            return
+        owned.attempts += 1
+        self._attempt(owned, lambda: self._resolve(owned))
+
+    def _attempt(self, owned: OwnedPartition, step: Callable[[], None]) -> None:
+        try:
+            step()
+        except Exception as error:  # noqa: BLE001 - sinks raise what they like; nothing is lost by waiting
+            wait = self._parts.backoff.seconds(owned.attempts)
+            owned.not_before = self._parts.clock.monotonic() + wait
+            owned.last_error = str(error)
+            log.warning(
+                "start_position_unknown",
+                channel=self._parts.name,
+                topic=owned.partition.topic,
+                partition=owned.partition.partition,
+                error=f"{type(error).__name__}: {error}",
+                retry_in=round(wait, 1),
+            )
+            if isinstance(error, OffsetTimeoutError) and owned.attempts % DOUBT_EVERY == 0:
+                self._doubt(owned)
+
+    def _doubt(self, owned: OwnedPartition) -> None:
+        """Have the producers of before shut out once more, if only a transaction is in the way."""
+        parts = self._parts
+        if not parts.store.answers(owned.partition, Deadline.after(_ANSWER_TIMEOUT, parts.clock)):
+            return
+        owned.claim = self._fences.doubt(owned.claim)
+        log.warning(
+            "start_offset_in_doubt",
+            channel=parts.name,
+            topic=owned.partition.topic,
+            partition=owned.partition.partition,
+            transactional_ids=list(owned.claim.unfenced),
+        )
+
+    def _resolve(self, owned: OwnedPartition) -> None:
+        parts = self._parts
+        deadline = Deadline.after(READ_TIMEOUT, parts.clock)
+        self._take_note_of_topic(owned)
+        group = self._offsets.read(owned, deadline)
+        if group is not None and group.epoch >= owned.epoch:
+            # The epoch node was wiped or is behind: without this our commits would look stale.
+            owned.not_before = inf
+            parts.coordinator.raise_epoch(owned.claim, group.epoch + 1)
+            return
+        usable = self._usable(owned, group, deadline)
+        processor = parts.callbacks.processor
+        stored = parts.callbacks.call(owned, lambda: processor.stored_offset(owned))
+        start = stored if stored is not None else usable
+        if start is None:
+            start = self._initial(owned, deadline, former=group is not None)
+        self._report(owned, start, stored, usable)
+        epoch = self._leader_epoch(owned, start, group)
+        if epoch is None:
+            self._stage(owned, start, None)
+        else:
+            self._look(owned, start, epoch)
+
+    def _look(self, owned: OwnedPartition, start: int, epoch: int) -> None:
+        """Ask whether the log leads to ``start`` as under ``epoch``: no worker waits for it."""
+        owned.not_before = self._parts.clock.monotonic() + LOOK_TIMEOUT
+        owned.look = self._parts.catalog.look_at_log(owned.partition, start, epoch)
+        owned.look.add_done_callback(partial(self._looked, owned, start, epoch))
+
+    def _looked(self, owned: OwnedPartition, start: int, epoch: int, look: Future[LogLook]) -> None:
+        owned.tell(LogLooked(start, epoch, look))
+        self._parts.scheduler.touch(owned)
+
+    def _take(self, owned: OwnedPartition, looked: LogLooked) -> None:
+        """Begin where it was looked, once it is known whether the log leads there.
+
+        Where it does not any more the epoch stays that of before, which the next owner has to know
+        as well; what follows is for when the processor knows the partition.
+        """
+        look = looked.look.result()
+        if look.is_truncated or look.leader_epoch is None:
+            self._stage(owned, looked.start, looked.epoch)
+        else:
+            self._stage(owned, looked.start, look.leader_epoch)
+        if look.is_truncated:
+            owned.doubt = Truncated(owned.buffer.generation, look.end)
+
+    def _stage(self, owned: OwnedPartition, start: int, epoch: int | None) -> None:
+        """Begin at ``start``, and have that stored."""
+        owned.doubt = None
+        owned.buffer.restart(start, epoch)
+        owned.advanced = start
+        owned.attempts = 0
+        owned.not_before = inf
+        self._parts.committer.stage(owned, start, owned.staging.stage(None))
+        self._parts.committer.flush()
+
+    def _take_note_of_topic(self, owned: OwnedPartition) -> None:
+        """Bind the partition to the topic as it is known now: nobody has heard of it yet."""
+        topics = self._parts.topics
+        # in this order: where the topic changes in between, the news of it finds the older id
+        owned.topic_id = topics.topic_id(owned.partition)
+        owned.identity = topics.identity(owned.partition, self._parts.config.group)
+
+    def _usable(
+        self, owned: OwnedPartition, group: StoredOffset | None, deadline: Deadline
+    ) -> int | None:
+        """Return the group's offset unless it is of a former topic; None if there is none.
+
+        Raises:
+            HeadraceError: the topic is not the one we know any more, so that nothing is certain.
+        """
+        if group is None:
+            return None
+        if not group.is_of_another(owned.topic_id):
+            return group.offset
+        topic = owned.partition.topic
+        found = self._parts.catalog.describe([topic], deadline).get(topic)
+        if found is None or found.topic_id != owned.topic_id:
+            self._parts.topics.look()
+            raise HeadraceError(
+                f"topic {topic} was deleted or created again since it was last looked at; it is "
+                "looked at now"
+            )
+        log.warning(
+            "offset_of_former_topic",
+            channel=self._parts.name,
+            topic=topic,
+            partition=owned.partition.partition,
+            offset=group.offset,
+            before=group.topic_id,
+            topic_id=owned.topic_id,
+        )
+        return None
+
+    def _leader_epoch(
+        self, owned: OwnedPartition, start: int, group: StoredOffset | None
+    ) -> int | None:
+        """Return a leader epoch under which the log led to the start position, if one is stored.
+
+        What the sink has counts if the group has one, too: each owner stores its start there, and
+        one of an earlier version without an epoch, while it moves the sink's offset alone.
+        """
+        if group is None or group.leader_epoch is None or group.is_of_another(owned.topic_id):
+            return None
+        if group.offset == start:
+            return group.leader_epoch
+        processor = self._parts.callbacks.processor
+        return self._parts.callbacks.call(owned, lambda: processor.stored_leader_epoch(owned))
+
+    def _initial(self, owned: OwnedPartition, deadline: Deadline, *, former: bool) -> int:
+        """Return where a partition without a usable offset begins, after a ``former`` topic's."""
+        low, high = self._parts.catalog.watermarks(owned.partition, deadline)
+        if former or self._parts.topics.appeared_later(owned.partition):
+            return low
+        return high if self._parts.config.initial_offset == "latest" else low
+
+    def _report(
+        self, owned: OwnedPartition, start: int, stored: int | None, group: int | None
+    ) -> None:
+        source = (
+            "sink" if stored is not None else "group" if group is not None else "initial_offset"
+        )
+        log.info(
+            "start_position_found",
+            channel=self._parts.name,
+            topic=owned.partition.topic,
+            partition=owned.partition.partition,
+            epoch=owned.epoch,
+            position=start,
+            source=source,
+            sink_offset=stored,
+            group_offset=group,
+        )
+
+    def _hear(self, owned: OwnedPartition) -> None:
+        while owned.news:
+            match owned.news.popleft():
+                case EpochRaised(claim):
+                    owned.claim = claim
+                    owned.look, owned.not_before = None, 0.0
+                case LogLooked(look=look) as looked if look is owned.look:
+                    owned.look = None
+                    self._attempt(owned, partial(self._take, owned, looked))
+                case Committed() as news:
+                    owned.staging.confirm(news)
+                    self._begin(owned)
+                    return
+                case Trouble(error):
+                    owned.last_error = str(error)
+                case LogReplaced():
+                    # what is not on the way yet begins with the topic as it is now
+                    owned.look = None
+                    owned.not_before = 0.0 if owned.not_before < inf else inf
+
+    def _begin(self, owned: OwnedPartition) -> None:
+        """Tell the processor and begin to fetch: the start position is stored."""
+        processor = self._parts.callbacks.processor
+        self._parts.callbacks.ask(owned, lambda: processor.on_assigned(owned))
+        now = self._parts.clock.monotonic()
+        owned.not_before = now
+        owned.idle_since = now
+        owned.become(PartitionState.WAITING)
+        if owned.doubt is None:
+            self._parts.fetcher.assign(owned)
+        if owned.topic_id != self._parts.topics.topic_id(owned.partition):
+            owned.tell(LogReplaced())

@@ -1,0 +1,132 @@
+"""The ``admin`` and ``tracing`` sections."""
+
+from __future__ import annotations
+
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, Annotated
+
+from headrace.config.errors import Contradiction
+from headrace.config.models.base import Cold, Section
+from headrace.config.types.addresses import Network
+from headrace.config.types.scalars import (
+    Distinct,
+    Flag,
+    FreeText,
+    LocalPath,
+    Port,
+    Text,
+    WholeNumber,
+)
+from headrace.config.types.secrets import SecretValue
+from headrace.config.types.units import Pause
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+_ADDRESS = Text("an address such as http://127.0.0.1:4318/v1/traces", r"https?://\S+")
+
+
+class TracingConfig(Section):
+    """Traces of batches for OpenTelemetry; they take the extra headrace[tracing]."""
+
+    endpoint: Cold[Annotated[str, _ADDRESS] | None] = None
+    """Where a collector takes OTLP over HTTP; null: nothing is traced, and it costs nothing."""
+
+    one_in: Cold[Annotated[int, WholeNumber(1)]] = 1
+    """Of how many batches one is traced."""
+
+    service_name: Cold[FreeText] = "headrace"
+    """What the process is called in the traces."""
+
+    timeout: Cold[Pause] = 10.0
+    """How long the collector may take to answer; traces it does not take are dropped."""
+
+
+#: Characters of the shortest token that is accepted: 16 random bytes take so many in base 64.
+SHORTEST_TOKEN = 22
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine gets through to ``host``."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _fits_header(token: str) -> bool:
+    return token.isascii() and token.isprintable() and token == token.strip()
+
+
+class AdminTls(Section):
+    """HTTPS for the admin API, all files in PEM form."""
+
+    certificate_file: Cold[LocalPath]
+    """The certificate that the API shows, with those between it and its authority."""
+
+    key_file: Cold[LocalPath]
+    """The private key of certificate_file."""
+
+    key_password: Cold[SecretValue | None] = None
+    """The password of key_file; null: the key is not encrypted."""
+
+    client_ca_file: Cold[LocalPath | None] = None
+    """The authorities whose certificates let a client in, in place of the token; null: none."""
+
+
+class AdminConfig(Section):
+    """The admin API: what the process is doing, and changes to it."""
+
+    enabled: Cold[Flag] = True
+    """Whether there is one."""
+
+    host: Cold[FreeText] = "127.0.0.1"
+    """The address to listen on; '::': all of IPv6 and IPv4."""
+
+    port: Cold[Port | None] = None
+    """The port to listen on; 0: any free one; null: 9465, or any free one where that is taken.
+    The commands find it by the configuration file."""
+
+    token: Cold[SecretValue | None] = None
+    """What clients have to show as a bearer token, at least 22 characters, best as ${file:...};
+    null: the one in the file admin-token of the process's folder in state_dir, which the first
+    start makes."""
+
+    tls: Cold[AdminTls | None] = None
+    """HTTPS; null: none."""
+
+    plain_text: Cold[Flag] = False
+    """Whether to listen for other machines without tls, as where something in between encrypts."""
+
+    allowed_hosts: Cold[Annotated[tuple[FreeText, ...], Distinct]] = ()
+    """Names under which clients reach the API besides addresses, localhost and the host's name."""
+
+    trusted_proxies: Cold[tuple[Annotated[str, Network()], ...]] = ()
+    """Addresses or networks of proxies whose X-Forwarded-For and X-Forwarded-Proto say who asks,
+    for the log, and whether by https. Of all others these headers are ignored."""
+
+    @property
+    def on_loopback(self) -> bool:
+        """Whether only this machine gets through."""
+        return is_loopback(self.host)
+
+    def contradictions(self) -> Iterator[Contradiction]:
+        """Yield tokens that can be guessed and those that anybody on the way can read."""
+        if self.token is not None and len(self.token.get_secret_value()) < SHORTEST_TOKEN:
+            yield Contradiction(
+                ("token",),
+                f"is shorter than {SHORTEST_TOKEN} characters; make one with: openssl rand -hex 32",
+            )
+        elif self.token is not None and not _fits_header(self.token.get_secret_value()):
+            yield Contradiction(
+                ("token",),
+                "has a line break, a blank at an end, or a character that is not ASCII, which no "
+                "client can send; make one with: openssl rand -hex 32",
+            )
+        if self.enabled and not self.on_loopback and self.tls is None and not self.plain_text:
+            yield Contradiction(
+                ("host",),
+                f"is {self.host}, which other machines reach, and without tls they send the token "
+                "in plain text; set tls, or plain_text: true where something in between encrypts",
+            )

@@ -1,0 +1,435 @@
+"""The section of one channel: topics, coordinator, batches, offsets, errors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, ValidationInfo
+
+from headrace.config.errors import Contradiction, either
+from headrace.config.models.base import Cold, Hot, Section, derived, unset
+from headrace.config.models.processor import (
+    ArrowProcessorConfig,
+    ProcessorConfig,
+    SimpleProcessorConfig,
+    SparkProcessorConfig,
+)
+from headrace.config.models.sink import (
+    FITTING,
+    CustomSinkConfig,
+    KafkaSinkConfig,
+    SeveralSinkConfig,
+    SinkConfig,
+    single_sinks,
+    sink_form,
+)
+from headrace.config.subscription import Subscription
+from headrace.config.types.scalars import Count, Distinct, Flag, Group, Topic, WholeNumber
+from headrace.config.types.topics import Partitions, TopicEntry
+from headrace.config.types.units import MIB, Pause, Size, Span, format_duration, format_size
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from headrace.config.errors import Steps
+
+
+class KafkaOffsetsConfig(Section):
+    """The group's offsets in Kafka, where lag tools see them."""
+
+    type: Cold[Literal["kafka"]] = "kafka"
+    """This store."""
+
+    fencing: Cold[Literal["metadata", "transactions"]] = "metadata"
+    """What becomes of a former owner's late commit: found and mended by the epoch in its
+    metadata, or refused by the brokers, which takes rights on transactional ids."""
+
+
+class ZooKeeperOffsetsConfig(Section):
+    """Nodes in ZooKeeper, which refuse a former owner's late write."""
+
+    type: Cold[Literal["zookeeper"]] = "zookeeper"
+    """This store."""
+
+
+OffsetsConfig = Annotated[
+    KafkaOffsetsConfig | ZooKeeperOffsetsConfig,
+    Field(discriminator="type"),
+]
+
+
+#: Attempts before a batch is skipped or the channel stops: 15 s of back-off with the defaults.
+_MAX_ATTEMPTS = 5
+
+
+def _default_attempts(info: ValidationInfo) -> int | None:
+    return None if info.data.get("policy") == "retry" else _MAX_ATTEMPTS
+
+
+class DeadLetterConfig(Section):
+    """Where records go that fail by themselves, and how many may before the channel stops."""
+
+    topic: Hot[Topic]
+    """The dead-letter topic. It has to exist, and must not be one that the channel reads."""
+
+    max_consecutive: Hot[Count] = 10
+    """The most records in a row of one partition; the channel stops at the next."""
+
+    max_per_thousand: Hot[Annotated[int, WholeNumber(1, 1000)]] = 100
+    """The most records within a thousand successive offsets of one partition; the channel stops at
+    the next."""
+
+
+class OnErrorConfig(Section):
+    """How often a failed batch is delivered again, and what comes after that."""
+
+    policy: Hot[Literal["retry", "skip", "stop", "dead_letter"]] = "retry"
+    """Deliver the batch again for ever; or, after max_attempts, skip it, stop the channel, or look
+    for the records that fail and put those into a topic. Where no record is to blame (a sink is
+    away, a time-out), skip and dead_letter deliver it again for ever, too."""
+
+    max_attempts: Hot[Annotated[Count | None, derived(_default_attempts, Count | None)]] = Field(
+        default_factory=unset, validate_default=True
+    )
+    """Deliveries of one batch before it is given up; by default 5, and none with policy: retry."""
+
+    backoff: Hot[Pause] = 0.5
+    """The wait before the second delivery. It doubles with each further one."""
+
+    max_backoff: Hot[Pause] = 30.0
+    """The longest wait between two deliveries."""
+
+    dead_letter: Hot[DeadLetterConfig | None] = None
+    """The dead-letter topic, for policy: dead_letter."""
+
+    def contradictions(self) -> Iterator[Contradiction]:
+        """Yield what the policy does not have or lacks, and waits that shrink."""
+        if self.policy == "retry" and self.max_attempts is not None:
+            yield Contradiction(
+                ("max_attempts",),
+                "has no effect with policy: retry, which never gives up; "
+                "leave it out, or write policy: skip or policy: stop",
+            )
+        if self.policy == "dead_letter" and self.dead_letter is None:
+            yield Contradiction(
+                ("dead_letter",), "is missing; name a topic, as in {topic: events.dead}"
+            )
+        if self.policy != "dead_letter" and self.dead_letter is not None:
+            yield Contradiction(
+                ("dead_letter",),
+                f"has no effect with policy: {self.policy}; "
+                "leave it out, or write policy: dead_letter",
+            )
+        if self.backoff > self.max_backoff:
+            yield Contradiction(
+                ("backoff",),
+                f"is {format_duration(self.backoff)}, longer than max_backoff "
+                f"({format_duration(self.max_backoff)}); lower it or raise max_backoff",
+            )
+
+
+class CoordinatorBase(Section):
+    """What all coordinators have."""
+
+    type: Cold[str]
+    """Which coordinator this is."""
+
+    rebalance_delay: Hot[Pause] = 0.5
+    """How long a change in the group is left to settle before partitions move."""
+
+    safety_poll: Hot[Span] = 15.0
+    """How often the group is looked at although no change was reported."""
+
+
+class DynamicCoordinatorConfig(CoordinatorBase):
+    """The members of a group share the partitions of its topics evenly."""
+
+    type: Cold[Literal["dynamic"]] = "dynamic"
+    """This coordinator."""
+
+    weight: Cold[Count] = 1
+    """This member's share against the other members'."""
+
+
+class FixedCountCoordinatorConfig(CoordinatorBase):
+    """The member takes a fixed number of partitions of each topic."""
+
+    type: Cold[Literal["fixed_count"]] = "fixed_count"
+    """This coordinator."""
+
+    partitions_per_topic: Cold[Count]
+    """How many partitions of each topic to own."""
+
+
+class StaticCoordinatorConfig(CoordinatorBase):
+    """The member takes the partitions that are listed."""
+
+    type: Cold[Literal["static"]] = "static"
+    """This coordinator."""
+
+    partitions: Cold[Annotated[Mapping[Topic, Partitions], Field(min_length=1)]]
+    """The partitions of each topic, as numbers and ranges."""
+
+
+CoordinatorConfig = Annotated[
+    DynamicCoordinatorConfig | FixedCountCoordinatorConfig | StaticCoordinatorConfig,
+    Field(discriminator="type"),
+]
+
+
+InFlight = Annotated[int, WholeNumber(1, 16)]
+
+
+def _coordinator_form(value: Any) -> Any:
+    """Let a bare word name the type, and no type mean dynamic."""
+    if isinstance(value, str):
+        return {"type": value}
+    return {"type": "dynamic", **value} if isinstance(value, dict) else value
+
+
+def _offsets_form(value: Any) -> Any:
+    """Let a bare word name the type, and no type mean Kafka."""
+    if isinstance(value, str):
+        return {"type": value}
+    return {"type": "kafka", **value} if isinstance(value, dict) else value
+
+
+def _default_in_flight(info: ValidationInfo) -> int:
+    """One micro-batch is prepared while another runs; other processors take turns."""
+    merges = isinstance(info.data.get("processor"), SparkProcessorConfig | ArrowProcessorConfig)
+    return 2 if merges else 1
+
+
+class BatchConfig(Section):
+    """When a batch is cut: at whichever limit is reached first."""
+
+    max_records: Hot[Count] = 10_000
+    """The most records of a batch."""
+
+    max_bytes: Hot[Annotated[int, Size(1)]] = 16 * MIB
+    """The most bytes of a batch. A larger record makes a batch of its own."""
+
+    linger: Hot[Pause] = 0.1
+    """How long a batch waits for more records."""
+
+
+class BufferConfig(Section):
+    """What a channel may hold in memory."""
+
+    max_bytes: Hot[Annotated[int, Size(1)]] = 128 * MIB
+    """Records fetched and not yet answered, the objects around them counted. In the quarter of it
+    that the Kafka client fetches ahead, keys and values alone are."""
+
+
+class PauseConfig(Section):
+    """How long a pause may last, and whether it outlives the process."""
+
+    max_duration: Hot[Span | None] = None
+    """The longest pause: after it delivery goes on by itself. Without one a pause has no limit."""
+
+    persist: Hot[Flag] = False
+    """Whether an operator's pauses are kept in state_dir, so that a restart goes on with them."""
+
+
+class ChannelConfig(Section):
+    """A channel: the topics of a group, one coordinator, one processor and its sink."""
+
+    enabled: Cold[Flag] = True
+    """Whether the channel runs."""
+
+    topics: Cold[Annotated[tuple[TopicEntry, ...], Field(min_length=1), Distinct]]
+    """The topics to read. An entry that begins with ^ is a pattern, a regular expression of
+    Python: it takes every topic whose name begins as it says (end it with $ to have the whole name
+    match), also one that is created later, but none whose name begins with __."""
+
+    group: Cold[Group]
+    """The group whose members share the partitions, and under whose name offsets are kept."""
+
+    initial_offset: Hot[Literal["earliest", "latest"]] = "earliest"
+    """Where a partition begins for which the group has no offset."""
+
+    offset_out_of_range: Hot[Literal["earliest", "latest", "stop"]] = "earliest"
+    """Where reading goes on when the broker no longer has the offset, or stop."""
+
+    coordinator: Cold[
+        Annotated[CoordinatorConfig, BeforeValidator(_coordinator_form, str | CoordinatorConfig)]
+    ] = DynamicCoordinatorConfig()
+    """Which partitions this member takes. A bare word is a type: coordinator: dynamic."""
+
+    workers: Hot[Annotated[int, WholeNumber(1, 256)]] = 2
+    """The threads that deliver batches, each partition in one of them at a time."""
+
+    batch: Hot[BatchConfig] = BatchConfig()
+    """When a batch is cut."""
+
+    source: Cold[Literal["by_value", "by_reference"]] = "by_value"
+    """How records reach the processor: fetched here and handed over; or, by the spark processor
+    only, as ranges of offsets that Spark's executors read from Kafka themselves."""
+
+    processor: Cold[ProcessorConfig]
+    """What happens to a batch."""
+
+    max_in_flight: Hot[Annotated[InFlight, derived(_default_in_flight, InFlight | None)]] = Field(
+        default_factory=unset, validate_default=True
+    )
+    """The most batches of one partition that are delivered and not answered; by default 2 for
+    the spark and arrow processors and 1 for the others."""
+
+    sink: Cold[Annotated[SinkConfig, BeforeValidator(sink_form, str | SinkConfig)] | None] = None
+    """Where results go; a custom processor has none. Bare text is a function
+    (package.module:name) or a type (noop)."""
+
+    buffer: Hot[BufferConfig] = BufferConfig()
+    """What the channel may hold in memory."""
+
+    idle_time: Hot[Span] = 60.0
+    """How long a partition has no records before the processor is told."""
+
+    batch_timeout: Hot[Span] = 300.0
+    """How long a batch may stay unanswered."""
+
+    commit_interval: Hot[Pause] = 1.0
+    """How often offsets are committed; 0s: after every answer."""
+
+    offsets: Cold[Annotated[OffsetsConfig, BeforeValidator(_offsets_form, str | OffsetsConfig)]] = (
+        KafkaOffsetsConfig()
+    )
+    """Where the group's offsets are kept. A bare word is a type: offsets: zookeeper."""
+
+    pause: Hot[PauseConfig] = PauseConfig()
+    """What holds for pauses."""
+
+    on_error: Hot[OnErrorConfig] = OnErrorConfig()
+    """What happens when a batch fails."""
+
+    @property
+    def subscription(self) -> Subscription:
+        """The entries of ``topics``, told apart."""
+        return Subscription(self.topics)
+
+    @property
+    def by_reference(self) -> bool:
+        """Whether Spark reads the records from Kafka."""
+        return self.source == "by_reference"
+
+    @property
+    def seconds_between_commits(self) -> float:
+        """The periodic auto-advance is one by a timer, which then is the timer of commits."""
+        chosen = self.processor
+        if isinstance(chosen, SimpleProcessorConfig) and chosen.auto_advance == "periodic":
+            return chosen.auto_advance_interval
+        return self.commit_interval
+
+    def contradictions(self) -> Iterator[Contradiction]:
+        """Yield parts of the channel that do not fit one another."""
+        yield from self._sink_contradictions()
+        yield from self._static_contradictions()
+        yield from self._buffer_contradictions()
+        yield from self._dead_letter_contradictions()
+        yield from self._reload_contradictions()
+
+    def _buffer_contradictions(self) -> Iterator[Contradiction]:
+        if self.by_reference:
+            yield from self._reference_contradictions()
+            return
+        needed = 2 * self.batch.max_bytes
+        if self.buffer.max_bytes < needed:
+            yield Contradiction(
+                ("buffer", "max_bytes"),
+                f"is {format_size(self.buffer.max_bytes)}, less than twice batch.max_bytes "
+                f"({format_size(self.batch.max_bytes)}); give at least {format_size(needed)}",
+            )
+
+    def _reference_contradictions(self) -> Iterator[Contradiction]:
+        if self.processor.type != "spark":
+            yield Contradiction(
+                ("source",),
+                f"is by_reference, and the {self.processor.type} processor needs the records "
+                "themselves; leave it out, or take the spark processor",
+            )
+        if self.buffer != BufferConfig():
+            yield Contradiction(
+                ("buffer",),
+                "has no effect with source: by_reference, which fetches nothing; leave it out",
+            )
+
+    def _reload_contradictions(self) -> Iterator[Contradiction]:
+        chosen = self.processor
+        queries = isinstance(chosen, SparkProcessorConfig) and chosen.sql is not None
+        sinks = single_sinks(self.sink).values()
+        own = any(isinstance(sink, CustomSinkConfig) for sink in sinks)
+        if chosen.reload and queries and not own:
+            yield Contradiction(
+                ("processor", "reload"), "is true, which has no effect with sql; leave it out"
+            )
+
+    def _sink_contradictions(self) -> Iterator[Contradiction]:
+        processor, fitting = self.processor.type, FITTING[self.processor.type]
+        if self.sink is None and fitting:
+            yield Contradiction(
+                ("sink",), f"is missing; the {processor} processor takes {either(fitting)}"
+            )
+        if self.sink is not None and self.sink.type not in fitting:
+            yield Contradiction(
+                ("sink",),
+                f"is of type {self.sink.type}, which does not fit the {processor} processor; "
+                + (f"it takes {either(fitting)}" if fitting else "it takes none, so leave it out"),
+            )
+        for steps, sink in single_sinks(self.sink).items():
+            if isinstance(sink, KafkaSinkConfig):
+                yield from self._kafka_sink_contradictions(steps, sink)
+        if isinstance(self.sink, SeveralSinkConfig):
+            yield from self._several_contradictions(self.processor)
+
+    def _several_contradictions(self, chosen: ProcessorConfig) -> Iterator[Contradiction]:
+        if isinstance(chosen, SparkProcessorConfig) and chosen.reducer is None:
+            way = "sql" if chosen.sql is not None else "arrow"
+            yield Contradiction(
+                ("sink",),
+                f"is of type several, and {way} makes one result; take a reducer, which returns "
+                "one for each output",
+            )
+
+    def _dead_letter_contradictions(self) -> Iterator[Contradiction]:
+        letters = self.on_error.dead_letter
+        if letters is None:
+            return
+        if self.subscription.covers(letters.topic):
+            yield Contradiction(
+                ("on_error", "dead_letter", "topic"),
+                f"is {letters.topic}, which the channel reads itself ({self.subscription}); "
+                "give it another name, one that no pattern of topics matches",
+            )
+        if isinstance(self.processor, SimpleProcessorConfig) and self.processor.no_duplication:
+            yield Contradiction(
+                ("on_error", "policy"),
+                "is dead_letter, which has no effect with no_duplication: what fails then is "
+                "committed already; leave one of them out",
+            )
+
+    def _kafka_sink_contradictions(
+        self, steps: Steps, sink: KafkaSinkConfig
+    ) -> Iterator[Contradiction]:
+        if sink.topic is not None and self.subscription.covers(sink.topic):
+            yield Contradiction(
+                (*steps, "topic"),
+                f"is {sink.topic}, which the channel reads, so that each result would come back; "
+                "name another topic",
+            )
+        if isinstance(self.offsets, KafkaOffsetsConfig) and self.offsets.fencing != "metadata":
+            yield Contradiction(
+                ("offsets", "fencing"),
+                f"is {self.offsets.fencing}, and a member has one transactional producer, which is "
+                "the Kafka sink's: what it stores counts at a start; leave it out",
+            )
+
+    def _static_contradictions(self) -> Iterator[Contradiction]:
+        if not isinstance(self.coordinator, StaticCoordinatorConfig):
+            return
+        for topic in self.coordinator.partitions:
+            if not self.subscription.covers(topic):
+                yield Contradiction(
+                    ("coordinator", "partitions", topic),
+                    f"is not a topic of the channel, which reads {self.subscription}",
+                )

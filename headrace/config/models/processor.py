@@ -1,0 +1,254 @@
+"""The sections of the processors, and of Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import Field
+
+from headrace.config.errors import Contradiction
+from headrace.config.models.base import Cold, Hot, Section
+from headrace.config.types.addresses import Connector
+from headrace.config.types.scalars import (
+    Count,
+    Flag,
+    FreeText,
+    ImportPath,
+    PositiveNumber,
+    WholeNumber,
+)
+from headrace.config.types.secrets import Options, Properties, PropertyValue, reveal_all
+from headrace.config.types.units import GIB, MIB, Duration, Pause, Size, Span
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+_FIELDS = {
+    "spark.master": "master",
+    "spark.app.name": "app_name",
+    "spark.driver.memory": "driver_memory",
+}
+
+#: Spark refuses to start below 450 MiB of usable heap, and the collector keeps a part for itself.
+_MIN_DRIVER_MEMORY = 512 * MIB
+
+
+def _refusal(name: str) -> str | None:
+    if name in _FIELDS:
+        return f"is said by spark.{_FIELDS[name]}; use that field"
+    return None if name.startswith("spark.") else "does not begin with 'spark.'"
+
+
+class SparkConfig(Section):
+    """The Spark session that all channels of the process share."""
+
+    master: Cold[FreeText] = "local[*]"
+    """Where Spark runs: local[cores], or the URL of a cluster."""
+
+    app_name: Cold[FreeText] = "headrace"
+    """The application's name in Spark's own pages and logs."""
+
+    driver_memory: Cold[Annotated[int, Size(_MIN_DRIVER_MEMORY)]] = GIB
+    """The heap of the driver's Java process; with a local master all work runs in it."""
+
+    connector: Cold[Connector | None] = None
+    """Spark's Kafka connector, for channels with source: by_reference. maven: the one that fits
+    the installed pyspark, from Maven Central; or a Maven coordinate; or a folder that
+    headrace connector fetch has filled. null: none."""
+
+    properties: Cold[Annotated[Mapping[str, PropertyValue], Properties(_refusal)]] = Field(
+        default={}
+    )
+    """Any property of Spark, by its full name."""
+
+    warm_up: Cold[Annotated[int, WholeNumber(0, 1000)]] = 20
+    """Small jobs to run before the process is ready: the first ones are several times slower."""
+
+    start_timeout: Cold[Annotated[float, Duration(10, 3600)]] = 120.0
+    """How long a session may take to be ready, warm-up included; on a cluster that counts the wait
+    for executors. A service manager has to wait longer."""
+
+    def session_properties(self) -> dict[str, Any]:
+        """Return ``properties`` with the secrets in plain text, for Spark only."""
+        return reveal_all(self.properties)
+
+
+_AUTO_ADVANCE_INTERVAL = 30.0
+
+
+class SparkProcessorConfig(Section):
+    """Batches are merged into micro-batches, which a reducer turns into rows for the sink."""
+
+    type: Cold[Literal["spark"]] = "spark"
+    """This processor."""
+
+    reducer: Cold[ImportPath | None] = None
+    """The function reduce(df, batch), which returns a DataFrame or None. Either this, sql or
+    arrow."""
+
+    sql: Cold[FreeText | None] = None
+    """A query over the view batch, which has a micro-batch's records."""
+
+    arrow: Cold[ImportPath | None] = None
+    """The function reduce(table, batch), which Spark's workers call with the part of a micro-batch
+    that each task has, and which returns a pyarrow.Table or None."""
+
+    result: Cold[FreeText | None] = None
+    """The columns that arrow returns, in Spark's DDL, such as "carrier STRING, total BIGINT"."""
+
+    decode: Cold[Literal["none", "json"]] = "none"
+    """How the reducer sees values: as bytes, or as typed columns decoded from JSON."""
+
+    ddl: Cold[FreeText | None] = Field(default=None, alias="schema")
+    """The columns to decode, in Spark's DDL, such as "carrier STRING, delay DOUBLE"."""
+
+    undecodable: Hot[Literal["fail", "skip"]] = "fail"
+    """What a record that cannot be decoded does: fail its batch, or count and leave it out."""
+
+    max_records: Hot[Count] = 100_000
+    """The most records that one micro-batch is merged of."""
+
+    target_duration: Hot[Span | None] = None
+    """How long a micro-batch is meant to take: fewer are merged where more take longer."""
+
+    reload: Hot[Flag] = False
+    """Whether the channel starts anew with changed code when files of its package change."""
+
+    def contradictions(self) -> Iterator[Contradiction]:
+        """Yield ways to reduce that are given twice or not at all, and decoding that is half."""
+        yield from self._reducing()
+        yield from _half_decoded(self)
+
+    @property
+    def code(self) -> str | None:
+        """The import path of the reducer, None for a query."""
+        return self.reducer or self.arrow
+
+    def _reducing(self) -> Iterator[Contradiction]:
+        ways = [name for name in ("reducer", "sql", "arrow") if getattr(self, name) is not None]
+        if not ways:
+            yield Contradiction(
+                ("reducer",),
+                "is missing; give an import path such as package.module:name, or a query as sql",
+            )
+        for other in ways[1:]:
+            yield Contradiction((other,), f"is given beside {ways[0]}; give one of them")
+        if self.arrow is not None and self.result is None:
+            yield Contradiction(("result",), "is missing; arrow needs the columns that it returns")
+        if self.arrow is None and self.result is not None:
+            yield Contradiction(("result",), "goes with arrow only; leave it out")
+
+
+class ArrowProcessorConfig(Section):
+    """Batches are merged into micro-batches, which a reducer in this process turns into rows."""
+
+    type: Cold[Literal["arrow"]] = "arrow"
+    """This processor. It takes no Spark, and no JVM is started for it."""
+
+    reducer: Cold[ImportPath]
+    """The function reduce(table, batch), which returns a pyarrow.Table or None."""
+
+    decode: Cold[Literal["none", "json"]] = "none"
+    """How the reducer sees values: as bytes, or as typed columns decoded from JSON."""
+
+    ddl: Cold[FreeText | None] = Field(default=None, alias="schema")
+    """The columns to decode, in Spark's DDL, such as "carrier STRING, delay DOUBLE"."""
+
+    undecodable: Hot[Literal["fail", "skip"]] = "fail"
+    """What a record that cannot be decoded does: fail its batch, or count and leave it out."""
+
+    max_records: Hot[Count] = 100_000
+    """The most records that one micro-batch is merged of."""
+
+    target_duration: Hot[Span | None] = None
+    """How long a micro-batch is meant to take: fewer are merged where more take longer."""
+
+    reload: Hot[Flag] = False
+    """Whether the channel starts anew with changed code when files of its package change."""
+
+    def contradictions(self) -> Iterator[Contradiction]:
+        """Yield decoding that is half."""
+        yield from _half_decoded(self)
+
+
+class SimpleProcessorConfig(Section):
+    """Batches or single records go to a function."""
+
+    type: Cold[Literal["simple"]] = "simple"
+    """This processor."""
+
+    deliver: Cold[Literal["batch", "record"]] = "batch"
+    """Whether the function gets whole batches or one record at a time."""
+
+    auto_advance: Cold[Literal["every-batch", "periodic"]] = "every-batch"
+    """Whether offsets advance with each batch or by a timer."""
+
+    auto_advance_interval: Hot[Span] = _AUTO_ADVANCE_INTERVAL
+    """The timer's interval, for auto_advance: periodic."""
+
+    no_duplication: Cold[Flag] = False
+    """Whether to commit before processing: a record is then lost rather than delivered again."""
+
+    max_read_rate: Hot[Annotated[float, PositiveNumber()] | None] = None
+    """The most records a second for this member; null: no limit."""
+
+    delay: Hot[Pause] = 0.0
+    """How long after its own timestamp a record is delivered at the earliest."""
+
+    reload: Hot[Flag] = False
+    """Whether the channel starts anew with changed code when files of its package change."""
+
+    def contradictions(self) -> Iterator[Contradiction]:
+        """Yield options of one way to advance that are given with the other."""
+        periodic = self.auto_advance == "periodic"
+        if periodic and self.no_duplication:
+            yield Contradiction(
+                ("no_duplication",),
+                "is true, which needs a commit before every batch; write auto_advance: every-batch",
+            )
+        if not periodic and self.auto_advance_interval != _AUTO_ADVANCE_INTERVAL:
+            yield Contradiction(
+                ("auto_advance_interval",),
+                "has no effect with auto_advance: every-batch; write auto_advance: periodic",
+            )
+
+
+class CustomProcessorConfig(Section):
+    """Batches go to a processor of one's own."""
+
+    type: Cold[Literal["custom"]] = "custom"
+    """This processor."""
+
+    factory: Cold[ImportPath]
+    """The class or function that returns a BatchProcessor."""
+
+    options: Cold[Annotated[Mapping[str, Any], Options()]] = Field(default={})
+    """What the factory is called with, as keyword arguments."""
+
+    reload: Hot[Flag] = False
+    """Whether the channel starts anew with changed code when files of its package change."""
+
+    def keyword_arguments(self) -> dict[str, Any]:
+        """Return ``options`` with the secrets in plain text, for the factory only."""
+        return reveal_all(self.options)
+
+
+def _half_decoded(
+    processor: SparkProcessorConfig | ArrowProcessorConfig,
+) -> Iterator[Contradiction]:
+    if processor.decode == "json" and processor.ddl is None:
+        yield Contradiction(("schema",), "is missing; decode: json needs the columns to decode")
+    if processor.decode == "none" and processor.ddl is not None:
+        yield Contradiction(("schema",), "has no effect with decode: none; write decode: json")
+    if processor.decode == "none" and processor.undecodable == "skip":
+        yield Contradiction(
+            ("undecodable",), "is skip, which has no effect with decode: none; leave it out"
+        )
+
+
+ProcessorConfig = Annotated[
+    SparkProcessorConfig | ArrowProcessorConfig | SimpleProcessorConfig | CustomProcessorConfig,
+    Field(discriminator="type"),
+]

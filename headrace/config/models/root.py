@@ -1,0 +1,176 @@
+"""The whole file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from graphlib import CycleError, TopologicalSorter
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import Field, ValidationInfo
+
+from headrace.config.errors import Contradiction, origin_of
+from headrace.config.models.admin import AdminConfig, TracingConfig
+from headrace.config.models.base import Cold, Hot, Section, derived, unset
+from headrace.config.models.channel import ChannelConfig
+from headrace.config.models.kafka import KafkaConfig, unknown_to_java
+from headrace.config.models.processor import SparkConfig
+from headrace.config.models.zookeeper import ZooKeeperConfig
+from headrace.config.types.scalars import Flag, FreeText, LocalPath, Name, Port
+from headrace.config.types.units import Duration
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+def _instance_id(info: ValidationInfo) -> str:
+    return origin_of(info).instance_id
+
+
+def _state_dir(info: ValidationInfo) -> str:
+    return str(origin_of(info).state_dir)
+
+
+class LoggingConfig(Section):
+    """What the process says about itself."""
+
+    level: Hot[Literal["debug", "info", "warning", "error"]] = "info"
+    """The least severity that is logged."""
+
+    format: Cold[Literal["auto", "json", "console"]] = "auto"
+    """One JSON object a line, or columns for people; auto: console on a terminal."""
+
+
+class MetricsConfig(Section):
+    """Metrics on a port of their own, for who may read nothing else; the admin API has them too."""
+
+    host: Cold[FreeText] = "127.0.0.1"
+    """The address to listen on; '::': all of IPv6 and IPv4."""
+
+    port: Cold[Port | None] = None
+    """The port to listen on, by custom 9464; 0: any free one; null: none."""
+
+
+class ReloadConfig(Section):
+    """When the process looks for a new configuration. SIGHUP has it look at any time."""
+
+    watch: Hot[Flag] = True
+    """Whether changes of this file, and of those that ${file:...} names, are taken up at once."""
+
+    polling: Hot[Flag] = False
+    """Whether to look again and again instead of having the system tell: for network file
+    systems, which tell nothing."""
+
+    debounce: Hot[Annotated[float, Duration(0.05, 60)]] = 0.5
+    """How long a file has to be left alone until it is read: editors write in several steps."""
+
+
+class Config(Section):
+    """The configuration of one Headrace process."""
+
+    instance_id: Cold[Annotated[Name, derived(_instance_id, Name | None)]] = Field(
+        default_factory=unset, validate_default=True
+    )
+    """This process's name in its groups, the same across restarts; by default the host's name
+    and 8 digits that stand for the file's absolute path."""
+
+    state_dir: Cold[Annotated[LocalPath, derived(_state_dir, str | None)]] = Field(
+        default_factory=unset, validate_default=True
+    )
+    """A folder of the process's own for what outlives it; by default $STATE_DIRECTORY (systemd
+    sets it), else $XDG_STATE_HOME/headrace, else ~/.local/state/headrace."""
+
+    shutdown_timeout: Hot[Annotated[float, Duration(1)]] = 30.0
+    """How long a stop may take until what still runs is left unfinished."""
+
+    python_path: Cold[tuple[LocalPath, ...]] = ()
+    """Folders to look in first for processors, reducers and functions."""
+
+    kafka: Cold[KafkaConfig] = KafkaConfig()
+    """The Kafka cluster."""
+
+    zookeeper: Cold[ZooKeeperConfig] = ZooKeeperConfig()
+    """The ZooKeeper ensemble."""
+
+    spark: Cold[SparkConfig] = SparkConfig()
+    """The Spark session."""
+
+    logging: Cold[LoggingConfig] = LoggingConfig()
+    """Logs."""
+
+    admin: Cold[AdminConfig] = AdminConfig()
+    """The admin API."""
+
+    metrics: Cold[MetricsConfig] = MetricsConfig()
+    """Metrics on a port of their own."""
+
+    tracing: Cold[TracingConfig] = TracingConfig()
+    """Traces."""
+
+    reload: Hot[ReloadConfig] = ReloadConfig()
+    """Changes of the configuration while the process runs."""
+
+    channels: Cold[Annotated[Mapping[Name, ChannelConfig], Field(min_length=1)]]
+    """The channels by their names."""
+
+    def contradictions(self) -> Iterator[Contradiction]:
+        """Yield what channels want twice, or want of Kafka and Spark and do not get."""
+        yield from self._twice()
+        yield from self._letters_in_circles()
+        reading = [name for name, channel in self.channels.items() if channel.by_reference]
+        if reading and self.spark.connector is None:
+            yield Contradiction(
+                ("channels", reading[0], "source"),
+                "is by_reference, for which Spark needs its Kafka connector; give spark.connector",
+            )
+        if reading:
+            yield from (
+                Contradiction(("kafka", "properties", name), sentence)
+                for name in self.kafka.properties
+                if (sentence := unknown_to_java(name)) is not None
+            )
+
+    def _twice(self) -> Iterator[Contradiction]:
+        """Yield ports that are wanted twice, and channels that would be one member of one group."""
+        if self.admin.enabled and self.metrics.port and self.metrics.port == self.admin.port:
+            yield Contradiction(
+                ("metrics", "port"),
+                f"is {self.metrics.port}, as admin.port, which serves metrics too; leave this out",
+            )
+        first: dict[str, str] = {}
+        for name, channel in self.channels.items():
+            if channel.group in first:
+                yield Contradiction(
+                    ("channels", name, "group"),
+                    f"is {channel.group}, as in channel {first[channel.group]}; a process is one "
+                    "member of a group, so give one of them another group, or one channel the "
+                    "topics of both",
+                )
+            first.setdefault(channel.group, name)
+
+    def _letters_in_circles(self) -> Iterator[Contradiction]:
+        """Yield dead letters that channels would hand to each other for ever."""
+        channels = {name: each for name, each in self.channels.items() if each.enabled}
+        named: dict[str, list[str]] = {}
+        for name, channel in channels.items():
+            for topic in channel.subscription.names:
+                named.setdefault(topic, []).append(name)
+        patterns = {n: c.subscription for n, c in channels.items() if c.subscription.patterns}
+        goes_to: dict[str, list[str]] = {}
+        for name, channel in channels.items():
+            letters = channel.on_error.dead_letter
+            if letters is not None:
+                matching = [n for n, each in patterns.items() if each.matches(letters.topic)]
+                goes_to[name] = named.get(letters.topic, []) + matching
+        try:
+            TopologicalSorter(goes_to).prepare()
+        except CycleError as circle:
+            # from a reader to whose dead letters it reads, and round to the first
+            first, *others = reversed(circle.args[1][1:])
+            letters = channels[first].on_error.dead_letter
+            assert letters is not None, "who hands records on has dead letters"
+            yield Contradiction(
+                ("channels", first, "on_error", "dead_letter", "topic"),
+                f"is {letters.topic}, and comes back by way of channel {', '.join(others)}, so "
+                "that a record that always fails goes round for ever; name a topic that none of "
+                "them reads",
+            )

@@ -1,0 +1,104 @@
+"""The ``zookeeper`` section."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from headrace.config.errors import Contradiction
+from headrace.config.models.base import Cold, Section, ZooKeeperTls
+from headrace.config.types.addresses import ZooKeeperServers
+from headrace.config.types.scalars import FreeText, Text
+from headrace.config.types.secrets import SecretValue
+from headrace.config.types.units import Duration
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+Chroot = Annotated[
+    str,
+    Text(
+        'a path such as /headrace, or "" for the root',
+        r"(?:/(?!\.{1,2}(?:/|$))[^/\s\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff]+)*",
+    ),
+]
+NodeAcl = Literal["open", "creator", "creator-read-world"]
+UserName = Annotated[str, Text("a user name without ':'", r"[^:\s](?:[^:]*[^:\s])?")]
+
+
+class ZooKeeperSasl(Section):
+    """A user name and a password for SASL."""
+
+    mechanism: Cold[Literal["DIGEST-MD5"]] = "DIGEST-MD5"
+    """The one mechanism that ZooKeeper and its Python client share without Kerberos."""
+
+    username: Cold[FreeText]
+    """The user's name in the server's JAAS file."""
+
+    password: Cold[SecretValue]
+    """The user's password."""
+
+
+class ZooKeeperDigest(Section):
+    """A user name and a password for ZooKeeper's own digest scheme."""
+
+    username: Cold[UserName]
+    """The user's name."""
+
+    password: Cold[SecretValue]
+    """The user's password."""
+
+
+class ZooKeeperConfig(Section):
+    """How to reach ZooKeeper, where ownership of partitions is kept."""
+
+    hosts: Cold[ZooKeeperServers] = ("localhost:2181",)
+    """The servers of the ensemble."""
+
+    chroot: Cold[Chroot] = ""
+    """The node under which all of Headrace's nodes are; made at the start where it is missing."""
+
+    session_timeout: Cold[Annotated[float, Duration(1, 60)]] = 10.0
+    """How long a silent member keeps its claims. The servers may negotiate another value."""
+
+    connect_timeout: Cold[Annotated[float, Duration(0.1)]] = 15.0
+    """How long the start waits for a session."""
+
+    tls: Cold[ZooKeeperTls | None] = None
+    """TLS to the servers; null: none, {}: with the system's certificates."""
+
+    sasl: Cold[ZooKeeperSasl | None] = None
+    """A user name and a password for SASL; null: none."""
+
+    digest: Cold[ZooKeeperDigest | None] = None
+    """A user name and a password for the digest scheme; null: none."""
+
+    acl: Cold[NodeAcl | None] = None
+    """Who may use the nodes that Headrace creates: everybody, only the identity that made them,
+    or that identity while everybody may read; null: creator with digest or sasl, else open.
+    All members of a group need one identity."""
+
+    def contradictions(self) -> Iterator[Contradiction]:
+        """Yield ACLs for an identity that is not given."""
+        if self.acl not in {None, "open"} and not self.has_identity:
+            yield Contradiction(
+                ("acl",),
+                f"is {self.acl}, which needs an identity; "
+                "add zookeeper.sasl, zookeeper.digest or a certificate in zookeeper.tls",
+            )
+
+    @property
+    def node_acl(self) -> NodeAcl:
+        """Who may use the nodes.
+
+        A certificate is no reason to close them by itself: each member may have its own, and the
+        servers may not look at it.
+        """
+        if self.acl is not None:
+            return self.acl
+        return "open" if self.sasl is None and self.digest is None else "creator"
+
+    @property
+    def has_identity(self) -> bool:
+        """Whether the servers learn who Headrace is."""
+        certificate = self.tls is not None and self.tls.certificate_file is not None
+        return certificate or self.sasl is not None or self.digest is not None

@@ -1,0 +1,237 @@
+"""The types of addresses: servers, databases, connectors, and positions in a log."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import Enum
+from ipaddress import ip_network
+from pathlib import PurePosixPath
+from typing import Annotated, Any, TypeAlias
+
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, ValidationInfo
+
+from headrace.config.errors import origin_of
+from headrace.config.expand import Expanded
+from headrace.config.types.scalars import Kind, Text, absolute, parse_moment, refuse
+from headrace.config.types.secrets import SecretText
+
+#: A name, an IPv4 address, or an IPv6 address in brackets; then perhaps a port.
+_SERVER = re.compile(r"(?P<host>[A-Za-z0-9._-]+|\[[0-9A-Za-z:.%]+\])(?::(?P<port>[0-9]{1,5}))?")
+_MAX_PORT = 65535
+
+
+@dataclass(frozen=True, slots=True)
+class Server(Kind):
+    """One ``host[:port]``, read with its port filled in."""
+
+    default_port: int
+
+    @property
+    def accepted(self) -> str:
+        """What is accepted."""
+        return f"a server as host:port (port {self.default_port} by default)"
+
+    def read(self, value: Any) -> str:
+        """Return ``host:port``."""
+        if not isinstance(value, str):
+            raise self.not_accepted()
+        if "://" in value:
+            raise refuse("has a protocol; name host and port only")
+        if "/" in value:
+            raise refuse("has a path; name host and port only (ZooKeeper's path goes into chroot)")
+        match = _SERVER.fullmatch(value)
+        if match is None:
+            raise self.not_accepted()
+        port = int(match["port"] or self.default_port)
+        if not 1 <= port <= _MAX_PORT:
+            raise refuse(f"has a port that is not from 1 to {_MAX_PORT}")
+        return f"{match['host']}:{port}"
+
+    def json_schema(self) -> dict[str, Any]:
+        """Return the JSON schema."""
+        return {"type": "string"}
+
+
+@dataclass(frozen=True, slots=True)
+class Network(Kind):
+    """One address, or a network of them."""
+
+    @property
+    def accepted(self) -> str:
+        """What is accepted."""
+        return "an address such as 10.0.0.7, or a network such as 10.0.0.0/8"
+
+    def read(self, value: Any) -> str:
+        """Return the text."""
+        if not isinstance(value, str):
+            raise self.not_accepted()
+        try:
+            return str(ip_network(value))
+        except ValueError:
+            raise self.not_accepted() from None
+
+    def json_schema(self) -> dict[str, Any]:
+        """Return the JSON schema."""
+        return {"type": "string"}
+
+
+def _split(value: Any) -> Any:
+    """Let text with commas stand for a list."""
+    if isinstance(value, Expanded):
+        parts = [part.strip() for part in value.split(",")]
+        return [Expanded.of(p, value.source, from_file=value.from_file) for p in parts]
+    return [part.strip() for part in value.split(",")] if isinstance(value, str) else value
+
+
+_TEXT_OR_LIST = BeforeValidator(_split, str | tuple[str, ...])
+
+KafkaServers = Annotated[
+    tuple[Annotated[str, Server(9092)], ...], Field(min_length=1), _TEXT_OR_LIST
+]
+ZooKeeperServers = Annotated[
+    tuple[Annotated[str, Server(2181)], ...], Field(min_length=1), _TEXT_OR_LIST
+]
+
+
+#: Offsets are 64-bit numbers with a sign.
+_MAX_OFFSET = 2**63 - 1
+
+FORMS = "earliest, latest, datetime:TIME, offset:N or shift-by:N"
+
+
+@dataclass(frozen=True, slots=True)
+class Earliest:
+    """The first record there is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Latest:
+    """The end: only what comes later is read."""
+
+
+@dataclass(frozen=True, slots=True)
+class At:
+    """The first record that is not older than ``timestamp``, in milliseconds since the epoch."""
+
+    timestamp: int
+
+
+@dataclass(frozen=True, slots=True)
+class To:
+    """One offset for every partition."""
+
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class ShiftBy:
+    """So many offsets forward or, where negative, back."""
+
+    count: int
+
+
+Target: TypeAlias = Earliest | Latest | At | To | ShiftBy
+
+
+class Replay(Enum):
+    """What becomes of a sink's output of records that are read again."""
+
+    APPEND = "append"
+    """It stays, and what is made of the records now is stored besides."""
+
+    REPLACE = "replace"
+    """It is removed in the transaction that moves the offsets."""
+
+
+def parse_target(text: str) -> Target:
+    """Return what ``--to`` names.
+
+    Raises:
+        ValueError: it is none of the forms.
+    """
+    kind, _, value = text.partition(":")
+    if text == "earliest":
+        return Earliest()
+    if text == "latest":
+        return Latest()
+    if kind == "datetime":
+        return At(parse_moment(value))
+    if kind == "offset" and re.fullmatch("[0-9]{1,19}", value) and int(value) <= _MAX_OFFSET:
+        return To(int(value))
+    if kind == "shift-by" and re.fullmatch("[+-]?[0-9]{1,19}", value):
+        return ShiftBy(int(value))
+    raise ValueError(f"{text!r} is not {FORMS}")
+
+
+_SCHEME = re.compile(r"(?P<dialect>[a-z][a-z0-9_]*)(\+[a-z0-9_]+)?://")
+_SQLITE_FILE = re.compile(r"sqlite(\+[a-z0-9_]+)?:///")
+
+
+#: What stands behind the scheme, as SQLAlchemy reads it.
+_AUTHORITY = re.compile(
+    r"(?:[^:/]*(?::(?P<password>[^@]*))?@)?(?:\[[^/?]+\]|[^/:?]*)(?::(?P<port>[^/?]*))?"
+)
+_HIGHEST_PORT = 65535
+
+_KIND = SecretText("a URL such as postgresql+psycopg://user@host/database")
+
+
+def _checked(url: SecretStr, info: ValidationInfo) -> SecretStr:
+    """Return the URL; a relative file of SQLite starts from the configuration's folder."""
+    text = url.get_secret_value()
+    if _SCHEME.match(text) is None:
+        raise _KIND.not_accepted()
+    port = _authority(text)["port"]
+    if port and not (port.isdecimal() and int(port) <= _HIGHEST_PORT):
+        raise refuse(f"has a port that is not a whole number from 0 to {_HIGHEST_PORT}")
+    match = _SQLITE_FILE.match(text)
+    file = text[match.end() :] if match else ""
+    if match is None or file.startswith(("/", "file:", ":", "?")) or not file:
+        return url
+    folder = PurePosixPath(origin_of(info).folder)
+    return SecretStr(f"{match[0]}{folder / file}")
+
+
+def _authority(text: str) -> re.Match[str]:
+    _, _, rest = text.partition("://")
+    match = _AUTHORITY.match(rest)
+    assert match is not None, "each part of it may be missing"
+    return match
+
+
+def has_own_password(url: SecretStr) -> bool:
+    """Whether the URL says a password."""
+    return bool(_authority(url.get_secret_value())["password"])
+
+
+def scheme_of(url: SecretStr) -> str:
+    """Return the name of the dialect, which is no secret."""
+    match = _SCHEME.match(url.get_secret_value())
+    assert match is not None, "the URL was checked"
+    return match["dialect"]
+
+
+DatabaseUrl = Annotated[SecretStr, _KIND, AfterValidator(_checked)]
+
+
+#: Stands for the coordinate that fits the pyspark that is installed.
+MAVEN = "maven"
+
+_COORDINATE = r"[^/:\s]+:[^/:\s]+:[^/:\s]+"
+
+
+def is_coordinate(text: str) -> bool:
+    """Whether the text is what Maven calls an artifact, and not a folder."""
+    return re.fullmatch(_COORDINATE, text) is not None
+
+
+def _resolve(text: str, info: ValidationInfo) -> str:
+    return text if text == MAVEN or is_coordinate(text) else absolute(text, info)
+
+
+Connector = Annotated[
+    str,
+    Text("maven, a coordinate such as group:artifact:version, or a folder of jars"),
+    AfterValidator(_resolve),
+]

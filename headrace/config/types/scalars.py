@@ -1,0 +1,297 @@
+"""The types of single values: numbers, truth values, text, paths and times.
+
+A type stands in a field's annotation (``Annotated[int, WholeNumber(1)]``) and reads the value all
+by itself, so that nothing is converted silently: the text "1" is not a whole number, unless it
+came out of a reference (see :mod:`headrace.config.expand`).
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from abc import ABC, abstractmethod
+from collections import Counter
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from keyword import kwlist
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import AfterValidator, ValidationInfo
+from pydantic_core import PydanticCustomError, core_schema
+
+from headrace.config.errors import origin_of
+from headrace.config.expand import Expanded
+
+if TYPE_CHECKING:
+    from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
+    from pydantic.json_schema import JsonSchemaValue
+
+
+#: What every field of the file also takes, as far as its form goes.
+REFERENCE_SCHEMA: dict[str, Any] = {"type": "string", "pattern": r"\$\{"}
+
+
+class Kind(ABC):
+    """One kind of value. Reading never puts the value into an error: it may be a secret."""
+
+    @property
+    @abstractmethod
+    def accepted(self) -> str:
+        """What is accepted, to follow "is not": ``a whole number from 1 to 16``."""
+
+    @abstractmethod
+    def read(self, value: Any) -> Any:
+        """Return what the model holds. Raises through :func:`refuse` or :func:`not_accepted`."""
+
+    @abstractmethod
+    def json_schema(self) -> dict[str, Any]:
+        """Return the JSON schema of what may be written in the file, references left aside."""
+
+    def write(self, value: Any) -> Any:
+        """Return what to write in a file so that ``read`` gives ``value``."""
+        return value
+
+    def not_accepted(self) -> PydanticCustomError:
+        """Return the error for a value that is not what is accepted."""
+        return PydanticCustomError(
+            "not_accepted", "{sentence}", {"sentence": f"is not {self.accepted}"}
+        )
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> core_schema.CoreSchema:
+        return core_schema.no_info_plain_validator_function(
+            self.read,
+            serialization=core_schema.plain_serializer_function_ser_schema(self.write),
+        )
+
+    def __get_pydantic_json_schema__(
+        self, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        own = self.json_schema()
+        takes_references = own.get("type") == "object" or own == {"type": "string"}
+        return own if takes_references else {"anyOf": [own, REFERENCE_SCHEMA]}
+
+
+def refuse(predicate: str) -> PydanticCustomError:
+    """Return the error whose sentence is the value followed by ``predicate``."""
+    return PydanticCustomError("refused", "{sentence}", {"sentence": predicate})
+
+
+def bounds(minimum: str | None, maximum: str | None) -> str:
+    """Return `` from 1 to 16``, `` of at least 1`` or nothing, to follow a noun."""
+    if minimum is not None and maximum is not None:
+        return f" from {minimum} to {maximum}"
+    if minimum is not None:
+        return f" of at least {minimum}"
+    return "" if maximum is None else f" of at most {maximum}"
+
+
+#: The words that YAML reads as true and false; a reference may bring any of them.
+_WORDS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+_WHOLE = re.compile(r"[+-]?[0-9]{1,18}")
+
+
+@dataclass(frozen=True, slots=True)
+class WholeNumber(Kind):
+    """A whole number within bounds, both included."""
+
+    minimum: int | None = None
+    maximum: int | None = None
+
+    @property
+    def accepted(self) -> str:
+        """What is accepted."""
+        low, high = (None if n is None else str(n) for n in (self.minimum, self.maximum))
+        return "a whole number" + bounds(low, high)
+
+    def read(self, value: Any) -> int:
+        """Return the number."""
+        if isinstance(value, Expanded) and _WHOLE.fullmatch(value.strip()):
+            value = int(value)
+        if type(value) is not int:
+            raise self.not_accepted()
+        if self.minimum is not None and value < self.minimum:
+            raise self.not_accepted()
+        if self.maximum is not None and value > self.maximum:
+            raise self.not_accepted()
+        return value
+
+    def json_schema(self) -> dict[str, Any]:
+        """Return the JSON schema."""
+        limits = {"minimum": self.minimum, "maximum": self.maximum}
+        return {"type": "integer"} | {k: v for k, v in limits.items() if v is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class PositiveNumber(Kind):
+    """A finite number greater than 0, with or without a fraction."""
+
+    @property
+    def accepted(self) -> str:
+        """What is accepted."""
+        return "a number greater than 0"
+
+    def read(self, value: Any) -> float:
+        """Return the number."""
+        if type(value) not in (int, float) and not isinstance(value, Expanded):
+            raise self.not_accepted()
+        try:
+            number = float(value)
+        except (ValueError, OverflowError):
+            raise self.not_accepted() from None
+        if not math.isfinite(number) or number <= 0:
+            raise self.not_accepted()
+        return number
+
+    def json_schema(self) -> dict[str, Any]:
+        """Return the JSON schema."""
+        return {"type": "number", "exclusiveMinimum": 0}
+
+
+@dataclass(frozen=True, slots=True)
+class TrueOrFalse(Kind):
+    """A truth value."""
+
+    @property
+    def accepted(self) -> str:
+        """What is accepted."""
+        return "true or false"
+
+    def read(self, value: Any) -> bool:
+        """Return the truth value."""
+        if isinstance(value, Expanded):
+            value = _WORDS.get(value.strip().lower())
+        if not isinstance(value, bool):
+            raise self.not_accepted()
+        return value
+
+    def json_schema(self) -> dict[str, Any]:
+        """Return the JSON schema."""
+        return {"type": "boolean"}
+
+
+Count = Annotated[int, WholeNumber(1, 1_000_000_000)]
+Flag = Annotated[bool, TrueOrFalse()]
+Port = Annotated[int, WholeNumber(0, 65535)]
+
+
+@dataclass(frozen=True, slots=True)
+class Text(Kind):
+    """Text that matches ``pattern`` as a whole. ``accepted`` says in words what that is."""
+
+    wording: str = "text"
+    pattern: str = r"(?s:.*\S.*)"
+
+    @property
+    def accepted(self) -> str:
+        """What is accepted."""
+        return self.wording
+
+    def read(self, value: Any) -> str:
+        """Return the text."""
+        if isinstance(value, (bool, int, float)):
+            raise refuse("is not text; put it in quotes")
+        if not isinstance(value, str) or not re.fullmatch(self.pattern, value):
+            raise self.not_accepted()
+        return str(value)
+
+    def json_schema(self) -> dict[str, Any]:
+        """Return the JSON schema."""
+        return {"type": "string"}
+
+
+def _distinct(items: tuple[str, ...]) -> tuple[str, ...]:
+    twice = sorted(item for item, count in Counter(items).items() if count > 1)
+    if twice:
+        raise refuse(f"names {', '.join(twice)} twice; name each once")
+    return items
+
+
+Distinct = AfterValidator(_distinct)
+"""Behind the annotation of a tuple of texts: none of them may stand there twice."""
+
+_NAME = r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}"
+#: Signs that nobody sees, some of which have a terminal show what follows in another order.
+_UNSEEN = r"\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff"
+
+_IDENTIFIER = rf"(?!(?:{'|'.join(kwlist)})\b)[^\W\d]\w*"
+_DOTTED = rf"{_IDENTIFIER}(?:\.{_IDENTIFIER})*"
+
+FreeText = Annotated[str, Text()]
+Name = Annotated[str, Text("a name of letters, digits, '.', '_' and '-', 249 at most", _NAME)]
+TOPIC_NAME = Text("a topic name (letters, digits, '.', '_' and '-', 249 at most)", _NAME)
+Topic = Annotated[str, TOPIC_NAME]
+Group = Annotated[
+    str,
+    Text(
+        "a group name (printable text without '/' and without spaces at its ends)",
+        # The name becomes one level of a ZooKeeper path.
+        rf"(?!\.{{1,2}}$)(?![\s])[^/\x00-\x1f\x7f-\x9f{_UNSEEN}\ud800-\uf8ff\ufff0-\uffff]{{1,249}}"
+        r"(?<!\s)",
+    ),
+]
+SqlTable = Annotated[str, Text("a table name, or schema.table", r"[^\s.]+(?:\.[^\s.]+)?")]
+ImportPath = Annotated[
+    str, Text("an import path such as package.module:name", rf"{_DOTTED}:{_DOTTED}")
+]
+
+
+def _resolve(text: str, info: ValidationInfo) -> Path:
+    return Path(absolute(text, info))
+
+
+def _resolve_folder(text: str, info: ValidationInfo) -> str:
+    if _URL.match(text):
+        raise refuse("is a URL; give a folder, of this host or one that all executors see")
+    return absolute(text, info)
+
+
+def absolute(text: str, info: ValidationInfo) -> str:
+    """Return the path that ``text`` means in the file."""
+    try:
+        path = Path(text).expanduser()
+    except RuntimeError:
+        raise refuse("begins with ~, but that user has no home folder here") from None
+    return os.path.normpath(origin_of(info).folder / path)
+
+
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+_PATH = r"(?s:[^\0]*[^\0\s][^\0]*)"
+
+LocalPath = Annotated[Path, Text("a path", _PATH), AfterValidator(_resolve)]
+TableFolder = Annotated[str, Text("a path", _PATH), AfterValidator(_resolve_folder)]
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_MILLISECOND = timedelta(milliseconds=1)
+
+
+def parse_moment(text: str) -> int:
+    """Return the milliseconds since the Unix epoch, as Kafka counts them.
+
+    Takes ISO 8601, as in 2013-01-01, 2013-01-01T05:00:00Z or 2013-01-01T05:00:00.250+02:00.
+    Without an offset it is UTC.
+
+    Raises:
+        ValueError: it is something else, or before 1970.
+    """
+    written = f"{text[:-1]}+00:00" if text.endswith(("Z", "z")) else text
+    try:
+        moment = datetime.fromisoformat(written)
+    except ValueError:
+        raise ValueError(f"{text!r} is not a time such as 2013-01-01T05:00:00Z") from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=timezone.utc)
+    if moment < _EPOCH:
+        raise ValueError(f"{text!r} is before 1970; write a time such as 2013-01-01T05:00:00Z")
+    return (moment - _EPOCH) // _MILLISECOND
+
+
+def format_moment(milliseconds: int) -> str:
+    """Return the time in UTC, to the millisecond where it has any."""
+    moment = _EPOCH + milliseconds * _MILLISECOND
+    precision = "milliseconds" if milliseconds % 1000 else "seconds"
+    return f"{moment.replace(tzinfo=None).isoformat(timespec=precision)}Z"

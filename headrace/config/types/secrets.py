@@ -1,0 +1,174 @@
+"""The types of secrets and of properties that may hold one.
+
+Secrets are held as SecretStr, and nothing that prints a configuration shows them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, TypeGuard
+
+from pydantic import Secret, SecretStr
+
+from headrace.config.errors import Contradiction, contradicted
+from headrace.config.expand import Expanded
+from headrace.config.types.scalars import Kind, refuse
+
+_SECRET_KEY = re.compile(
+    r"""pass(word|wd|phrase) | secret | token | credential | jaas
+      | private[._-]?key | (api|access|account)[._-]?key | key[._-]pem
+      | oauthbearer[._]config | user[._]info""",
+    re.IGNORECASE | re.VERBOSE,
+)
+_URL_WITH_PASSWORD = re.compile(r"://[^/@\s]*:[^/@\s]+@")
+
+
+@dataclass(frozen=True, slots=True)
+class SecretText(Kind):
+    """Text that is not empty, held so that it does not print. ``wording`` says what is accepted."""
+
+    wording: str = "text"
+
+    @property
+    def accepted(self) -> str:
+        """What is accepted."""
+        return self.wording
+
+    def read(self, value: Any) -> SecretStr:
+        """Return the text, wrapped."""
+        if isinstance(value, SecretStr):
+            return value
+        if not isinstance(value, str):
+            raise refuse("is not text; put it in quotes")
+        if not value:
+            raise refuse("is empty")
+        return SecretStr(str(value))
+
+    def json_schema(self) -> dict[str, Any]:
+        """Return the JSON schema."""
+        return {"type": "string", "writeOnly": True}
+
+
+SecretValue = Annotated[SecretStr, SecretText()]
+
+
+def looks_secret(key: str) -> bool:
+    """Whether the name of a free property tells that its value is a secret."""
+    return _SECRET_KEY.search(key) is not None
+
+
+def has_password(text: str) -> bool:
+    """Whether a URL with a password is in the text."""
+    return _URL_WITH_PASSWORD.search(text) is not None
+
+
+def is_secret(value: Any) -> TypeGuard[SecretStr | Secret[Any]]:
+    """Whether the value is wrapped as a secret."""
+    return isinstance(value, (SecretStr, Secret))
+
+
+def conceal(value: Any, key: str = "") -> Any:
+    """Return a free value with each secret in it wrapped, and nothing that can be changed.
+
+    A secret is text whose key looks like one, text with a password in a URL, and all text that a
+    ``${file:...}`` brought in.
+    """
+    if isinstance(value, dict):
+        return {name: conceal(item, f"{key}.{name}") for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return tuple(conceal(item, key) for item in value)
+    from_file = isinstance(value, Expanded) and value.from_file
+    hidden = from_file or looks_secret(key)
+    if isinstance(value, str):
+        hidden = hidden or has_password(value)
+        return SecretStr(str(value)) if hidden else str(value)
+    if hidden and isinstance(value, (int, float)) and not isinstance(value, bool):
+        return Secret(value)
+    return value
+
+
+def reveal(value: Any) -> Any:
+    """Return the value with the secrets in plain text, as mappings and lists of one's own."""
+    if is_secret(value):
+        return value.get_secret_value()
+    if isinstance(value, dict):
+        return {name: reveal(item) for name, item in value.items()}
+    if isinstance(value, tuple):
+        return [reveal(item) for item in value]
+    return value
+
+
+def reveal_all(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return free properties with the secrets in plain text, for the one call that needs them."""
+    return {name: reveal(value) for name, value in values.items()}
+
+
+PropertyValue = str | int | float | bool | SecretStr | Secret[Any]
+"""A value of one property, wrapped when it is a secret; ``reveal_all`` unwraps."""
+
+Refusal = Callable[[str], "str | None"]
+"""Says why a property may not be set here, None where it may."""
+
+
+@dataclass(frozen=True, slots=True)
+class Properties(Kind):
+    """A mapping of property names to single values. ``refusal`` guards the names."""
+
+    refusal: Refusal
+
+    @property
+    def accepted(self) -> str:
+        """What is accepted."""
+        return "a mapping of property names to text, numbers, true or false"
+
+    def read(self, value: Any) -> Mapping[str, PropertyValue]:
+        """Return the properties with their secrets wrapped."""
+        if not isinstance(value, dict):
+            raise self.not_accepted()
+        found = [
+            Contradiction((name,), sentence)
+            for name, item in value.items()
+            if (sentence := self._refused(name, item)) is not None
+        ]
+        if found:
+            raise contradicted(found)
+        return {name: conceal(item, name) for name, item in value.items()}
+
+    def _refused(self, name: str, value: Any) -> str | None:
+        if not is_secret(value) and not isinstance(value, (str, int, float, bool)):
+            return "is not text, a number, true or false"
+        return self.refusal(name)
+
+    def json_schema(self) -> dict[str, Any]:
+        """Return the JSON schema."""
+        single = {"type": ["string", "number", "boolean"]}
+        return {"type": "object", "additionalProperties": single}
+
+
+@dataclass(frozen=True, slots=True)
+class Options(Kind):
+    """A mapping of argument names to any values, handed to the user's own code."""
+
+    @property
+    def accepted(self) -> str:
+        """What is accepted."""
+        return "a mapping of argument names to values"
+
+    def read(self, value: Any) -> Mapping[str, Any]:
+        """Return the options with their secrets wrapped."""
+        if not isinstance(value, dict):
+            raise self.not_accepted()
+        found = [
+            Contradiction((name,), "is not the name of an argument in Python")
+            for name in value
+            if not name.isidentifier()
+        ]
+        if found:
+            raise contradicted(found)
+        return {name: conceal(item, name) for name, item in value.items()}
+
+    def json_schema(self) -> dict[str, Any]:
+        """Return the JSON schema."""
+        return {"type": "object"}

@@ -1,0 +1,353 @@
+"""Commits of micro-batches to the sink: in order, and with what a policy skipped."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from contextlib import contextmanager
+from dataclasses import dataclass
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+import structlog
+
+from headrace.errors import FencedError, RetryableError
+from headrace.logs import Bound
+from headrace.processors.jobs import commits_of, context_of, require_all
+from headrace.spans import joint, within
+from headrace.spark.failures import StuckReport
+from headrace.spark.sinks.contract import RowsRefusedError, SinkFailedError
+from headrace.thread_time import Activity, Role
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from headrace.processors.contract import ChannelContext
+    from headrace.processors.engine import Engine
+    from headrace.processors.jobs import Job
+    from headrace.processors.pending import OpenBatches, PendingBatch
+    from headrace.records import TopicPartition
+
+
+log = structlog.get_logger(__name__)
+
+#: Seconds between two log events of one partition: a topic full of rubbish must not fill the disk.
+_QUIET = 10.0
+
+#: Offsets that a log event names.
+_NAMED = 5
+
+
+class SkippedRecords:
+    """Counts the undecodable records of one channel. Used by one thread."""
+
+    def __init__(self, context: ChannelContext) -> None:
+        self._context = context
+        self._since: dict[TopicPartition, int] = {}
+        self._due: dict[TopicPartition, float] = {}
+
+    def count(self, skipped: Mapping[TopicPartition, Sequence[int]]) -> None:
+        """Count the records left out of a stored micro-batch; ``skipped`` has their offsets."""
+        channel = self._context.channel
+        for partition, offsets in skipped.items():
+            counter = self._context.metrics.skipped.labels(channel, partition.topic, "undecodable")
+            counter.inc(len(offsets))
+            self._since[partition] = self._since.get(partition, 0) + len(offsets)
+            now = self._context.clock.monotonic()
+            if now >= self._due.get(partition, now):
+                self._due[partition] = now + _QUIET
+                self._tell(partition, offsets)
+
+    def _tell(self, partition: TopicPartition, offsets: Sequence[int]) -> None:
+        log.warning(
+            "records_skipped",
+            reason="undecodable",
+            channel=self._context.channel,
+            topic=partition.topic,
+            partition=partition.partition,
+            records=self._since.pop(partition),
+            first_offsets=list(offsets[:_NAMED]),
+        )
+
+
+#: Results that are staged and not committed: one in the sink's hand, two that wait. Each holds its
+#: batches, and files on disk or rows in memory.
+ROOM = 3
+
+#: As many where the sink takes several at once: half of them in its hand, while the others come.
+GROUPING_ROOM = 8
+
+#: Bytes of records that more than ``ROOM`` results may be of, together: what one micro-batch may
+#: hold at the most, so that many small ones take no more memory than a few large ones.
+GROUPING_BYTES = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """Batches that were not committed, and why; None if something before them was not."""
+
+    number: int
+    batches: Sequence[PendingBatch]
+    failure: BaseException | None
+
+
+class CommitLine:
+    """Jobs go in at the lane's end and are taken by the thread that commits.
+
+    That takes one at a time, or all that wait where the sink ``groups``. One that is not committed
+    comes back, and with it each behind it that shares a partition. All methods may be called on any
+    thread.
+    """
+
+    def __init__(self, *, groups: bool) -> None:
+        self._groups = groups
+        self._changed = threading.Condition()
+        self._waiting: deque[Job] = deque()
+        self._in_hand: Sequence[Job] = ()
+        self._returned: list[Returned] = []
+
+    @property
+    def has_returned(self) -> bool:
+        """Whether anything came back."""
+        return bool(self._returned)
+
+    def wait_for_room(self, timeout: float) -> bool:
+        """Return whether another job may be staged; waits up to ``timeout`` seconds for it."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._has_room, timeout)
+
+    @property
+    def _has_room(self) -> bool:
+        staged = self._staged
+        if len(staged) < ROOM or not self._groups:
+            return len(staged) < ROOM
+        return len(staged) < GROUPING_ROOM and sum(job.size for job in staged) < GROUPING_BYTES
+
+    @property
+    def _staged(self) -> list[Job]:
+        return [*self._in_hand, *self._waiting]
+
+    def put(self, job: Job) -> None:
+        """Line a staged job up."""
+        with self._changed:
+            self._waiting.append(job)
+            self._changed.notify_all()
+
+    def take(self, timeout: float) -> Sequence[Job]:
+        """Return the next jobs, to be answered or given back; none after ``timeout`` seconds."""
+        with self._changed:
+            self._changed.wait_for(lambda: bool(self._waiting), timeout)
+            taken = len(self._waiting) if self._groups else min(1, len(self._waiting))
+            self._in_hand = [self._waiting.popleft() for _ in range(taken)]
+            return self._in_hand
+
+    def settle(self) -> None:
+        """Note that the jobs in hand are over."""
+        with self._changed:
+            self._in_hand = ()
+            self._changed.notify_all()
+
+    def give_back(self, returned: Returned) -> None:
+        """Have the lane see to batches of which nothing is stored, and is any more."""
+        with self._changed:
+            self._returned.append(returned)
+            self._changed.notify_all()
+
+    def follows_returned(self, job: Job) -> bool:
+        """Whether something before the job came back that shares a partition with it."""
+        mine = {pending.partition for pending in job.batches}
+        with self._changed:
+            return any(
+                pending.partition in mine
+                for returned in self._returned
+                if returned.number < job.number
+                for pending in returned.batches
+            )
+
+    def returned(self, timeout: float) -> list[Returned]:
+        """Return what came back in its order, once nothing is in line; nothing while it is.
+
+        Waits up to ``timeout`` seconds for that.
+        """
+        with self._changed:
+            if not self._changed.wait_for(lambda: not self._staged, timeout):
+                return []
+            returned, self._returned = self._returned, []
+            return sorted(returned, key=lambda each: each.number)
+
+
+#: Seconds that the thread waits for jobs before it looks whether it has to stop.
+_IDLE_TURN = 0.2
+
+
+class Commits:
+    """Commits staged jobs in the order of their line, in one transaction where the sink can.
+
+    ``turn`` is called on a thread of its own, ``commit`` there, and on the lane's while the line
+    is empty. ``job_timeout`` is how long a commit may take, in seconds, before the log says where
+    it is; half of it, as for a job.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        line: CommitLine,
+        open_batches: OpenBatches,
+        context: ChannelContext,
+        job_timeout: Callable[[], float | None],
+    ) -> None:
+        self._engine = engine
+        self._line = line
+        self._open = open_batches
+        self._context = context
+        self._job_timeout = job_timeout
+        self._skipped = SkippedRecords(context)
+        self._report = StuckReport(f"sink-{context.channel}")
+        self._time = context.metrics.thread_time(context.channel, Role.SINK)
+
+    def forget(self) -> None:
+        """Serve the thread's time no longer. Any thread."""
+        self._context.metrics.forget_thread(self._time)
+
+    def turn(self) -> bool:
+        """Commit what waits, or wait a little for it. Return whether there was anything."""
+        jobs = self._line.take(_IDLE_TURN)
+        if not jobs:
+            return False
+        try:
+            with self._time.during(Activity.COMMIT):
+                self._commit_in_turn(jobs)
+        finally:
+            self._line.settle()
+        return True
+
+    def _commit_in_turn(self, jobs: Sequence[Job]) -> None:
+        """Commit all at once; where that fails each by itself, so that one fails no other."""
+        ready = [job for job in jobs if self._is_ready(job)]
+        if len(ready) > 1 and self._are_over(ready):
+            return
+        for job in ready:
+            if self._is_ready(job):
+                with self._watched([job]), self._giving_back(job):
+                    self.commit(job)
+
+    def _is_ready(self, job: Job) -> bool:
+        """Whether all before the job is stored, and all of it wanted; else the lane gets it."""
+        failure: BaseException | None = None
+        try:
+            if not self._line.follows_returned(job):
+                require_all(job.batches)
+                return True
+        except BaseException as error:  # noqa: BLE001 - as below
+            failure = error
+        self._return(job, failure)
+        return False
+
+    def _are_over(self, jobs: Sequence[Job]) -> bool:
+        """Commit several jobs in one transaction; whether none is left to be committed alone."""
+        with self._watched(jobs):
+            try:
+                seconds = self._store(jobs)
+            except FencedError as error:
+                for job in jobs:
+                    self._return(job, error)
+                return True
+            except BaseException as error:  # noqa: BLE001 - it may be about one of them only
+                reason = f"{type(error).__name__}: {error}"
+                log.info("commit_divided", channel=self._context.channel, error=reason)
+                return False
+            for job in jobs:
+                with self._giving_back(job):
+                    self._answer(job, seconds, len(jobs))
+            return True
+
+    @contextmanager
+    def _watched(self, jobs: Sequence[Job]) -> Iterator[None]:
+        """Have lines that are logged meanwhile say of which jobs, and one say if it takes long."""
+        names = ",".join(job.micro_batch.id for job in jobs)
+        with Bound(**context_of(jobs)):
+            try:
+                self._report.begin(names, self._job_timeout())
+                yield
+            finally:
+                self._report.end()
+
+    @contextmanager
+    def _giving_back(self, job: Job) -> Iterator[None]:
+        """Have the lane see to what a job fails with."""
+        try:
+            yield
+        except BaseException as error:  # noqa: BLE001 - the lane sees to it
+            self._line.give_back(Returned(job.number, job.batches, error))
+
+    def _return(self, job: Job, failure: BaseException | None) -> None:
+        """Have the lane see to a job of which nothing is stored."""
+        try:
+            self._drop(job, failure)
+        except BaseException as error:  # noqa: BLE001 - a sink's own that breaks its promise
+            failure = error
+        self._line.give_back(Returned(job.number, job.batches, failure))
+
+    def commit(self, job: Job) -> None:
+        """Commit a job and answer its batches. An exception means that nothing of it is visible.
+
+        Raises:
+            WithdrawnError: some of its batches are no longer wanted.
+            RetryableError, RowsRefusedError: see :meth:`Sink.commit`.
+        """
+        try:
+            require_all(job.batches)
+            seconds = self._store([job])
+        except BaseException as error:
+            self._drop(job, error)
+            raise
+        self._answer(job, seconds, 1)
+
+    def _store(self, jobs: Sequence[Job]) -> float:
+        """Commit in one transaction. Return the seconds that are each job's share."""
+        begin = perf_counter()
+        with (
+            self._context.metrics.stage(self._context.channel, "sink_commit"),
+            within(joint([job.span for job in jobs], "sink_commit")),
+        ):
+            self._hand_over(jobs)
+        return (perf_counter() - begin) / len(jobs)
+
+    def _hand_over(self, jobs: Sequence[Job]) -> None:
+        """Give all to the sink; what it fails with says nothing of the records, unless it says so.
+
+        As one micro-batch's batches have one share for each partition, so have those of several.
+        """
+        batches = [pending.batch for job in jobs for pending in job.batches]
+        try:
+            self._engine.commit([job.staged for job in jobs], commits_of(batches))
+        except (RetryableError, RowsRefusedError):
+            raise
+        except Exception as error:
+            reason = f"the sink did not take the result: {type(error).__name__}: {error}"
+            raise SinkFailedError(reason) from error
+
+    def _drop(self, job: Job, error: BaseException | None = None) -> None:
+        self._open.end_job(job.micro_batch.id)
+        job.span.end(error, outcome="" if error is not None else "withdrawn")
+        self._engine.discard(job.staged)
+
+    def _answer(self, job: Job, seconds: float, together: int) -> None:
+        """Answer a job's batches; one transaction had as many jobs as ``together``."""
+        micro_batch = job.micro_batch
+        seconds += job.seconds
+        self._open.end_job(micro_batch.id)
+        job.span.end()
+        self._skipped.count(self._engine.skipped(job.staged))
+        for pending in job.batches:
+            pending.advance()
+        self._open.took(micro_batch.records, seconds)
+        log.debug(
+            "micro_batch_stored",
+            channel=micro_batch.channel,
+            id=micro_batch.id,
+            partitions=len(micro_batch.ranges),
+            records=micro_batch.records,
+            seconds=round(seconds, 4),
+            together=together,
+        )

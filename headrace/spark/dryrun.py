@@ -1,0 +1,156 @@
+"""Trying Spark and a reducer without a channel, for the offline tools."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+import pyspark
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+
+from headrace.clock import Deadline
+from headrace.spark.arrow_to_spark import HandOver
+from headrace.spark.decode import Decode, Decoder, undecodable_in
+from headrace.spark.failures import failure_of, text_of
+from headrace.spark.micro_batch import MicroBatch, OffsetRange
+from headrace.spark.reducer import OwnReducer, checked, send_by_value
+from headrace.spark.runtime import SparkRuntime
+from headrace.spark.sinks.contract import results_of, rows_of
+from headrace.tables import merge
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+    from headrace.records import TopicPartition
+    from headrace.spark.reducer import Reducer
+    from headrace.spark.settings import SparkSettings
+
+
+#: Seconds for the session's end.
+_STOP = 20.0
+
+_ROWS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """What a session could do: its version, its tasks at once, the seconds until the answer."""
+
+    version: str
+    cores: int
+    seconds: float
+
+
+def installed() -> str:
+    """Return the version of pyspark."""
+    return str(pyspark.__version__)
+
+
+def try_spark(settings: SparkSettings) -> Trial:
+    """Start a session, hand a micro-batch over, run Python on the executors, stop. Blocks.
+
+    Raises:
+        StartError: there is no session.
+        Exception: what the job raised, as where the workers' Python is another one.
+    """
+    runtime, begin = SparkRuntime(replace(settings, warm_up=1)), perf_counter()
+    try:
+        runtime.start()
+        # a worker has to be started for this, with the Python that reducers' functions run in
+        counted = (
+            runtime.context.parallelize(range(_ROWS), 1).map(lambda number: number + 1).count()
+        )
+        if counted != _ROWS:
+            raise RuntimeError(f"a job counted {counted} rows instead of {_ROWS}")
+        return Trial(installed(), runtime.cores, perf_counter() - begin)
+    finally:
+        runtime.stop(Deadline.after(_STOP))
+
+
+#: The name of the channel that a reducer sees in a rehearsal.
+CHANNEL = "rehearsal"
+
+
+@dataclass(frozen=True, slots=True)
+class Rehearsed:
+    """What a reducer made of the records. ``rows`` is None where it returned None.
+
+    ``outputs`` has the rows by name where it returned several results, None where it did not.
+    ``skipped`` has the offsets of undecodable records that were left out, by partition.
+    """
+
+    rows: pa.Table | None
+    skipped: Mapping[TopicPartition, Sequence[int]] = field(default_factory=dict)
+    outputs: Mapping[str, pa.Table | None] | None = None
+
+
+def rehearsed_batch(table: pa.Table, attempt: int = 1) -> MicroBatch:
+    """Return what the reducer is told of a table with the columns of every micro-batch."""
+    ranges = table.group_by(["topic", "partition"], use_threads=False).aggregate(
+        [("offset", "min"), ("offset", "max"), ("offset", "count")]
+    )
+    return MicroBatch(
+        CHANNEL,
+        CHANNEL,
+        tuple(
+            OffsetRange(
+                row["topic"],
+                row["partition"],
+                row["offset_min"],
+                row["offset_max"] + 1,
+                row["offset_count"],
+            )
+            for row in ranges.to_pylist()
+        ),
+        attempt,
+    )
+
+
+#: Into how many tasks the records are cut: more than one, so that a reducer meets its tasks.
+_TASKS = 2
+
+
+def rehearse(
+    session: SparkSession,
+    reducer: Reducer,
+    table: pa.Table,
+    decode: Decode | None = None,
+    attempt: int = 1,
+) -> Rehearsed:
+    """Run the reducer on the records as on one micro-batch, in this thread. Blocks for the job.
+
+    Raises:
+        StartError: a query, or the columns of a result, cannot be planned.
+        ConfigError: the schema cannot be used.
+        UndecodableRecordError: a value does not fit the schema.
+        ReducerError: Spark refused the reducer's plan, or the job failed.
+        TypeError: it returned something else than a DataFrame or None.
+        Exception: what its own Python code raised.
+    """
+    decoder, hand_over = Decoder(decode or Decode()), HandOver(session)
+    if isinstance(reducer, OwnReducer):
+        reducer.check(decoder.apply(hand_over.nothing()))
+    else:
+        send_by_value(reducer)
+    frame = hand_over.data_frame(merge([table], _TASKS))
+    try:
+        result = reducer(decoder.apply(frame), rehearsed_batch(table, attempt))
+        several = isinstance(result, Mapping)
+        outputs = results_of(result, _rows) if several else None
+        rows = None if several else _rows(result)
+        skipped = decoder.skipped(frame) if decoder.counts_skipped else {}
+    except (Py4JError, PySparkException) as error:
+        text = text_of(error)
+        raise (undecodable_in(text) or failure_of(error, text)) from error
+    return Rehearsed(rows, skipped, outputs)
+
+
+def _rows(result: object) -> pa.Table | None:
+    found = checked(result)
+    return None if found is None else rows_of(found)
