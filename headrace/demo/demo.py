@@ -46,7 +46,7 @@ from headrace.errors import HeadraceError
 from headrace.kafka.producer import TopicProducer, create_topic
 from headrace.local import LocalStack, detached
 from headrace.local.jars import kafka_jars
-from headrace.local.java import require_java
+from headrace.local.jvm import require_java
 from headrace.spark.sinks.delta.log import LogFiles
 from headrace.spark.sinks.delta.reader import DeltaLog, TableCommit, read_rows
 

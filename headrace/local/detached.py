@@ -16,7 +16,7 @@ from headrace.clock import Deadline
 from headrace.errors import HeadraceError
 from headrace.local.errors import LocalStackError
 from headrace.local.jars import kafka_jars
-from headrace.local.java import require_java
+from headrace.local.jvm import require_java
 from headrace.local.server import ProcessState
 from headrace.local.stack import (
     START_TIMEOUT_S,

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from headrace.clock import Deadline
 from headrace.local.errors import JarsError, LocalStackError
-from headrace.local.java import java_command, pick_jars
+from headrace.local.jvm import java_command, pick_jars
 from headrace.local.waiting import wait_for
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from headrace.local.errors import ServerStartError
 from headrace.local.jars import kafka_jars
-from headrace.local.java import LOGGING_JARS, java_command, log4j_flag, pick_jars
+from headrace.local.jvm import LOGGING_JARS, java_command, log4j_flag, pick_jars
 from headrace.local.server import LOOPBACK, LocalServer, free_port
 
 if TYPE_CHECKING:

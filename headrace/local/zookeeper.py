@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from typing import TYPE_CHECKING
 
-from headrace.local.java import LOGGING_JARS, java_command, log4j_flag, pick_jars
+from headrace.local.jvm import LOGGING_JARS, java_command, log4j_flag, pick_jars
 from headrace.local.server import LOOPBACK, LocalServer, free_port
 
 if TYPE_CHECKING:
