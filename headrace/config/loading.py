@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 from pydantic import ValidationError
 
-from headrace.config.errors import Origin, dotted
+from headrace.config.errors import Origin, dotted, printable
 from headrace.config.expand import HALVES, Expansion
 from headrace.config.models.root import Config
 from headrace.config.problems import problems
@@ -112,7 +112,7 @@ class Document:
         numbered = [(self._line(steps), steps, sentence) for steps, sentence in problems]
         numbered.sort(key=itemgetter(0))
         return [
-            f"{dotted(steps)}{f' (line {line})' if line else ''}: {sentence}"
+            f"{dotted(steps)}{f' (line {line})' if line else ''}: {printable(sentence)}"
             for line, steps, sentence in numbered
         ]
 

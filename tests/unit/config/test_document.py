@@ -26,6 +26,14 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
     assert _refused(path) == [f"{path} cannot be read: No such file or directory"]
 
 
+def test_each_mistake_stays_on_its_line(tmp_path: Path) -> None:
+    """A line break in what the file refers to does not divide the sentence about it."""
+    path = tmp_path / "headrace.yaml"
+    path.write_text('kafka: {bootstrap_servers: "${file:no\\nfile}"}', encoding="utf-8")
+    told = f"refers to {tmp_path}/no\\nfile, which cannot be read: No such file or directory"
+    assert f"kafka.bootstrap_servers (line 1): {told}" in _refused(path)
+
+
 def test_a_folder_is_not_a_file(tmp_path: Path) -> None:
     """A folder in place of the file is called one."""
     assert _refused(tmp_path) == [f"{tmp_path} is a folder; name the file in it"]
