@@ -3,6 +3,8 @@
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-all check fix docs bench lock clean
 PYTHON ?= python3
+# Where bytecode is not kept, each process compiles what it imports: the tests start hundreds.
+unexport PYTHONDONTWRITEBYTECODE
 SET_UP := @$(PYTHON) scripts/bootstrap.py
 BIN := .venv/bin
 # Most tests wait for servers: two processes at a time, and the tests of one file in one of them,

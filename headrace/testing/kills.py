@@ -32,7 +32,9 @@ def killed_at_every_line(
     exception in it, or in the work, ends the whole. Lines of ``modules`` count, on all threads
     that the work starts, and each of them no more than ``passes`` times where that is given, as
     for long loops. Return the number of the process that came to its end. Blocks; the
-    calling process should have no other thread and no client, because neither goes through a fork.
+    calling process should have no other thread and no client, because neither goes through a fork,
+    and should have imported what the work would import when it first needs it, as Arrow does
+    pandas: each process would do that again.
 
     Raises:
         AssertionError: a process failed; its traceback is on standard error.
