@@ -20,7 +20,7 @@ from headrace.allocator import limit_arenas
 from headrace.clock import Deadline
 from headrace.config import load
 from headrace.controller import KafkaController, Reloader
-from headrace.controller.sweeping import Sweeping
+from headrace.controller.sweeping import RebalanceCollection
 from headrace.diagnostics import Diagnostics
 from headrace.errors import ConfigError, FatalError, StartError
 from headrace.logs import configure_logging, flush, install_hooks
@@ -153,7 +153,7 @@ def _serve(path: Path, config: Config, until: Until | None) -> ExitCode:
     controller.take_name()
     try:
         with (
-            Sweeping(controller).running(),
+            RebalanceCollection(controller).running(),
             _admin(controller, process, None if controller.is_bounded else reloader),
         ):
             return _live(controller, reloader, process, signals, service)
@@ -250,7 +250,7 @@ def _wait(
             log.info("bounded_run_finished")
             return None
         process.turned()
-        service.turned(controller.turning())
+        service.turned(controller.heartbeats())
         reloader.check_watch()
         if ready_by is not None and (ready_by.expired or not not_ready(controller, process)):
             service.ready(_summary(controller))
@@ -276,7 +276,7 @@ def _stop(
         ExitCode.RESTART if fatal else ExitCode.OVERRAN,
     )
     reason = "as asked" if failure is None else f"after {type(failure).__name__}: {failure}"
-    with service.stopping(f"stopping {reason}", controller.turning, deadline):
+    with service.stopping(f"stopping {reason}", controller.heartbeats, deadline):
         controller.begin_stop()
         reloader.stop(Deadline.after(deadline.remaining * RELOAD_SHARE))
         report = controller.stop(deadline)

@@ -12,7 +12,7 @@ from headrace.stacks import log_stacks
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from headrace.channel.status import Activity
+    from headrace.channel.status import PartitionSnapshot
 
 log = structlog.get_logger(__name__)
 
@@ -20,7 +20,7 @@ log = structlog.get_logger(__name__)
 class Diagnostics:
     """The thread that writes it down, from ``start`` on for good; ``ask`` is for any thread."""
 
-    def __init__(self, activities: Callable[[], Iterable[Activity]]) -> None:
+    def __init__(self, activities: Callable[[], Iterable[PartitionSnapshot]]) -> None:
         self._activities = activities
         self._asked = Event()
         self._thread = Thread(target=self._run, name="diagnostics", daemon=True)

@@ -47,7 +47,7 @@ CERTIFICATE_TICKS = 50
 GRACE = 2
 
 
-class Certificate(Protocol):
+class ServerCertificate(Protocol):
     """What a server shows."""
 
     @property
@@ -88,7 +88,7 @@ class HttpServer:
         name: str,
         *,
         failed: Callable[[BaseException], None],
-        certificate: Certificate | None = None,
+        certificate: ServerCertificate | None = None,
         trusted_proxies: Sequence[str] = (),
     ) -> None:
         self._server = _Server(app, listening, certificate, trusted_proxies)
@@ -246,7 +246,7 @@ class _Server(uvicorn.Server):
         self,
         app: ASGIApp,
         listening: socket.socket,
-        certificate: Certificate | None,
+        certificate: ServerCertificate | None,
         trusted_proxies: Sequence[str],
     ) -> None:
         context = None if certificate is None else certificate.context

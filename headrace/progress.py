@@ -8,21 +8,21 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
-class Turning(Protocol):
+class Heartbeat(Protocol):
     """Something that takes turns on a thread of its own. Properties are safe on any thread."""
 
     @property
-    def last_turn(self) -> float:
+    def last_beat(self) -> float:
         """Monotonic time of the last sign of progress."""
         ...
 
     @property
-    def turn_limit(self) -> float | None:
+    def stall_timeout(self) -> float | None:
         """Seconds within which there has to be another; None before the start and after the end."""
         ...
 
 
-class Progress:
+class HeartbeatCheck:
     """Says when all parts have come on. For one thread at a time; does not block.
 
     Nothing here looks at a clock: a process that stood still as a whole, stopped by a signal or
@@ -30,12 +30,12 @@ class Progress:
     """
 
     def __init__(self) -> None:
-        self._seen: dict[Turning, float] = {}
+        self._seen: dict[Heartbeat, float] = {}
 
-    def since_last_time(self, parts: Iterable[Turning]) -> bool:
+    def since_last_time(self, parts: Iterable[Heartbeat]) -> bool:
         """Whether each part that runs has taken a turn since this was last answered with True."""
-        turns = {part: part.last_turn for part in parts if part.turn_limit is not None}
-        if any(self._seen.get(part) == turn for part, turn in turns.items()):
+        beats = {part: part.last_beat for part in parts if part.stall_timeout is not None}
+        if any(self._seen.get(part) == run_once for part, run_once in beats.items()):
             return False
-        self._seen = turns
+        self._seen = beats
         return True

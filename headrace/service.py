@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 import structlog
 
 from headrace.clock import SYSTEM_CLOCK, Clock, Deadline
-from headrace.progress import Progress
+from headrace.progress import HeartbeatCheck
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, MutableMapping
 
-    from headrace.progress import Turning
+    from headrace.progress import Heartbeat
 
 log = structlog.get_logger(__name__)
 
@@ -69,7 +69,7 @@ class Service:
         self._send = send
         self._watchdog = watchdog
         self._clock = clock
-        self._progress = Progress()
+        self._progress = HeartbeatCheck()
         self._fed_at = clock.monotonic()
         self._warned = False
         self._status = ""
@@ -117,7 +117,7 @@ class Service:
         if text != self._status:
             self._say(text)
 
-    def turned(self, parts: Iterable[Turning]) -> None:
+    def turned(self, parts: Iterable[Heartbeat]) -> None:
         """Note that the main thread took a turn; feed the watchdog if all parts came on as well.
 
         There is no timer behind it: where one part hangs, nothing is sent any more.
@@ -135,7 +135,7 @@ class Service:
 
     @contextmanager
     def stopping(
-        self, status: str, parts: Callable[[], Iterable[Turning]], deadline: Deadline
+        self, status: str, parts: Callable[[], Iterable[Heartbeat]], deadline: Deadline
     ) -> Iterator[None]:
         """Say that the block stops the process, and ask for more time while it comes on.
 
@@ -157,7 +157,7 @@ class Service:
             attendant.join(SEND_TIMEOUT)
 
     def _attend(
-        self, parts: Callable[[], Iterable[Turning]], deadline: Deadline, done: Event
+        self, parts: Callable[[], Iterable[Heartbeat]], deadline: Deadline, done: Event
     ) -> None:
         while not done.wait(STOP_INTERVAL) and not deadline.expired:
             watched = list(parts())
@@ -165,9 +165,9 @@ class Service:
                 extension = min(STOP_EXTENSION, deadline.remaining + STOP_INTERVAL)
                 self._tell(f"EXTEND_TIMEOUT_USEC={int(extension * 1e6)}", "WATCHDOG=1")
 
-    def _compare_limits(self, watchdog: float, parts: Iterable[Turning]) -> None:
+    def _compare_limits(self, watchdog: float, parts: Iterable[Heartbeat]) -> None:
         """Warn once where a part may rightly take longer for a turn than systemd waits."""
-        longest = max((part.turn_limit or 0.0 for part in parts), default=0.0)
+        longest = max((part.stall_timeout or 0.0 for part in parts), default=0.0)
         if longest > watchdog and not self._warned:
             self._warned = True
             log.warning("watchdog_too_short", seconds=watchdog, needed=longest)

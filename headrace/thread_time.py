@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 
-class Activity(Enum):
+class ThreadActivity(Enum):
     """What a thread is doing."""
 
     FETCH = "fetch"
@@ -57,18 +57,18 @@ class Role(Enum):
 
 
 #: What the threads of each role do. Each of these has a value from the start, also where it is 0.
-ACTIVITIES: Mapping[Role, tuple[Activity, ...]] = {
-    Role.FETCHER: (Activity.FETCH, Activity.BACK_PRESSURE, Activity.IDLE),
-    Role.WORKER: (Activity.PROCESS, Activity.WAIT, Activity.IDLE),
+ACTIVITIES: Mapping[Role, tuple[ThreadActivity, ...]] = {
+    Role.FETCHER: (ThreadActivity.FETCH, ThreadActivity.BACK_PRESSURE, ThreadActivity.IDLE),
+    Role.WORKER: (ThreadActivity.PROCESS, ThreadActivity.WAIT, ThreadActivity.IDLE),
     Role.LANE: (
-        Activity.PROCESS,
-        Activity.SPARK,
-        Activity.COMMIT,
-        Activity.WAIT,
-        Activity.IDLE,
+        ThreadActivity.PROCESS,
+        ThreadActivity.SPARK,
+        ThreadActivity.COMMIT,
+        ThreadActivity.WAIT,
+        ThreadActivity.IDLE,
     ),
-    Role.SINK: (Activity.COMMIT, Activity.IDLE),
-    Role.COMMITTER: (Activity.COMMIT, Activity.IDLE),
+    Role.SINK: (ThreadActivity.COMMIT, ThreadActivity.IDLE),
+    Role.COMMITTER: (ThreadActivity.COMMIT, ThreadActivity.IDLE),
 }
 
 
@@ -85,7 +85,7 @@ class ThreadTime:
         self.role = role
         self.name = name
         self._seconds = dict.fromkeys(ACTIVITIES[role], 0.0)
-        self._doing = Activity.IDLE
+        self._doing = ThreadActivity.IDLE
         self._since = perf_counter()
         self._lock = Lock()
 
@@ -94,7 +94,7 @@ class ThreadTime:
         """What no two threads share at a time."""
         return self.channel, self.role, self.name
 
-    def turn_to(self, activity: Activity) -> None:
+    def turn_to(self, activity: ThreadActivity) -> None:
         """Count the time from now on for ``activity``, which has to be one of the role's."""
         if activity is self._doing:
             return
@@ -105,7 +105,7 @@ class ThreadTime:
             self._doing, self._since = activity, now
 
     @contextmanager
-    def during(self, activity: Activity) -> Iterator[None]:
+    def during(self, activity: ThreadActivity) -> Iterator[None]:
         """Count the block for ``activity``, and what follows for what was done before it."""
         before = self._doing
         self.turn_to(activity)
@@ -114,7 +114,7 @@ class ThreadTime:
         finally:
             self.turn_to(before)
 
-    def seconds(self) -> dict[Activity, float]:
+    def seconds(self) -> dict[ThreadActivity, float]:
         """Return the time spent so far, the activity under way included. It never goes back."""
         with self._lock:
             spent = dict(self._seconds)

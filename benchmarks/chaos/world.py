@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from concurrent.futures import Future
 
-    from headrace.metrics import Sample
+    from headrace.metrics import MetricSample
 
 TOPIC = "numbers"
 
@@ -217,7 +217,7 @@ class Daemon:
         """Return how many partitions it says that it owns, 0 where it does not answer. Blocks."""
         return sum(sample.name == "headrace_owner_epoch" for sample in self._samples() or ())
 
-    def _samples(self) -> list[Sample] | None:
+    def _samples(self) -> list[MetricSample] | None:
         try:
             return list(read_metrics(LOOPBACK, self._metrics, _SCRAPE))
         except OSError:

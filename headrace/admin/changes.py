@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from headrace.admin.loglevels import LogLevels
     from headrace.admin.ports import Controller, Deployment, Process
     from headrace.channel.channel import InboundKafkaChannel
-    from headrace.channel.news import Sought
-    from headrace.channel.status import Activity
+    from headrace.channel.events import SeekResult
+    from headrace.channel.status import PartitionSnapshot
     from headrace.config.types.addresses import Target
 
 
@@ -573,13 +573,13 @@ def _move_all(
         moved.append(str(partition))
 
 
-def _activity(channel: InboundKafkaChannel, partition: TopicPartition) -> Activity | None:
+def _activity(channel: InboundKafkaChannel, partition: TopicPartition) -> PartitionSnapshot | None:
     """Look at a partition; None: it is not held."""
     found = (a for a in channel.activities() if (a.topic, a.partition) == partition)
     return next(found, None)
 
 
-def _sought(sought: Sought) -> SeekAnswer:
+def _sought(sought: SeekResult) -> SeekAnswer:
     topic, number = sought.partition
     return SeekAnswer(topic=topic, partition=number, before=sought.before, offset=sought.offset)
 

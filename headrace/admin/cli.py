@@ -88,7 +88,7 @@ def connected(command: Callable[..., Command]) -> Callable[..., None]:
     def run(**arguments: Any) -> None:
         from headrace.admin import client, commands  # noqa: PLC0415 - takes a moment to import
 
-        options = client.Options(**{name: arguments.pop(name) for name in common.parameters})
+        options = client.ClientOptions(**{name: arguments.pop(name) for name in common.parameters})
         raise typer.Exit(commands.run(options, command(**arguments)))
 
     run.__annotations__ = {each.name: each.annotation for each in parameters}

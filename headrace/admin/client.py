@@ -67,7 +67,7 @@ class AdminClient:
         ConfigError: a file that was named cannot be used.
     """
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: ApiTarget) -> None:
         self._target = target
         headers = {} if target.token is None else {"Authorization": f"Bearer {target.token}"}
         try:
@@ -155,7 +155,7 @@ def _json(answer: httpx.Response) -> Any:
         return None
 
 
-def _context(target: Target) -> ssl.SSLContext | bool:
+def _context(target: ApiTarget) -> ssl.SSLContext | bool:
     if not target.url.startswith("https:"):
         return False
     if target.own_certificate is not None:
@@ -179,7 +179,7 @@ class UnreachableError(HeadraceError):
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class ClientOptions:
     """What a command was told about its process, by options or the variables that replace them."""
 
     config: Path | None = None
@@ -191,7 +191,7 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class ApiTarget:
     """An API and the way in. ``of`` says whose it is, for messages.
 
     ``no_token`` says why there is none, where there is none. ``own_certificate`` is the one that
@@ -207,7 +207,7 @@ class Target:
     certificate_file: Path | None = None
 
 
-def find(options: Options) -> Target:
+def find(options: ClientOptions) -> ApiTarget:
     """Return where the API is. Blocks for as long as files take.
 
     What is in the configuration matters only where no process left a record of the file.
@@ -229,7 +229,7 @@ def find(options: Options) -> Target:
     except NoRecordError as error:
         config = _loaded(file, str(error))
     token, reason = _token(options, config)
-    return Target(
+    return ApiTarget(
         url=_address(config, file),
         of=f"{file}",
         token=token,
@@ -248,7 +248,7 @@ def process_url(file: Path) -> str:
         return _address(_loaded(file, str(error)), file)
 
 
-def _addressed(url: str, options: Options) -> Target:
+def _addressed(url: str, options: ClientOptions) -> ApiTarget:
     """Return what is at an address; what lets us in may be in a process's record, or in the file.
 
     A file that cannot be used is a reason for having no token, and reading may take none.
@@ -263,7 +263,7 @@ def _addressed(url: str, options: Options) -> Target:
             token, reason = _token(options, load(options.config))
         except ConfigError as error:
             reason = f"{options.config} cannot be used ({error.problems[0]}); {reason}"
-    return Target(
+    return ApiTarget(
         url=url,
         of=url,
         token=token,
@@ -302,10 +302,10 @@ def _loaded(file: Path, missing: str) -> Config:
         raise ConfigError([*error.problems, missing]) from None
 
 
-def _recorded(record: ProcessRecord, options: Options) -> Target:
+def _recorded(record: ProcessRecord, options: ClientOptions) -> ApiTarget:
     token, reason = _token(options, None, record.token)
     own = record.certificate_file
-    return Target(
+    return ApiTarget(
         url=record.url,
         of=f"{options.config}",
         token=token,
@@ -336,7 +336,7 @@ def _address(config: Config, file: Path) -> str:
 
 
 def _token(
-    options: Options, config: Config | None, run_token: str | None = None
+    options: ClientOptions, config: Config | None, run_token: str | None = None
 ) -> tuple[str | None, str]:
     """Return the token, or None and why there is none."""
     if options.token_file is not None:

@@ -18,7 +18,7 @@ from rich.console import Console
 from headrace.admin.client import (
     AdminClient,
     AnswerError,
-    Options,
+    ClientOptions,
     UnreachableError,
     find,
     process_url,
@@ -46,7 +46,7 @@ class UsageError(HeadraceError):
     """The command line does not fit the process."""
 
 
-def run(options: Options, command: Command) -> int:
+def run(options: ClientOptions, command: Command) -> int:
     """Find the process, run a command with its API, and return the exit code."""
     try:
         with AdminClient(find(options)) as client:

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.admin.document import Document, Text, moment
 from headrace.config import ChangeKind
-from headrace.config.diff import Effect
+from headrace.config.diff import ReloadEffect
 from headrace.controller.reports import ReloadOutcome
 
 if TYPE_CHECKING:
-    from headrace.config import Change
+    from headrace.config import ConfigChange
     from headrace.controller.reports import ConfigStatus, Pending, ReloadReport
 
 
@@ -22,7 +22,7 @@ class ChangeStatus(Document):
     """Where it stands, as channels.flights.batch.linger."""
     kind: ChangeKind
     """What became of it."""
-    effect: Effect
+    effect: ReloadEffect
     """What has to be touched for it."""
     before: Any
     """What ran before."""
@@ -35,7 +35,7 @@ class PendingStatus(Document):
 
     path: str
     """Where it stands."""
-    effect: Effect
+    effect: ReloadEffect
     """What has to be touched for it."""
     reason: Text
     """Why it does not run."""
@@ -109,7 +109,7 @@ def reload_answer(report: ReloadReport) -> ReloadAnswer:
     )
 
 
-def _change(change: Change) -> ChangeStatus:
+def _change(change: ConfigChange) -> ChangeStatus:
     return ChangeStatus(
         path=change.path,
         kind=change.kind,

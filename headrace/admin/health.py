@@ -27,7 +27,7 @@ def not_live(process: Process, clock: Clock) -> list[str]:
     A start and a stop have limits of their own, after which the process ends by itself, and so do
     the threads of its channels. Any thread; does not block.
     """
-    silent = clock.monotonic() - process.last_turn
+    silent = clock.monotonic() - process.last_beat
     if process.phase is Phase.RUNNING and silent > TURN_LIMIT:
         return [f"the main thread has done nothing for {silent:.0f} s"]
     return []

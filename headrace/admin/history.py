@@ -16,11 +16,11 @@ from headrace.metrics import Summary
 
 if TYPE_CHECKING:
     from headrace.admin.ports import Controller
-    from headrace.channel.status import Activity
+    from headrace.channel.status import PartitionSnapshot
     from headrace.clock import Clock
     from headrace.metrics import ChannelSummary, StageTotal
-    from headrace.thread_time import Activity as Doing
     from headrace.thread_time import Role
+    from headrace.thread_time import ThreadActivity as Doing
 
 
 class HistoryPoint(Document):
@@ -142,7 +142,7 @@ class StageRate:
 
 
 @dataclass(frozen=True, slots=True)
-class Totals:
+class StageTotals:
     """What is kept of a channel for a minute only."""
 
     at: float
@@ -159,7 +159,7 @@ class Rates:
         self._lock = Lock()
         self._channels: dict[str, deque[Sample]] = {}
         self._positions: deque[tuple[float, dict[_Held, int]]] = deque(maxlen=WINDOW + 1)
-        self._totals: dict[str, deque[Totals]] = {}
+        self._totals: dict[str, deque[StageTotals]] = {}
 
     def sample(self) -> None:
         """Take note of where every channel stands. Does not block."""
@@ -168,12 +168,12 @@ class Rates:
         channels = dict(self._controller.channels)
         positions: dict[_Held, int] = {}
         samples: dict[str, Sample] = {}
-        totals: dict[str, Totals] = {}
+        totals: dict[str, StageTotals] = {}
         for name, channel in channels.items():
             activities = channel.activities()
             positions |= {_held(each): each.position for each in activities}
             done = summary.channel(name)
-            totals[name] = Totals(now, done.stages, done.threads)
+            totals[name] = StageTotals(now, done.stages, done.threads)
             samples[name] = Sample(
                 now,
                 time,
@@ -210,7 +210,7 @@ class Rates:
             before = samples[-min(WINDOW, len(samples))]
         return _rate(records - before.records, self._clock.monotonic() - before.at)
 
-    def of_partition(self, activity: Activity) -> float:
+    def of_partition(self, activity: PartitionSnapshot) -> float:
         """Return how many offsets a second the position moved on, over the last minute."""
         held, now = _held(activity), self._clock.monotonic()
         with self._lock:
@@ -241,9 +241,9 @@ class Rates:
             )
         return {role: _parts(each) for role, each in spent.items()}
 
-    def _minute(self, name: str, done: ChannelSummary) -> tuple[Totals, Totals]:
+    def _minute(self, name: str, done: ChannelSummary) -> tuple[StageTotals, StageTotals]:
         """Return what was a minute ago, or at the first sample, and what is."""
-        now = Totals(self._clock.monotonic(), done.stages, done.threads)
+        now = StageTotals(self._clock.monotonic(), done.stages, done.threads)
         with self._lock:
             kept = self._totals.get(name)
             return (kept[0] if kept else now), now
@@ -261,7 +261,7 @@ class Rates:
         }
 
 
-def lag_of(activity: Activity) -> int | None:
+def lag_of(activity: PartitionSnapshot) -> int | None:
     """Return the records between what is committed and the end, None where the end is unknown."""
     if activity.high_watermark is None:
         return None
@@ -269,7 +269,7 @@ def lag_of(activity: Activity) -> int | None:
     return max(0, activity.high_watermark - done)
 
 
-def _held(activity: Activity) -> _Held:
+def _held(activity: PartitionSnapshot) -> _Held:
     return (activity.channel, activity.topic, activity.partition, activity.epoch)
 
 

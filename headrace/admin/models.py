@@ -22,11 +22,11 @@ from headrace.admin.document import Document, Number, Offset, Seconds, Text
 from headrace.admin.ports import Phase
 from headrace.channel.pausing import PauseMode, PauseReason
 from headrace.channel.states import ChannelState, PartitionState
-from headrace.config import Delivery
+from headrace.config import DeliveryGuarantee
 from headrace.coordinators.members import AssignmentState, MemberState
 from headrace.errors import HeadraceError, RefusedError
-from headrace.thread_time import Activity as Doing
 from headrace.thread_time import Role
+from headrace.thread_time import ThreadActivity as Doing
 from headrace.zookeeper.protocol import SessionState
 
 if TYPE_CHECKING:
@@ -254,7 +254,7 @@ class ChannelStatus(Document):
     """The type of its processor."""
     sink: str | None
     """The type of its sink."""
-    delivery: Delivery
+    delivery: DeliveryGuarantee
     """What it guarantees."""
     member: MemberStatus
     """Where this process stands in the group."""

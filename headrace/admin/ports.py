@@ -84,7 +84,7 @@ class Process(Protocol):
         ...
 
     @property
-    def last_turn(self) -> float:
+    def last_beat(self) -> float:
         """Monotonic time of the main thread's last sign of progress."""
         ...
 

@@ -24,7 +24,7 @@ class LocalProcess:
     ) -> None:
         self.file = file.absolute()
         self.phase = Phase.STARTING
-        self.last_turn = clock.monotonic()
+        self.last_beat = clock.monotonic()
         self._stop = stop
         self._clock = clock
         self._lock = Lock()
@@ -37,7 +37,7 @@ class LocalProcess:
 
     def turned(self) -> None:
         """Note that the main thread looks around."""
-        self.last_turn = self._clock.monotonic()
+        self.last_beat = self._clock.monotonic()
 
     def ask_stop(self, by: str) -> None:
         """Have the process stopped, as by the first signal; asking again changes nothing."""

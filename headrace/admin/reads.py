@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from fastapi.params import Depends
 
     from headrace.admin.ports import Controller, Process
-    from headrace.admin.status import Lookout
+    from headrace.admin.status import StatusBuilder
     from headrace.channel.channel import InboundKafkaChannel
     from headrace.clock import Clock
 
@@ -70,20 +70,20 @@ class Reads:
     """What each endpoint answers. Plain functions run on a pool of threads, and may block."""
 
     def __init__(
-        self, controller: Controller, process: Process, lookout: Lookout, clock: Clock
+        self, controller: Controller, process: Process, builder: StatusBuilder, clock: Clock
     ) -> None:
         self._controller = controller
         self._process = process
-        self._lookout = lookout
+        self._builder = builder
         self._clock = clock
 
     def partitions(self, name: ChannelName) -> d.Partitions:
         """Return the partitions that this process holds, of one channel."""
-        return self._lookout.partitions(find_channel(self._controller, name))
+        return self._builder.partitions(find_channel(self._controller, name))
 
     def channel(self, name: ChannelName) -> d.ChannelStatus:
         """Return one channel."""
-        return self._lookout.channel(find_channel(self._controller, name))
+        return self._builder.channel(find_channel(self._controller, name))
 
     async def live(self, response: Response) -> d.Health:
         """Tell whether the process makes progress. Asks for no thread, which might be busy."""
@@ -95,11 +95,11 @@ class Reads:
 
     def history(self, after: AfterTime = None) -> History:
         """Return how the channels did in the last hour, or since a time."""
-        return self._lookout.history(after)
+        return self._builder.history(after)
 
     async def events(self, after: AfterNumber = 0) -> Events:
         """Return what happened lately."""
-        return self._lookout.events(after)
+        return self._builder.events(after)
 
     def metrics(self) -> Response:
         """Return the metrics for Prometheus."""
@@ -121,7 +121,7 @@ class Reads:
         return router
 
     def _endpoints(self) -> Iterator[_Endpoint]:
-        look, channel = self._lookout, "/api/v1/channels/{name}"
+        look, channel = self._builder, "/api/v1/channels/{name}"
         yield _Endpoint("/api/v1/status", look.status, "Everything about the process")
         yield _Endpoint("/api/v1/channels", look.channels, "The channels")
         yield _Endpoint(channel, self.channel, "One channel", (404, 422))

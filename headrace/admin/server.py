@@ -19,7 +19,7 @@ from headrace.admin.loglevels import LogLevels
 from headrace.admin.models import handle_errors
 from headrace.admin.page_files import SafeHeaders, page_routes
 from headrace.admin.reads import Reads
-from headrace.admin.status import Lookout
+from headrace.admin.status import StatusBuilder
 from headrace.clock import SYSTEM_CLOCK, Clock, Deadline
 from headrace.errors import StartError
 from headrace.http_server import HttpServer, listen
@@ -66,9 +66,9 @@ def create_app(
     handle_errors(app)
     # the guard has looked at the token by then: this is for the OpenAPI document
     bearer = Depends(HTTPBearer(auto_error=False, description="The token of the process."))
-    lookout = Lookout(controller, process, deployment, rates=rates, clock=clock)
+    builder = StatusBuilder(controller, process, deployment, rates=rates, clock=clock)
     changes = Changes(controller, process, deployment, log_levels=log_levels, clock=clock)
-    reads = Reads(controller, process, lookout, clock)
+    reads = Reads(controller, process, builder, clock)
     guarded = partial(rules.needs_proof, "GET")
     app.include_router(reads.router(bearer, guarded), tags=["look"])
     app.include_router(changes.router(dependencies=[bearer]), tags=["change"])

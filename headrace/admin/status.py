@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from headrace.channel.channel import InboundKafkaChannel
     from headrace.channel.pausing import Pause
     from headrace.channel.skips import Skip
-    from headrace.channel.status import Activity
+    from headrace.channel.status import PartitionSnapshot
     from headrace.clock import Clock
     from headrace.coordinators.layout import MemberDocument
     from headrace.logs import RecentEvent
@@ -141,7 +141,7 @@ class Members(Document):
     """The groups, by channel."""
 
 
-class Lookout:
+class StatusBuilder:
     """What there is to see. Every method describes the moment at which it is called."""
 
     def __init__(
@@ -321,7 +321,9 @@ class Lookout:
             cores=reading.cores,
         )
 
-    def _totals(self, name: str, activities: list[Activity], done: ChannelSummary) -> d.Totals:
+    def _totals(
+        self, name: str, activities: list[PartitionSnapshot], done: ChannelSummary
+    ) -> d.Totals:
         return d.Totals(
             records=int(done.records),
             records_per_s=self._rates.of_channel(name, done.records),
@@ -336,7 +338,7 @@ class Lookout:
         )
 
     def _partitions(
-        self, channel: InboundKafkaChannel, activities: list[Activity]
+        self, channel: InboundKafkaChannel, activities: list[PartitionSnapshot]
     ) -> list[d.PartitionStatus]:
         readings = {(r.topic, r.partition): r for r in channel.partitions()}
         ordered = sorted(activities, key=lambda each: (each.topic, each.partition))
@@ -344,7 +346,9 @@ class Lookout:
             self._partition(each, readings.get((each.topic, each.partition))) for each in ordered
         ]
 
-    def _partition(self, each: Activity, reading: PartitionReading | None) -> d.PartitionStatus:
+    def _partition(
+        self, each: PartitionSnapshot, reading: PartitionReading | None
+    ) -> d.PartitionStatus:
         held_back = each.held_back_seconds
         return d.PartitionStatus(
             topic=each.topic,
@@ -386,7 +390,7 @@ class Lookout:
         )
 
 
-def _end(activity: Activity) -> int | None:
+def _end(activity: PartitionSnapshot) -> int | None:
     """Return the log's end as it was last told, or the position that got past it since."""
     known = activity.high_watermark
     return None if known is None else max(known, activity.position)

@@ -78,7 +78,7 @@ _SAMPLE = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Chunk:
+class FetchedRecords:
     """Consecutive records of one partition as one or more fetches brought them.
 
     ``size`` is in bytes and counts what the objects themselves take.
@@ -89,13 +89,13 @@ class Chunk:
     next_offset: int
     size: int
 
-    def divided(self, count: int) -> tuple[Chunk, Chunk]:
+    def divided(self, count: int) -> tuple[FetchedRecords, FetchedRecords]:
         """Split behind the first ``count`` records; both parts have some."""
-        whole = Cut(self.first_offset, self.records, self.next_offset, self.size)
+        whole = BatchSlice(self.first_offset, self.records, self.next_offset, self.size)
         front, rest = divide(whole, count)
         return (
-            Chunk(front.records, front.start, front.next_offset, front.size),
-            Chunk(rest.records, rest.start, rest.next_offset, rest.size),
+            FetchedRecords(front.records, front.start, front.next_offset, front.size),
+            FetchedRecords(rest.records, rest.start, rest.next_offset, rest.size),
         )
 
 
@@ -114,7 +114,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class BatchSlice:
     """The records of a batch. ``start`` is the position they continue from; ``size`` in bytes.
 
     ``failures`` counts the deliveries that failed with these records in them before they became a
@@ -128,16 +128,16 @@ class Cut:
     failures: int = 0
 
 
-def chunk_of(records: Run) -> Chunk:
+def chunk_of(records: Run) -> FetchedRecords:
     """Weigh consecutive records of one partition; values exactly, keys and headers by sample."""
     if isinstance(records, CompactRun):
-        return Chunk(records, records.start, records.next_offset, records.size)
+        return FetchedRecords(records, records.start, records.next_offset, records.size)
     count = len(records)
     size = sum(map(len, records)) + count * RECORD_OVERHEAD + round(count * _mean_extra(records))
     first, last = records[0].offset(), records[-1].offset()
     assert first is not None
     assert last is not None
-    return Chunk(records, first, last + 1, size)
+    return FetchedRecords(records, first, last + 1, size)
 
 
 def _mean_extra(records: Sequence[Record]) -> float:
@@ -167,7 +167,7 @@ def fitting(records: Sequence[Record], size: int, max_records: int, max_bytes: i
     return bisect_right(sums, max_bytes)
 
 
-def split(cut: Cut, limits: Limits) -> tuple[Cut, Cut | None]:
+def split(cut: BatchSlice, limits: Limits) -> tuple[BatchSlice, BatchSlice | None]:
     """Split a batch so that its front keeps ``limits``; the front has at least one record."""
     count = max(1, fitting(cut.records, cut.size, limits.max_records, limits.max_bytes))
     if count == len(cut.records):
@@ -175,15 +175,15 @@ def split(cut: Cut, limits: Limits) -> tuple[Cut, Cut | None]:
     return divide(cut, count)
 
 
-def divide(cut: Cut, count: int) -> tuple[Cut, Cut]:
+def divide(cut: BatchSlice, count: int) -> tuple[BatchSlice, BatchSlice]:
     """Split a batch behind its first ``count`` records; both parts have some."""
     front, rest = cut.records[:count], cut.records[count:]
     border = rest[0].offset()
     assert border is not None
     share = cut.size * count // len(cut.records)
     return (
-        Cut(cut.start, front, border, share, cut.failures),
-        Cut(border, rest, cut.next_offset, cut.size - share, cut.failures),
+        BatchSlice(cut.start, front, border, share, cut.failures),
+        BatchSlice(border, rest, cut.next_offset, cut.size - share, cut.failures),
     )
 
 
@@ -202,7 +202,7 @@ def _joined(front: Run, rest: Run) -> Run:
     return front
 
 
-class Kept(Enum):
+class BufferedRecords(Enum):
     """What became of a chunk that was offered to a buffer."""
 
     REFUSED = "refused"
@@ -226,7 +226,7 @@ class PartitionBuffer:
     def __init__(self, bound: float = inf) -> None:
         self.bound = bound
         self._lock = Lock()
-        self._chunks: deque[tuple[float, Chunk]] = deque()
+        self._chunks: deque[tuple[float, FetchedRecords]] = deque()
         self._expected = 0
         #: The newest leader epoch of what was fetched, under which the log led to all of that.
         self.leader_epoch: int | None = None
@@ -290,11 +290,11 @@ class PartitionBuffer:
     def append(
         self,
         generation: int,
-        chunk: Chunk,
+        chunk: FetchedRecords,
         now: float,
         limits: Limits | None = None,
         leader_epoch: int | None = None,
-    ) -> Kept:
+    ) -> BufferedRecords:
         """Add a fetched chunk, unless it is stale.
 
         With ``limits``, those of the next batch, it is joined with what waits for that batch. A
@@ -303,7 +303,7 @@ class PartitionBuffer:
         """
         with self._lock:
             if generation != self.generation or chunk.first_offset < self._expected:
-                return Kept.REFUSED
+                return BufferedRecords.REFUSED
             due_before = bool(self._chunks), self._full(limits)
             self.records += len(chunk.records)
             self.size += chunk.size
@@ -313,7 +313,11 @@ class PartitionBuffer:
             rest = chunk if limits is None else self._join(chunk, limits)
             if rest is not None:
                 self._chunks.append((now, rest))
-            return Kept.WAITS if due_before == (True, self._full(limits)) else Kept.SOONER
+            return (
+                BufferedRecords.WAITS
+                if due_before == (True, self._full(limits))
+                else BufferedRecords.SOONER
+            )
 
     def _full(self, limits: Limits | None) -> bool:
         """Whether a batch can be cut without waiting for more."""
@@ -321,7 +325,7 @@ class PartitionBuffer:
             self.records >= limits.max_records or self.size >= limits.max_bytes or self.complete
         )
 
-    def _join(self, chunk: Chunk, limits: Limits) -> Chunk | None:
+    def _join(self, chunk: FetchedRecords, limits: Limits) -> FetchedRecords | None:
         """Move what fits from ``chunk`` to the last one; return the rest, None if there is none."""
         if not self._chunks:
             return chunk
@@ -339,7 +343,10 @@ class PartitionBuffer:
             # pieces that were made into one weigh less
             self.size -= size - records.size
             size = records.size
-        self._chunks[-1] = (arrived, Chunk(records, last.first_offset, chunk.next_offset, size))
+        self._chunks[-1] = (
+            arrived,
+            FetchedRecords(records, last.first_offset, chunk.next_offset, size),
+        )
         return rest
 
     def pass_gap(self, generation: int, end: int) -> int | None:
@@ -367,7 +374,7 @@ class PartitionBuffer:
                 return 0.0
             return self._chunks[0][0] + limits.linger
 
-    def cut(self, limits: Limits) -> Cut | None:
+    def cut(self, limits: Limits) -> BatchSlice | None:
         """Take the next batch: at least one record, however large, None if there is none."""
         with self._lock:
             records: Run = []
@@ -391,9 +398,9 @@ class PartitionBuffer:
                 self.position = self._expected
             self.records -= len(records)
             self.size -= size
-            return Cut(start, records, self.position, size)
+            return BatchSlice(start, records, self.position, size)
 
-    def _take(self, count: int) -> Chunk:
+    def _take(self, count: int) -> FetchedRecords:
         """Remove and return the first ``count`` records of the first chunk."""
         arrived, chunk = self._chunks.popleft()
         if count < len(chunk.records):

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from headrace.channel.pausing import Pause, PauseMode, PauseReason, ProcessorBrakes
+from headrace.channel.pausing import Pause, PauseMode, PauseReason, ProcessorPauseControl
 from headrace.channel.runtime import Frame, assemble
 from headrace.channel.settings import LiveSettings
 from headrace.channel.skips import Skips
 from headrace.channel.states import CHANNEL_TRANSITIONS, ChannelState, StopReport
-from headrace.channel.status import MemberReading, member_reading
+from headrace.channel.status import MemberSnapshot, member_reading
 from headrace.clock import SYSTEM_CLOCK, Clock, Deadline
-from headrace.config import Effect, diff
+from headrace.config import ReloadEffect, diff
 from headrace.config.errors import dotted
 from headrace.errors import ConfigError, FatalError, NotRunningError
 from headrace.processors import ChannelContext
@@ -23,25 +23,25 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from headrace.channel.bounds import Until
-    from headrace.channel.news import Sought
+    from headrace.channel.events import SeekResult
     from headrace.channel.runtime import Assembly, ChannelPorts
     from headrace.channel.skips import Skip
-    from headrace.channel.status import Activity
-    from headrace.config import Change, ChannelConfig, CoordinatorConfig
+    from headrace.channel.status import PartitionSnapshot
+    from headrace.config import ChannelConfig, ConfigChange, CoordinatorConfig
     from headrace.config.types.addresses import Replay, Target
     from headrace.metrics import Metrics, PartitionReading
     from headrace.processors import BatchProcessor
-    from headrace.progress import Turning
+    from headrace.progress import Heartbeat
     from headrace.records import TopicPartition
 
 
 log = structlog.get_logger(__name__)
 
 #: What a channel that runs takes over without starting anew.
-WHILE_RUNNING = frozenset({Effect.IN_PLACE, Effect.SHARING, Effect.TOPICS})
+WHILE_RUNNING = frozenset({ReloadEffect.IN_PLACE, ReloadEffect.SHARING, ReloadEffect.TOPICS})
 
 
-class Reconfiguring:
+class Reconfiguration:
     """Changes the settings of one channel, and tells the parts that have to do something then.
 
     What a part reads from the settings each time it needs it takes no telling. Any thread.
@@ -56,19 +56,19 @@ class Reconfiguring:
         self._processor = processor
         self._lock = Lock()
 
-    def apply(self, config: ChannelConfig, deadline: Deadline) -> tuple[Change, ...]:
+    def apply(self, config: ChannelConfig, deadline: Deadline) -> tuple[ConfigChange, ...]:
         """Go on with ``config``; see ``InboundKafkaChannel.reconfigure``."""
         with self._lock:
             changes = self._changes(config)
             if beyond := [c.path for c in changes if c.effect not in WHILE_RUNNING]:
                 raise ConfigError([f"{path}: the channel has to start anew" for path in beyond])
             self._parts.dead_letters.recheck(config, deadline)
-            if any(change.effect is Effect.TOPICS for change in changes):
+            if any(change.effect is ReloadEffect.TOPICS for change in changes):
                 self._parts.topic_watcher.follow(config.subscription, deadline)
             self._take_over(config, changes)
             return changes
 
-    def share_as(self, coordinator: CoordinatorConfig) -> None:
+    def set_assignor(self, coordinator: CoordinatorConfig) -> None:
         """Share partitions in another way; see ``InboundKafkaChannel.replace_coordinator``."""
         with self._lock:
             config = self._settings.config.model_copy(update={"coordinator": coordinator})
@@ -76,10 +76,10 @@ class Reconfiguring:
                 raise ConfigError([f"channels.{self._name}.{problem}" for problem in found])
             self._take_over(config, self._changes(config))
 
-    def _changes(self, config: ChannelConfig) -> tuple[Change, ...]:
+    def _changes(self, config: ChannelConfig) -> tuple[ConfigChange, ...]:
         return diff(self._settings.config, config, at=("channels", self._name))
 
-    def _take_over(self, config: ChannelConfig, changes: tuple[Change, ...]) -> None:
+    def _take_over(self, config: ChannelConfig, changes: tuple[ConfigChange, ...]) -> None:
         if not changes:
             return
         # first: where it raises, nothing is taken over, and the next try finds the changes again
@@ -87,11 +87,11 @@ class Reconfiguring:
         shares_otherwise = config.coordinator != self._settings.config.coordinator
         self._settings.replace(config)
         if shares_otherwise:
-            self._parts.wishes.share_as(config)
+            self._parts.subscription.set_assignor(config)
         self._parts.workers.resize(config.workers)
         self._parts.pausing.follow_settings()
         self._parts.committer.flush()
-        self._parts.holdings.touch_all()
+        self._parts.manager.touch_all()
         log.info("channel_reconfigured", channel=self._name, changed=[c.path for c in changes])
 
 
@@ -143,7 +143,7 @@ class InboundKafkaChannel:
             until=until,
             unfinished=self._unfinished.append,
         )
-        self._reconfiguring = Reconfiguring(name, self._settings, self._parts, processor)
+        self._reconfiguration = Reconfiguration(name, self._settings, self._parts, processor)
 
     # --- what it is doing -----------------------------------------------------------------------
 
@@ -164,18 +164,18 @@ class InboundKafkaChannel:
 
     def partitions(self) -> list[PartitionReading]:
         """Return where each held partition stands at this moment."""
-        return self._parts.holdings.readings()
+        return self._parts.manager.readings()
 
-    def activities(self) -> list[Activity]:
+    def activities(self) -> list[PartitionSnapshot]:
         """Return what each held partition is doing at this moment, down to a running callback."""
-        return self._parts.holdings.activities()
+        return self._parts.manager.activities()
 
-    def turning(self) -> tuple[Turning, ...]:
+    def heartbeats(self) -> tuple[Heartbeat, ...]:
         """Return the parts that should take turns: what a supervisor's watchdog asks about."""
-        return self._parts.turning
+        return self._parts.heartbeats
 
     @property
-    def member(self) -> MemberReading:
+    def member(self) -> MemberSnapshot:
         """Where this member stands with its group."""
         return member_reading(self._parts.coordinator)
 
@@ -207,7 +207,7 @@ class InboundKafkaChannel:
         with self._life:
             if self._state is ChannelState.NEW:
                 self._prepare(deadline)
-            self._metrics.watch_partitions(self.name, self._parts.holdings.readings)
+            self._metrics.watch_partitions(self.name, self._parts.manager.readings)
             self._become(ChannelState.RUNNING)
             self._parts.start()
 
@@ -223,8 +223,8 @@ class InboundKafkaChannel:
                     self.config.group,
                     self._metrics,
                     self._clock,
-                    ProcessorBrakes(self._parts.pausing, self._clock),
-                    self._parts.holdings.touch_all,
+                    ProcessorPauseControl(self._parts.pausing, self._clock),
+                    self._parts.manager.touch_all,
                 )
             )
             brokers = Deadline.after(patience, self._clock)
@@ -247,7 +247,7 @@ class InboundKafkaChannel:
 
         Blocks until the deadline at most. False for a run without bounds.
         """
-        own = {owned.partition: owned.committed for owned in self._parts.holdings.all()}
+        own = {owned.partition: owned.committed for owned in self._parts.manager.all()}
         return self._parts.bounds.reached(own, self._parts.store, deadline)
 
     def stop(self, deadline: Deadline) -> StopReport:
@@ -274,7 +274,7 @@ class InboundKafkaChannel:
         if self._state is ChannelState.STARTING:
             return StopReport(tuple(self._undo(deadline)))
         self._become(ChannelState.STOPPING)
-        self._parts.holdings.finish_by(deadline)
+        self._parts.manager.finish_by(deadline)
         self._unfinished.clear()
         claims = self._parts.coordinator.stop(deadline)
         left = [*self._unfinished, *(f"{claim.partition}: claim" for claim in claims)]
@@ -351,7 +351,7 @@ class InboundKafkaChannel:
         by: str,
         deadline: Deadline,
         replay: Replay | None = None,
-    ) -> Sought:
+    ) -> SeekResult:
         """Have a paused partition go on at ``offset``, in the group and in its sink. Blocks.
 
         Returns when that is committed. ``by`` says who; the log keeps it, and so does the history
@@ -364,7 +364,7 @@ class InboundKafkaChannel:
             KafkaUnavailableError: the partition's leader does not say what it has.
         """
         self._require_running()
-        return self._parts.desk.seek(partition, offset, by=by, deadline=deadline, replay=replay)
+        return self._parts.control.seek(partition, offset, by=by, deadline=deadline, replay=replay)
 
     def find(self, target: Target, partition: TopicPartition, deadline: Deadline) -> int:
         """Return the offset within the log that a target means for a paused partition. Blocks.
@@ -372,7 +372,7 @@ class InboundKafkaChannel:
         Raises as ``seek`` does.
         """
         self._require_running()
-        return self._parts.desk.find(target, partition, deadline)
+        return self._parts.control.find(target, partition, deadline)
 
     def skip(
         self, partition: TopicPartition, offset: int, *, reason: str, by: str, force: bool = False
@@ -388,12 +388,12 @@ class InboundKafkaChannel:
             RefusedError: the partition is not held, or there is no such record to skip.
         """
         self._require_running()
-        return self._parts.desk.skip(partition, offset, reason=reason, by=by, force=force)
+        return self._parts.control.skip(partition, offset, reason=reason, by=by, force=force)
 
     @property
     def skips(self) -> list[Skip]:
         """The records that are to be left out and that no commit is behind yet."""
-        return self._parts.desk.skips()
+        return self._parts.control.skips()
 
     def _require_running(self) -> None:
         if self._state is not ChannelState.RUNNING:
@@ -408,7 +408,7 @@ class InboundKafkaChannel:
         """The pauses at this moment, the oldest first."""
         return self._parts.pausing.all()
 
-    def reconfigure(self, config: ChannelConfig, deadline: Deadline) -> tuple[Change, ...]:
+    def reconfigure(self, config: ChannelConfig, deadline: Deadline) -> tuple[ConfigChange, ...]:
         """Go on with ``config``, in place; return what is different.
 
         Hot values hold from the next time they are needed, and nothing is given back for them. A
@@ -422,7 +422,7 @@ class InboundKafkaChannel:
                 nothing was changed.
             KafkaUnavailableError: nobody could tell of the topics in time; nothing was changed.
         """
-        return self._reconfiguring.apply(config, deadline)
+        return self._reconfiguration.apply(config, deadline)
 
     def replace_coordinator(self, coordinator: CoordinatorConfig) -> None:
         """Choose partitions in another way from now on; what stays ours goes on undisturbed.
@@ -432,7 +432,7 @@ class InboundKafkaChannel:
         Raises:
             ConfigError: it does not fit the channel, which goes on as before.
         """
-        self._reconfiguring.share_as(coordinator)
+        self._reconfiguration.set_assignor(coordinator)
 
     def fail(self, error: BaseException) -> None:
         """Note that the channel must not go on; its owner hears of the first reason only."""
@@ -442,7 +442,7 @@ class InboundKafkaChannel:
             self._failure = error
             if ChannelState.FAILED in CHANNEL_TRANSITIONS[self._state]:
                 self._state = ChannelState.FAILED
-        self._parts.gates.pauses.add(
+        self._parts.delivery_gate.pauses.add(
             Pause(PauseReason.ERROR, "headrace", self._clock.time(), note=str(error))
         )
         log.error("channel_failed", channel=self.name, error=f"{type(error).__name__}: {error}")

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, TypeVar
 
 import structlog
 
-from headrace.channel.news import Committed, Trouble
+from headrace.channel.events import OffsetCommitted, PartitionErrorEvent
 from headrace.channel.threads import guarded_thread
 from headrace.clock import Clock, Deadline
 from headrace.errors import CommitFailedError
-from headrace.kafka.ports import OffsetStoreError, Refusal
+from headrace.kafka.ports import CommitRefusal, OffsetStoreError
 from headrace.spans import NO_SPAN
-from headrace.thread_time import Activity, Role
+from headrace.thread_time import Role, ThreadActivity
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from headrace.spans import Span
 
 
-class Staging:
+class PendingCommits:
     """What was staged of a partition, and how much of it is known to be stored.
 
     The partition's holder changes it; it may be read on any thread.
@@ -59,10 +59,10 @@ class Staging:
             self._unconfirmed.append((self.staged, batch))
         return self.staged
 
-    def confirm(self, news: Committed) -> list[Batch]:
+    def confirm(self, event: OffsetCommitted) -> list[Batch]:
         """Take note of a stored offset; return the batches that it covers."""
-        self.committed = news.offset
-        self.stored = max(self.stored, news.sequence)
+        self.committed = event.offset
+        self.stored = max(self.stored, event.sequence)
         covered = []
         while self._unconfirmed and self._unconfirmed[0][0] <= self.stored:
             covered.append(self._unconfirmed.popleft()[1])
@@ -83,7 +83,7 @@ CHECK_TIMEOUT = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Acknowledged:
+class AcknowledgedOffsets:
     """What the store last confirmed of one partition, and when (monotonic seconds)."""
 
     offset: int
@@ -93,7 +93,7 @@ class Acknowledged:
     leader_epoch: int | None = None
 
 
-class Finding(Enum):
+class OffsetVerdict(Enum):
     """What a look at a stored offset says. The values are labels of a metric."""
 
     INTACT = "intact"
@@ -110,21 +110,25 @@ class Finding(Enum):
     """It has a higher epoch: the partition has a new owner, and it is not us."""
 
 
-def judge(stored: StoredOffset | None, believed: Acknowledged, *, in_doubt: bool) -> Finding:
+def judge(
+    stored: StoredOffset | None, believed: AcknowledgedOffsets, *, in_doubt: bool
+) -> OffsetVerdict:
     """Compare what is stored with what we stored.
 
     ``in_doubt``: a commit of ours is to be tried again. Then an offset of our own epoch may be
     its first try, and whatever it is, the next one replaces it.
     """
     if stored is None:
-        return Finding.MISSING
+        return OffsetVerdict.MISSING
     if stored.epoch > believed.epoch:
-        return Finding.SUPERSEDED
+        return OffsetVerdict.SUPERSEDED
     if stored.epoch == 0:
-        return Finding.FOREIGN
+        return OffsetVerdict.FOREIGN
     if stored.epoch < believed.epoch:
-        return Finding.STALE
-    return Finding.INTACT if in_doubt or stored.offset == believed.offset else Finding.LATE
+        return OffsetVerdict.STALE
+    return (
+        OffsetVerdict.INTACT if in_doubt or stored.offset == believed.offset else OffsetVerdict.LATE
+    )
 
 
 class OffsetGuard:
@@ -144,9 +148,9 @@ class OffsetGuard:
 
     def look(
         self,
-        believed: Mapping[OwnedPartition, Acknowledged],
+        believed: Mapping[OwnedPartition, AcknowledgedOffsets],
         staged: Collection[OwnedPartition],
-    ) -> Mapping[OwnedPartition, Finding]:
+    ) -> Mapping[OwnedPartition, OffsetVerdict]:
         """Return what is not as we stored it; each is logged and counted. Blocks.
 
         ``staged`` are the partitions of which another commit is to come.
@@ -165,7 +169,7 @@ class OffsetGuard:
         for owned, acknowledged in believed.items():
             stored = found.get(owned.partition)
             finding = judge(stored, acknowledged, in_doubt=owned in staged)
-            if finding is not Finding.INTACT:
+            if finding is not OffsetVerdict.INTACT:
                 findings[owned] = finding
                 self._report(owned, acknowledged, stored, finding)
         return findings
@@ -173,9 +177,9 @@ class OffsetGuard:
     def _report(
         self,
         owned: OwnedPartition,
-        acknowledged: Acknowledged,
+        acknowledged: AcknowledgedOffsets,
         stored: StoredOffset | None,
-        finding: Finding,
+        finding: OffsetVerdict,
     ) -> None:
         topic, number = owned.partition
         self._metrics.foreign_commits.labels(self._channel, topic, finding.value).inc()
@@ -243,7 +247,7 @@ class Committer:
         *,
         interval: Callable[[], float],
         touch: Callable[[OwnedPartition], None],
-        lose: Callable[[OwnedPartition, Refusal], None],
+        lose: Callable[[OwnedPartition, CommitRefusal], None],
         metrics: Metrics,
         channel: str,
         clock: Clock,
@@ -260,7 +264,7 @@ class Committer:
         self._guard = OffsetGuard(store, metrics=metrics, channel=channel, clock=clock)
         self._lock = Lock()
         self._staged: dict[OwnedPartition, _Staged] = {}
-        self._acknowledged: dict[OwnedPartition, Acknowledged] = {}
+        self._acknowledged: dict[OwnedPartition, AcknowledgedOffsets] = {}
         self._commit_at = 0.0
         self._turned_at = clock.monotonic()
         self._wake = Event()
@@ -272,12 +276,12 @@ class Committer:
         self._thread.start()
 
     @property
-    def last_turn(self) -> float:
+    def last_beat(self) -> float:
         """Monotonic time of the last sign of progress."""
         return self._turned_at
 
     @property
-    def turn_limit(self) -> float | None:
+    def stall_timeout(self) -> float | None:
         """Seconds within which there has to be another turn; None unless it runs."""
         return TURN_LIMIT if self._thread.is_alive() else None
 
@@ -297,7 +301,7 @@ class Committer:
             epoch = partition.leader_epoch_at(offset)
             self._staged[partition] = _Staged(offset, sequence, epoch, spans)
         # asked behind the staging: a pause or an ending that begins only now flushes by itself
-        if self._interval() == 0 or partition.hurries:
+        if self._interval() == 0 or partition.is_urgent:
             self._wake.set()
 
     def flush(self) -> None:
@@ -324,8 +328,8 @@ class Committer:
         try:
             while not self._stopping.is_set():
                 flushed = self._wake.wait(self.until_next_turn())
-                with time.during(Activity.COMMIT):
-                    self.turn(flushed=flushed)
+                with time.during(ThreadActivity.COMMIT):
+                    self.run_once(flushed=flushed)
         finally:
             self._metrics.forget_thread(time)
             self._store.close()
@@ -336,7 +340,7 @@ class Committer:
         commit_in = self._commit_at - self._clock.monotonic()
         return min(interval, CHECK_INTERVAL, commit_in if commit_in > 0 else interval)
 
-    def turn(self, *, flushed: bool) -> None:
+    def run_once(self, *, flushed: bool) -> None:
         """Do what is due: look at what is stored, and commit what is staged. Blocks.
 
         For the committer's thread, and for tests that have no such thread.
@@ -377,8 +381,8 @@ class Committer:
         with self._lock:
             believed, staged = self._existing(self._acknowledged), set(self._staged)
         for partition, finding in self._guard.look(believed, staged).items():
-            if finding is Finding.SUPERSEDED:
-                self._lose(partition, Refusal.CLAIM)
+            if finding is OffsetVerdict.SUPERSEDED:
+                self._lose(partition, CommitRefusal.CLAIM)
                 self.forget(partition)
                 continue
             known = believed[partition]
@@ -427,10 +431,10 @@ class Committer:
         now = self._clock.monotonic()
         with self._lock:
             if not partition.final:
-                self._acknowledged[partition] = Acknowledged(
+                self._acknowledged[partition] = AcknowledgedOffsets(
                     staged.offset, epoch, staged.sequence, now, staged.leader_epoch
                 )
-        partition.tell(Committed(staged.offset, staged.sequence))
+        partition.post(OffsetCommitted(staged.offset, staged.sequence))
 
     def _failed(self, partition: OwnedPartition, staged: _Staged, failure: Failure) -> None:
         """Keep it staged for the next interval, unless a newer offset was staged meanwhile."""
@@ -445,7 +449,7 @@ class Committer:
             reason=failure.reason,
             refusal=failure.refusal.value,
         )
-        if failure.refusal is not Refusal.NONE:
+        if failure.refusal is not CommitRefusal.NONE:
             self._lose(partition, failure.refusal)
             self.forget(partition)
             return
@@ -454,10 +458,10 @@ class Committer:
         with self._lock:
             if not partition.final:
                 self._staged.setdefault(partition, staged)
-        partition.tell(Trouble(_error(partition, staged, failure)))
+        partition.post(PartitionErrorEvent(_error(partition, staged, failure)))
 
 
-def _again(known: Acknowledged) -> _Staged:
+def _again(known: AcknowledgedOffsets) -> _Staged:
     return _Staged(known.offset, known.sequence, known.leader_epoch)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 import structlog
 
 from headrace.channel.callbacks import WorkerAbandoned
-from headrace.channel.news import RecordSkipped, SeekAsked, Sought
+from headrace.channel.events import RecordSkipped, SeekRequested, SeekResult
 from headrace.channel.skips import Skip, Skips
 from headrace.channel.states import PartitionState
 from headrace.clock import Deadline
@@ -28,9 +28,9 @@ from headrace.processors import BatchProcessor
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headrace.channel.holdings import Holdings
     from headrace.channel.partition import OwnedPartition
-    from headrace.channel.pausing import Gates
+    from headrace.channel.partition_manager import PartitionManager
+    from headrace.channel.pausing import DeliveryGate
     from headrace.channel.runtime import Parts
     from headrace.channel.scheduler import Scheduler
     from headrace.kafka.ports import TopicCatalog
@@ -45,13 +45,13 @@ log = structlog.get_logger(__name__)
 WATERMARK_TIMEOUT = 5.0
 
 
-class Seeking:
+class SeekControl:
     """What a worker does when an operator moves a partition. Called by the thread that holds it."""
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
 
-    def seek(self, owned: OwnedPartition, asked: SeekAsked) -> None:
+    def seek(self, owned: OwnedPartition, asked: SeekRequested) -> None:
         """Move it, and tell who asked what came of it."""
         if not asked.outcome.set_running_or_notify_cancel():
             return
@@ -63,21 +63,25 @@ class Seeking:
         except Exception as error:  # noqa: BLE001 - who asked hears of it
             asked.outcome.set_exception(error)
         finally:
-            self._parts.gates.pauses.progress()
+            self._parts.delivery_gate.pauses.progress()
 
-    def _seek(self, owned: OwnedPartition, asked: SeekAsked) -> Sought:
-        if owned.state is not PartitionState.PAUSED or owned.outstanding or owned.owes_commit:
+    def _seek(self, owned: OwnedPartition, asked: SeekRequested) -> SeekResult:
+        if (
+            owned.state is not PartitionState.PAUSED
+            or owned.outstanding
+            or owned.has_pending_commit
+        ):
             raise not_paused(self._parts.name, owned)
         self._check(owned, asked.offset)
         before = owned.position
         in_sink = self._move_sink(owned, asked)
         owned.discard()
         owned.buffer.restart(asked.offset)
-        owned.advanced = asked.offset
+        owned.processed_offset = asked.offset
         owned.attempts = 0
         owned.not_before = 0.0
         owned.last_error = None
-        sequence = owned.staging.stage(None)
+        sequence = owned.pending_commits.stage(None)
         self._parts.committer.stage(owned, asked.offset, sequence)
         self._parts.committer.flush()
         if owned.halted or owned.doubt is not None:
@@ -96,7 +100,7 @@ class Seeking:
             sink_offset=in_sink,
             by=asked.by,
         )
-        return Sought(owned.partition, before, asked.offset, sequence)
+        return SeekResult(owned.partition, before, asked.offset, sequence)
 
     def _check(self, owned: OwnedPartition, offset: int) -> None:
         deadline = Deadline.after(WATERMARK_TIMEOUT, self._parts.clock)
@@ -108,7 +112,7 @@ class Seeking:
                 next_step="choose one of those",
             )
 
-    def _move_sink(self, owned: OwnedPartition, asked: SeekAsked) -> int | None:
+    def _move_sink(self, owned: OwnedPartition, asked: SeekRequested) -> int | None:
         """Move the sink's own offset first, as a start goes by it; return where it was.
 
         Where that fails nothing is changed. Where what follows fails the sink's offset counts, and
@@ -126,7 +130,9 @@ class Seeking:
         self._ask_sink(owned, asked, lambda: processor.move_offset(owned, asked.offset, note))
         return stored
 
-    def _ask_sink(self, owned: OwnedPartition, asked: SeekAsked, function: Callable[[], T]) -> T:
+    def _ask_sink(
+        self, owned: OwnedPartition, asked: SeekRequested, function: Callable[[], T]
+    ) -> T:
         try:
             return self._parts.callbacks.call(owned, function)
         except Exception as error:
@@ -147,7 +153,7 @@ def not_paused(channel: str, owned: OwnedPartition) -> NotPausedError:
     )
 
 
-def _undecided(owned: OwnedPartition, asked: SeekAsked, stored: int) -> ReplayError:
+def _undecided(owned: OwnedPartition, asked: SeekRequested, stored: int) -> ReplayError:
     wish = "not said" if asked.replay is None else "to be replaced, which takes a stopped channel"
     return ReplayError(
         f"{owned.partition}: the sink has output of records from {asked.offset} to {stored}, which "
@@ -167,23 +173,23 @@ def _out_of_reach(owned: OwnedPartition, processor: str) -> SinkOffsetsError:
     )
 
 
-class OperatorDesk:
+class PartitionControl:
     """Safe on any thread. What blocks says so; nothing blocks for longer than its deadline."""
 
     def __init__(
         self,
         channel: str,
         *,
-        holdings: Holdings,
+        manager: PartitionManager,
         scheduler: Scheduler,
-        gates: Gates,
+        delivery_gate: DeliveryGate,
         catalog: TopicCatalog,
         skips: Skips,
     ) -> None:
         self._channel = channel
-        self._holdings = holdings
+        self._manager = manager
         self._scheduler = scheduler
-        self._gates = gates
+        self._delivery_gate = delivery_gate
         self._catalog = catalog
         self._skips = skips
 
@@ -197,7 +203,7 @@ class OperatorDesk:
         by: str,
         deadline: Deadline,
         replay: Replay | None = None,
-    ) -> Sought:
+    ) -> SeekResult:
         """Have a paused partition go on at ``offset``, and wait until that is committed. Blocks.
 
         Raises:
@@ -207,26 +213,26 @@ class OperatorDesk:
             KafkaUnavailableError: the partition's leader does not say what it has.
         """
         owned = self._resting(partition)
-        outcome: Future[Sought] = Future()
-        owned.tell(SeekAsked(offset, by, outcome, replay))
+        outcome: Future[SeekResult] = Future()
+        owned.post(SeekRequested(offset, by, outcome, replay))
         self._scheduler.touch(owned)
-        self._gates.pauses.wait(lambda: outcome.done() or owned.final, deadline)
+        self._delivery_gate.pauses.wait(lambda: outcome.done() or owned.final, deadline)
         if outcome.cancel() or not outcome.done():
             raise _unfinished(partition, owned, offset)
         try:
-            sought = outcome.result(0)
+            result = outcome.result(0)
         except CancelledError:
             raise _unfinished(partition, owned, offset) from None
-        stored = self._gates.pauses.wait(
-            lambda: owned.staging.stored >= sought.sequence or owned.final, deadline
+        stored = self._delivery_gate.pauses.wait(
+            lambda: owned.pending_commits.stored >= result.sequence or owned.final, deadline
         )
-        if not stored or owned.staging.stored < sought.sequence:
+        if not stored or owned.pending_commits.stored < result.sequence:
             raise UnfinishedError(
                 f"{partition} was moved to {offset}, but that is not known to be committed",
                 value=str(offset),
                 next_step="look at its committed offset, and seek again if it is another",
             )
-        return sought
+        return result
 
     def find(self, target: Target, partition: TopicPartition, deadline: Deadline) -> int:
         """Return the offset that a target means for a paused partition, within its log. Blocks.
@@ -266,7 +272,7 @@ class OperatorDesk:
                 is not in the batch that is out or fails.
         """
         owned = self._known(partition)
-        if offset < max(owned.committed or 0, owned.advanced):
+        if offset < max(owned.committed or 0, owned.processed_offset):
             raise CommittedAlreadyError(
                 f"{partition}: the record at {offset} is done with, {owned.committed} is committed",
                 value=str(offset),
@@ -284,7 +290,7 @@ class OperatorDesk:
             _require_in_batch(owned, offset)
         skip = Skip(partition, offset, reason, by)
         self._skips.add(owned, skip)
-        owned.tell(RecordSkipped())
+        owned.post(RecordSkipped())
         self._scheduler.touch(owned)
         log.warning(
             "skip_asked",
@@ -304,7 +310,7 @@ class OperatorDesk:
     # --- parts ------------------------------------------------------------------------------
 
     def _held(self, partition: TopicPartition) -> OwnedPartition:
-        owned = self._holdings.held(partition)
+        owned = self._manager.held(partition)
         if owned is None:
             raise NotHeldError(
                 f"{partition} is not held by this process",

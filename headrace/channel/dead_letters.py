@@ -13,7 +13,7 @@ from headrace.kafka.ports import DeadLetter, DeadLetterError
 from headrace.references import UnreadRecord
 
 if TYPE_CHECKING:
-    from headrace.channel.buffer import Cut
+    from headrace.channel.buffer import BatchSlice
     from headrace.channel.partition import Outstanding, OwnedPartition
     from headrace.channel.settings import LiveSettings
     from headrace.clock import Clock
@@ -30,7 +30,7 @@ WINDOW = 1000
 _ENOUGH = 5
 
 
-class Letters:
+class DeadLetterLimits:
     """Those of one claim. Changed by the thread that holds the partition; ``count`` on any."""
 
     def __init__(self) -> None:
@@ -41,19 +41,19 @@ class Letters:
         self._row_began = 0
         self._divided: int | None = None
 
-    def divide(self, cut: Cut) -> None:
+    def divide(self, cut: BatchSlice) -> None:
         """Take note that a batch is given up; its parts come from here on."""
         if cut.failures == 0:
             self._divided = cut.start
 
-    def in_doubt(self, cut: Cut) -> bool:
+    def in_doubt(self, cut: BatchSlice) -> bool:
         """Whether nothing was answered since the batch was divided, or since the last letter.
 
         What fails then may fail for something that has nothing to do with the record.
         """
         return cut.start in {self._divided, self._behind}
 
-    def excess(self, cut: Cut, offset: int, limits: DeadLetterConfig) -> str | None:
+    def excess(self, cut: BatchSlice, offset: int, limits: DeadLetterConfig) -> str | None:
         """Return which limit one more letter would pass, None if it may be sent.
 
         ``cut`` has the one record that would be sent, at ``offset``.
@@ -69,7 +69,7 @@ class Letters:
             )
         return None
 
-    def heads_for(self, cut: Cut, limits: DeadLetterConfig) -> bool:
+    def heads_for(self, cut: BatchSlice, limits: DeadLetterConfig) -> bool:
         """Whether ``max_per_thousand`` will be passed at the rate so far, and ``cut`` fits in.
 
         Then another try of what fails tells nothing new. It does not fit in where more fail in a
@@ -84,7 +84,7 @@ class Letters:
         rate = len(before) / span
         return rate * WINDOW > limits.max_per_thousand and span * rate**row >= 1
 
-    def note(self, cut: Cut, offset: int) -> None:
+    def note(self, cut: BatchSlice, offset: int) -> None:
         """Count a letter, now that reading goes on behind it."""
         self._in_a_row = self._row(cut)
         if self._in_a_row == 1:
@@ -93,7 +93,7 @@ class Letters:
         self._offsets.append(offset)
         self.count += 1
 
-    def _row(self, cut: Cut) -> int:
+    def _row(self, cut: BatchSlice) -> int:
         """Return how many letters in a row it makes: nothing was answered between them."""
         return self._in_a_row + 1 if cut.start == self._behind else 1
 

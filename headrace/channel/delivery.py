@@ -11,7 +11,7 @@ import structlog
 
 from headrace.channel.callbacks import WorkerAbandoned
 from headrace.channel.partition import Outstanding
-from headrace.channel.states import Ending
+from headrace.channel.states import EndReason
 from headrace.clock import Deadline
 from headrace.errors import (
     BatchCancelledError,
@@ -31,29 +31,29 @@ from headrace.spans import NO_SPAN
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from headrace.channel.buffer import Cut
+    from headrace.channel.buffer import BatchSlice
     from headrace.channel.partition import OwnedPartition
     from headrace.channel.runtime import Parts
     from headrace.records import Record, TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class ResponseContext:
     """Where a partition stands when a response arrives.
 
     ``next_offset`` is the end of the answered batch; where no batch is answered (idle, exception,
-    termination) it is the position. ``advanced`` is the highest offset that was advanced to,
-    whether its commit is stored already or still on its way: a revert goes there, because what
+    termination) it is the position. ``processed_offset`` is the highest offset that was advanced
+    to, whether its commit is stored already or still on its way: a revert goes there, because what
     lies before it was declared done.
     """
 
     partition: TopicPartition
-    advanced: int
+    processed_offset: int
     next_offset: int
 
 
 @dataclass(frozen=True, slots=True)
-class Effect:
+class ResponseEffect:
     """What the channel has to do: commit this, go on there, hold back for so many seconds.
 
     ``parts`` are what a batch comes again as that failed and was divided.
@@ -64,10 +64,10 @@ class Effect:
     wait: float
     max_records: int | None
     max_bytes: int | None
-    parts: tuple[Cut, ...] = ()
+    parts: tuple[BatchSlice, ...] = ()
 
 
-def effect_of(response: object, standing: Standing) -> Effect:
+def effect_of(response: object, context: ResponseContext) -> ResponseEffect:
     """Return what ``response`` asks for.
 
     Raises:
@@ -76,33 +76,35 @@ def effect_of(response: object, standing: Standing) -> Effect:
     """
     if not isinstance(response, BatchResponse):
         raise InvalidResponseError(
-            standing.partition,
-            f"{standing.partition}: on_next_batch returned {response!r}; return a BatchResponse "
+            context.partition,
+            f"{context.partition}: on_next_batch returned {response!r}; return a BatchResponse "
             "or a Future of one (None is refused, so that no batch is passed over by mistake)",
         )
-    commit, seek = _commit_and_seek(response, standing)
-    return Effect(commit, seek, response.wait, response.max_records, response.max_bytes)
+    commit, seek = _commit_and_seek(response, context)
+    return ResponseEffect(commit, seek, response.wait, response.max_records, response.max_bytes)
 
 
-def _commit_and_seek(response: BatchResponse, standing: Standing) -> tuple[int | None, int | None]:
+def _commit_and_seek(
+    response: BatchResponse, context: ResponseContext
+) -> tuple[int | None, int | None]:
     if response.request is Request.CONTINUE:
         return None, response.offset
     if response.request is Request.REVERT:
-        return None, standing.advanced if response.offset is None else response.offset
+        return None, context.processed_offset if response.offset is None else response.offset
     if response.offset is not None:
         return response.offset, response.offset
     if response.commit_to is not None:
-        return _checked(response.commit_to, standing), None
-    return standing.next_offset, None
+        return _checked(response.commit_to, context), None
+    return context.next_offset, None
 
 
-def _checked(commit_to: int, standing: Standing) -> int:
-    if not standing.advanced <= commit_to <= standing.next_offset:
+def _checked(commit_to: int, context: ResponseContext) -> int:
+    if not context.processed_offset <= commit_to <= context.next_offset:
         raise InvalidResponseError(
-            standing.partition,
-            f"{standing.partition}: advance(commit_to={commit_to}) is outside of "
-            f"{standing.advanced} to {standing.next_offset}, what was advanced to and what was "
-            "delivered; use advance(offset=...) to move the position there",
+            context.partition,
+            f"{context.partition}: advance(commit_to={commit_to}) is outside of "
+            f"{context.processed_offset} to {context.next_offset}, what was advanced to and "
+            "what was delivered; use advance(offset=...) to move the position there",
         )
     return commit_to
 
@@ -113,7 +115,7 @@ log = structlog.get_logger(__name__)
 ANSWER_TIMEOUT = 5.0
 
 
-def is_gone(parts: Parts, owned: OwnedPartition, cut: Cut) -> bool:
+def is_gone(parts: Parts, owned: OwnedPartition, cut: BatchSlice) -> bool:
     """Whether records of ``cut``, which nobody has read yet, are not on the broker any more.
 
     False also where its leader does not answer. Called by the thread that holds the partition;
@@ -136,7 +138,7 @@ def is_gone(parts: Parts, owned: OwnedPartition, cut: Cut) -> bool:
     return cut.records.start < low
 
 
-def plan_anew(parts: Parts, owned: OwnedPartition) -> None:
+def plan_again(parts: Parts, owned: OwnedPartition) -> None:
     """Drop what is planned. The source then finds the position out of range, and says so.
 
     What follows is what the channel's policy has for that, as for records that are fetched.
@@ -156,7 +158,7 @@ class Delivery:
         self._callbacks = parts.callbacks
         self._clock = parts.clock
 
-    def deliver(self, owned: OwnedPartition, cut: Cut) -> None:
+    def deliver(self, owned: OwnedPartition, cut: BatchSlice) -> None:
         """Hand one batch out, and settle it at once if the answer is there."""
         records = self._parts.skips.without(owned, cut)
         attempt = 1 if owned.outstanding else cut.failures + owned.attempts + 1
@@ -233,7 +235,9 @@ class Delivery:
         try:
             if self._parts.policy.passed_over(owned, item):
                 owned.attempts = 0
-                self._commit(owned, Effect(item.batch.next_offset, None, 0.0, None, None), None)
+                self._commit(
+                    owned, ResponseEffect(item.batch.next_offset, None, 0.0, None, None), None
+                )
                 return
             owned.count_failure(item.cut)
             effect = self._again(item, self._parts.backoff.seconds(owned.attempts))
@@ -241,7 +245,7 @@ class Delivery:
             owned.count_failure(item.cut)
             effect = self._resynchronise(owned, item)
         except FencedError as error:
-            effect = self._join_anew(owned, item, error)
+            effect = self._rejoin(owned, item, error)
         self._go_on(owned, effect, item, [item.cut])
 
     def expire(self, owned: OwnedPartition) -> None:
@@ -264,7 +268,7 @@ class Delivery:
         gone = not no_failure and is_gone(self._parts, owned, item.cut)
         if isinstance(error, FencedError):
             self._over(item.batch, "withdrawn")
-            effect = self._join_anew(owned, item, error)
+            effect = self._rejoin(owned, item, error)
         elif no_failure or gone:
             self._over(item.batch, "withdrawn")
             effect = self._again(item, self._parts.backoff.seconds(1))
@@ -276,13 +280,17 @@ class Delivery:
             retained[:1] = effect.parts
         self._go_on(owned, effect, item, retained)
         if gone:
-            plan_anew(self._parts, owned)
+            plan_again(self._parts, owned)
         if self._parts.skips.came_behind(owned, item.cut):
             # the news of it was heard while the batch was out; it comes again as another one
             owned.attempts, owned.not_before = 0, self._clock.monotonic()
 
     def _go_on(
-        self, owned: OwnedPartition, effect: Effect, item: Outstanding, retained: list[Cut]
+        self,
+        owned: OwnedPartition,
+        effect: ResponseEffect,
+        item: Outstanding,
+        retained: list[BatchSlice],
     ) -> None:
         """Commit and move as follows from a batch that was not answered."""
         self._commit(owned, effect, None)
@@ -292,7 +300,9 @@ class Delivery:
         self._move(owned, target, retained)
         self._hold_back(owned, effect)
 
-    def _decide(self, owned: OwnedPartition, item: Outstanding, error: BaseException) -> Effect:
+    def _decide(
+        self, owned: OwnedPartition, item: Outstanding, error: BaseException
+    ) -> ResponseEffect:
         response = self._callbacks.exception(owned, error, item.batch)
         if response is not None:
             try:
@@ -306,9 +316,11 @@ class Delivery:
         except SinkConflictError:
             return self._resynchronise(owned, item)
         except FencedError as fenced:
-            return self._join_anew(owned, item, fenced)
+            return self._rejoin(owned, item, fenced)
 
-    def _join_anew(self, owned: OwnedPartition, item: Outstanding, error: FencedError) -> Effect:
+    def _rejoin(
+        self, owned: OwnedPartition, item: Outstanding, error: FencedError
+    ) -> ResponseEffect:
         """Lose the partition, and have the member join anew: the sink refuses its stay."""
         log.warning(
             "sink_fenced",
@@ -318,11 +330,11 @@ class Delivery:
             epoch=owned.epoch,
             error=str(error),
         )
-        owned.end(Ending.LOST)
+        owned.end(EndReason.LOST)
         self._parts.coordinator.rejoin(owned.claim)
         return self._again(item, 0.0)
 
-    def _resynchronise(self, owned: OwnedPartition, item: Outstanding) -> Effect:
+    def _resynchronise(self, owned: OwnedPartition, item: Outstanding) -> ResponseEffect:
         """Go on where the sink stands, because its stored offset is the truth."""
         wait = self._parts.backoff.seconds(owned.attempts)
         try:
@@ -342,11 +354,11 @@ class Delivery:
             position=item.batch.start,
             stored=stored,
         )
-        return Effect(stored, stored, wait, None, None)
+        return ResponseEffect(stored, stored, wait, None, None)
 
     @staticmethod
-    def _again(item: Outstanding, wait: float) -> Effect:
-        return Effect(None, item.cut.start, wait, None, None)
+    def _again(item: Outstanding, wait: float) -> ResponseEffect:
+        return ResponseEffect(None, item.cut.start, wait, None, None)
 
     def respond(self, owned: OwnedPartition, response: object | None) -> None:
         """Do what an answer asks for that was given for no batch (idle, exceptions)."""
@@ -359,7 +371,9 @@ class Delivery:
             return
         if effect.commit is not None and owned.outstanding:
             # Commits keep the order of the batches, so one ahead of open answers has to wait.
-            effect = Effect(None, effect.seek, effect.wait, effect.max_records, effect.max_bytes)
+            effect = ResponseEffect(
+                None, effect.seek, effect.wait, effect.max_records, effect.max_bytes
+            )
         self._commit(owned, effect, None)
         if effect.seek is not None:
             self._move(owned, effect.seek, owned.withdraw())
@@ -376,32 +390,32 @@ class Delivery:
             return
         self._commit(owned, effect, None)
 
-    def _apply(self, owned: OwnedPartition, effect: Effect, item: Outstanding) -> None:
+    def _apply(self, owned: OwnedPartition, effect: ResponseEffect, item: Outstanding) -> None:
         self._commit(owned, effect, item.batch)
         if effect.seek is not None:
             self._move(owned, effect.seek, [item.cut, *owned.withdraw()])
         self._hold_back(owned, effect)
 
-    def _commit(self, owned: OwnedPartition, effect: Effect, batch: Batch | None) -> None:
+    def _commit(self, owned: OwnedPartition, effect: ResponseEffect, batch: Batch | None) -> None:
         if effect.commit is None:
             return
-        if effect.commit < owned.advanced:
+        if effect.commit < owned.processed_offset:
             log.warning(
                 "offset_moved_back",
                 channel=self._parts.name,
                 topic=owned.partition.topic,
                 partition=owned.partition.partition,
                 epoch=owned.epoch,
-                before=owned.advanced,
+                before=owned.processed_offset,
                 offset=effect.commit,
             )
-        owned.advanced = effect.commit
+        owned.processed_offset = effect.commit
         if batch is not None:
             self._note_newest(owned, batch, effect.commit)
         covered = batch is not None and effect.commit >= batch.next_offset
         kept = batch if covered and self._callbacks.wants_processed else None
         span = NO_SPAN if batch is None else batch.span
-        self._parts.committer.stage(owned, effect.commit, owned.staging.stage(kept), span)
+        self._parts.committer.stage(owned, effect.commit, owned.pending_commits.stage(kept), span)
         # nobody else can go on with a partition that only waits for the end of the interval
         if kept is not None and owned.held_bytes() >= owned.next_batch.share:
             self._parts.committer.flush()
@@ -415,11 +429,11 @@ class Delivery:
         if count:
             owned.newest = made_at(batch.records[count - 1])
 
-    def _move(self, owned: OwnedPartition, target: int, retained: list[Cut]) -> None:
+    def _move(self, owned: OwnedPartition, target: int, retained: list[BatchSlice]) -> None:
         if not owned.rewind(target, retained):
             self._parts.fetcher.seek(owned)
 
-    def _hold_back(self, owned: OwnedPartition, effect: Effect) -> None:
+    def _hold_back(self, owned: OwnedPartition, effect: ResponseEffect) -> None:
         owned.next_batch.wish(effect.max_records, effect.max_bytes)
         if effect.wait > 0:
             owned.not_before = self._clock.monotonic() + effect.wait
@@ -430,7 +444,7 @@ class Delivery:
         topic = batch.partition.topic
         self._parts.metrics.batches.labels(self._parts.name, topic, outcome).inc()
 
-    def _count_records(self, batch: Batch, effect: Effect) -> None:
+    def _count_records(self, batch: Batch, effect: ResponseEffect) -> None:
         """Count records that are done with: those before the position that reading goes on at."""
         records: Sequence[Record] = batch.records
         done = len(records)
@@ -447,5 +461,5 @@ def _passed() -> Future[BatchResponse]:
     return answer
 
 
-def _standing(owned: OwnedPartition, next_offset: int) -> Standing:
-    return Standing(owned.partition, owned.advanced, next_offset)
+def _standing(owned: OwnedPartition, next_offset: int) -> ResponseContext:
+    return ResponseContext(owned.partition, owned.processed_offset, next_offset)

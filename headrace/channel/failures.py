@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from headrace.channel.buffer import divide
-from headrace.channel.delivery import Effect
+from headrace.channel.delivery import ResponseEffect
 from headrace.errors import (
     ConfigError,
     DeadLetterLimitError,
@@ -30,7 +30,7 @@ from headrace.records import offset_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from headrace.channel.buffer import Cut
+    from headrace.channel.buffer import BatchSlice
     from headrace.channel.callbacks import Callbacks
     from headrace.channel.dead_letters import DeadLetters
     from headrace.channel.partition import Outstanding, OwnedPartition
@@ -56,7 +56,7 @@ class Backoff:
         return ceiling * random.uniform(0.5, 1.0)  # noqa: S311 - jitter, not a secret
 
 
-class Blame(Enum):
+class ErrorScope(Enum):
     """Where the reason of a failure lies, as far as the error tells."""
 
     RECORD = "record"
@@ -65,7 +65,7 @@ class Blame(Enum):
     BATCH = "batch"
     """In some record of the batch, if it fails again and again."""
 
-    ELSEWHERE = "elsewhere"
+    ENVIRONMENT = "elsewhere"
     """In no record: something is away, full or wrong. The batch comes again until it is mended."""
 
 
@@ -88,11 +88,11 @@ _ELSEWHERE = (
 _OF_PATHS = (FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError)
 
 
-def blame_of(error: BaseException) -> Blame:
+def classify_error(error: BaseException) -> ErrorScope:
     """Return where the reason lies; what the error was caused by counts as well."""
     if isinstance(error, PoisonRecordError):
-        return Blame.RECORD
-    return Blame.ELSEWHERE if any(map(_is_elsewhere, _chain(error))) else Blame.BATCH
+        return ErrorScope.RECORD
+    return ErrorScope.ENVIRONMENT if any(map(_is_elsewhere, _chain(error))) else ErrorScope.BATCH
 
 
 def _is_elsewhere(error: BaseException) -> bool:
@@ -112,8 +112,8 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def divided(
-    cut: Cut, delivered: Sequence[Record], error: BaseException, failures: int
-) -> tuple[Cut, ...]:
+    cut: BatchSlice, delivered: Sequence[Record], error: BaseException, failures: int
+) -> tuple[BatchSlice, ...]:
     """Return the parts of a batch that is given up, in order; itself where it cannot be divided.
 
     ``delivered`` are the records of ``cut`` that were handed out: two or more of them make parts.
@@ -169,7 +169,9 @@ class FailurePolicy:
         self._metrics = metrics
         self._channel = channel
 
-    def decide(self, owned: OwnedPartition, item: Outstanding, error: BaseException) -> Effect:
+    def decide(
+        self, owned: OwnedPartition, item: Outstanding, error: BaseException
+    ) -> ResponseEffect:
         """Return what follows: the same batch again, its parts, the batch behind it, or a stop.
 
         Raises:
@@ -179,7 +181,7 @@ class FailurePolicy:
         policy = self._settings.config.on_error.policy
         if policy == "stop" and self._tried_enough(owned):
             self._fail(error)
-        if policy in {"retry", "stop"} or blame_of(error) is Blame.ELSEWHERE:
+        if policy in {"retry", "stop"} or classify_error(error) is ErrorScope.ENVIRONMENT:
             return self._again(owned, item)
         named = names_one_of(item.batch.records, error)
         if named and len(item.batch) > 1:
@@ -208,9 +210,9 @@ class FailurePolicy:
         limits = self._settings.config.on_error.dead_letter
         return limits is not None and owned.letters.heads_for(item.cut, limits)
 
-    def _again(self, owned: OwnedPartition, item: Outstanding) -> Effect:
+    def _again(self, owned: OwnedPartition, item: Outstanding) -> ResponseEffect:
         wait = self._settings.now.backoff.seconds(owned.attempts)
-        return Effect(None, item.cut.start, wait, None, None)
+        return ResponseEffect(None, item.cut.start, wait, None, None)
 
     def passed_over(self, owned: OwnedPartition, item: Outstanding) -> bool:
         """Have a sink with offsets of its own move behind the batch; False if it could not.
@@ -229,7 +231,9 @@ class FailurePolicy:
             return False
         return True
 
-    def _skip(self, owned: OwnedPartition, item: Outstanding, error: BaseException) -> Effect:
+    def _skip(
+        self, owned: OwnedPartition, item: Outstanding, error: BaseException
+    ) -> ResponseEffect:
         if not self.passed_over(owned, item):
             return self._again(owned, item)
         topic, number = owned.partition
@@ -247,7 +251,9 @@ class FailurePolicy:
         )
         return self._behind(owned, item)
 
-    def _isolate(self, owned: OwnedPartition, item: Outstanding, error: BaseException) -> Effect:
+    def _isolate(
+        self, owned: OwnedPartition, item: Outstanding, error: BaseException
+    ) -> ResponseEffect:
         """Divide the batch, or part with the one record that it is."""
         if len(item.batch) > 1:
             return self._divide(owned, item, error)
@@ -272,7 +278,9 @@ class FailurePolicy:
         owned.letters.note(item.cut, item.batch.first_offset)
         return self._behind(owned, item)
 
-    def _divide(self, owned: OwnedPartition, item: Outstanding, error: BaseException) -> Effect:
+    def _divide(
+        self, owned: OwnedPartition, item: Outstanding, error: BaseException
+    ) -> ResponseEffect:
         batch = item.batch
         parts = divided(item.cut, batch.records, error, batch.attempt)
         topic, number = owned.partition
@@ -290,9 +298,9 @@ class FailurePolicy:
         )
         owned.letters.divide(item.cut)
         owned.attempts = 0
-        return Effect(None, item.cut.start, 0.0, None, None, parts)
+        return ResponseEffect(None, item.cut.start, 0.0, None, None, parts)
 
     @staticmethod
-    def _behind(owned: OwnedPartition, item: Outstanding) -> Effect:
+    def _behind(owned: OwnedPartition, item: Outstanding) -> ResponseEffect:
         owned.attempts = 0
-        return Effect(item.batch.next_offset, None, 0.0, None, None)
+        return ResponseEffect(item.batch.next_offset, None, 0.0, None, None)

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import structlog
 
-from headrace.channel.buffer import Kept, chunk_of
-from headrace.channel.news import GapPassed, OutOfRange, Truncated
+from headrace.channel.buffer import BufferedRecords, chunk_of
+from headrace.channel.events import GapSkipped, LogTruncated, OffsetOutOfRange
 from headrace.channel.threads import guarded_thread
 from headrace.kafka.ports import Fetched
 from headrace.records import offset_of
-from headrace.thread_time import Activity, Role
+from headrace.thread_time import Role, ThreadActivity
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
@@ -40,7 +40,7 @@ RESUME_BELOW = 0.5
 ROOMY_BELOW = 0.5
 
 
-class Reading(NamedTuple):
+class BufferReading(NamedTuple):
     """One partition as the rules see it: bytes held, whether it could use more, whether paused."""
 
     partition: TopicPartition
@@ -59,7 +59,7 @@ class Decision:
     shed: frozenset[TopicPartition] = frozenset()
 
 
-def decide(readings: Collection[Reading], budget: int) -> Decision:
+def decide(readings: Collection[BufferReading], budget: int) -> Decision:
     """Share ``budget`` bytes among partitions so that a slow one starves no other.
 
     Each partition has an equal share. As long as there is plenty of room, or no other partition is
@@ -81,7 +81,7 @@ def decide(readings: Collection[Reading], budget: int) -> Decision:
     return Decision(fetch=True, pause=pause, resume=resume, shed=over if full else frozenset())
 
 
-def leeway(readings: Collection[Reading], budget: int) -> int:
+def leeway(readings: Collection[BufferReading], budget: int) -> int:
     """Return how many bytes may be fetched before the rules can say anything else.
 
     None where a partition is paused, because it may have room soon. Of what is handed out a
@@ -179,12 +179,12 @@ class Fetcher:
         self._thread.start()
 
     @property
-    def last_turn(self) -> float:
+    def last_beat(self) -> float:
         """Monotonic time of the last sign of progress."""
         return self._turned_at
 
     @property
-    def turn_limit(self) -> float | None:
+    def stall_timeout(self) -> float | None:
         """Seconds within which there has to be another turn; None unless it runs.
 
         None also once it stops: closing the client takes its time.
@@ -220,13 +220,13 @@ class Fetcher:
         try:
             while not self._stopping.is_set():
                 self._turned_at = self._clock.monotonic()
-                time.turn_to(Activity.FETCH)
+                time.turn_to(ThreadActivity.FETCH)
                 self._obey()
                 self._look_at_balance()
                 if self._may_fetch:
                     self._fetch(time)
                 else:
-                    time.turn_to(Activity.BACK_PRESSURE)
+                    time.turn_to(ThreadActivity.BACK_PRESSURE)
                     self._stopping.wait(FETCH_TIMEOUT)
                 self._look_at_watermarks()
         finally:
@@ -236,9 +236,9 @@ class Fetcher:
     def _fetch(self, time: ThreadTime) -> None:
         fetched = self._source.fetch(0)
         if fetched == NOTHING:
-            time.turn_to(Activity.IDLE)
+            time.turn_to(ThreadActivity.IDLE)
             fetched = self._source.fetch(FETCH_TIMEOUT)
-            time.turn_to(Activity.FETCH)
+            time.turn_to(ThreadActivity.FETCH)
         self._distribute(fetched)
 
     # --- commands -------------------------------------------------------------------------------
@@ -304,11 +304,11 @@ class Fetcher:
         for partition in fetched.out_of_range:
             slot = self._slots.get(partition)
             if slot is not None:
-                self._tell(slot, OutOfRange(slot.generation))
+                self._post(slot, OffsetOutOfRange(slot.generation))
         for partition, former_end in fetched.truncated:
             slot = self._slots.get(partition)
             if slot is not None:
-                self._tell(slot, Truncated(slot.generation, former_end))
+                self._post(slot, LogTruncated(slot.generation, former_end))
         for error in fetched.errors:
             self._log.warning("fetch_error", error=error)
 
@@ -320,7 +320,7 @@ class Fetcher:
             self._fetched_bytes += chunk.size
             limits = owned.next_batch.waits_for()
             kept = owned.buffer.append(slot.generation, chunk, now, limits, leader_epoch)
-            if kept is Kept.SOONER:
+            if kept is BufferedRecords.SOONER:
                 self._touch(owned)
         if len(wanted) < len(records):
             self._pass_gap(slot, offset_of(records[len(wanted)]))
@@ -332,13 +332,13 @@ class Fetcher:
         buffer = slot.owned.buffer
         gap = buffer.pass_gap(slot.generation, end)
         if gap is not None:
-            self._tell(slot, GapPassed(slot.generation, gap))
+            self._post(slot, GapSkipped(slot.generation, gap))
         if buffer.complete:
             self._touch(slot.owned)
             self._source.pause([slot.owned.partition])
 
-    def _tell(self, slot: _Slot, news: GapPassed | OutOfRange | Truncated) -> None:
-        slot.owned.tell(news)
+    def _post(self, slot: _Slot, event: GapSkipped | OffsetOutOfRange | LogTruncated) -> None:
+        slot.owned.post(event)
         self._touch(slot.owned)
 
     # --- back-pressure --------------------------------------------------------------------------
@@ -371,7 +371,7 @@ class Fetcher:
         self._pause(decision)
         return decision
 
-    def _reading(self, slot: _Slot, share: int) -> Reading:
+    def _reading(self, slot: _Slot, share: int) -> BufferReading:
         owned = slot.owned
         owned.next_batch.share = share
         held = owned.held_bytes()
@@ -379,7 +379,7 @@ class Fetcher:
         done = owned.buffer.complete
         behind = end is not None and owned.buffer.expected < end and not done
         hungry = owned.buffer.size == 0 and behind
-        return Reading(owned.partition, held, hungry, slot.paused and not done)
+        return BufferReading(owned.partition, held, hungry, slot.paused and not done)
 
     def _pause(self, decision: Decision) -> None:
         if decision.pause:

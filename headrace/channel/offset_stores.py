@@ -119,7 +119,7 @@ class MovedOffsets:
         self._former.close()
 
 
-class Fences:
+class Fencing:
     """Remembers whom it shut out: the partitions of one former owner name the same producer.
 
     It remembers for as long as a lease lasts. The ids end with member epochs, and those begin
@@ -133,11 +133,11 @@ class Fences:
         self._done: tuple[Lease | None, frozenset[str]] = None, frozenset()
         self._doubted: tuple[Lease | None, frozenset[str]] = None, frozenset()
 
-    def are_up(self, claim: Claim) -> bool:
+    def are_fenced(self, claim: Claim) -> bool:
         """Whether nobody of before may commit any more. Does not block."""
         return self._shut_out_under(claim.lease).issuperset(claim.unfenced)
 
-    def put_up(self, claim: Claim, deadline: Deadline) -> Claim:
+    def fence(self, claim: Claim, deadline: Deadline) -> Claim:
         """Shut out whoever may still commit, and return the claim without them. Blocks.
 
         Raises:

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from headrace.channel.buffer import Cut, NextBatch, PartitionBuffer, divide, split
-from headrace.channel.commits import Staging
-from headrace.channel.dead_letters import Letters
-from headrace.channel.states import FINAL, TRANSITIONS, Ending, PartitionState
+from headrace.channel.buffer import BatchSlice, NextBatch, PartitionBuffer, divide, split
+from headrace.channel.commits import PendingCommits
+from headrace.channel.dead_letters import DeadLetterLimits
+from headrace.channel.states import FINAL, TRANSITIONS, EndReason, PartitionState
 from headrace.errors import FatalError
 from headrace.records import offset_of
 
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from headrace.channel.callbacks import RunningCallback
-    from headrace.channel.news import News, OutOfRange, Truncated
-    from headrace.channel.pausing import Gates
+    from headrace.channel.events import LogTruncated, OffsetOutOfRange, PartitionEvent
+    from headrace.channel.pausing import DeliveryGate
     from headrace.channel.settings import LiveSettings
     from headrace.coordinators.claims import Claim
     from headrace.kafka.ports import LogLook
@@ -45,7 +45,7 @@ class Outstanding:
     """
 
     batch: Batch
-    cut: Cut
+    cut: BatchSlice
     answer: Future[BatchResponse]
     deadline: float
     passes: bool = False
@@ -55,12 +55,18 @@ class OwnedPartition:
     """What one claim on one partition amounts to in this member; an ``Assignment``.
 
     Exactly one thread at a time holds it, as the scheduler hands it out, and only the holder
-    calls methods that change it. Other threads use what is marked so: ``tell`` and ``end`` leave
+    calls methods that change it. Other threads use what is marked so: ``post`` and ``end`` leave
     word, the fetcher fills ``buffer``, and the properties may be read at any time.
     """
 
     def __init__(
-        self, claim: Claim, settings: LiveSettings, *, copies: int, gates: Gates, bound: float = inf
+        self,
+        claim: Claim,
+        settings: LiveSettings,
+        *,
+        copies: int,
+        delivery_gate: DeliveryGate,
+        bound: float = inf,
     ) -> None:
         self.claim = claim
         # how the sink and the broker know it; told before anybody is asked
@@ -68,13 +74,13 @@ class OwnedPartition:
         self.topic_id: str | None = None
         self.state = PartitionState.STARTING
         self.buffer = PartitionBuffer(bound)
-        self.pending: deque[Cut] = deque()
+        self.pending: deque[BatchSlice] = deque()
         self.outstanding: deque[Outstanding] = deque()
-        self.handing_out: Cut | None = None
-        self.settling: Cut | None = None
-        self.news: deque[News] = deque()
-        self.advanced = 0
-        self.staging = Staging()
+        self.handing_out: BatchSlice | None = None
+        self.settling: BatchSlice | None = None
+        self.events: deque[PartitionEvent] = deque()
+        self.processed_offset = 0
+        self.pending_commits = PendingCommits()
         self.high_watermark: int | None = None
         self.caught_up_at: float | None = None
         self.newest: float | None = None
@@ -88,21 +94,21 @@ class OwnedPartition:
         self.predecessor: OwnedPartition | None = None
         self.last_error: str | None = None
         # what was heard of its log: nothing is fetched or delivered until that is settled
-        self.doubt: OutOfRange | Truncated | None = None
+        self.doubt: OffsetOutOfRange | LogTruncated | None = None
         # when its leader is asked about that; a batch that backs off does not put it off
         self.asks_at = 0.0
         # the look at its log that its start waits for
         self.look: Future[LogLook] | None = None
         # its log lost records behind which it stands: nothing is delivered until it is moved
         self.halted = False
-        self.letters = Letters()
+        self.letters = DeadLetterLimits()
         # start, first record and end of the batch that failed last: its records may be dropped
         self._failed: tuple[int, int, int] | None = None
         self._settings = settings
         self.next_batch = NextBatch(settings, copies)
-        self._gates = gates
+        self._delivery_gate = delivery_gate
         self._resting = PartitionState.WAITING
-        self._ending = Ending.NONE
+        self._ending = EndReason.NONE
         self._ending_lock = Lock()
 
     # --- read on any thread ---------------------------------------------------------------------
@@ -162,10 +168,10 @@ class OwnedPartition:
     @property
     def committed(self) -> int | None:
         """The offset known to be stored, None before the start position is."""
-        return self.staging.committed
+        return self.pending_commits.committed
 
     @property
-    def ending(self) -> Ending:
+    def ending(self) -> EndReason:
         """Whether and how the partition has to end."""
         return self._ending
 
@@ -181,9 +187,9 @@ class OwnedPartition:
         but the lease stands between two owners, nothing takes effect on the lease alone.
         """
         return (
-            self._ending.value < Ending.LOST.value
+            self._ending.value < EndReason.LOST.value
             and self.state not in FINAL
-            and (self._gates.sink_refuses or not self._gates.suspended.is_set())
+            and (self._delivery_gate.sink_refuses or not self._delivery_gate.suspended.is_set())
             and self.claim.lease.valid()
         )
 
@@ -195,7 +201,7 @@ class OwnedPartition:
 
     def may_act(self) -> bool:
         """Whether new work may begin for it: ZooKeeper is heard, and the lease holds."""
-        return not self._gates.suspended.is_set() and self.claim.lease.valid()
+        return not self._delivery_gate.suspended.is_set() and self.claim.lease.valid()
 
     def may_commit(self) -> bool:
         """Whether an offset may be stored for it at this moment."""
@@ -209,21 +215,21 @@ class OwnedPartition:
         return sum(len(cut.records) for cut in cuts if cut is not None and cut.failures)
 
     @property
-    def owes_commit(self) -> bool:
+    def has_pending_commit(self) -> bool:
         """Whether an offset was staged that is not known to be stored."""
-        return self.staging.owes
+        return self.pending_commits.owes
 
     def is_unresolved(self) -> bool:
         """Whether its start position is still to be looked for, and nothing of before remains."""
         return (
             self.state is PartitionState.STARTING
-            and self.staging.staged == 0
+            and self.pending_commits.staged == 0
             and (self.predecessor is None or self.predecessor.final)
         )
 
     def held_bytes(self) -> int:
         """Bytes of records fetched for it that something here still holds on to."""
-        held = self.buffer.size + self.staging.size
+        held = self.buffer.size + self.pending_commits.size
         # mostly nothing is there, and with many partitions it is asked often
         if self.outstanding:
             out = sum(item.cut.size for item in tuple(self.outstanding))
@@ -234,11 +240,11 @@ class OwnedPartition:
 
     # --- leave word, on any thread --------------------------------------------------------------
 
-    def tell(self, news: News) -> None:
-        """Leave news for the next holder."""
-        self.news.append(news)
+    def post(self, event: PartitionEvent) -> None:
+        """Leave an event for the next holder."""
+        self.events.append(event)
 
-    def end(self, ending: Ending) -> None:
+    def end(self, ending: EndReason) -> None:
         """Have it end; a weaker ending than one already asked for changes nothing."""
         with self._ending_lock:
             if ending.value > self._ending.value:
@@ -246,7 +252,7 @@ class OwnedPartition:
 
     # --- the holder only ------------------------------------------------------------------------
 
-    def count_failure(self, cut: Cut) -> None:
+    def count_failure(self, cut: BatchSlice) -> None:
         """Count an attempt that failed with a batch."""
         self._failed = cut.start, offset_of(cut.records[0]), cut.next_offset
         self.attempts += 1
@@ -311,34 +317,34 @@ class OwnedPartition:
     @property
     def rests(self) -> bool:
         """Whether nothing of it may be delivered: it is paused, or has to be moved first."""
-        return self.halted or self._gates.pauses.rests(self.partition)
+        return self.halted or self._delivery_gate.pauses.rests(self.partition)
 
     @property
-    def hurries(self) -> bool:
+    def is_urgent(self) -> bool:
         """Whether somebody waits for it to rest or to end: by a short turn, a commit at once."""
         to_rest = self.state is not PartitionState.PAUSED
-        return self._ending is not Ending.NONE or (to_rest and self.rests)
+        return self._ending is not EndReason.NONE or (to_rest and self.rests)
 
     def _urgent(self) -> bool:
-        if self._ending.value >= Ending.LOST.value:
+        if self._ending.value >= EndReason.LOST.value:
             return True
         if self.state is PartitionState.SUSPENDED:
             return self.may_act()
         if self.state not in _ENDING_STATES and not self.may_act():
             return True
-        return self._is_to_end() or bool(self.news) or self._answered()
+        return self._is_to_end() or bool(self.events) or self._answered()
 
     def _is_to_end(self) -> bool:
         """Whether an ending has still to begin; before the start it waits for an open commit."""
-        if self._ending is not Ending.RELEASE or self.state in _ENDING_STATES:
+        if self._ending is not EndReason.RELEASE or self.state in _ENDING_STATES:
             return False
-        return self.state is not PartitionState.STARTING or not self.owes_commit
+        return self.state is not PartitionState.STARTING or not self.has_pending_commit
 
     def _active_due(self) -> float | None:
         paused = self.state is PartitionState.PAUSED
         asks_at = None if self.doubt is None else self.asks_at
         if self.rests:
-            still_busy = paused or self.outstanding or self.owes_commit
+            still_busy = paused or self.outstanding or self.has_pending_commit
             return earliest(self._timeout_due(), asks_at) if still_busy else 0.0
         if paused:
             return 0.0
@@ -352,7 +358,7 @@ class OwnedPartition:
             return None
         at = 0.0 if self.pending else self.buffer.due(self.next_batch.waits_for())
         if at and out:  # neither full nor a second delivery
-            at = max(at, self._gates.wanted_at())
+            at = max(at, self._delivery_gate.next_batch_at())
         return None if at is None else max(at, self.not_before)
 
     def _stands_alone(self, last: Outstanding) -> bool:
@@ -370,7 +376,7 @@ class OwnedPartition:
     def _answered(self) -> bool:
         return bool(self.outstanding) and self.outstanding[0].answer.done()
 
-    def take_batch(self, now: float) -> Cut | None:
+    def take_batch(self, now: float) -> BatchSlice | None:
         """Take the next batch to deliver, None if none is due yet."""
         due = self._delivery_due()
         if due is None or due > now:
@@ -392,7 +398,7 @@ class OwnedPartition:
         finally:
             self.settling = None
 
-    def withdraw(self) -> list[Cut]:
+    def withdraw(self) -> list[BatchSlice]:
         """Take back all outstanding batches and cancel their futures; return their records."""
         cuts = [item.cut for item in self.outstanding]
         for item in self.outstanding:
@@ -408,7 +414,7 @@ class OwnedPartition:
         self.pending.clear()
         self.buffer.restart(position, self.buffer.leader_epoch)
 
-    def rewind(self, target: int, retained: Iterable[Cut]) -> bool:
+    def rewind(self, target: int, retained: Iterable[BatchSlice]) -> bool:
         """Move the position to ``target``.
 
         ``retained`` are records just taken back, which the pending ones and the buffer continue.
@@ -428,7 +434,7 @@ class OwnedPartition:
         return True
 
 
-def _from(cut: Cut, target: int) -> Cut | None:
+def _from(cut: BatchSlice, target: int) -> BatchSlice | None:
     """Return what of ``cut`` lies at ``target`` or behind, None if nothing does."""
     if cut.next_offset <= target:
         return None

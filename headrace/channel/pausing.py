@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from headrace.channel.states import PartitionState
-from headrace.channel.threads import Patrol
+from headrace.channel.threads import PeriodicThread
 from headrace.errors import PausedByOthersError, ShorterPauseError, StartError
 from headrace.files import write_whole
 from headrace.records import TopicPartition
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from headrace.channel.commits import Committer
-    from headrace.channel.holdings import Holdings
+    from headrace.channel.partition_manager import PartitionManager
     from headrace.channel.settings import LiveSettings
     from headrace.clock import Clock, Deadline
     from headrace.coordinators.coordinator import Coordinator
@@ -155,17 +155,17 @@ def _at_once() -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Gates:
+class DeliveryGate:
     """The gates that every delivery of a channel passes. Safe on any thread.
 
-    ``wanted_at`` is the processor's own: see :meth:`BatchProcessor.wanted_at`. ``sink_refuses``:
+    ``next_batch_at`` is :meth:`BatchProcessor.next_batch_at` of the processor. ``sink_refuses``:
     whether all that the sink writes to keeps offsets, by which it refuses what a former owner has
     it store.
     """
 
     pauses: Pauses = field(default_factory=Pauses)
     suspended: Event = field(default_factory=Event)
-    wanted_at: Callable[[], float] = _at_once
+    next_batch_at: Callable[[], float] = _at_once
     sink_refuses: bool = False
 
 
@@ -249,7 +249,7 @@ log = structlog.get_logger(__name__)
 LONGEST_INTERVAL = 60.0
 
 
-class Pausing(Patrol):
+class PauseManager(PeriodicThread):
     """The pauses of one channel, and what follows from them. Safe on any thread.
 
     Only ``wait`` blocks, and a kept pause for as long as a file takes.
@@ -259,7 +259,7 @@ class Pausing(Patrol):
         self,
         pauses: Pauses,
         *,
-        holdings: Holdings,
+        manager: PartitionManager,
         committer: Committer,
         coordinator: Coordinator,
         settings: LiveSettings,
@@ -270,7 +270,7 @@ class Pausing(Patrol):
         fail: Callable[[BaseException], None],
     ) -> None:
         self._pauses = pauses
-        self._holdings = holdings
+        self._manager = manager
         self._committer = committer
         self._coordinator = coordinator
         self._settings = settings
@@ -429,7 +429,7 @@ class Pausing(Patrol):
         return self._coordinator.wait_given_back(self._pauses.drained_partitions, deadline)
 
     def _rests(self) -> bool:
-        held = self._holdings.all()
+        held = self._manager.all()
         if self._pauses.drains:
             return not held
         given_back = self._pauses.drained_partitions
@@ -452,7 +452,7 @@ class Pausing(Patrol):
             self._coordinator.leave_out(self._pauses.drained_partitions)
         self._measure()
         self._committer.flush()
-        self._holdings.touch_all()
+        self._manager.touch_all()
         self._wake.set()
 
     def _save(self) -> None:
@@ -507,10 +507,10 @@ class Pausing(Patrol):
                 self._follow()
 
 
-class ProcessorBrakes:
-    """A processor's hand on the pauses of its channel; see ``headrace.processors.Brakes``."""
+class ProcessorPauseControl:
+    """A processor's hand on the pauses of its channel; see ``headrace.processors.PauseControl``."""
 
-    def __init__(self, pausing: Pausing, clock: Clock) -> None:
+    def __init__(self, pausing: PauseManager, clock: Clock) -> None:
         self._pausing = pausing
         self._clock = clock
 

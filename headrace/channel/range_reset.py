@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from headrace.channel.news import Truncated
+from headrace.channel.events import LogTruncated
 from headrace.clock import Deadline
 from headrace.errors import HeadraceError, LogTruncatedError, OffsetOutOfRangeError
 from headrace.processors import BatchResponse
 
 if TYPE_CHECKING:
-    from headrace.channel.news import OutOfRange
+    from headrace.channel.events import OffsetOutOfRange
     from headrace.channel.partition import OwnedPartition
     from headrace.channel.runtime import Parts
 
@@ -30,7 +30,7 @@ class RangeReset:
         self._parts = parts
         self._replaced: set[OwnedPartition] = set()
 
-    def begin_anew(self, owned: OwnedPartition) -> None:
+    def restart_topic(self, owned: OwnedPartition) -> None:
         """Go to the beginning of a log that took the place of the one that was read.
 
         Where it does not begin at 0 any more, what follows is what follows a deleted position.
@@ -42,20 +42,20 @@ class RangeReset:
         self._parts.committer.flush()
         self._replaced.add(owned)
 
-    def has_begun_anew(self, owned: OwnedPartition) -> bool:
+    def has_restarted(self, owned: OwnedPartition) -> bool:
         """Whether a partition was sent to the beginning of another log, and that is committed."""
-        if owned not in self._replaced or owned.owes_commit:
+        if owned not in self._replaced or owned.has_pending_commit:
             return False
         self._replaced.remove(owned)
         return True
 
-    def hold(self, owned: OwnedPartition, doubt: OutOfRange | Truncated) -> None:
+    def hold(self, owned: OwnedPartition, doubt: OffsetOutOfRange | LogTruncated) -> None:
         """Fetch and deliver no more until what was heard of the log is settled."""
         if not owned.halted and owned.doubt is None:
             self._parts.fetcher.unassign(owned)
             owned.doubt, owned.asks_at = doubt, 0.0
 
-    def settle(self, owned: OwnedPartition, doubt: OutOfRange | Truncated) -> None:
+    def settle(self, owned: OwnedPartition, doubt: OffsetOutOfRange | LogTruncated) -> None:
         """Ask what is left of the log, and go on from there; where nobody answers, a while later.
 
         It may grow past the position meanwhile, so that the client would find nothing amiss.
@@ -64,7 +64,7 @@ class RangeReset:
             return
         owned.doubt = None
         try:
-            if isinstance(doubt, Truncated):
+            if isinstance(doubt, LogTruncated):
                 self._truncated(owned, doubt.end)
             else:
                 self._reset(owned)
@@ -229,5 +229,5 @@ class RangeReset:
         owned.withdraw()
         owned.discard()
         owned.buffer.restart(target)
-        owned.advanced = target
-        self._parts.committer.stage(owned, target, owned.staging.stage(None))
+        owned.processed_offset = target
+        self._parts.committer.stage(owned, target, owned.pending_commits.stage(None))

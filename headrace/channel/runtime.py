@@ -10,19 +10,19 @@ import structlog
 from headrace.channel.bounds import Bounds, Until
 from headrace.channel.callbacks import Callbacks
 from headrace.channel.commits import Committer
-from headrace.channel.control import OperatorDesk
+from headrace.channel.control import PartitionControl
 from headrace.channel.dead_letters import DeadLetters
 from headrace.channel.failures import FailurePolicy
 from headrace.channel.fetcher import Fetcher
-from headrace.channel.holdings import Holdings
-from headrace.channel.pausing import Gates, Pausing
+from headrace.channel.partition_manager import PartitionManager
+from headrace.channel.pausing import DeliveryGate, PauseManager
 from headrace.channel.scheduler import Scheduler
-from headrace.channel.states import Ending
-from headrace.channel.supervision import StallGuard, StallWatch, Watchdog
-from headrace.channel.topics import KnownTopics, TopicListener, TopicWatcher, Wishes
-from headrace.channel.workers import Turns, Workers
+from headrace.channel.states import EndReason
+from headrace.channel.supervision import CallbackWatchdog, LagWatchdog, ThreadWatchdog
+from headrace.channel.topics import GroupSubscription, KnownTopics, TopicListener, TopicWatcher
+from headrace.channel.workers import PartitionLoop, Workers
 from headrace.config import refuses_late
-from headrace.kafka.ports import NoDeadLetters, Refusal
+from headrace.kafka.ports import CommitRefusal, NoDeadLetters
 from headrace.processors.contract import keeps_own_offsets
 from headrace.spans import NO_TRACER
 
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     )
     from headrace.metrics import Metrics
     from headrace.processors import BatchProcessor
-    from headrace.progress import Turning
+    from headrace.progress import Heartbeat
     from headrace.spans import Tracer
 
 
@@ -89,7 +89,7 @@ class Parts:
     store: OffsetStore
     catalog: TopicCatalog
     topics: KnownTopics
-    gates: Gates
+    delivery_gate: DeliveryGate
     policy: FailurePolicy
     skips: Skips
     metrics: Metrics
@@ -120,25 +120,25 @@ class Assembly:
 
     catalog: TopicCatalog
     store: OffsetStore
-    gates: Gates
-    pausing: Pausing
-    desk: OperatorDesk
+    delivery_gate: DeliveryGate
+    pausing: PauseManager
+    control: PartitionControl
     bounds: Bounds
     topics: KnownTopics
-    holdings: Holdings
+    manager: PartitionManager
     coordinator: Coordinator
-    wishes: Wishes
+    subscription: GroupSubscription
     topic_watcher: TopicWatcher
     fetcher: Fetcher
     committer: Committer
     dead_letters: DeadLetters
     workers: Workers
-    watchdog: Watchdog
-    stall_watch: StallWatch
-    stall_guards: tuple[StallGuard, ...]
+    watchdog: CallbackWatchdog
+    lag_watchdog: LagWatchdog
+    thread_watchdogs: tuple[ThreadWatchdog, ...]
 
     @property
-    def turning(self) -> tuple[Turning, ...]:
+    def heartbeats(self) -> tuple[Heartbeat, ...]:
         """The parts whose threads should take turns as long as the channel runs."""
         return (self.coordinator, self.committer, self.fetcher)
 
@@ -150,12 +150,12 @@ class Assembly:
             self.fetcher,
             self.workers,
             self.watchdog,
-            self.stall_watch,
+            self.lag_watchdog,
             self.pausing,
         ):
             part.start()
         self.coordinator.start()
-        for guard in self.stall_guards:
+        for guard in self.thread_watchdogs:
             guard.start()
 
     def stop(self, deadline: Deadline) -> list[str]:
@@ -165,12 +165,12 @@ class Assembly:
             ("fetcher", self.fetcher),
             ("committer", self.committer),
             ("watchdog", self.watchdog),
-            ("stall watch", self.stall_watch),
+            ("stall watch", self.lag_watchdog),
             ("pauses", self.pausing),
         ):
             if not part.stop(deadline):
                 left.append(name)
-        left += ["stall guard" for guard in self.stall_guards if not guard.stop(deadline)]
+        left += ["stall guard" for guard in self.thread_watchdogs if not guard.stop(deadline)]
         # a worker may hang in a callback, and then nothing would be left for those above
         return left + self.workers.stop(deadline)
 
@@ -203,12 +203,12 @@ class _Core:
     """What the other parts of one channel share: what is held, what comes in and what goes out."""
 
     frame: Frame
-    gates: Gates
+    delivery_gate: DeliveryGate
     topics: KnownTopics
     scheduler: Scheduler
     skips: Skips
     bounds: Bounds
-    holdings: Holdings
+    manager: PartitionManager
     coordinator: Coordinator
     fetcher: Fetcher
     committer: Committer
@@ -221,27 +221,27 @@ def assemble(frame: Frame, *, until: Until | None, unfinished: Callable[[str], N
     ``unfinished`` is told what a release had to leave undone.
     """
     core = _core(frame, until)
-    wishes = Wishes(frame.settings.config, core.coordinator)
-    workers = _workers(core, _turns(core, unfinished))
+    subscription = GroupSubscription(frame.settings.config, core.coordinator)
+    workers = _workers(core, _partition_loop(core, unfinished))
     return Assembly(
         catalog=frame.ports.catalog,
         store=frame.ports.store,
-        gates=core.gates,
+        delivery_gate=core.delivery_gate,
         pausing=_pausing(core),
-        desk=_desk(core),
+        control=_control(core),
         bounds=core.bounds,
         topics=core.topics,
-        holdings=core.holdings,
+        manager=core.manager,
         coordinator=core.coordinator,
-        wishes=wishes,
-        topic_watcher=_topic_watcher(core, wishes),
+        subscription=subscription,
+        topic_watcher=_topic_watcher(core, subscription),
         fetcher=core.fetcher,
         committer=core.committer,
         dead_letters=core.dead_letters,
         workers=workers,
         watchdog=_watchdog(core, workers),
-        stall_watch=_stall_watch(core),
-        stall_guards=_stall_guards(core),
+        lag_watchdog=_lag_watchdog(core),
+        thread_watchdogs=_thread_watchdogs(core),
     )
 
 
@@ -249,37 +249,41 @@ def _core(frame: Frame, until: Until | None) -> _Core:
     processor, sink = frame.processor, frame.settings.config.sink
     # a custom processor has no sink by configuration, and may keep offsets by itself
     refuses = refuses_late(sink) if sink else keeps_own_offsets(processor)
-    gates = Gates(wanted_at=processor.wanted_at, sink_refuses=refuses)
+    delivery_gate = DeliveryGate(next_batch_at=processor.next_batch_at, sink_refuses=refuses)
     topics = KnownTopics(frame.settings.config.subscription)
     scheduler = Scheduler(frame.clock)
     bounds = Bounds(until, frame.name, frame.clock, frame.fail)
-    holdings = _holdings(frame, topics, scheduler, gates, bounds)
-    coordinator = frame.ports.coordinator(holdings)
+    manager = _manager(frame, topics, scheduler, delivery_gate, bounds)
+    coordinator = frame.ports.coordinator(manager)
     return _Core(
         frame=frame,
-        gates=gates,
+        delivery_gate=delivery_gate,
         topics=topics,
         scheduler=scheduler,
         skips=frame.skips,
         bounds=bounds,
-        holdings=holdings,
+        manager=manager,
         coordinator=coordinator,
-        fetcher=_fetcher(frame, scheduler, holdings),
+        fetcher=_fetcher(frame, scheduler, manager),
         committer=_committer(frame, topics, scheduler, coordinator),
         dead_letters=_dead_letters(frame),
     )
 
 
-def _holdings(
-    frame: Frame, topics: KnownTopics, scheduler: Scheduler, gates: Gates, bounds: Bounds
-) -> Holdings:
-    return Holdings(
+def _manager(
+    frame: Frame,
+    topics: KnownTopics,
+    scheduler: Scheduler,
+    delivery_gate: DeliveryGate,
+    bounds: Bounds,
+) -> PartitionManager:
+    return PartitionManager(
         name=frame.name,
         settings=frame.settings,
         topics=topics,
         copies=frame.processor.copies,
         scheduler=scheduler,
-        gates=gates,
+        delivery_gate=delivery_gate,
         bounds=bounds,
         metrics=frame.metrics,
         clock=frame.clock,
@@ -287,19 +291,19 @@ def _holdings(
     )
 
 
-def _topic_watcher(core: _Core, wishes: Wishes) -> TopicWatcher:
-    frame, holdings = core.frame, core.holdings
+def _topic_watcher(core: _Core, subscription: GroupSubscription) -> TopicWatcher:
+    frame, manager = core.frame, core.manager
     return TopicWatcher(
         core.topics,
         frame.ports.catalog,
-        TopicListener(wishes.topics_are, holdings.log_replaced, holdings.topic_missing),
+        TopicListener(subscription.set_topics, manager.log_replaced, manager.topic_missing),
         channel=frame.name,
         clock=frame.clock,
         fail=frame.fail,
     )
 
 
-def _budget(frame: Frame, holdings: Holdings) -> Callable[[], int]:
+def _budget(frame: Frame, manager: PartitionManager) -> Callable[[], int]:
     prefetch, copies = frame.ports.prefetch, frame.processor.copies
 
     def memory() -> int:
@@ -311,15 +315,15 @@ def _budget(frame: Frame, holdings: Holdings) -> Callable[[], int]:
         """Return what lets every partition have full batches in flight, and one more planned."""
         now = frame.settings.now
         batches = now.max_in_flight * copies + 1
-        return max(1, len(holdings.all())) * batches * now.limits.max_bytes
+        return max(1, len(manager.all())) * batches * now.limits.max_bytes
 
     return planned if frame.settings.config.by_reference else memory
 
 
-def _fetcher(frame: Frame, scheduler: Scheduler, holdings: Holdings) -> Fetcher:
+def _fetcher(frame: Frame, scheduler: Scheduler, manager: PartitionManager) -> Fetcher:
     return Fetcher(
         frame.ports.source,
-        budget=_budget(frame, holdings),
+        budget=_budget(frame, manager),
         touch=scheduler.touch,
         metrics=frame.metrics,
         channel=frame.name,
@@ -331,7 +335,7 @@ def _fetcher(frame: Frame, scheduler: Scheduler, holdings: Holdings) -> Fetcher:
 def _committer(
     frame: Frame, topics: KnownTopics, scheduler: Scheduler, coordinator: Coordinator
 ) -> Committer:
-    def lose(owned: OwnedPartition, refusal: Refusal) -> None:
+    def lose(owned: OwnedPartition, refusal: CommitRefusal) -> None:
         """Let go of a partition of which the offset store says that it is somebody else's."""
         log.warning(
             "partition_superseded",
@@ -341,8 +345,8 @@ def _committer(
             epoch=owned.epoch,
             refusal=refusal.value,
         )
-        owned.end(Ending.LOST)
-        if refusal is Refusal.MEMBERSHIP:
+        owned.end(EndReason.LOST)
+        if refusal is CommitRefusal.MEMBERSHIP:
             coordinator.rejoin(owned.claim)
         else:
             coordinator.released(owned.claim, clean=False)
@@ -361,22 +365,22 @@ def _committer(
     )
 
 
-def _desk(core: _Core) -> OperatorDesk:
-    return OperatorDesk(
+def _control(core: _Core) -> PartitionControl:
+    return PartitionControl(
         core.frame.name,
-        holdings=core.holdings,
+        manager=core.manager,
         scheduler=core.scheduler,
-        gates=core.gates,
+        delivery_gate=core.delivery_gate,
         catalog=core.frame.ports.catalog,
         skips=core.skips,
     )
 
 
-def _pausing(core: _Core) -> Pausing:
+def _pausing(core: _Core) -> PauseManager:
     frame = core.frame
-    return Pausing(
-        core.gates.pauses,
-        holdings=core.holdings,
+    return PauseManager(
+        core.delivery_gate.pauses,
+        manager=core.manager,
         committer=core.committer,
         coordinator=core.coordinator,
         settings=frame.settings,
@@ -388,11 +392,11 @@ def _pausing(core: _Core) -> Pausing:
     )
 
 
-def _turns(core: _Core, unfinished: Callable[[str], None]) -> Turns:
+def _partition_loop(core: _Core, unfinished: Callable[[str], None]) -> PartitionLoop:
     """Return what a worker does."""
     frame = core.frame
     callbacks = Callbacks(frame.processor, frame.name, frame.metrics, frame.clock)
-    return Turns(
+    return PartitionLoop(
         Parts(
             name=frame.name,
             settings=frame.settings,
@@ -404,7 +408,7 @@ def _turns(core: _Core, unfinished: Callable[[str], None]) -> Turns:
             store=frame.ports.store,
             catalog=frame.ports.catalog,
             topics=core.topics,
-            gates=core.gates,
+            delivery_gate=core.delivery_gate,
             skips=core.skips,
             policy=_policy(core, callbacks),
             metrics=frame.metrics,
@@ -412,7 +416,7 @@ def _turns(core: _Core, unfinished: Callable[[str], None]) -> Turns:
             clock=frame.clock,
             fail=frame.fail,
             unfinished=unfinished,
-            held=core.holdings.all,
+            held=core.manager.all,
         )
     )
 
@@ -441,30 +445,30 @@ def _policy(core: _Core, callbacks: Callbacks) -> FailurePolicy:
     )
 
 
-def _workers(core: _Core, turns: Turns) -> Workers:
-    frame, holdings = core.frame, core.holdings
+def _workers(core: _Core, partition_loop: PartitionLoop) -> Workers:
+    frame, manager = core.frame, core.manager
 
-    def turn(owned: OwnedPartition) -> None:
-        turns.turn(owned)
+    def run_once(owned: OwnedPartition) -> None:
+        partition_loop.run_once(owned)
         if owned.final:
-            holdings.ended(owned)
+            manager.ended(owned)
 
     return Workers(
         count=frame.settings.config.workers,
         scheduler=core.scheduler,
-        turn=turn,
-        busy=lambda: any(owned.outstanding for owned in holdings.all()),
+        run_once=run_once,
+        busy=lambda: any(owned.outstanding for owned in manager.all()),
         fail=frame.fail,
         metrics=frame.metrics,
         channel=frame.name,
     )
 
 
-def _watchdog(core: _Core, workers: Workers) -> Watchdog:
+def _watchdog(core: _Core, workers: Workers) -> CallbackWatchdog:
     frame = core.frame
-    return Watchdog(
+    return CallbackWatchdog(
         batch_timeout=lambda: frame.settings.config.batch_timeout,
-        partitions=core.holdings.all,
+        partitions=core.manager.all,
         scheduler=core.scheduler,
         workers=workers,
         fail=frame.fail,
@@ -474,22 +478,22 @@ def _watchdog(core: _Core, workers: Workers) -> Watchdog:
     )
 
 
-def _stall_guards(core: _Core) -> tuple[StallGuard, ...]:
-    watched: dict[str, Turning] = {
+def _thread_watchdogs(core: _Core) -> tuple[ThreadWatchdog, ...]:
+    watched: dict[str, Heartbeat] = {
         "coordinator": core.coordinator,
         "committer": core.committer,
         "fetcher": core.fetcher,
     }
     return tuple(
-        StallGuard(name, part, fail=core.frame.fail, channel=core.frame.name)
+        ThreadWatchdog(name, part, fail=core.frame.fail, channel=core.frame.name)
         for name, part in watched.items()
     )
 
 
-def _stall_watch(core: _Core) -> StallWatch:
+def _lag_watchdog(core: _Core) -> LagWatchdog:
     frame = core.frame
-    return StallWatch(
-        partitions=core.holdings.all,
+    return LagWatchdog(
+        partitions=core.manager.all,
         fetcher=core.fetcher,
         catalog=frame.ports.catalog,
         metrics=frame.metrics,

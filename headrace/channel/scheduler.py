@@ -9,7 +9,7 @@ from itertools import count
 from threading import Condition
 from typing import TYPE_CHECKING
 
-from headrace.channel.states import Ending
+from headrace.channel.states import EndReason
 
 if TYPE_CHECKING:
     from headrace.channel.callbacks import RunningCallback
@@ -64,7 +64,7 @@ class Scheduler:
             entry = self._entries.setdefault(partition, _Entry())
             if entry.place in (_Place.NOWHERE, _Place.LATER):
                 self._place(partition, entry)
-            elif entry.place is _Place.READY and partition.hurries:
+            elif entry.place is _Place.READY and partition.is_urgent:
                 self._ready.remove(partition)
                 self._ready.appendleft(partition)
 
@@ -102,7 +102,7 @@ class Scheduler:
             if partition.holder is None or partition.callback is not hung:
                 return False
             partition.callback = None
-            partition.end(Ending.ABANDONED)
+            partition.end(EndReason.ABANDONED)
             self._end_hold(partition)
             return True
 
@@ -127,7 +127,7 @@ class Scheduler:
             entry.place = _Place.NOWHERE
         elif due <= self._clock.monotonic():
             entry.place = _Place.READY
-            if partition.hurries:
+            if partition.is_urgent:
                 self._ready.appendleft(partition)
             else:
                 self._ready.append(partition)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class ChannelSettings:
     """One configuration, and values derived from it that are read for every batch."""
 
     config: ChannelConfig
@@ -22,7 +22,7 @@ class Settings:
     backoff: Backoff
 
     @classmethod
-    def of(cls, config: ChannelConfig) -> Settings:
+    def of(cls, config: ChannelConfig) -> ChannelSettings:
         """Derive the values."""
         batch, on_error = config.batch, config.on_error
         return cls(
@@ -43,11 +43,11 @@ class LiveSettings:
     __slots__ = ("now",)
 
     def __init__(self, config: ChannelConfig) -> None:
-        self.now = Settings.of(config)
+        self.now = ChannelSettings.of(config)
 
     def replace(self, config: ChannelConfig) -> None:
         """Go on with ``config``."""
-        self.now = Settings.of(config)
+        self.now = ChannelSettings.of(config)
 
     @property
     def config(self) -> ChannelConfig:

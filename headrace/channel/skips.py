@@ -11,7 +11,7 @@ import structlog
 from headrace.records import offset_of
 
 if TYPE_CHECKING:
-    from headrace.channel.buffer import Cut
+    from headrace.channel.buffer import BatchSlice
     from headrace.channel.partition import OwnedPartition
     from headrace.metrics import Metrics
     from headrace.records import TopicPartition
@@ -71,7 +71,7 @@ class Skips:
             found = [each.skip for wanted in self._wanted.values() for each in wanted.values()]
         return sorted(found, key=lambda skip: (skip.partition, skip.offset))
 
-    def without(self, owned: OwnedPartition, cut: Cut) -> Run:
+    def without(self, owned: OwnedPartition, cut: BatchSlice) -> Run:
         """Return the records to hand out: those of ``cut`` itself where none is left out."""
         if _log(owned) not in self._wanted:
             return cut.records
@@ -87,7 +87,7 @@ class Skips:
                 each.left_out = True
         return [record for record in cut.records if offset_of(record) not in concerned]
 
-    def came_behind(self, owned: OwnedPartition, cut: Cut) -> bool:
+    def came_behind(self, owned: OwnedPartition, cut: BatchSlice) -> bool:
         """Whether a record that was handed out with ``cut`` is to be left out the next time."""
         if _log(owned) not in self._wanted:
             return False
@@ -108,9 +108,9 @@ class Skips:
             if not wanted:
                 self._wanted.pop(_log(owned), None)
         for each in done:
-            self._tell(each)
+            self._post(each)
 
-    def _tell(self, done: _Wanted) -> None:
+    def _post(self, done: _Wanted) -> None:
         topic, number = done.skip.partition
         facts = {"channel": self._channel, "topic": topic, "partition": number}
         facts |= {"offset": done.skip.offset, "reason": done.skip.reason, "by": done.skip.by}

@@ -10,8 +10,15 @@ from weakref import WeakSet
 
 import structlog
 
-from headrace.channel.news import Committed, EpochRaised, LogLooked, LogReplaced, Trouble, Truncated
-from headrace.channel.offset_stores import Fences
+from headrace.channel.events import (
+    EpochRaised,
+    LogChecked,
+    LogReplaced,
+    LogTruncated,
+    OffsetCommitted,
+    PartitionErrorEvent,
+)
+from headrace.channel.offset_stores import Fencing
 from headrace.channel.states import PartitionState
 from headrace.clock import Deadline
 from headrace.errors import HeadraceError
@@ -39,10 +46,10 @@ class StartOffsets:
     """
 
     def __init__(
-        self, store: OffsetStore, fences: Fences, held: Callable[[], Iterable[OwnedPartition]]
+        self, store: OffsetStore, fencing: Fencing, held: Callable[[], Iterable[OwnedPartition]]
     ) -> None:
         self._store = store
-        self._fences = fences
+        self._fencing = fencing
         self._held = held
         self._lock = Lock()
         self._found: dict[OwnedPartition, StoredOffset | None] = {}
@@ -54,7 +61,7 @@ class StartOffsets:
         Raises:
             OffsetStoreError: no answer, or a former owner may still commit.
         """
-        owned.claim = self._fences.put_up(owned.claim, deadline)
+        owned.claim = self._fencing.fence(owned.claim, deadline)
         if owned.attempts > 1:
             return self._store.find([owned.partition], deadline).get(owned.partition)
         with self._lock:
@@ -74,7 +81,7 @@ class StartOffsets:
             owned not in self._answered
             and owned.attempts <= 1
             and owned.is_unresolved()
-            and self._fences.are_up(owned.claim)
+            and self._fencing.are_fenced(owned.claim)
         )
 
 
@@ -95,18 +102,18 @@ LOOK_TIMEOUT = 60.0
 _ANSWER_TIMEOUT = 2.0
 
 
-class Starting:
+class PartitionStart:
     """What a worker does with a partition in STARTING. Called by the thread that holds it."""
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
-        self._fences = Fences(parts.store)
-        self._offsets = StartOffsets(parts.store, self._fences, parts.held)
+        self._fencing = Fencing(parts.store)
+        self._offsets = StartOffsets(parts.store, self._fencing, parts.held)
 
-    def turn(self, owned: OwnedPartition) -> None:
+    def run_once(self, owned: OwnedPartition) -> None:
         """Take the next step towards the first delivery; an error is tried again with back-off."""
-        if owned.news:
-            self._hear(owned)
+        if owned.events:
+            self._handle(owned)
             return
         owned.attempts += 1
         self._attempt(owned, lambda: self._resolve(owned))
@@ -134,7 +141,7 @@ class Starting:
         parts = self._parts
         if not parts.store.answers(owned.partition, Deadline.after(_ANSWER_TIMEOUT, parts.clock)):
             return
-        owned.claim = self._fences.doubt(owned.claim)
+        owned.claim = self._fencing.doubt(owned.claim)
         log.warning(
             "start_offset_in_doubt",
             channel=parts.name,
@@ -173,10 +180,10 @@ class Starting:
         owned.look.add_done_callback(partial(self._looked, owned, start, epoch))
 
     def _looked(self, owned: OwnedPartition, start: int, epoch: int, look: Future[LogLook]) -> None:
-        owned.tell(LogLooked(start, epoch, look))
+        owned.post(LogChecked(start, epoch, look))
         self._parts.scheduler.touch(owned)
 
-    def _take(self, owned: OwnedPartition, looked: LogLooked) -> None:
+    def _take(self, owned: OwnedPartition, looked: LogChecked) -> None:
         """Begin where it was looked, once it is known whether the log leads there.
 
         Where it does not any more the epoch stays that of before, which the next owner has to know
@@ -188,16 +195,16 @@ class Starting:
         else:
             self._stage(owned, looked.start, look.leader_epoch)
         if look.is_truncated:
-            owned.doubt = Truncated(owned.buffer.generation, look.end)
+            owned.doubt = LogTruncated(owned.buffer.generation, look.end)
 
     def _stage(self, owned: OwnedPartition, start: int, epoch: int | None) -> None:
         """Begin at ``start``, and have that stored."""
         owned.doubt = None
         owned.buffer.restart(start, epoch)
-        owned.advanced = start
+        owned.processed_offset = start
         owned.attempts = 0
         owned.not_before = inf
-        self._parts.committer.stage(owned, start, owned.staging.stage(None))
+        self._parts.committer.stage(owned, start, owned.pending_commits.stage(None))
         self._parts.committer.flush()
 
     def _take_note_of_topic(self, owned: OwnedPartition) -> None:
@@ -278,20 +285,20 @@ class Starting:
             group_offset=group,
         )
 
-    def _hear(self, owned: OwnedPartition) -> None:
-        while owned.news:
-            match owned.news.popleft():
+    def _handle(self, owned: OwnedPartition) -> None:
+        while owned.events:
+            match owned.events.popleft():
                 case EpochRaised(claim):
                     owned.claim = claim
                     owned.look, owned.not_before = None, 0.0
-                case LogLooked(look=look) as looked if look is owned.look:
+                case LogChecked(look=look) as looked if look is owned.look:
                     owned.look = None
                     self._attempt(owned, partial(self._take, owned, looked))
-                case Committed() as news:
-                    owned.staging.confirm(news)
+                case OffsetCommitted() as event:
+                    owned.pending_commits.confirm(event)
                     self._begin(owned)
                     return
-                case Trouble(error):
+                case PartitionErrorEvent(error):
                     owned.last_error = str(error)
                 case LogReplaced():
                     # what is not on the way yet begins with the topic as it is now
@@ -309,4 +316,4 @@ class Starting:
         if owned.doubt is None:
             self._parts.fetcher.assign(owned)
         if owned.topic_id != self._parts.topics.topic_id(owned.partition):
-            owned.tell(LogReplaced())
+            owned.post(LogReplaced())

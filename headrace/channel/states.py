@@ -107,7 +107,7 @@ TRANSITIONS: dict[PartitionState, frozenset[PartitionState]] = {
 FINAL = frozenset({S.TERMINATED, S.LOST})
 
 
-class Ending(Enum):
+class EndReason(Enum):
     """Why a partition has to end. The order of the members is their strength: it only rises."""
 
     NONE = 0

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Activity:
+class PartitionSnapshot:
     """One held partition. Offsets and counts as they are just now, seconds since something.
 
     ``batch_offset`` is the first record of the oldest batch that is out, or that failed and comes
@@ -63,7 +63,7 @@ class Activity:
 
 
 @dataclass(frozen=True, slots=True)
-class MemberReading:
+class MemberSnapshot:
     """Where the channel's member stands with its group at this moment.
 
     ``epoch`` and ``lease_seconds`` (for how long it may act on its claims) are None without one.
@@ -76,10 +76,10 @@ class MemberReading:
     lease_seconds: float | None
 
 
-def member_reading(coordinator: Coordinator) -> MemberReading:
+def member_reading(coordinator: Coordinator) -> MemberSnapshot:
     """Look at a member; any thread."""
     claims = coordinator.claims
-    return MemberReading(
+    return MemberSnapshot(
         state=coordinator.state,
         assignment=coordinator.assignment,
         claims=len(claims),
@@ -88,12 +88,12 @@ def member_reading(coordinator: Coordinator) -> MemberReading:
     )
 
 
-def activity_of(channel: str, owned: OwnedPartition, now: float) -> Activity:
+def activity_of(channel: str, owned: OwnedPartition, now: float) -> PartitionSnapshot:
     """Look at a partition; any thread, ``now`` in monotonic seconds."""
     callback = owned.callback
     held_back = owned.not_before - now
     first, end = owned.batch or (None, None)
-    return Activity(
+    return PartitionSnapshot(
         channel=channel,
         topic=owned.partition.topic,
         partition=owned.partition.partition,
@@ -163,7 +163,7 @@ def _oldest(owned: OwnedPartition) -> Record | None:
 log = structlog.get_logger(__name__)
 
 
-class GroupReport:
+class RebalanceReporter:
     """Used by the coordinator's thread."""
 
     def __init__(self, channel: str, metrics: Metrics) -> None:

@@ -12,7 +12,7 @@ import structlog
 
 from headrace.channel.states import PartitionState
 from headrace.channel.status import activity_of
-from headrace.channel.threads import Patrol
+from headrace.channel.threads import PeriodicThread
 from headrace.clock import Deadline
 from headrace.errors import FatalError, KafkaUnavailableError
 from headrace.stacks import log_stacks
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from headrace.channel.fetcher import Fetcher
     from headrace.channel.partition import OwnedPartition
     from headrace.channel.scheduler import Scheduler
-    from headrace.channel.status import Activity
+    from headrace.channel.status import PartitionSnapshot
     from headrace.channel.workers import Workers
     from headrace.clock import Clock
     from headrace.kafka.ports import TopicCatalog
     from headrace.metrics import Metrics
-    from headrace.progress import Turning
+    from headrace.progress import Heartbeat
     from headrace.records import TopicPartition
 
 
@@ -42,7 +42,7 @@ LONGEST_INTERVAL = 1.0
 LOOKS = 8
 
 
-class StallGuard(Patrol):
+class ThreadWatchdog(PeriodicThread):
     """The thread that fails the channel when ``turning`` stands still.
 
     Time counts by its looks and not by the clock: a process that stood still as a whole, stopped
@@ -52,13 +52,13 @@ class StallGuard(Patrol):
     def __init__(
         self,
         what: str,
-        turning: Turning,
+        heartbeat: Heartbeat,
         *,
         fail: Callable[[BaseException], None],
         channel: str,
     ) -> None:
         self._what = what
-        self._turning = turning
+        self._heartbeat = heartbeat
         self._fail = fail
         self._channel = channel
         self._seen: float | None = None
@@ -67,7 +67,7 @@ class StallGuard(Patrol):
 
     def _run(self) -> None:
         while True:
-            limit = self._turning.turn_limit
+            limit = self._heartbeat.stall_timeout
             interval = LONGEST_INTERVAL if limit is None else min(LONGEST_INTERVAL, limit / LOOKS)
             if self._stopping.wait(interval):
                 return
@@ -78,7 +78,7 @@ class StallGuard(Patrol):
 
     def _look(self, interval: float) -> None:
         """Add to the time without progress, or begin it anew."""
-        before, self._seen = self._seen, self._turning.last_turn
+        before, self._seen = self._seen, self._heartbeat.last_beat
         self._idle = self._idle + interval if self._seen == before else 0.0
 
     def _give_up(self, limit: float) -> None:
@@ -108,7 +108,7 @@ class _Seen:
     refetched: int = 0
 
 
-class StallWatch(Patrol):
+class LagWatchdog(PeriodicThread):
     """Asks, for each partition from which nothing came since the last look, where its log ends.
 
     One that did not get to where the log ended a look before has stalled. It is fetched anew, and
@@ -207,7 +207,7 @@ SHARE = 0.5
 DUMP_INTERVAL = 300.0
 
 
-class SlowReports:
+class HangReports:
     """Logs each hang once. Used by one thread, again and again.
 
     All threads are logged with the first, but no more often than each ``DUMP_INTERVAL``: what the
@@ -302,7 +302,7 @@ GRACE = 0.1
 LATE = 3
 
 
-class Watchdog(Patrol):
+class CallbackWatchdog(PeriodicThread):
     """Looks at the running callbacks of a channel a few times within each ``batch_timeout``.
 
     While it could not look, callbacks could not run: that time does not count against them.
@@ -321,7 +321,7 @@ class Watchdog(Patrol):
         clock: Clock,
     ) -> None:
         self._batch_timeout = batch_timeout
-        self._slow = SlowReports(channel)
+        self._slow = HangReports(channel)
         self._partitions = partitions
         self._scheduler = scheduler
         self._workers = workers
@@ -368,7 +368,7 @@ class Watchdog(Patrol):
             if self._scheduler.seize(owned, callback):
                 self._abandoned_worker(owned, doing)
 
-    def _abandoned_worker(self, owned: OwnedPartition, doing: Activity) -> None:
+    def _abandoned_worker(self, owned: OwnedPartition, doing: PartitionSnapshot) -> None:
         """Put a new thread in the place of the one that hangs; too many in a day are a failure."""
         self._workers.replace()
         self._abandoned_total.inc()

@@ -38,7 +38,7 @@ def guarded_thread(
     return Thread(target=guarded, name=name, daemon=True)
 
 
-class Patrol(ABC):
+class PeriodicThread(ABC):
     """A guarded thread that looks at something again and again until it is stopped.
 
     ``start`` and ``stop`` are for its owner. ``_run`` waits between its looks on ``_stopping``, or

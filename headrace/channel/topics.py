@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from headrace.channel.threads import Patrol
+from headrace.channel.threads import PeriodicThread
 from headrace.clock import Clock, Deadline
 from headrace.coordinators.coordinator import member_info, pace
 from headrace.errors import HeadraceError, KafkaUnavailableError, UnknownTopicError
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from headrace.records import TopicPartition
 
 
-class Wishes:
+class GroupSubscription:
     """Tells the coordinator both together, whichever of them changed. Any thread; never blocks."""
 
     def __init__(self, config: ChannelConfig, coordinator: Coordinator) -> None:
@@ -34,14 +34,14 @@ class Wishes:
         self._topics = frozenset(config.subscription.names)
         self._lock = Lock()
 
-    def topics_are(self, counts: Mapping[str, int]) -> None:
+    def set_topics(self, counts: Mapping[str, int]) -> None:
         """Ask for partitions of these topics, which have so many each."""
         with self._lock:
             self._topics = frozenset(counts)
             self._coordinator.update(member_info(self._config, self._topics))
             self._coordinator.set_partitions(counts)
 
-    def share_as(self, config: ChannelConfig) -> None:
+    def set_assignor(self, config: ChannelConfig) -> None:
         """Have partitions shared as ``config.coordinator`` says."""
         with self._lock:
             self._config = config
@@ -53,7 +53,7 @@ LOOKS = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Changes:
+class TopicChanges:
     """What a look found to be different.
 
     ``matched`` topics are new, ``missing`` ones have just been missing often enough to count as
@@ -142,7 +142,7 @@ class KnownTopics:
         self._dropped = frozenset(self._known.keys() - kept)
         self._misses = {topic: n for topic, n in self._misses.items() if topic in kept}
 
-    def take_in(self, found: Mapping[str, TopicInfo]) -> Changes:
+    def take_in(self, found: Mapping[str, TopicInfo]) -> TopicChanges:
         """Take note of what there is now, and return what is different."""
         known, present = self._known, self._known.keys() - self._gone - self._dropped
         misses = {topic: self._misses.get(topic, 0) + 1 for topic in present - found.keys()}
@@ -161,7 +161,7 @@ class KnownTopics:
         self._known = {**known, **found}
         self._gone = (self._gone | gone) - found.keys()
         self._misses = {topic: times for topic, times in misses.items() if topic not in gone}
-        return Changes(frozenset(found.keys() - present), missing, replaced)
+        return TopicChanges(frozenset(found.keys() - present), missing, replaced)
 
 
 log = structlog.get_logger(__name__)
@@ -195,7 +195,7 @@ class TopicListener:
     missing: Callable[[str], None]
 
 
-class TopicWatcher(Patrol):
+class TopicWatcher(PeriodicThread):
     """Owns the loop that asks the catalog. What it finds is in ``known``."""
 
     def __init__(
@@ -304,7 +304,7 @@ class TopicWatcher(Patrol):
         for topic in changes.missing:
             self._listener.missing(topic)
 
-    def _log(self, changes: Changes) -> None:
+    def _log(self, changes: TopicChanges) -> None:
         for topic in sorted(changes.matched):
             log.info("topic_matched", channel=self._channel, topic=topic)
         for topic in sorted(changes.missing):

@@ -10,31 +10,31 @@ from typing import TYPE_CHECKING
 import structlog
 
 from headrace.channel.callbacks import WorkerAbandoned
-from headrace.channel.control import Seeking
+from headrace.channel.control import SeekControl
 from headrace.channel.delivery import Delivery
-from headrace.channel.ending import Endings
-from headrace.channel.news import (
-    Committed,
+from headrace.channel.events import (
     EpochRaised,
-    GapPassed,
+    GapSkipped,
     LogReplaced,
-    OutOfRange,
+    LogTruncated,
+    OffsetCommitted,
+    OffsetOutOfRange,
+    PartitionErrorEvent,
     RecordSkipped,
-    SeekAsked,
-    Trouble,
-    Truncated,
+    SeekRequested,
 )
 from headrace.channel.range_reset import RangeReset
-from headrace.channel.start import Starting
-from headrace.channel.states import Ending, PartitionState
+from headrace.channel.release import Releases
+from headrace.channel.start import PartitionStart
+from headrace.channel.states import EndReason, PartitionState
 from headrace.errors import CoordinationSuspendedError, FatalError
 from headrace.logs import Bound
-from headrace.thread_time import Activity, Role
+from headrace.thread_time import Role, ThreadActivity
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headrace.channel.news import News
+    from headrace.channel.events import PartitionEvent
     from headrace.channel.partition import OwnedPartition
     from headrace.channel.runtime import Parts
     from headrace.channel.scheduler import Scheduler
@@ -47,22 +47,22 @@ if TYPE_CHECKING:
 _GIVEN_BACK = (PartitionState.RELEASING, PartitionState.TERMINATING)
 
 
-class Turns:
+class PartitionLoop:
     """Decides what a partition needs and has it done. Called by the thread that holds it."""
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._callbacks = parts.callbacks
         self._delivery = Delivery(parts)
-        self._starting = Starting(parts)
-        self._endings = Endings(parts, self._delivery)
+        self._starts = PartitionStart(parts)
+        self._releases = Releases(parts, self._delivery)
         self._range_reset = RangeReset(parts)
-        self._seeking = Seeking(parts)
+        self._seek_control = SeekControl(parts)
 
-    def turn(self, owned: OwnedPartition) -> None:
-        """Do one turn: news, answers and time-outs first, then at most one batch."""
-        if owned.ending.value >= Ending.LOST.value:
-            self._endings.lose(owned)
+    def run_once(self, owned: OwnedPartition) -> None:
+        """Run once: events, answers and time-outs first, then at most one batch."""
+        if owned.ending.value >= EndReason.LOST.value:
+            self._releases.lose(owned)
         elif not owned.may_act() and owned.state not in _GIVEN_BACK:
             self._suspend(owned)
         else:
@@ -70,7 +70,7 @@ class Turns:
                 owned.unsuspend()
                 # somebody may wait for a paused partition to be so again, or for the commit that
                 # was held back
-                self._parts.gates.pauses.progress()
+                self._parts.delivery_gate.pauses.progress()
                 self._parts.committer.flush()
             self._go_on(owned)
 
@@ -78,7 +78,7 @@ class Turns:
         if owned.state is PartitionState.SUSPENDED:
             if self._parts.overdue(owned):
                 # The lease may still hold, so the coordinator does not know that we gave up.
-                owned.end(Ending.LOST)
+                owned.end(EndReason.LOST)
                 self._parts.coordinator.released(owned.claim, clean=False)
             return
         starting = owned.state is PartitionState.STARTING
@@ -93,26 +93,26 @@ class Turns:
 
     def _go_on(self, owned: OwnedPartition) -> None:
         if owned.state is PartitionState.STARTING:
-            if owned.ending is Ending.RELEASE:
-                self._endings.unstarted(owned)
+            if owned.ending is EndReason.RELEASE:
+                self._releases.unstarted(owned)
             else:
-                self._starting.turn(owned)
+                self._starts.run_once(owned)
             return
         self._catch_up(owned)
-        if owned.ending is Ending.RELEASE and owned.state not in _GIVEN_BACK:
-            self._endings.begin(owned)
+        if owned.ending is EndReason.RELEASE and owned.state not in _GIVEN_BACK:
+            self._releases.begin(owned)
         if owned.state in _GIVEN_BACK:
-            self._endings.turn(owned)
+            self._releases.run_once(owned)
         else:
             self._work(owned)
 
     def _catch_up(self, owned: OwnedPartition) -> None:
-        """Hear the news and settle what was answered or is overdue."""
-        while owned.news:
-            self._hear(owned, owned.news.popleft())
+        """Handle the events and settle what was answered or is overdue."""
+        while owned.events:
+            self._handle(owned, owned.events.popleft())
         self._delivery.settle(owned)
         self._delivery.expire(owned)
-        if owned.ending is Ending.NONE and owned.doubt is not None:
+        if owned.ending is EndReason.NONE and owned.doubt is not None:
             self._range_reset.settle(owned, owned.doubt)
         self._pass_gap(owned)
 
@@ -135,14 +135,14 @@ class Turns:
 
     def _pause(self, owned: OwnedPartition) -> None:
         """Enter PAUSED once what was handed out is answered and committed."""
-        if owned.outstanding or owned.owes_commit or owned.state is PartitionState.PAUSED:
+        if owned.outstanding or owned.has_pending_commit or owned.state is PartitionState.PAUSED:
             return
         owned.become(PartitionState.RUNNING)
         processor = self._callbacks.processor
         self._callbacks.ask(owned, lambda: processor.on_pause(owned))
         # only now nothing of it is in the processor's hands, which is what a pause promises
         owned.become(PartitionState.PAUSED)
-        self._parts.gates.pauses.progress()
+        self._parts.delivery_gate.pauses.progress()
 
     def _idle(self, owned: OwnedPartition) -> None:
         owned.idle_since = None
@@ -150,28 +150,28 @@ class Turns:
         response = self._callbacks.ask(owned, lambda: processor.on_idle(owned))
         self._delivery.respond(owned, response)
 
-    def _hear(self, owned: OwnedPartition, news: News) -> None:
-        match news:
-            case Committed():
-                self._committed(owned, news)
-            case Trouble(error):
+    def _handle(self, owned: OwnedPartition, event: PartitionEvent) -> None:
+        match event:
+            case OffsetCommitted():
+                self._committed(owned, event)
+            case PartitionErrorEvent(error):
                 self._trouble(owned, error)
-            case OutOfRange() | Truncated() if news.generation == owned.buffer.generation:
-                self._range_reset.hold(owned, news)
-            case GapPassed(generation, end) if generation == owned.buffer.generation:
+            case OffsetOutOfRange() | LogTruncated() if event.generation == owned.buffer.generation:
+                self._range_reset.hold(owned, event)
+            case GapSkipped(generation, end) if generation == owned.buffer.generation:
                 owned.gap_end = end
             case EpochRaised(claim):
                 owned.claim = claim
             case LogReplaced():
                 if owned.topic_id != self._parts.topics.topic_id(owned.partition):
-                    self._range_reset.begin_anew(owned)
-            case SeekAsked() | RecordSkipped():
-                self._obey(owned, news)
+                    self._range_reset.restart_topic(owned)
+            case SeekRequested() | RecordSkipped():
+                self._obey(owned, event)
 
-    def _obey(self, owned: OwnedPartition, news: SeekAsked | RecordSkipped) -> None:
+    def _obey(self, owned: OwnedPartition, event: SeekRequested | RecordSkipped) -> None:
         """Do what an operator asks."""
-        if isinstance(news, SeekAsked):
-            self._seeking.seek(owned, news)
+        if isinstance(event, SeekRequested):
+            self._seek_control.seek(owned, event)
         else:
             self._try_at_once(owned)
 
@@ -189,16 +189,16 @@ class Turns:
         response = self._callbacks.exception(owned, error, None)
         self._delivery.respond(owned, response)
 
-    def _committed(self, owned: OwnedPartition, news: Committed) -> None:
+    def _committed(self, owned: OwnedPartition, event: OffsetCommitted) -> None:
         processor = self._callbacks.processor
-        for batch in owned.staging.confirm(news):
+        for batch in owned.pending_commits.confirm(event):
             self._callbacks.ask(owned, partial(processor.on_batch_processed, batch))
         self._parts.skips.committed(owned)
         # somebody may wait for the commit of a partition that was moved
         if owned.state is PartitionState.PAUSED:
-            self._parts.gates.pauses.progress()
-        if self._range_reset.has_begun_anew(owned):
-            owned.end(Ending.LOST)
+            self._parts.delivery_gate.pauses.progress()
+        if self._range_reset.has_restarted(owned):
+            owned.end(EndReason.LOST)
             self._parts.coordinator.released(owned.claim, clean=False)
             self._parts.scheduler.touch(owned)
 
@@ -208,8 +208,8 @@ class Turns:
         if end is None or owned.outstanding or owned.pending or owned.doubt is not None:
             return
         owned.gap_end = None
-        if owned.advanced == owned.buffer.position and (owned.committed or 0) < end:
-            self._parts.committer.stage(owned, end, owned.staging.stage(None))
+        if owned.processed_offset == owned.buffer.position and (owned.committed or 0) < end:
+            self._parts.committer.stage(owned, end, owned.pending_commits.stage(None))
 
 
 log = structlog.get_logger(__name__)
@@ -229,7 +229,7 @@ class Workers:
         *,
         count: int,
         scheduler: Scheduler,
-        turn: Callable[[OwnedPartition], None],
+        run_once: Callable[[OwnedPartition], None],
         busy: Callable[[], bool],
         fail: Callable[[BaseException], None],
         metrics: Metrics,
@@ -238,7 +238,7 @@ class Workers:
         self._wanted = count
         self._active = 0
         self._scheduler = scheduler
-        self._turn = turn
+        self._run_once = run_once
         self._busy = busy
         self._fail = fail
         self._metrics = metrics
@@ -309,13 +309,13 @@ class Workers:
         while not self._closed and not self._is_surplus():
             owned = self._scheduler.take(TAKE_TIMEOUT)
             if owned is None:
-                time.turn_to(Activity.WAIT if self._busy() else Activity.IDLE)
+                time.turn_to(ThreadActivity.WAIT if self._busy() else ThreadActivity.IDLE)
                 continue
-            time.turn_to(Activity.PROCESS)
+            time.turn_to(ThreadActivity.PROCESS)
             holder = owned.holder
             try:
                 with self._bound(owned):
-                    self._turn(owned)
+                    self._run_once(owned)
             except WorkerAbandoned:
                 log.warning("abandoned_worker_returned", channel=self._channel)
                 return
@@ -329,8 +329,8 @@ class Workers:
                         "the process has to be restarted, and the log reported"
                     )
                 )
-                if owned.ending is Ending.ABANDONED:
+                if owned.ending is EndReason.ABANDONED:
                     continue  # it cannot even be ended, so nobody gets it any more
-                owned.end(Ending.ABANDONED)
-            time.turn_to(Activity.WAIT if owned.outstanding else Activity.IDLE)
+                owned.end(EndReason.ABANDONED)
+            time.turn_to(ThreadActivity.WAIT if owned.outstanding else ThreadActivity.IDLE)
             self._scheduler.give_back(owned, holder)

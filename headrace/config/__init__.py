@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from headrace.config.diff import Change, ChangeKind, Effect, diff
-from headrace.config.guarantee import Delivery, Guarantee, guarantee
+from headrace.config.diff import ChangeKind, ConfigChange, ReloadEffect, diff
+from headrace.config.guarantee import ChannelGuarantee, DeliveryGuarantee, guarantee
 from headrace.config.loading import load
 from headrace.config.models.admin import AdminConfig, AdminTls, TracingConfig
 from headrace.config.models.base import KafkaTls, Section, ZooKeeperTls
@@ -57,22 +57,21 @@ __all__ = [
     "ArrowProcessorConfig",
     "BatchConfig",
     "BufferConfig",
-    "Change",
     "ChangeKind",
     "ChannelConfig",
+    "ChannelGuarantee",
     "Config",
+    "ConfigChange",
     "ConsoleSinkConfig",
     "CoordinatorConfig",
     "CustomProcessorConfig",
     "CustomSinkConfig",
     "DeadLetterConfig",
-    "Delivery",
+    "DeliveryGuarantee",
     "DeltaSinkConfig",
     "DynamicCoordinatorConfig",
-    "Effect",
     "FixedCountCoordinatorConfig",
     "FunctionSinkConfig",
-    "Guarantee",
     "JsonLinesSinkConfig",
     "KafkaConfig",
     "KafkaOffsetsConfig",
@@ -88,6 +87,7 @@ __all__ = [
     "PauseConfig",
     "ProcessorConfig",
     "ReloadConfig",
+    "ReloadEffect",
     "Section",
     "SeveralSinkConfig",
     "SimpleProcessorConfig",

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from headrace.config.errors import Steps
 
 
-class Effect(Enum):
+class ReloadEffect(Enum):
     """What is touched when a value changes, from the least to the most."""
 
     IN_PLACE = "in place"
@@ -42,25 +42,25 @@ class Effect(Enum):
     """Nothing until the process is restarted."""
 
 
-_OF_CHANNELS = {"topics": Effect.TOPICS, "coordinator": Effect.SHARING}
+_OF_CHANNELS = {"topics": ReloadEffect.TOPICS, "coordinator": ReloadEffect.SHARING}
 _OF_SECTIONS = {
-    "kafka": Effect.CONNECTION,
-    "zookeeper": Effect.CONNECTION,
-    "spark": Effect.SPARK,
+    "kafka": ReloadEffect.CONNECTION,
+    "zookeeper": ReloadEffect.CONNECTION,
+    "spark": ReloadEffect.SPARK,
 }
 
 
-def effect_of(steps: Steps, *, hot: bool) -> Effect:
+def effect_of(steps: Steps, *, hot: bool) -> ReloadEffect:
     """Return what a change at ``steps`` touches, of a field that says whether it is hot."""
     if hot:
-        return Effect.IN_PLACE
+        return ReloadEffect.IN_PLACE
     match steps:
         case ("channels", _, field, *_):
-            return _OF_CHANNELS.get(str(field), Effect.CHANNEL)
+            return _OF_CHANNELS.get(str(field), ReloadEffect.CHANNEL)
         case ("channels", *_):
-            return Effect.CHANNEL
+            return ReloadEffect.CHANNEL
         case (section, *_):
-            return _OF_SECTIONS.get(str(section), Effect.PROCESS)
+            return _OF_SECTIONS.get(str(section), ReloadEffect.PROCESS)
         case _:
             raise AssertionError("a change has a place")
 
@@ -79,7 +79,7 @@ class ChangeKind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class ConfigChange:
     """One difference. ``steps`` lead to it.
 
     ``before`` and ``after`` are what a file would have there, with secrets masked; None stands
@@ -90,7 +90,7 @@ class Change:
     kind: ChangeKind
     before: Any
     after: Any
-    effect: Effect
+    effect: ReloadEffect
 
     @property
     def path(self) -> str:
@@ -104,7 +104,7 @@ class Change:
         return str(self.steps[1]) if inside else None
 
 
-def diff(before: Section, after: Section, *, at: Steps = ()) -> tuple[Change, ...]:
+def diff(before: Section, after: Section, *, at: Steps = ()) -> tuple[ConfigChange, ...]:
     """Return what ``after`` has otherwise than ``before``, in the order of the fields.
 
     The two are of one type, and stand at ``at`` in the file. A change is as deep as its place has
@@ -124,15 +124,15 @@ class _Pair:
     old: Any
     new: Any
 
-    def change(self, at: Steps, kind: ChangeKind, *, hot: bool) -> Change:
-        return Change(at, kind, self.old, self.new, effect_of(at, hot=hot))
+    def change(self, at: Steps, kind: ChangeKind, *, hot: bool) -> ConfigChange:
+        return ConfigChange(at, kind, self.old, self.new, effect_of(at, hot=hot))
 
     @property
     def both_are_mappings(self) -> bool:
         return isinstance(self.before, Mapping) and isinstance(self.after, Mapping)
 
 
-def _sections(at: Steps, pair: _Pair) -> Iterator[Change]:
+def _sections(at: Steps, pair: _Pair) -> Iterator[ConfigChange]:
     for attribute, field in type(pair.before).model_fields.items():
         extra, name = field.json_schema_extra, field.alias or attribute
         assert isinstance(extra, dict), "every field declares whether it is hot"
@@ -145,7 +145,7 @@ def _sections(at: Steps, pair: _Pair) -> Iterator[Change]:
         yield from _values((*at, name), inner, hot=extra["hot"] is True)
 
 
-def _values(at: Steps, pair: _Pair, *, hot: bool) -> Iterator[Change]:
+def _values(at: Steps, pair: _Pair, *, hot: bool) -> Iterator[ConfigChange]:
     if isinstance(pair.before, Section) and type(pair.before) is type(pair.after):
         yield from _sections(at, pair)
     elif pair.both_are_mappings:
@@ -154,7 +154,7 @@ def _values(at: Steps, pair: _Pair, *, hot: bool) -> Iterator[Change]:
         yield pair.change(at, ChangeKind.CHANGED, hot=hot)
 
 
-def _mappings(at: Steps, pair: _Pair, *, hot: bool) -> Iterator[Change]:
+def _mappings(at: Steps, pair: _Pair, *, hot: bool) -> Iterator[ConfigChange]:
     for key in [*pair.before, *(key for key in pair.after if key not in pair.before)]:
         steps = (*at, key)
         inner = _Pair(*(side.get(key) for side in (pair.before, pair.after, pair.old, pair.new)))
@@ -175,7 +175,7 @@ def _same(one: Any, other: Any) -> bool:
     return isinstance(one, bool) == isinstance(other, bool) and bool(one == other)
 
 
-def adopt(before: Section, after: Section, changes: Iterable[Change]) -> Any:
+def adopt(before: Section, after: Section, changes: Iterable[ConfigChange]) -> Any:
     """Return ``before`` with the values of ``after`` in the places of ``changes``."""
     adopted: Any = before
     for change in changes:

@@ -93,7 +93,7 @@ def either(words: Iterable[str]) -> str:
     return f"{', '.join(rest)} or {last}" if rest else last
 
 
-class Contradiction(NamedTuple):
+class FieldConflict(NamedTuple):
     """One mistake inside a value.
 
     ``steps`` lead from the value to the mistake. ``sentence`` goes on from the place's name, says
@@ -104,7 +104,7 @@ class Contradiction(NamedTuple):
     sentence: str
 
 
-def contradicted(found: Sequence[Contradiction]) -> PydanticCustomError:
+def conflict_in(found: Sequence[FieldConflict]) -> PydanticCustomError:
     """Return the one error that carries all that was found."""
     text = "; ".join(f"{dotted(steps)} {sentence}" for steps, sentence in found)
     return PydanticCustomError("contradiction", "{sentences}", {"sentences": text, "found": found})

@@ -42,7 +42,7 @@ _ONCE = {
 }
 
 
-class Delivery(Enum):
+class DeliveryGuarantee(Enum):
     """How often the effect of a record takes place."""
 
     EXACTLY_ONCE = "exactly-once"
@@ -56,37 +56,37 @@ class Delivery(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Guarantee:
+class ChannelGuarantee:
     """A channel's delivery guarantee, with the reason in one sentence."""
 
-    delivery: Delivery
+    delivery: DeliveryGuarantee
     reason: str
 
     def __str__(self) -> str:
         return f"{self.delivery.value}: {self.reason}"
 
 
-def guarantee(channel: ChannelConfig) -> Guarantee:
+def guarantee(channel: ChannelConfig) -> ChannelGuarantee:
     """Return what the channel promises."""
     delivery, reason = _base(channel)
-    return Guarantee(delivery, "; ".join([reason, *_exceptions(channel)]))
+    return ChannelGuarantee(delivery, "; ".join([reason, *_exceptions(channel)]))
 
 
-def _base(channel: ChannelConfig) -> tuple[Delivery, str]:
+def _base(channel: ChannelConfig) -> tuple[DeliveryGuarantee, str]:
     processor, sink = channel.processor, channel.sink
     if isinstance(processor, CustomProcessorConfig):
         return (
-            Delivery.AT_LEAST_ONCE,
+            DeliveryGuarantee.AT_LEAST_ONCE,
             "batches are delivered until answered; whether effects repeat is up to the processor",
         )
     if isinstance(processor, SimpleProcessorConfig) and processor.no_duplication:
         return (
-            Delivery.AT_MOST_ONCE,
+            DeliveryGuarantee.AT_MOST_ONCE,
             "no_duplication commits before the function runs, so what fails then is not repeated",
         )
     if isinstance(processor, SimpleProcessorConfig):
         return (
-            Delivery.AT_LEAST_ONCE,
+            DeliveryGuarantee.AT_LEAST_ONCE,
             "offsets are committed after the function returns, so it may see records again",
         )
     if isinstance(sink, SeveralSinkConfig):
@@ -95,36 +95,42 @@ def _base(channel: ChannelConfig) -> tuple[Delivery, str]:
     return _of_sink(sink)
 
 
-def _of_sink(sink: SingleSinkConfig) -> tuple[Delivery, str]:
+def _of_sink(sink: SingleSinkConfig) -> tuple[DeliveryGuarantee, str]:
     for kind, reason in _ONCE.items():
         if isinstance(sink, kind):
-            return Delivery.EXACTLY_ONCE, reason
+            return DeliveryGuarantee.EXACTLY_ONCE, reason
     if isinstance(sink, CustomSinkConfig):
         return _custom(sink)
     return (
-        Delivery.AT_LEAST_ONCE,
+        DeliveryGuarantee.AT_LEAST_ONCE,
         f"the {sink.type} sink keeps no offsets, so rows may be written again after a crash",
     )
 
 
-def _several(sink: SeveralSinkConfig) -> tuple[Delivery, str]:
+def _several(sink: SeveralSinkConfig) -> tuple[DeliveryGuarantee, str]:
     """The weakest output decides."""
     for name, output in sink.outputs.items():
         delivery, reason = _of_sink(output)
-        if delivery is not Delivery.EXACTLY_ONCE:
+        if delivery is not DeliveryGuarantee.EXACTLY_ONCE:
             return delivery, f"output {name}: {reason}"
     reason = "each output takes rows and offsets in one transaction and refuses repetitions"
-    return Delivery.EXACTLY_ONCE, f"{reason}; one that a crash left behind gets what it lacks"
+    return (
+        DeliveryGuarantee.EXACTLY_ONCE,
+        f"{reason}; one that a crash left behind gets what it lacks",
+    )
 
 
-def _custom(sink: CustomSinkConfig) -> tuple[Delivery, str]:
+def _custom(sink: CustomSinkConfig) -> tuple[DeliveryGuarantee, str]:
     """Nothing is imported here: what the file demands of the sink is asked of it at the start."""
     if sink.guarantee == "exactly_once":
         reason = "takes rows and offsets in one transaction and refuses repetitions"
-        return Delivery.EXACTLY_ONCE, f"the sink of {sink.factory}, asked at the start, {reason}"
+        return (
+            DeliveryGuarantee.EXACTLY_ONCE,
+            f"the sink of {sink.factory}, asked at the start, {reason}",
+        )
     reason = "need not keep offsets, so rows may be written again after a crash"
     return (
-        Delivery.AT_LEAST_ONCE,
+        DeliveryGuarantee.AT_LEAST_ONCE,
         f"the sink of {sink.factory} {reason}; guarantee: exactly_once demands that it does",
     )
 

@@ -97,7 +97,7 @@ _Loader.yaml_implicit_resolvers = {
 
 
 @dataclass(frozen=True, slots=True)
-class Document:
+class YamlDocument:
     """The parsed file: its values, and the lines (from 1) by the steps that lead there."""
 
     values: Any
@@ -151,7 +151,7 @@ def read(path: Path) -> str:
         ) from None
 
 
-def parse(text: str, path: Path) -> Document:
+def parse(text: str, path: Path) -> YamlDocument:
     """Return the document in ``text``. ``path`` is only named in errors.
 
     Raises ConfigError with every key that is given twice or is not text, or with the first
@@ -174,7 +174,7 @@ def parse(text: str, path: Path) -> Document:
         raise ConfigError([f"{path} has a number or !! tag that YAML cannot read"]) from None
     if not isinstance(values, dict):
         raise ConfigError([f"{path} {_not_a_mapping(values)}; begin with 'channels:'"])
-    return Document(values, survey.lines)
+    return YamlDocument(values, survey.lines)
 
 
 def _not_a_mapping(values: object) -> str:

@@ -90,7 +90,7 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class FieldPlace:
     """A place in the file, what belongs there (None: nothing), and the section around it."""
 
     steps: Steps
@@ -152,29 +152,29 @@ def holds_secret(value: Shape) -> bool:
     )
 
 
-def locate(root: type[Section], location: Steps) -> Place:
+def locate(root: type[Section], location: Steps) -> FieldPlace:
     """Return the place that pydantic's location names, without the tags it puts into it."""
-    place = Place((), Shape(root), root)
+    place = FieldPlace((), Shape(root), root)
     for step in location:
         place = _descend(place, step)
     return place
 
 
-def _descend(place: Place, step: str | int) -> Place:
+def _descend(place: FieldPlace, step: str | int) -> FieldPlace:
     steps, current = (*place.steps, step), place.shape
     if current is None:
-        return Place(steps, None, place.section)
+        return FieldPlace(steps, None, place.section)
     sections = by_type(current.sections) if len(current.sections) > 1 else {}
     if step in sections:
         chosen = sections[str(step)]
-        return Place(place.steps, Shape(chosen), chosen)
+        return FieldPlace(place.steps, Shape(chosen), chosen)
     if current.sections:
         section = current.sections[0]
         field = dict(fields(section)).get(str(step))
-        return Place(steps, None if field is None else field_shape(field), section)
+        return FieldPlace(steps, None if field is None else field_shape(field), section)
     if current.kind is None and get_args(current.type):
-        return Place(steps, current.items(), place.section)
-    return Place(steps, None, place.section)
+        return FieldPlace(steps, current.items(), place.section)
+    return FieldPlace(steps, None, place.section)
 
 
 #: What pydantic appends to the location when the key of a mapping is refused.
@@ -216,13 +216,13 @@ def _problems(detail: ErrorDetails, root: type[Section]) -> Iterator[Problem]:
             yield place.steps, f"{_subject(place, value)} {_is_not(place, value)}"
 
 
-def _subject(place: Place, value: Any) -> str:
+def _subject(place: FieldPlace, value: Any) -> str:
     """Return the value for a sentence; a URL with a password is masked wherever it stands."""
     secret = place.secret or (isinstance(value, str) and has_password(value))
     return subject(value, secret=secret)
 
 
-def _is_not(place: Place, value: Any) -> str:
+def _is_not(place: FieldPlace, value: Any) -> str:
     if value is None and place.shape is not None and place.shape.sections:
         return "is not a mapping; fill it in, or leave the key out"
     sections = place.shape is not None and place.shape.sections
@@ -230,16 +230,16 @@ def _is_not(place: Place, value: Any) -> str:
     return f"is not {_accepted_there(place, value)}{near}"
 
 
-def _accepted_there(place: Place, value: Any) -> str:
+def _accepted_there(place: FieldPlace, value: Any) -> str:
     assert place.shape is not None, "only known keys are missing or have a wrong value"
     return accepted(place.shape, null=not isinstance(value, Expanded))
 
 
-def _choices(place: Place) -> tuple[str, ...]:
+def _choices(place: FieldPlace) -> tuple[str, ...]:
     return () if place.shape is None else choices(place.shape)
 
 
-def _unknown_key(place: Place) -> str:
+def _unknown_key(place: FieldPlace) -> str:
     names = [name for name, _ in fields(place.section)]
     near = get_close_matches(str(place.steps[-1]), names, n=1)
     if near:
@@ -253,7 +253,7 @@ def _bad_key(location: Steps, root: type[Section]) -> Problem:
     return (*place.steps, key), f"the key {quoted(key)} is not {accepted(place.shape.keys())}"
 
 
-def _bad_type(place: Place, value: dict[str, Any]) -> str:
+def _bad_type(place: FieldPlace, value: dict[str, Any]) -> str:
     given, types = value["type"], _choices(place)
     return f"{subject(given)} is not {either(types)}{_near(given, types)}"
 

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 
 from headrace.config import (
     ArrowProcessorConfig,
-    Change,
     ChangeKind,
+    ConfigChange,
     CustomProcessorConfig,
     CustomSinkConfig,
-    Effect,
     FunctionSinkConfig,
+    ReloadEffect,
     SparkProcessorConfig,
     single_sinks,
 )
@@ -144,12 +144,12 @@ class CodeBook:
                 found |= code.files
         return found
 
-    def change(self, name: str) -> Change | None:
+    def change(self, name: str) -> ConfigChange | None:
         """Return that a channel's files are not what it runs, None while they are."""
         if not any(code.is_stale for code in self._of_channels.get(name, ())):
             return None
         steps = ("channels", name, "processor", "code")
-        return Change(steps, ChangeKind.CODE, None, None, Effect.CHANNEL)
+        return ConfigChange(steps, ChangeKind.CODE, None, None, ReloadEffect.CHANNEL)
 
     def forget(self, name: str) -> Former:
         """Have a channel's packages imported afresh the next time, where files have changed.

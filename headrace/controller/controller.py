@@ -45,13 +45,13 @@ if TYPE_CHECKING:
 
     from headrace.channel.bounds import Until
     from headrace.channel.pausing import Pause
-    from headrace.channel.status import Activity
+    from headrace.channel.status import PartitionSnapshot
     from headrace.config import ChannelConfig, Config, KafkaConfig, ZooKeeperConfig
     from headrace.coordinators.coordinator import Coordinator
     from headrace.coordinators.listener import Listener
     from headrace.kafka.ports import RecordSource
     from headrace.processors import BatchProcessor
-    from headrace.progress import Turning
+    from headrace.progress import Heartbeat
     from headrace.spans import Tracer
     from headrace.spark.settings import SparkSettings
 
@@ -60,7 +60,7 @@ log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class ProcessResources:
     """What the channels of a process share. ``directory`` is the process's own."""
 
     member: str
@@ -220,7 +220,7 @@ class KafkaController:
         except Empty:
             return None
 
-    def activities(self) -> list[Activity]:
+    def activities(self) -> list[PartitionSnapshot]:
         """Return what the partitions of all channels are doing. Any thread."""
         return [each for channel in tuple(self.channels.values()) for each in channel.activities()]
 
@@ -228,9 +228,9 @@ class KafkaController:
         """Look at Spark, None where no channel uses it. Any thread; does not block."""
         return None if self._spark is None else self._spark.reading()
 
-    def turning(self) -> list[Turning]:
+    def heartbeats(self) -> list[Heartbeat]:
         """Return the parts of all channels that should take turns. Any thread."""
-        return [each for channel in tuple(self.channels.values()) for each in channel.turning()]
+        return [each for channel in tuple(self.channels.values()) for each in channel.heartbeats()]
 
     # --- changing what runs -----------------------------------------------------------------
 
@@ -418,7 +418,7 @@ class KafkaController:
     def _build(
         self, name: str, channel: ChannelConfig, processor: BatchProcessor
     ) -> InboundKafkaChannel:
-        surroundings = Surroundings(
+        resources = ProcessResources(
             self.config.instance_id,
             self.config.kafka,
             self.session,
@@ -430,7 +430,7 @@ class KafkaController:
             name,
             channel,
             processor,
-            surroundings.ports(name, channel, in_columns=processor.in_columns),
+            resources.ports(name, channel, in_columns=processor.in_columns),
             metrics=self.metrics,
             clock=self._clock,
             on_failure=lambda _, error: self.fail(error),

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from headrace.clock import SYSTEM_CLOCK, Clock, Deadline
-from headrace.config import Effect, diff, load
+from headrace.config import ReloadEffect, diff, load
 from headrace.config.diff import adopt
 from headrace.config.show import document
 from headrace.config.watch import FileWatcher
@@ -45,9 +45,9 @@ if TYPE_CHECKING:
 
     from headrace.channel.pausing import Pause
     from headrace.config import (
-        Change,
         ChannelConfig,
         Config,
+        ConfigChange,
         KafkaConfig,
         ReloadConfig,
         ZooKeeperConfig,
@@ -83,10 +83,12 @@ class Step:
 
     action: Action
     channel: str | None
-    changes: tuple[Change, ...]
+    changes: tuple[ConfigChange, ...]
 
 
-def plan(applied: Config, desired: Config, recoded: tuple[Change, ...] = ()) -> tuple[Step, ...]:
+def plan(
+    applied: Config, desired: Config, recoded: tuple[ConfigChange, ...] = ()
+) -> tuple[Step, ...]:
     """Return the steps from one configuration to the other, in their order.
 
     What is connected anew brings the changes of all channels with it. ``recoded`` says which
@@ -102,10 +104,10 @@ def plan(applied: Config, desired: Config, recoded: tuple[Change, ...] = ()) -> 
 
 
 _SHARED = {
-    Effect.IN_PLACE: Action.ADOPT,
-    Effect.CONNECTION: Action.CONNECT,
-    Effect.SPARK: Action.REBUILD_SPARK,
-    Effect.PROCESS: Action.WAIT,
+    ReloadEffect.IN_PLACE: Action.ADOPT,
+    ReloadEffect.CONNECTION: Action.CONNECT,
+    ReloadEffect.SPARK: Action.REBUILD_SPARK,
+    ReloadEffect.PROCESS: Action.WAIT,
 }
 
 
@@ -114,27 +116,29 @@ def _in_order(steps: Iterable[Step]) -> tuple[Step, ...]:
     return tuple(sorted(steps, key=lambda step: order.index(step.action)))
 
 
-def _shared(changes: tuple[Change, ...]) -> Iterator[Step]:
+def _shared(changes: tuple[ConfigChange, ...]) -> Iterator[Step]:
     for effect, action in _SHARED.items():
         found = tuple(c for c in changes if c.channel is None and c.effect is effect)
         if found:
             yield Step(action, None, found)
 
 
-def _with_channels(step: Step, changes: tuple[Change, ...]) -> Step:
+def _with_channels(step: Step, changes: tuple[ConfigChange, ...]) -> Step:
     if step.action is not Action.CONNECT:
         return step
     return Step(step.action, None, (*step.changes, *(c for c in changes if c.channel is not None)))
 
 
-def _of_channel(name: str, applied: Config, desired: Config, changes: tuple[Change, ...]) -> Step:
+def _of_channel(
+    name: str, applied: Config, desired: Config, changes: tuple[ConfigChange, ...]
+) -> Step:
     mine = tuple(change for change in changes if change.channel == name)
     before, after = applied.channels.get(name), desired.channels.get(name)
     runs, shall = before is not None and before.enabled, after is not None and after.enabled
     if not runs or not shall:
         action = Action.STOP if runs else Action.START if shall else Action.ADOPT
     else:
-        anew = any(change.effect is Effect.CHANNEL for change in mine)
+        anew = any(change.effect is ReloadEffect.CHANNEL for change in mine)
         action = Action.RESTART if anew else Action.ADJUST
     return Step(action, name, mine)
 
@@ -197,7 +201,7 @@ class NotNowError(HeadraceError):
 PASSING = (NotNowError, KafkaUnavailableError, ZooKeeperUnavailableError, UnknownTopicError)
 
 
-class Applying:
+class ReloadRun:
     """Brings a controller from the configuration that runs to another one. For one thread.
 
     ``reasons`` says after ``reconcile`` why something is not applied: by channel, or by the
@@ -231,7 +235,7 @@ class Applying:
                 log.exception("config_step_failed", action=step.action.value, channel=step.channel)
                 self._note(step, HeadraceError(f"{type(error).__name__}: {error}"))
 
-    def recoded(self) -> tuple[Change, ...]:
+    def recoded(self) -> tuple[ConfigChange, ...]:
         """Return of which channels the code is not what they run. Blocks while files are read."""
         found = map(self._controller.code.change, tuple(self._controller.channels))
         return tuple(change for change in found if change is not None)
@@ -449,7 +453,7 @@ class Reloader:
         self._around = around
         self._desired = controller.config
         self._stopping = Event()
-        self._applying = Applying(controller, self._stopping.is_set, clock)
+        self._applying = ReloadRun(controller, self._stopping.is_set, clock)
         self._requests: Queue[_Request | None] = Queue()
         self._retry = FIRST_RETRY
         self._pending: tuple[Pending, ...] = ()
@@ -597,7 +601,7 @@ class Reloader:
             self._say(ReloadReport("retry", now, outcome, (), applied, self._pending))
         self._controller.metrics.config_pending_changes.set(len(self._pending))
 
-    def _reconcile(self) -> tuple[Change, ...]:
+    def _reconcile(self) -> tuple[ConfigChange, ...]:
         """Take the steps to what is desired; return what they changed."""
         before: Config = self._controller.config
         recoded = self._applying.recoded()
@@ -607,7 +611,7 @@ class Reloader:
         done = tuple(change for change in recoded if change not in left)
         return (*diff(before, self._controller.config), *done)
 
-    def _find_pending(self, recoded: tuple[Change, ...]) -> tuple[Pending, ...]:
+    def _find_pending(self, recoded: tuple[ConfigChange, ...]) -> tuple[Pending, ...]:
         since = {each.change.path: each.since for each in self._pending}
         reasons, now = self._applying.reasons, self._clock.time()
         return tuple(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from headrace.config import Change
+    from headrace.config import ConfigChange
 
 
 class ReloadOutcome(Enum):
@@ -31,7 +31,7 @@ class ReloadOutcome(Enum):
 class Pending:
     """A change that does not run yet. ``since`` is in seconds since the epoch."""
 
-    change: Change
+    change: ConfigChange
     reason: str
     since: float
 
@@ -47,7 +47,7 @@ class ReloadReport:
     at: float
     outcome: ReloadOutcome
     problems: tuple[str, ...] = ()
-    applied: tuple[Change, ...] = ()
+    applied: tuple[ConfigChange, ...] = ()
     pending: tuple[Pending, ...] = ()
 
 

@@ -28,7 +28,7 @@ INTERVAL = 30.0
 _Claim: TypeAlias = tuple[int, str, int, int]
 
 
-class Sweeping:
+class RebalanceCollection:
     """Has Python's cyclic collector look at everything, some time behind the end of a claim.
 
     The parts of a channel and of its partitions know each other, so that only the collector can
@@ -59,11 +59,11 @@ class Sweeping:
     def _run(self, ending: Event) -> None:
         while not ending.wait(INTERVAL / 10):
             try:
-                self.turn()
+                self.run_once()
             except Exception:
                 log.exception("sweep_failed")
 
-    def turn(self) -> bool:
+    def run_once(self) -> bool:
         """Look around, if it is time, and return whether garbage was collected. Blocks for that."""
         now = self._clock.monotonic()
         if now < self._due:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from headrace.coordinators.claims import Claim, PreviousOwner, Refusal, Release
+from headrace.coordinators.claims import Claim, ClaimRefusal, PreviousOwner, Release
 from headrace.coordinators.layout import (
     BadDocumentError,
     EpochDocument,
@@ -70,17 +70,17 @@ class ClaimNodes:
 
     def claim(
         self, partitions: Collection[TopicPartition], membership: Membership, lease: Lease
-    ) -> dict[TopicPartition, Claim | Refusal]:
+    ) -> dict[TopicPartition, Claim | ClaimRefusal]:
         """Raise each partition's epoch node and create its owner node, both or neither."""
         nodes = self._read_epochs(partitions)
-        results: dict[TopicPartition, Claim | Refusal] = {}
+        results: dict[TopicPartition, Claim | ClaimRefusal] = {}
         claims: list[Claim] = []
         for partition, node in nodes.items():
             try:
                 claims.append(self._next_claim(partition, membership, lease, node))
             except ForeignVersionError as error:
                 log.warning("epoch_node_foreign", path=error.path, reason=str(error))
-                results[partition] = Refusal.FOREIGN
+                results[partition] = ClaimRefusal.FOREIGN
         fresh = {partition for partition, node in nodes.items() if node is None}
         refusals = self._session.multi_each(self._claiming(claims, fresh))
         for claim, refused in zip(claims, refusals, strict=True):
@@ -97,12 +97,12 @@ class ClaimNodes:
         nodes = self._session.get_many([self._paths.epoch(partition) for partition in named])
         return dict(zip(named, nodes, strict=True))
 
-    def _refusal(self, claim: Claim, error: ZooKeeperError) -> Refusal:
+    def _refusal(self, claim: Claim, error: ZooKeeperError) -> ClaimRefusal:
         if isinstance(error, NodeExistsError):
             raced = error.path == self._paths.epoch(claim.partition)
-            return Refusal.RACED if raced else Refusal.OWNED
+            return ClaimRefusal.RACED if raced else ClaimRefusal.OWNED
         if isinstance(error, BadVersionError | NoNodeError):
-            return Refusal.RACED
+            return ClaimRefusal.RACED
         raise error
 
     def _next_claim(

@@ -100,7 +100,7 @@ class Claim:
         return replace(self, unfenced=())
 
 
-class Refusal(Enum):
+class ClaimRefusal(Enum):
     """Why a partition could not be claimed."""
 
     OWNED = "owned"
@@ -139,7 +139,7 @@ class LossReason(Enum):
     """The coordinator itself failed."""
 
 
-class HoldingState(Enum):
+class ClaimState(Enum):
     """Where a claim stands between the channel and the registry."""
 
     HELD = "held"
@@ -152,21 +152,21 @@ class HoldingState(Enum):
     """The channel gave up without a clean end; the registry is still to be told."""
 
 
-WITH_CHANNEL = frozenset({HoldingState.HELD, HoldingState.RELEASING})
+WITH_CHANNEL = frozenset({ClaimState.HELD, ClaimState.RELEASING})
 """States in which the channel is still to hear of a loss."""
 
 
 @dataclass(slots=True)
-class Holding:
+class HeldClaim:
     """One claim. ``first_epoch`` is its epoch before any raise; ``raise_to`` a raise to be made."""
 
     claim: Claim
     first_epoch: int
-    state: HoldingState = HoldingState.HELD
+    state: ClaimState = ClaimState.HELD
     raise_to: int | None = None
 
 
-class Holdings:
+class ClaimTable:
     """All claims of one member. Used by the coordinator's thread only.
 
     ``left_behind`` are partitions that are held no more, of which an owner node of ours may still
@@ -175,12 +175,12 @@ class Holdings:
 
     def __init__(self) -> None:
         self.left_behind: set[TopicPartition] = set()
-        self._by_partition: dict[TopicPartition, Holding] = {}
+        self._by_partition: dict[TopicPartition, HeldClaim] = {}
 
     def __len__(self) -> int:
         return len(self._by_partition)
 
-    def __iter__(self) -> Iterator[Holding]:
+    def __iter__(self) -> Iterator[HeldClaim]:
         return iter([self._by_partition[p] for p in sorted(self._by_partition)])
 
     def __contains__(self, partition: TopicPartition) -> bool:
@@ -189,16 +189,16 @@ class Holdings:
     def add(self, claim: Claim) -> None:
         """Begin to hold a claim."""
         self.left_behind.discard(claim.partition)
-        self._by_partition[claim.partition] = Holding(claim, claim.epoch)
+        self._by_partition[claim.partition] = HeldClaim(claim, claim.epoch)
 
-    def find(self, claim: Claim) -> Holding | None:
+    def find(self, claim: Claim) -> HeldClaim | None:
         """Return the holding that ``claim``, or what it was raised to, stands for."""
         holding = self._by_partition.get(claim.partition)
         if holding is None or holding.claim.member_epoch != claim.member_epoch:
             return None
         return holding if holding.first_epoch <= claim.epoch <= holding.claim.epoch else None
 
-    def remove(self, holding: Holding) -> None:
+    def remove(self, holding: HeldClaim) -> None:
         """Hold the claim no more."""
         del self._by_partition[holding.claim.partition]
 
@@ -206,6 +206,6 @@ class Holdings:
         """Return all claims, in order of their partitions."""
         return [holding.claim for holding in self]
 
-    def in_state(self, *states: HoldingState) -> list[Holding]:
+    def in_state(self, *states: ClaimState) -> list[HeldClaim]:
         """Return the holdings in any of ``states``."""
         return [holding for holding in self if holding.state in states]

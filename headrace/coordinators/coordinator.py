@@ -12,7 +12,7 @@ import structlog
 
 from headrace import config
 from headrace.clock import SYSTEM_CLOCK, Clock, Deadline
-from headrace.coordinators.member import GroupMember
+from headrace.coordinators.member import GroupMembership
 from headrace.coordinators.members import ENDED, MemberInfo, MemberState, Mode
 from headrace.errors import FatalError, HeadraceError
 
@@ -65,7 +65,7 @@ class Coordinator:
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._registry = registry
-        self._member = GroupMember(
+        self._member = GroupMembership(
             registry, listener, info, settings or CoordinatorSettings(), clock
         )
         self._commands: queue.Queue[Callable[[], object]] = queue.Queue()
@@ -163,12 +163,12 @@ class Coordinator:
         return self._member.failure
 
     @property
-    def last_turn(self) -> float:
+    def last_beat(self) -> float:
         """Monotonic time of the last sign of progress."""
         return self._member.last_progress
 
     @property
-    def turn_limit(self) -> float | None:
+    def stall_timeout(self) -> float | None:
         """Seconds within which there has to be another: a session. None unless it runs.
 
         Without events there is one at least every sixth of a session; one that asks ZooKeeper
@@ -234,7 +234,7 @@ class Coordinator:
             # what is known already is published with the join, and not a moment later
             self._execute(0.0)
             while self._member.state not in ENDED:
-                self._turn()
+                self._run_once()
         except HeadraceError as error:
             self._member.fail(error)
         except Exception as error:
@@ -248,8 +248,8 @@ class Coordinator:
         finally:
             self._show()
 
-    def _turn(self) -> None:
-        pause = self._member.turn()
+    def _run_once(self) -> None:
+        pause = self._member.run_once()
         if self._stop_by is not None:
             if not self._member.claims or self._stop_by.expired:
                 self._late = self._member.leave()
@@ -269,7 +269,7 @@ class Coordinator:
 
     def _show(self) -> None:
         with self._turned:
-            self._claims, self._barred = self._member.claims, self._member.barred
+            self._claims, self._barred = self._member.claims, self._member.still_claimed
             self._turned.notify_all()
 
     def _wait(self, deadline: Deadline, condition: Callable[[], bool]) -> bool:

@@ -27,7 +27,7 @@ _OUT_OF_BOUNDS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Shares:
+class FairShares:
     """Members with their weights and topics with their partition counts, each in sorted order.
 
     ``owned`` says how many partitions of a topic a member owns now.
@@ -38,7 +38,7 @@ class Shares:
     owned: Mapping[tuple[str, str], int]
 
 
-def round_shares(shares: Shares) -> dict[tuple[str, str], int]:
+def fair_shares(shares: FairShares) -> dict[tuple[str, str], int]:
     """Return for each (topic, member) how many partitions the member is to have."""
     table = _Table(shares)
     table.settle()
@@ -51,7 +51,7 @@ class _Table:
     ``_loads`` counts a member's extras, which are to lie between ``_least`` and ``_most``.
     """
 
-    def __init__(self, shares: Shares) -> None:
+    def __init__(self, shares: FairShares) -> None:
         self._members: Sequence[str] = tuple(shares.weights)
         self._topics: Sequence[str] = tuple(shares.counts)
         weights = tuple(shares.weights.values())
@@ -221,7 +221,7 @@ def _spread_set(
         (topic, owners[p]) for topic, all_of in topics.items() for p in all_of if p in owners
     )
     counts = {topic: len(all_of) for topic, all_of in topics.items()}
-    targets = round_shares(Shares(weights, counts, owned))
+    targets = fair_shares(FairShares(weights, counts, owned))
     spread: dict[TopicPartition, str] = {}
     for topic, all_of in topics.items():
         spread.update(hand_out(topic, all_of, owners, {m: targets[topic, m] for m in weights}))

@@ -29,7 +29,7 @@ K = TypeVar("K")
 
 
 @dataclass(frozen=True, slots=True)
-class Found(Generic[D]):
+class ParsedNode(Generic[D]):
     """One node: either its content, or what is wrong with it."""
 
     document: D | None
@@ -41,10 +41,10 @@ class Found(Generic[D]):
 class GroupNodes:
     """The nodes of one group, each None or missing where there is none."""
 
-    members: Mapping[str, Found[MemberDocument]] = field(default_factory=dict)
-    owners: Mapping[TopicPartition, Found[OwnerDocument]] = field(default_factory=dict)
-    epochs: Mapping[TopicPartition, Found[EpochDocument]] = field(default_factory=dict)
-    offsets: Mapping[TopicPartition, Found[OffsetDocument]] = field(default_factory=dict)
+    members: Mapping[str, ParsedNode[MemberDocument]] = field(default_factory=dict)
+    owners: Mapping[TopicPartition, ParsedNode[OwnerDocument]] = field(default_factory=dict)
+    epochs: Mapping[TopicPartition, ParsedNode[EpochDocument]] = field(default_factory=dict)
+    offsets: Mapping[TopicPartition, ParsedNode[OffsetDocument]] = field(default_factory=dict)
 
     @property
     def partitions(self) -> set[TopicPartition]:
@@ -84,17 +84,17 @@ class _Nodes:
         self._reader = reader
         self._paths = paths
 
-    def members(self) -> dict[str, Found[MemberDocument]]:
+    def members(self) -> dict[str, ParsedNode[MemberDocument]]:
         names = [decode_name(name) for name in self._children(self._paths.ids)]
         return self._read({name: self._paths.member(name) for name in names}, MemberDocument.decode)
 
-    def owners(self) -> dict[TopicPartition, Found[OwnerDocument]]:
+    def owners(self) -> dict[TopicPartition, ParsedNode[OwnerDocument]]:
         topics = map(decode_name, self._children(f"{self._paths.root}/owners"))
         return self.of_topics("owners", topics, OwnerDocument.decode)
 
     def of_topics(
         self, kind: str, topics: Iterable[str], decode: Callable[[str, bytes], D]
-    ) -> dict[TopicPartition, Found[D]]:
+    ) -> dict[TopicPartition, ParsedNode[D]]:
         places = {
             "owners": self._paths.owner,
             "epochs": self._paths.epoch,
@@ -113,7 +113,9 @@ class _Nodes:
         except NoNodeError:
             return []
 
-    def _read(self, paths: Mapping[K, str], decode: Callable[[str, bytes], D]) -> dict[K, Found[D]]:
+    def _read(
+        self, paths: Mapping[K, str], decode: Callable[[str, bytes], D]
+    ) -> dict[K, ParsedNode[D]]:
         nodes = self._reader.get_many(list(paths.values()))
         return {
             key: _decoded(path, node, decode)
@@ -122,8 +124,8 @@ class _Nodes:
         }
 
 
-def _decoded(path: str, node: Node, decode: Callable[[str, bytes], D]) -> Found[D]:
+def _decoded(path: str, node: Node, decode: Callable[[str, bytes], D]) -> ParsedNode[D]:
     try:
-        return Found(decode(path, node.data), None, node.stat)
+        return ParsedNode(decode(path, node.data), None, node.stat)
     except BadDocumentError as error:
-        return Found(None, str(error), node.stat)
+        return ParsedNode(None, str(error), node.stat)

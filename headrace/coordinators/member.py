@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from headrace.coordinators.claims import WITH_CHANNEL, Holdings, HoldingState, LossReason
+from headrace.coordinators.claims import WITH_CHANNEL, ClaimState, ClaimTable, LossReason
 from headrace.coordinators.lease import HEARTBEAT_SHARE, Lease
 from headrace.coordinators.members import ENDED, TRANSITIONS, MemberState
 from headrace.coordinators.rebalance import Rebalance
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
     from headrace.clock import Clock
-    from headrace.coordinators.claims import Claim, Holding
+    from headrace.coordinators.claims import Claim, HeldClaim
     from headrace.coordinators.coordinator import CoordinatorSettings
     from headrace.coordinators.listener import Listener
     from headrace.coordinators.members import AssignmentState, MemberInfo
@@ -44,7 +44,7 @@ LONGEST_PAUSE = 1.0
 """Seconds between attempts, at most, while ZooKeeper does not answer."""
 
 
-class GroupMember:
+class GroupMembership:
     """One member. All methods are for one thread and block as long as the registry does."""
 
     def __init__(
@@ -60,10 +60,10 @@ class GroupMember:
         self._info = info
         self._published: MemberInfo | None = None
         self._clock = clock
-        self._holdings = Holdings()
+        self._claim_table = ClaimTable()
         self._withdrawing = False
         self._left_node = False
-        self._rebalance = Rebalance(registry, listener, self._holdings, settings, clock)
+        self._rebalance = Rebalance(registry, listener, self._claim_table, settings, clock)
         self._membership: Membership | None = None
         self._lease: Lease | None = None
         self._pinged_since = -inf
@@ -78,7 +78,7 @@ class GroupMember:
     @property
     def claims(self) -> tuple[Claim, ...]:
         """The claims that are not given back yet."""
-        return tuple(self._holdings.claims())
+        return tuple(self._claim_table.claims())
 
     @property
     def assignment(self) -> AssignmentState:
@@ -86,9 +86,9 @@ class GroupMember:
         return self._rebalance.assignment
 
     @property
-    def barred(self) -> frozenset[TopicPartition]:
+    def still_claimed(self) -> frozenset[TopicPartition]:
         """The partitions that nobody else can take yet, as far as we know: our nodes are there."""
-        return frozenset(self._holdings.left_behind.union(c.partition for c in self.claims))
+        return frozenset(self._claim_table.left_behind.union(c.partition for c in self.claims))
 
     def _become(self, state: MemberState) -> None:
         if state is not self.state and state not in TRANSITIONS[self.state]:
@@ -134,7 +134,7 @@ class GroupMember:
     def drain(self) -> None:
         """Ask for everything back and take nothing more."""
         self._info = replace(self._info, draining=True)
-        for holding in self._holdings.in_state(HoldingState.HELD):
+        for holding in self._claim_table.in_state(ClaimState.HELD):
             self._rebalance.request_release(holding)
 
     def withdraw(self) -> None:
@@ -156,15 +156,15 @@ class GroupMember:
 
     def released(self, claim: Claim, *, clean: bool) -> None:
         """The channel is done with a claim."""
-        self._end(claim, HoldingState.ENDED_CLEANLY if clean else HoldingState.ABANDONED)
+        self._end(claim, ClaimState.ENDED_CLEANLY if clean else ClaimState.ABANDONED)
 
     def abandoned(self, claim: Claim) -> None:
         """The channel could not begin with a claim: leave the partition alone for a while."""
-        if self._end(claim, HoldingState.ABANDONED):
+        if self._end(claim, ClaimState.ABANDONED):
             self._rebalance.avoid(claim.partition)
 
-    def _end(self, claim: Claim, state: HoldingState) -> bool:
-        holding = self._holdings.find(claim)
+    def _end(self, claim: Claim, state: ClaimState) -> bool:
+        holding = self._claim_table.find(claim)
         if holding is None or holding.state not in WITH_CHANNEL:
             log.debug("claim_ended_before", partition=str(claim.partition), epoch=claim.epoch)
             return False
@@ -175,7 +175,7 @@ class GroupMember:
 
     def raise_epoch(self, claim: Claim, at_least: int) -> None:
         """Raise a claim's epoch; the listener hears the new claim."""
-        holding = self._holdings.find(claim)
+        holding = self._claim_table.find(claim)
         if holding is not None and holding.state in WITH_CHANNEL:
             holding.raise_to = max(at_least, holding.raise_to or 0)
 
@@ -189,7 +189,7 @@ class GroupMember:
 
     # --- turning ----------------------------------------------------------------------------
 
-    def turn(self) -> float:
+    def run_once(self) -> float:
         """Do what is due. Returns the seconds after which to call again at the latest."""
         self.last_progress = self._clock.monotonic()
         try:
@@ -214,7 +214,7 @@ class GroupMember:
             assert self._lease is not None, "an active member has a lease"
             if self._lease.valid():
                 self._rebalance.look_if_due(self._lease, self._keep_alive)
-            if self._withdrawing and not self.barred:
+            if self._withdrawing and not self.still_claimed:
                 self._registry.leave()
                 self._go_away()
 
@@ -231,7 +231,7 @@ class GroupMember:
         if self.state is MemberState.AWAY:
             return self._registry.session_timeout / 3
         due = self._next_beat
-        if self._lease is not None and self._holdings.in_state(*WITH_CHANNEL):
+        if self._lease is not None and self._claim_table.in_state(*WITH_CHANNEL):
             due = min(due, now + self._lease.remaining())
         if self.state is MemberState.ACTIVE and self._lease is not None and self._lease.valid():
             due = min(due, self._rebalance.next_look)
@@ -327,7 +327,7 @@ class GroupMember:
         """Go on with the claims whose nodes are as we left them."""
         self._rebalance.verify()
         self._become(MemberState.ACTIVE)
-        log.info("session_resumed", member=self._registry.member, claims=len(self._holdings))
+        log.info("session_resumed", member=self._registry.member, claims=len(self._claim_table))
         self._listener.resumed()
         self._rebalance.look_soon()
 
@@ -350,7 +350,7 @@ class GroupMember:
                 # it may be over because the process stood still, and its client with it
                 self._pinged_since = self._clock.monotonic()
             self._lease.break_()
-        for holding in self._holdings.in_state(*WITH_CHANNEL):
+        for holding in self._claim_table.in_state(*WITH_CHANNEL):
             self._rebalance.lose(holding, reason)
 
     def _settle_accounts(self) -> None:
@@ -361,20 +361,20 @@ class GroupMember:
             self._registry.publish(info)
             self._published = info
             self._rebalance.look_soon()
-        for holding in self._holdings.in_state(*WITH_CHANNEL):
+        for holding in self._claim_table.in_state(*WITH_CHANNEL):
             self._keep_alive()
             # it may have been lost with the lease just now
-            if holding.raise_to is not None and self._holdings.find(holding.claim) is holding:
+            if holding.raise_to is not None and self._claim_table.find(holding.claim) is holding:
                 self._raise(holding, holding.raise_to)
         self._give_back(self._keep_alive)
 
     def _give_back(self, between: Callable[[], None]) -> None:
-        for state in (HoldingState.ENDED_CLEANLY, HoldingState.ABANDONED):
+        for state in (ClaimState.ENDED_CLEANLY, ClaimState.ABANDONED):
             between()
             while self._rebalance.give_back(state):
                 between()
 
-    def _raise(self, holding: Holding, at_least: int) -> None:
+    def _raise(self, holding: HeldClaim, at_least: int) -> None:
         new = self._registry.raise_epoch(old := holding.claim, at_least)
         if new is None:
             self._rebalance.lose(holding, LossReason.NODE_CHANGED)
@@ -392,13 +392,13 @@ class GroupMember:
         """
         if self.state in ENDED:
             return ()
-        late = [holding.claim for holding in self._holdings.in_state(*WITH_CHANNEL)]
-        barred = sorted(self._holdings.left_behind)
+        late = [holding.claim for holding in self._claim_table.in_state(*WITH_CHANNEL)]
+        still_claimed = sorted(self._claim_table.left_behind)
         self._lose_all(LossReason.STOPPED)
         try:
             self._give_back(lambda: None)
             self._registry.release(late, clean=False)
-            for partition in barred:
+            for partition in still_claimed:
                 self._registry.discard(partition)
             self._registry.leave()
         except HeadraceError as error:

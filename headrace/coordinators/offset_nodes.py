@@ -10,7 +10,7 @@ import structlog
 from headrace.clock import SYSTEM_CLOCK, Clock
 from headrace.coordinators.layout import GroupPaths, OffsetDocument
 from headrace.errors import HeadraceError
-from headrace.kafka.ports import Failure, OffsetStoreError, Refusal, StoredOffset
+from headrace.kafka.ports import CommitRefusal, Failure, OffsetStoreError, StoredOffset
 from headrace.zookeeper.nodes import Check, Create, Delete, SetData
 from headrace.zookeeper.protocol import BadVersionError, NodeExistsError, NoNodeError
 
@@ -200,7 +200,7 @@ class ZooKeeperOffsetStore:
 
 
 def _claimed(error: ZooKeeperError) -> Failure:
-    return Failure(f"somebody claimed the partition after us ({error})", Refusal.CLAIM)
+    return Failure(f"somebody claimed the partition after us ({error})", CommitRefusal.CLAIM)
 
 
 def _portions(

@@ -11,9 +11,9 @@ from headrace.coordinators.allocation import allocate
 from headrace.coordinators.claims import (
     WITH_CHANNEL,
     Claim,
-    HoldingState,
+    ClaimRefusal,
+    ClaimState,
     LossReason,
-    Refusal,
     Release,
 )
 from headrace.coordinators.listener import RebalanceSummary
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from headrace.clock import Clock
     from headrace.coordinators.allocation import Allocation
-    from headrace.coordinators.claims import Holding, Holdings
+    from headrace.coordinators.claims import ClaimTable, HeldClaim
     from headrace.coordinators.coordinator import CoordinatorSettings
     from headrace.coordinators.lease import Lease
     from headrace.coordinators.listener import Listener
@@ -37,7 +37,7 @@ LONGEST_WAIT = 10
 """How many delays a group that keeps changing can put off a rebalance."""
 
 
-class Settling:
+class Debounce:
     """Debounces membership: one rule for start, join, leave, crash and ZooKeeper's return.
 
     A draining member counts as gone, so that its leave is one change and not two.
@@ -92,16 +92,16 @@ class Rebalance:
         self,
         registry: Registry,
         listener: Listener,
-        holdings: Holdings,
+        claim_table: ClaimTable,
         settings: CoordinatorSettings,
         clock: Clock,
     ) -> None:
         self._registry = registry
         self._listener = listener
-        self._holdings = holdings
+        self._claim_table = claim_table
         self._settings = settings
         self._clock = clock
-        self._settling = Settling(settings.rebalance_delay, clock)
+        self._debounce = Debounce(settings.rebalance_delay, clock)
         self._counts: dict[str, int] = {}
         self._not_before: dict[TopicPartition, float] = {}
         self._left_out: frozenset[TopicPartition] = frozenset()
@@ -118,7 +118,7 @@ class Rebalance:
     def begin(self) -> None:
         """Start over after joining: the group is new to us."""
         self._returning = True
-        self._settling = Settling(self._settings.rebalance_delay, self._clock)
+        self._debounce = Debounce(self._settings.rebalance_delay, self._clock)
         self._joined_at = self.next_look = self._clock.monotonic()
         self._assignment = AssignmentState.PENDING
 
@@ -131,7 +131,7 @@ class Rebalance:
         """Go on at another pace."""
         if settings != self._settings:
             self._settings = settings
-            self._settling = Settling(settings.rebalance_delay, self._clock)
+            self._debounce = Debounce(settings.rebalance_delay, self._clock)
             self.look_soon()
 
     def look_soon(self) -> None:
@@ -158,7 +158,7 @@ class Rebalance:
         Others take them when the group has settled; nobody has to wait for that to give them back.
         """
         self._left_out = frozenset(partitions)
-        for holding in self._holdings.in_state(HoldingState.HELD):
+        for holding in self._claim_table.in_state(ClaimState.HELD):
             if holding.claim.partition in self._left_out:
                 self.request_release(holding)
         self.look_soon()
@@ -192,7 +192,7 @@ class Rebalance:
         former = self._registry.former([p for p in partitions if p not in owners])
         allocation = allocate(view.members, partitions, self._names(owners), former)
         mine = allocation.of(self._registry.member) - owners.keys() - self._left_out
-        wait = self._settling.observe(view.members)
+        wait = self._debounce.observe(view.members)
         if wait > 0:
             self._look_after(wait)
             if self._returning:
@@ -208,7 +208,7 @@ class Rebalance:
 
     def _assess(self, wanted: Collection[TopicPartition]) -> None:
         """Note whether everything is taken that the map of a settled group gives us."""
-        missing = sorted(p for p in wanted if p not in self._holdings)
+        missing = sorted(p for p in wanted if p not in self._claim_table)
         if not missing:
             assigned = AssignmentState.COMPLETE if wanted else AssignmentState.NONE
             if self._assignment in _UNSETTLED:
@@ -232,18 +232,18 @@ class Rebalance:
         A claim that is just being raised is left out, because its epoch node may have changed.
         """
         self._next_verification = self._clock.monotonic() + self._settings.safety_poll
-        holdings = {
+        claim_table = {
             holding.claim: holding
-            for holding in self._holdings.in_state(*WITH_CHANNEL)
+            for holding in self._claim_table.in_state(*WITH_CHANNEL)
             if holding.raise_to is None
         }
-        for claim in self._registry.verify(holdings):
-            self.lose(holdings[claim], LossReason.NODE_CHANGED)
+        for claim in self._registry.verify(claim_table):
+            self.lose(claim_table[claim], LossReason.NODE_CHANGED)
 
     def _owners(self, keep_alive: Callable[[], None]) -> dict[TopicPartition, Owner]:
         owners: dict[TopicPartition, Owner] = {}
-        held = {holding.claim.partition.topic for holding in self._holdings}
-        held |= {partition.topic for partition in self._holdings.left_behind}
+        held = {holding.claim.partition.topic for holding in self._claim_table}
+        held |= {partition.topic for partition in self._claim_table.left_behind}
         for topic in sorted(held | self._counts.keys()):
             keep_alive()
             for number, owner in self._registry.owners(topic).items():
@@ -263,18 +263,18 @@ class Rebalance:
 
         A claim that is just being raised may have written its node already.
         """
-        for holding in self._holdings.in_state(*WITH_CHANNEL):
+        for holding in self._claim_table.in_state(*WITH_CHANNEL):
             owner = owners.get(holding.claim.partition)
             claim = holding.claim
             raised = replace(claim, epoch=holding.raise_to or claim.epoch)
             if owner is None or not (owner.stands_for(claim) or owner.stands_for(raised)):
                 self.lose(holding, LossReason.NODE_CHANGED)
-        self._holdings.left_behind.clear()
+        self._claim_table.left_behind.clear()
         for partition, owner in owners.items():
-            if owner.ours and partition not in self._holdings:
+            if owner.ours and partition not in self._claim_table:
                 cleared = self._registry.discard(partition)
                 if not cleared:
-                    self._holdings.left_behind.add(partition)
+                    self._claim_table.left_behind.add(partition)
                 log.warning("orphan_claim_found", partition=str(partition), cleared=cleared)
                 self.look_soon()
 
@@ -282,13 +282,13 @@ class Rebalance:
 
     def _release(self, allocation: Allocation) -> None:
         mine = allocation.of(self._registry.member) - self._left_out
-        for holding in self._holdings.in_state(HoldingState.HELD):
+        for holding in self._claim_table.in_state(ClaimState.HELD):
             if holding.claim.partition not in mine:
                 self.request_release(holding)
 
-    def request_release(self, holding: Holding) -> None:
+    def request_release(self, holding: HeldClaim) -> None:
         """Ask the channel to finish with a claim."""
-        holding.state = HoldingState.RELEASING
+        holding.state = ClaimState.RELEASING
         log.info("release_requested", partition=str(holding.claim.partition))
         self._listener.release_requested(holding.claim)
 
@@ -299,7 +299,7 @@ class Rebalance:
         keep_alive: Callable[[], None],
     ) -> None:
         now = self._clock.monotonic()
-        due = [p for p in sorted(partitions) if p not in self._holdings]
+        due = [p for p in sorted(partitions) if p not in self._claim_table]
         waiting = [self._not_before[p] for p in due if self._not_before.get(p, now) > now]
         if waiting:
             self._look_after(min(waiting) - now)
@@ -313,10 +313,10 @@ class Rebalance:
             for partition, result in results.items():
                 self._take(partition, result)
 
-    def _take(self, partition: TopicPartition, result: Claim | Refusal) -> None:
+    def _take(self, partition: TopicPartition, result: Claim | ClaimRefusal) -> None:
         if isinstance(result, Claim):
             self._not_before.pop(partition, None)
-            self._holdings.add(result)
+            self._claim_table.add(result)
             log.info(
                 "partition_claimed",
                 topic=partition.topic,
@@ -327,23 +327,23 @@ class Rebalance:
             self._listener.claimed(result)
             return
         log.info("claim_refused", partition=str(partition), reason=result.value)
-        if result is Refusal.FOREIGN:
+        if result is ClaimRefusal.FOREIGN:
             self.avoid(partition)
         else:
             self.look_soon()
 
-    def give_back(self, state: HoldingState) -> bool:
+    def give_back(self, state: ClaimState) -> bool:
         """Tell the registry of claims that the channel has ended, some at a time.
 
         Returns whether there may be more in that state.
         """
-        ended = self._holdings.in_state(state)[:AT_ONCE]
+        ended = self._claim_table.in_state(state)[:AT_ONCE]
         if not ended:
             return False
-        clean = state is HoldingState.ENDED_CLEANLY
+        clean = state is ClaimState.ENDED_CLEANLY
         results = self._registry.release([holding.claim for holding in ended], clean=clean)
         for holding in ended:
-            self._holdings.remove(holding)
+            self._claim_table.remove(holding)
             log.info(
                 "claim_released",
                 topic=holding.claim.partition.topic,
@@ -355,11 +355,11 @@ class Rebalance:
         self.look_soon()
         return True
 
-    def lose(self, holding: Holding, reason: LossReason) -> None:
+    def lose(self, holding: HeldClaim, reason: LossReason) -> None:
         """Tell the channel that a claim is over."""
-        self._holdings.remove(holding)
+        self._claim_table.remove(holding)
         if reason is not LossReason.SESSION_LOST:
-            self._holdings.left_behind.add(holding.claim.partition)
+            self._claim_table.left_behind.add(holding.claim.partition)
         log.warning(
             "claim_ended",
             topic=holding.claim.partition.topic,
@@ -382,10 +382,10 @@ class Rebalance:
         summary = RebalanceSummary(
             members=tuple(sorted(view.members)),
             mine=allocation.of(self._registry.member),
-            owners=present | {c.partition: c.member for c in self._holdings.claims()},
+            owners=present | {c.partition: c.member for c in self._claim_table.claims()},
             unowned=allocation.unowned,
             pending=frozenset(
-                p for p in allocation.owners if p not in owners and p not in self._holdings
+                p for p in allocation.owners if p not in owners and p not in self._claim_table
             ),
             contended=allocation.contended,
             missing=allocation.missing,

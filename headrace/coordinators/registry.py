@@ -10,7 +10,7 @@ from headrace.errors import HeadraceError
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
-    from headrace.coordinators.claims import Claim, Refusal, Release
+    from headrace.coordinators.claims import Claim, ClaimRefusal, Release
     from headrace.coordinators.lease import Lease
     from headrace.coordinators.members import MemberInfo
     from headrace.records import TopicPartition
@@ -159,7 +159,7 @@ class Registry(Protocol):
 
     def claim(
         self, partitions: Collection[TopicPartition], lease: Lease
-    ) -> Mapping[TopicPartition, Claim | Refusal]:
+    ) -> Mapping[TopicPartition, Claim | ClaimRefusal]:
         """Take partitions that nobody owns, each by itself, with an epoch above all before.
 
         Where no answer came, some may be ours all the same: their owner nodes say so.

@@ -17,7 +17,7 @@ from headrace.zookeeper.protocol import AccessDeniedError, ZooKeeperError
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
 
-    from headrace.coordinators.claims import Claim, Refusal, Release
+    from headrace.coordinators.claims import Claim, ClaimRefusal, Release
     from headrace.coordinators.lease import Lease
     from headrace.coordinators.members import MemberInfo
     from headrace.coordinators.registry import GroupView, Membership, Owner
@@ -132,7 +132,7 @@ class ZooKeeperRegistry:
 
     def claim(
         self, partitions: Collection[TopicPartition], lease: Lease
-    ) -> Mapping[TopicPartition, Claim | Refusal]:
+    ) -> Mapping[TopicPartition, Claim | ClaimRefusal]:
         """Take partitions that nobody owns, each with an epoch above all before."""
         with _no_answer():
             return self._claims.claim(partitions, self._members.membership, lease)

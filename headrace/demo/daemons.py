@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from headrace.metrics import Sample
+    from headrace.metrics import MetricSample
 
 TOPIC = "flights"
 GROUP = "flights"
@@ -51,7 +51,7 @@ class Endpoints:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class DaemonReading:
     """What a daemon says of itself: the partitions it holds and its work since its start.
 
     ``spark_seconds`` is the time of its Spark jobs.
@@ -116,7 +116,7 @@ class Daemon:
         if code is not None:
             raise DemoError(f"{self.name} ended by itself with code {code}")
 
-    def read(self) -> Reading | None:
+    def read(self) -> DaemonReading | None:
         """Ask the process for its metrics; None while it does not answer. Blocks briefly."""
         if self._process is None:
             return None
@@ -171,7 +171,7 @@ def _document(name: str, directory: Path, endpoints: Endpoints, port: int) -> di
     }
 
 
-def reading_of(samples: Iterable[Sample]) -> Reading:
+def reading_of(samples: Iterable[MetricSample]) -> DaemonReading:
     """Return what a daemon's metrics say."""
     found = list(samples)
 
@@ -183,7 +183,7 @@ def reading_of(samples: Iterable[Sample]) -> Reading:
         )
 
     held = (each.labels["partition"] for each in found if each.name == "headrace_owner_epoch")
-    return Reading(
+    return DaemonReading(
         partitions=frozenset(map(int, held)),
         lag=int(total("headrace_lag_records")),
         batches=int(total("headrace_batches_total")),

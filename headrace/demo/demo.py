@@ -18,7 +18,7 @@ import structlog
 from rich.console import Console
 
 from headrace.clock import SYSTEM_CLOCK, Deadline
-from headrace.demo.daemons import TOPIC, Daemon, Endpoints, Reading
+from headrace.demo.daemons import TOPIC, Daemon, DaemonReading, Endpoints
 from headrace.demo.errors import DemoError
 from headrace.demo.flights import (
     Kill,
@@ -33,11 +33,11 @@ from headrace.demo.reducer import COLUMNS
 from headrace.demo.story import (
     GATES,
     PATIENCE,
+    DemoPhase,
+    DemoProgress,
     Facts,
     MemberView,
     Pace,
-    Phase,
-    Progress,
     View,
     next_phase,
     say,
@@ -190,12 +190,12 @@ class Run:
         self._pace = Pace(len(flights), seconds)
         self._producer = producer
         self._log = DeltaLog(table)
-        self._phase = Phase.STARTING
-        self._readings: dict[str, Reading] = {}
-        self._before_kill = Reading()
+        self._phase = DemoPhase.STARTING
+        self._readings: dict[str, DaemonReading] = {}
+        self._before_kill = DaemonReading()
         self._began = self._turned = self._read_at = SYSTEM_CLOCK.monotonic()
 
-    def play(self, progress: Progress) -> None:
+    def play(self, progress: DemoProgress) -> None:
         """Start the daemons and go on until everything is in the table. Blocks.
 
         Raises:
@@ -207,9 +207,9 @@ class Run:
         pause = threading.Event()
         patience = Deadline.after(PATIENCE[self._phase])
         while True:
-            phase = self._turn()
+            phase = self._run_once()
             progress.show(self._view())
-            if phase is Phase.DONE:
+            if phase is DemoPhase.DONE:
                 break
             if phase is not self._phase:
                 self._enter(phase)
@@ -227,7 +227,7 @@ class Run:
             names = [daemon.name for daemon in self._daemons]
             return dict(zip(names, codes, strict=True))
 
-    def _turn(self) -> Phase:
+    def _run_once(self) -> DemoPhase:
         """Do what is due and return the phase that the facts lead to."""
         for daemon in self._daemons:
             daemon.require_running()
@@ -235,7 +235,7 @@ class Run:
         self.commits += self._log.read_new()
         if SYSTEM_CLOCK.monotonic() >= self._read_at:
             self._read_at = SYSTEM_CLOCK.monotonic() + _READ_EVERY
-            self._readings = {each.name: each.read() or Reading() for each in self._daemons}
+            self._readings = {each.name: each.read() or DaemonReading() for each in self._daemons}
         holdings = {name: reading.partitions for name, reading in self._readings.items()}
         return next_phase(self._phase, Facts(self.commits, holdings), self.record, PARTITIONS)
 
@@ -247,11 +247,11 @@ class Run:
         if self._producer.failed:
             self._producer.flush(Deadline.after(0))
 
-    def _enter(self, phase: Phase) -> None:
+    def _enter(self, phase: DemoPhase) -> None:
         self._phase = phase
-        if phase is Phase.TAKING_OVER:
+        if phase is DemoPhase.TAKING_OVER:
             self._kill()
-        elif phase is Phase.RETURNING:
+        elif phase is DemoPhase.RETURNING:
             self._restart()
 
     def _kill(self) -> None:
@@ -264,7 +264,7 @@ class Run:
         partitions = tuple(sorted(self._before_kill.partitions))
         kill = Kill(name, at, self.commits[-1].version, partitions)
         self.record = replace(self.record, kill=kill)
-        self._readings[name] = Reading()
+        self._readings[name] = DaemonReading()
 
     def _restart(self) -> None:
         """Start the victim again; whatever it commits from this version on is of its new life."""
@@ -282,8 +282,8 @@ class Run:
         )
 
     def _member_view(self, daemon: Daemon) -> MemberView:
-        now = self._readings.get(daemon.name, Reading())
-        past = self._before_kill if daemon is self._victim and self.record.kill else Reading()
+        now = self._readings.get(daemon.name, DaemonReading())
+        past = self._before_kill if daemon is self._victim and self.record.kill else DaemonReading()
         return MemberView(
             name=daemon.name,
             state=daemon.state,
@@ -391,7 +391,7 @@ _TOPIC_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class DemoOptions:
     """What a run is asked for. ``rows`` is None for all flights; ``seconds`` is their pace."""
 
     rows: int | None
@@ -400,7 +400,7 @@ class Options:
     keep: bool
 
 
-def run(options: Options, console: Console) -> Verdict:
+def run(options: DemoOptions, console: Console) -> Verdict:
     """Run the demo and check the table. Blocks; on the main thread.
 
     Raises:
@@ -435,7 +435,9 @@ def check(directory: Path, console: Console) -> Verdict:
     return _report(table, flights, record, DeltaLog(table).read_new(), console)
 
 
-def _play(flights: pd.DataFrame, work: WorkDirectory, options: Options, console: Console) -> Run:
+def _play(
+    flights: pd.DataFrame, work: WorkDirectory, options: DemoOptions, console: Console
+) -> Run:
     """Start everything, go through the story, stop everything."""
     with ExitStack() as held:
         stack = held.enter_context(LocalStack.start(work.stack))
@@ -448,7 +450,7 @@ def _play(flights: pd.DataFrame, work: WorkDirectory, options: Options, console:
         producer = TopicProducer(client, TOPIC)
         played = Run(flights, daemons, producer, work.table, seconds=options.seconds)
         try:
-            with Progress(console) as progress:
+            with DemoProgress(console) as progress:
                 played.play(progress)
             codes = played.stop()
         except HeadraceError as error:
@@ -512,7 +514,7 @@ def main(
             if verify_only is not None:
                 verdict = check(verify_only, console)
             else:
-                verdict = run(Options(rows, seconds, directory, keep), console)
+                verdict = run(DemoOptions(rows, seconds, directory, keep), console)
     except Interruption as interruption:
         say(errors, "interrupted; nothing is left running")
         return 128 + interruption.number

@@ -91,7 +91,7 @@ class MemberView:
 class View:
     """Everything that is shown at one moment. ``stored`` counts rows in the table."""
 
-    phase: Phase
+    phase: DemoPhase
     seconds: float
     total: int
     produced: int
@@ -115,13 +115,13 @@ def say(console: Console, *lines: str) -> None:
 
 
 @final
-class Progress:
+class DemoProgress:
     """Shows views as they come. A context manager, because a live display has to be ended."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
         self._live = Live(console=console, auto_refresh=False) if console.is_terminal else None
-        self._phase: Phase | None = None
+        self._phase: DemoPhase | None = None
         self._due = 0.0
 
     def show(self, view: View) -> None:
@@ -135,7 +135,7 @@ class Progress:
             self._due = SYSTEM_CLOCK.monotonic() + _PLAIN_EVERY
             say(self._console, _line(view))
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> DemoProgress:
         if self._live is not None:
             self._live.start()
         return self
@@ -186,7 +186,7 @@ def _numbers(partitions: frozenset[int]) -> str:
 KILL_FROM, KILL_TO = 0.4, 0.7
 
 
-class Phase(Enum):
+class DemoPhase(Enum):
     """Where the demo is."""
 
     STARTING = "the daemons start and share the partitions"
@@ -210,22 +210,22 @@ class Phase(Enum):
 
 #: How much may be produced in each phase.
 GATES = {
-    Phase.STARTING: Gate.CLOSED,
-    Phase.FLOWING: Gate.BEFORE_KILL,
-    Phase.TAKING_OVER: Gate.BEFORE_RETURN,
-    Phase.RETURNING: Gate.BEFORE_RETURN,
-    Phase.FINISHING: Gate.OPEN,
-    Phase.DONE: Gate.OPEN,
+    DemoPhase.STARTING: Gate.CLOSED,
+    DemoPhase.FLOWING: Gate.BEFORE_KILL,
+    DemoPhase.TAKING_OVER: Gate.BEFORE_RETURN,
+    DemoPhase.RETURNING: Gate.BEFORE_RETURN,
+    DemoPhase.FINISHING: Gate.OPEN,
+    DemoPhase.DONE: Gate.OPEN,
 }
 
 #: Seconds that a phase may take: several times what it takes on two busy cores. Spark's start is
 #: 10 s at best and was seen to take 40 s.
 PATIENCE = {
-    Phase.STARTING: 240.0,
-    Phase.FLOWING: 300.0,
-    Phase.TAKING_OVER: 120.0,
-    Phase.RETURNING: 240.0,
-    Phase.FINISHING: 300.0,
+    DemoPhase.STARTING: 240.0,
+    DemoPhase.FLOWING: 300.0,
+    DemoPhase.TAKING_OVER: 120.0,
+    DemoPhase.RETURNING: 240.0,
+    DemoPhase.FINISHING: 300.0,
 }
 
 
@@ -237,24 +237,24 @@ class Facts:
     holdings: Mapping[str, frozenset[int]]
 
 
-def next_phase(phase: Phase, facts: Facts, record: RunRecord, partitions: int) -> Phase:
+def next_phase(phase: DemoPhase, facts: Facts, record: RunRecord, partitions: int) -> DemoPhase:
     """Return the phase that the facts lead to: the same one, or the one after it.
 
     Raises:
         DemoError: everything is in the table, and a member had no part in it after the restart.
     """
     match phase:
-        case Phase.STARTING if _shared(facts, record, partitions):
-            return Phase.FLOWING
-        case Phase.FLOWING if may_kill(facts.commits, record):
-            return Phase.TAKING_OVER
-        case Phase.TAKING_OVER if record.kill and take_over(facts.commits, record.kill):
-            return Phase.RETURNING
-        case Phase.RETURNING if _shared(facts, record, partitions):
-            return Phase.FINISHING
-        case Phase.FINISHING if rows_in(facts.commits) >= record.rows:
+        case DemoPhase.STARTING if _shared(facts, record, partitions):
+            return DemoPhase.FLOWING
+        case DemoPhase.FLOWING if may_kill(facts.commits, record):
+            return DemoPhase.TAKING_OVER
+        case DemoPhase.TAKING_OVER if record.kill and take_over(facts.commits, record.kill):
+            return DemoPhase.RETURNING
+        case DemoPhase.RETURNING if _shared(facts, record, partitions):
+            return DemoPhase.FINISHING
+        case DemoPhase.FINISHING if rows_in(facts.commits) >= record.rows:
             _require_all(facts.commits, record)
-            return Phase.DONE
+            return DemoPhase.DONE
         case _:
             return phase
 

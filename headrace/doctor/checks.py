@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from headrace.config import ChannelConfig, Config, KafkaConfig, SparkConfig, ZooKeeperConfig
     from headrace.doctor.finding import Finding
     from headrace.kafka.ports import TopicCatalog, TopicInfo
-    from headrace.spark.dryrun import Trial
+    from headrace.spark.dryrun import SparkTrial
     from headrace.spark.settings import SparkSettings
     from headrace.zookeeper.survey import ZooKeeperFacts
 
@@ -328,7 +328,7 @@ log = structlog.get_logger(__name__)
 
 
 def check_spark(
-    section: SparkConfig, attempt: Callable[[SparkSettings], Trial] = try_spark
+    section: SparkConfig, attempt: Callable[[SparkSettings], SparkTrial] = try_spark
 ) -> Iterator[Finding]:
     """Start a session with the configuration's settings and run a job. Takes 10 s and more."""
     try:

@@ -45,7 +45,7 @@ log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Patient:
+class PreflightContext:
     """What is examined: a configuration, its file, the files it read, the environment."""
 
     config: Config
@@ -71,14 +71,14 @@ class Patient:
         return commands(self.config, needed_acls(self.running))
 
 
-def examine(patient: Patient) -> Iterator[Finding]:
+def run_checks(context: PreflightContext) -> Iterator[Finding]:
     """Yield findings as they are made, the quick checks first. Blocks; every wait is bounded."""
-    config, spark = patient.running, patient.uses_spark
-    yield from _disabled(patient.config)
+    config, spark = context.running, context.uses_spark
+    yield from _disabled(context.config)
     checks: list[tuple[str, Callable[[], Iterator[Finding]]]] = [
         ("files", lambda: check_state_dir(config)),
-        ("secrets", lambda: check_secrets(patient.config, patient.file, patient.read)),
-        ("disk", lambda: check_disk(config, patient.environment, spark=spark)),
+        ("secrets", lambda: check_secrets(context.config, context.file, context.read)),
+        ("disk", lambda: check_disk(config, context.environment, spark=spark)),
         ("memory", lambda: check_memory(config, spark=spark)),
         ("open files", lambda: check_open_files(config)),
         ("code", lambda: check_code(config)),
@@ -87,7 +87,7 @@ def examine(patient: Patient) -> Iterator[Finding]:
     ]
     if spark:
         checks += [
-            ("java", lambda: check_java(patient.environment)),
+            ("java", lambda: check_java(context.environment)),
             ("jars", lambda: check_jars(config.spark, installed())),
             ("spark", lambda: check_spark(config.spark)),
         ]
@@ -126,17 +126,17 @@ def doctor(file: Path, *, as_json: bool) -> int:
         report(file, error)
         return EXIT_CONFIG
     configure_logging(config.logging.model_copy(update={"level": "error"}))
-    patient = Patient(config, file, tuple(read), os.environ)
+    context = PreflightContext(config, file, tuple(read), os.environ)
     findings: list[Finding] = []
     shows_lines = not as_json and not sys.stdout.isatty()
-    for finding in examine(patient):
+    for finding in run_checks(context):
         findings.append(finding)
         if shows_lines:  # as they come: some take a while
             typer.echo(line(finding))
     if as_json:
-        typer.echo(json.dumps(document(findings, patient.acls), indent=2))
+        typer.echo(json.dumps(document(findings, context.acls), indent=2))
         return exit_code(findings)
     if not shows_lines:
         Console().print(table(findings))
-    typer.echo("\n".join([summary(findings), "", ACLS, *patient.acls]))
+    typer.echo("\n".join([summary(findings), "", ACLS, *context.acls]))
     return exit_code(findings)

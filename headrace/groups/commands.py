@@ -13,17 +13,17 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from headrace.admin.client import AdminClient, Options, find
+from headrace.admin.client import AdminClient, ClientOptions, find
 from headrace.admin.tables import duration
 from headrace.clock import SYSTEM_CLOCK
 from headrace.config.types.scalars import format_moment
 from headrace.errors import HeadraceError
 from headrace.groups.report import (
-    Activity,
-    GroupReport,
+    GroupActivity,
+    GroupSnapshot,
     MemberReport,
+    OwnershipState,
     PartitionReport,
-    Standing,
     lookout,
 )
 from headrace.offsets.commands import EXIT_FAILED, channel_name, lag
@@ -53,7 +53,7 @@ _PARTITION = (
 )
 
 
-def lines(report: GroupReport) -> Iterator[str]:
+def lines(report: GroupSnapshot) -> Iterator[str]:
     """Yield one line for the group, for each member and partition, and for each finding.
 
     Values without blanks and quotes stand as they are, others as JSON strings; "-" is nothing.
@@ -76,7 +76,7 @@ def lines(report: GroupReport) -> Iterator[str]:
     yield from findings(report, channel)
 
 
-def findings(report: GroupReport, channel: dict[str, Any] | None = None) -> Iterator[str]:
+def findings(report: GroupSnapshot, channel: dict[str, Any] | None = None) -> Iterator[str]:
     """Yield one line for each thing that somebody may have to look into."""
     found, more = document(report), channel or {}
     for kind in ("unowned", "pending", "moving", "contended", "missing", "foreign"):
@@ -91,7 +91,7 @@ def findings(report: GroupReport, channel: dict[str, Any] | None = None) -> Iter
         yield _line("note", note, more)
 
 
-def total_lag(report: GroupReport) -> int | None:
+def total_lag(report: GroupSnapshot) -> int | None:
     """Return the lag of all partitions, None where that of any is not known."""
     lags = [each["lag"] for each in document(report)["partitions"]]
     return None if None in lags else sum(lags)
@@ -123,23 +123,23 @@ def _chosen(values: dict[str, Any], keys: tuple[str, ...]) -> dict[str, Any]:
 
 
 _STATES = {
-    Activity.RUNNING: "running",
-    Activity.STOPPED: "stopped: no members",
-    Activity.NEVER_RUN: "has never run",
-    Activity.UNKNOWN: "not known: ZooKeeper did not answer",
+    GroupActivity.RUNNING: "running",
+    GroupActivity.STOPPED: "stopped: no members",
+    GroupActivity.NEVER_RUN: "has never run",
+    GroupActivity.UNKNOWN: "not known: ZooKeeper did not answer",
 }
 
 _STYLES = {
-    Standing.OWNED.value: "green",
-    Standing.MOVING.value: "cyan",
-    Standing.PENDING.value: "yellow",
-    Standing.UNOWNED.value: "yellow",
-    Standing.FOREIGN.value: "red",
-    Standing.UNKNOWN.value: "dim",
+    OwnershipState.OWNED.value: "green",
+    OwnershipState.MOVING.value: "cyan",
+    OwnershipState.PENDING.value: "yellow",
+    OwnershipState.UNOWNED.value: "yellow",
+    OwnershipState.FOREIGN.value: "red",
+    OwnershipState.UNKNOWN.value: "dim",
 }
 
 
-def show(report: GroupReport, console: Console) -> None:
+def show(report: GroupSnapshot, console: Console) -> None:
     """Print the report."""
     found = document(report)
     console.print(
@@ -210,7 +210,7 @@ def _table(*columns: str) -> Table:
     return table
 
 
-def document(report: GroupReport) -> dict[str, Any]:
+def document(report: GroupSnapshot) -> dict[str, Any]:
     """Return the report for scripts; null where something is not known or not there."""
     return {
         "channel": report.channel,
@@ -219,13 +219,14 @@ def document(report: GroupReport) -> dict[str, Any]:
         "state": report.activity.value,
         "members": [_member(each) for each in report.members],
         "partitions": [_partition(each, report.taken_at) for each in report.partitions],
-        "unowned": [_name(p.partition) for p in report.standing(Standing.UNOWNED)],
+        "unowned": [_name(p.partition) for p in report.standing(OwnershipState.UNOWNED)],
         "pending": [
-            {**_name(p.partition), "member": p.meant_for} for p in report.standing(Standing.PENDING)
+            {**_name(p.partition), "member": p.meant_for}
+            for p in report.standing(OwnershipState.PENDING)
         ],
         "moving": [
             {**_name(p.partition), "owner": p.owner, "member": p.meant_for}
-            for p in report.standing(Standing.MOVING)
+            for p in report.standing(OwnershipState.MOVING)
         ],
         "contended": [{**_name(p), "members": list(m)} for p, m in report.contended.items()],
         "missing": [
@@ -318,9 +319,9 @@ def group_of_process(
         "what the process that runs with it knows"
     )
     try:
-        with AdminClient(find(Options(file))) as client:
+        with AdminClient(find(ClientOptions(file))) as client:
 
-            def look() -> list[GroupReport]:
+            def look() -> list[GroupSnapshot]:
                 found = client.get("/api/v1/members")["groups"]
                 return [_known(e, reason) for e in found if channel in {None, e["channel"]}]
 
@@ -329,21 +330,21 @@ def group_of_process(
         return None
 
 
-def _known(group: dict[str, Any], reason: str) -> GroupReport:
+def _known(group: dict[str, Any], reason: str) -> GroupSnapshot:
     """Return as a report what the API tells of a group."""
     partitions = [
         PartitionReport(
             TopicPartition(name.rpartition("-")[0], int(name.rpartition("-")[2])),
-            Standing.UNKNOWN,
+            OwnershipState.UNKNOWN,
             owner or "",
         )
         for name, owner in group["owners"].items()
     ]
-    return GroupReport(
+    return GroupSnapshot(
         channel=group["channel"],
         group=group["group"],
         taken_at=SYSTEM_CLOCK.time(),
-        activity=Activity.RUNNING,
+        activity=GroupActivity.RUNNING,
         members=tuple(
             MemberReport(each["name"], None, each["problem"], each["owned"])
             for each in group["members"]
@@ -353,7 +354,7 @@ def _known(group: dict[str, Any], reason: str) -> GroupReport:
     )
 
 
-def _shown(look: Callable[[], list[GroupReport]], *, as_json: bool, watch: float | None) -> int:
+def _shown(look: Callable[[], list[GroupSnapshot]], *, as_json: bool, watch: float | None) -> int:
     code = 0
     try:
         while True:
@@ -367,7 +368,7 @@ def _shown(look: Callable[[], list[GroupReport]], *, as_json: bool, watch: float
         return code
 
 
-def _print(reports: Sequence[GroupReport], *, as_json: bool, watch: float | None) -> None:
+def _print(reports: Sequence[GroupSnapshot], *, as_json: bool, watch: float | None) -> None:
     if as_json:
         # one line for each look of several, so that a script can tell them apart
         indent = 2 if watch is None else None

@@ -15,7 +15,7 @@ from headrace.errors import ConfigError, HeadraceError
 from headrace.kafka import KafkaOffsetStore, KafkaTopicCatalog
 from headrace.kafka.clients import client_properties
 from headrace.offsets.commands import disagreement, remarks
-from headrace.offsets.keepers import Keeping, keeping_of
+from headrace.offsets.keepers import StartPrecedence, keeping_of
 from headrace.offsets.reading import Reader
 from headrace.records import TopicPartition, all_partitions
 from headrace.zookeeper.session import reading
@@ -98,7 +98,7 @@ class PositionReader:
         return self._reader.around(stored.get(partition), partition, cluster, self._group)
 
 
-class Activity(Enum):
+class GroupActivity(Enum):
     """Whether the channel runs anywhere."""
 
     RUNNING = "running"
@@ -111,7 +111,7 @@ class Activity(Enum):
     """ZooKeeper did not answer."""
 
 
-class Standing(Enum):
+class OwnershipState(Enum):
     """Who has a partition, compared with who is to have it."""
 
     OWNED = "owned"
@@ -128,7 +128,7 @@ class Standing(Enum):
     """ZooKeeper or Kafka did not tell enough."""
 
 
-class Place(Enum):
+class OffsetPlace(Enum):
     """Where the offset is kept that counts."""
 
     KAFKA = "kafka"
@@ -163,13 +163,13 @@ class PartitionReport:
     """
 
     partition: TopicPartition
-    standing: Standing
+    standing: OwnershipState
     owner: str | None = None
     meant_for: str | None = None
     claim: OwnerDocument | None = None
     latest: EpochDocument | None = None
     offsets: PartitionOffsets | None = None
-    kept_in: Place | None = None
+    kept_in: OffsetPlace | None = None
     notes: tuple[str, ...] = ()
 
     @property
@@ -181,7 +181,7 @@ class PartitionReport:
 
 
 @dataclass(frozen=True, slots=True)
-class GroupReport:
+class GroupSnapshot:
     """What is known of one channel's group.
 
     ``taken_at`` is in seconds since the epoch. ``errors`` says what did not answer, ``notes``
@@ -192,7 +192,7 @@ class GroupReport:
     channel: str
     group: str
     taken_at: float
-    activity: Activity
+    activity: GroupActivity
     members: tuple[MemberReport, ...] = ()
     partitions: tuple[PartitionReport, ...] = ()
     contended: Mapping[TopicPartition, tuple[str, ...]] = field(default_factory=dict)
@@ -203,7 +203,7 @@ class GroupReport:
     errors: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
-    def standing(self, standing: Standing) -> list[PartitionReport]:
+    def standing(self, standing: OwnershipState) -> list[PartitionReport]:
         """Return the partitions that stand so."""
         return [each for each in self.partitions if each.standing is standing]
 
@@ -223,7 +223,7 @@ class Seen:
 
 def compare(
     channel: str, group: str, topics: Collection[str], seen: Seen, taken_at: float
-) -> GroupReport:
+) -> GroupSnapshot:
     """Return the report. The map is computed as the members compute it."""
     return _Comparison(seen).report(channel, group, topics, taken_at)
 
@@ -256,10 +256,10 @@ class _Comparison:
 
     def report(
         self, channel: str, group: str, topics: Collection[str], taken_at: float
-    ) -> GroupReport:
+    ) -> GroupSnapshot:
         known, map_ = self._positions, self._allocation
         unknown = {*topics, *self._nodes.topics} - known.counts.keys()
-        return GroupReport(
+        return GroupSnapshot(
             channel=channel,
             group=group,
             taken_at=taken_at,
@@ -275,13 +275,15 @@ class _Comparison:
             notes=self._seen.notes,
         )
 
-    def _activity(self) -> Activity:
+    def _activity(self) -> GroupActivity:
         if self._seen.nodes is None:
-            return Activity.UNKNOWN
+            return GroupActivity.UNKNOWN
         if self._nodes.members:
-            return Activity.RUNNING
+            return GroupActivity.RUNNING
         stored = any(offsets.next is not None for offsets in self._positions.offsets.values())
-        return Activity.STOPPED if stored or self._nodes.partitions else Activity.NEVER_RUN
+        return (
+            GroupActivity.STOPPED if stored or self._nodes.partitions else GroupActivity.NEVER_RUN
+        )
 
     def _members(self) -> Iterator[MemberReport]:
         owned = Counter(self._owners.values())
@@ -318,16 +320,16 @@ class _Comparison:
             notes=tuple(self._notes(partition, offsets)),
         )
 
-    def _standing(self, partition: TopicPartition) -> Standing:
+    def _standing(self, partition: TopicPartition) -> OwnershipState:
         owner = self._owners.get(partition)
         if owner is not None and owner not in self._infos:
-            return Standing.FOREIGN
+            return OwnershipState.FOREIGN
         if self._allocation is None:
-            return Standing.UNKNOWN if owner is None else Standing.OWNED
+            return OwnershipState.UNKNOWN if owner is None else OwnershipState.OWNED
         meant_for = self._allocation.owners.get(partition)
         if owner is None:
-            return Standing.UNOWNED if meant_for is None else Standing.PENDING
-        return Standing.OWNED if owner == meant_for else Standing.MOVING
+            return OwnershipState.UNOWNED if meant_for is None else OwnershipState.PENDING
+        return OwnershipState.OWNED if owner == meant_for else OwnershipState.MOVING
 
     def _notes(self, partition: TopicPartition, offsets: PartitionOffsets | None) -> Iterator[str]:
         nodes = self._nodes
@@ -363,27 +365,27 @@ class _Comparison:
 
 def _settled(
     offsets: PartitionOffsets | None, node: OffsetDocument | None
-) -> tuple[PartitionOffsets | None, Place | None]:
+) -> tuple[PartitionOffsets | None, OffsetPlace | None]:
     """Let the offset of the later claim count, be it kept in Kafka or in ZooKeeper."""
     if offsets is None:
         return None, None
-    place = None if offsets.group is None else Place.KAFKA
+    place = None if offsets.group is None else OffsetPlace.KAFKA
     if node is not None and (offsets.group is None or node.epoch > offsets.group.epoch):
-        offsets, place = replace(offsets, group=node.stored()), Place.ZOOKEEPER
-    return offsets, place if offsets.sink is None else Place.SINK
+        offsets, place = replace(offsets, group=node.stored()), OffsetPlace.ZOOKEEPER
+    return offsets, place if offsets.sink is None else OffsetPlace.SINK
 
 
 T = TypeVar("T")
 
 
 @contextmanager
-def lookout(config: Config) -> Iterator[Lookout]:
+def lookout(config: Config) -> Iterator[GroupReader]:
     """Look at the groups of a configuration, as often as wanted, and close all clients then."""
     with ExitStack() as stack:
-        yield Lookout(config, stack)
+        yield GroupReader(config, stack)
 
 
-class Lookout:
+class GroupReader:
     """The clients for looking. Used by one thread.
 
     They are opened when they are first needed, tried again at the next look where they were
@@ -395,9 +397,9 @@ class Lookout:
         self._stack = stack
         self._nodes: NodeReader | None = None
         self._kafka: dict[str, tuple[TopicCatalog, OffsetStore]] = {}
-        self._keepings: dict[str, Keeping] = {}
+        self._keepings: dict[str, StartPrecedence] = {}
 
-    def look(self, name: str) -> GroupReport:
+    def look(self, name: str) -> GroupSnapshot:
         """Return what there is to see of one channel. Blocks; every question has a deadline.
 
         What does not answer is named in the report, which has the rest.
@@ -407,7 +409,7 @@ class Lookout:
         """
         channel = self._config.channels[name]
         errors: list[str] = []
-        keeping = _tried(lambda: self._keeping(name), errors) or Keeping()
+        keeping = _tried(lambda: self._keeping(name), errors) or StartPrecedence()
         reader = self._reader(name, keeping)
         found = _tried(lambda: reader.topics(channel.subscription), errors)
         own = channel.subscription.names if found is None else found
@@ -430,13 +432,13 @@ class Lookout:
             self._nodes = self._stack.enter_context(reading(settings))
         return self._nodes
 
-    def _keeping(self, name: str) -> Keeping:
+    def _keeping(self, name: str) -> StartPrecedence:
         if name not in self._keepings:
             channel = self._config.channels[name]
             self._keepings[name] = keeping_of(channel, self._config.python_path, self._config.kafka)
         return self._keepings[name]
 
-    def _reader(self, name: str, keeping: Keeping) -> Reader:
+    def _reader(self, name: str, keeping: StartPrecedence) -> Reader:
         group = self._config.channels[name].group
         if name not in self._kafka:
             properties = client_properties(self._config.kafka)

@@ -15,7 +15,7 @@ from headrace.spark.decode import Decode
 from headrace.spark.failures import JobCancelledError, StuckReport
 from headrace.spark.sink_runner import SinkEngine, Staged
 from headrace.tables import table_of
-from headrace.thread_time import Activity
+from headrace.thread_time import ThreadActivity
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -37,9 +37,9 @@ class InlineLane:
     An exception from it is logged and does not end the lane.
     """
 
-    def __init__(self, name: str, turn: Callable[[], None]) -> None:
+    def __init__(self, name: str, run_once: Callable[[], None]) -> None:
         self.name = name
-        self._turn = turn
+        self._run_once = run_once
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._stopping = threading.Event()
         self._report = StuckReport(name)
@@ -74,7 +74,7 @@ class InlineLane:
     def _run(self) -> None:
         while not self._stopping.is_set():
             try:
-                self._turn()
+                self._run_once()
             except Exception:
                 log.exception("lane_turn_failed", lane=self.name)
             finally:
@@ -87,7 +87,7 @@ class InlineEngine(SinkEngine):
     ``reducer`` is an import path or the function itself. Lane and sink are the engine's own.
     """
 
-    activity = Activity.PROCESS
+    activity = ThreadActivity.PROCESS
     span = "reducer"
 
     def __init__(
@@ -99,7 +99,7 @@ class InlineEngine(SinkEngine):
         self._decoder: InlineDecoder | None = None
         self._lane: InlineLane | None = None
 
-    def open(self, channel: str, turn: Callable[[], None], commit: Callable[[], bool]) -> None:
+    def open(self, channel: str, run_once: Callable[[], None], commit: Callable[[], bool]) -> None:
         """Load the reducer, open the sink, then have threads run ``turn`` and ``commit``. Blocks.
 
         Raises:
@@ -116,7 +116,7 @@ class InlineEngine(SinkEngine):
         except BaseException:
             self._sink.close()
             raise
-        self._lane = InlineLane(f"inline-{channel}", turn)
+        self._lane = InlineLane(f"inline-{channel}", run_once)
         self._lane.start()
         self._start_commits(channel, commit)
 

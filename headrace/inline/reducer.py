@@ -10,7 +10,7 @@ import pyarrow as pa
 from headrace.importing import load_callable
 from headrace.inline.decode import InlineDecoder
 from headrace.spark.decode import Decode
-from headrace.spark.dryrun import Rehearsed, rehearsed_batch
+from headrace.spark.dryrun import DryRunBatch, dry_run_batch
 from headrace.spark.sinks.contract import results_of
 
 if TYPE_CHECKING:
@@ -55,9 +55,9 @@ def checked(result: object) -> pa.Table | None:
     )
 
 
-def rehearse(
+def dry_run(
     reducer: ArrowReducer, table: pa.Table, decode: Decode | None = None, attempt: int = 1
-) -> Rehearsed:
+) -> DryRunBatch:
     """Run the reducer on the records as on one micro-batch, in this thread.
 
     Raises:
@@ -67,7 +67,7 @@ def rehearse(
         Exception: what it raised.
     """
     decoded = InlineDecoder(decode or Decode()).apply(table)
-    result = reducer(decoded.table, rehearsed_batch(table, attempt))
+    result = reducer(decoded.table, dry_run_batch(table, attempt))
     if isinstance(result, Mapping):
-        return Rehearsed(None, decoded.skipped, results_of(result, checked))
-    return Rehearsed(checked(result), decoded.skipped)
+        return DryRunBatch(None, decoded.skipped, results_of(result, checked))
+    return DryRunBatch(checked(result), decoded.skipped)

@@ -15,15 +15,15 @@ from headrace.clock import SYSTEM_CLOCK, Clock, Deadline
 from headrace.kafka import clients
 from headrace.kafka.clients import open_consumer
 from headrace.kafka.ports import (
+    CommitRefusal,
     Failure,
     OffsetStoreError,
     OffsetTimeoutError,
-    Refusal,
     StoredOffset,
 )
 from headrace.kafka.transactional_producer import (
     STUCK_AFTER,
-    Place,
+    GroupPartition,
     TransactionalProducer,
     fence_producers,
 )
@@ -211,7 +211,7 @@ class KafkaOffsetStore:
         self, transactional_ids: Collection[str], partition: TopicPartition, deadline: Deadline
     ) -> None:
         """Shut out the producers of members that committed through transactions."""
-        place = Place(self._produced_in, partition)
+        place = GroupPartition(self._produced_in, partition)
         fence_producers(self._properties, transactional_ids, deadline, place)
 
     def answers(self, partition: TopicPartition, deadline: Deadline) -> bool:
@@ -341,7 +341,7 @@ class TransactionalOffsetStore:
         self, transactional_id: str, offsets: Mapping[TopicPartition, Commit], deadline: Deadline
     ) -> Failure | None:
         if transactional_id in self._ended:
-            return Failure("this stay in the group is over", Refusal.MEMBERSHIP)
+            return Failure("this stay in the group is over", CommitRefusal.MEMBERSHIP)
         try:
             member = self._member_of(transactional_id)
         except KafkaException as error:
@@ -349,8 +349,10 @@ class TransactionalOffsetStore:
         entries = [entry(partition, commit) for partition, commit in offsets.items()]
         failure = member.commit(entries, self._plain.group_metadata(), deadline)
         if failure is not None and self._is_stuck(member, deadline.clock):
-            failure = Failure("our transactional producer does not come back", Refusal.MEMBERSHIP)
-        if failure is not None and failure.refusal is Refusal.MEMBERSHIP:
+            failure = Failure(
+                "our transactional producer does not come back", CommitRefusal.MEMBERSHIP
+            )
+        if failure is not None and failure.refusal is CommitRefusal.MEMBERSHIP:
             self._end()
         return failure
 

@@ -137,7 +137,7 @@ class Commit(StoredOffset):
     transactional_id: str | None = None
 
 
-class Refusal(Enum):
+class CommitRefusal(Enum):
     """What a failed commit says about the one who tried it."""
 
     NONE = "none"
@@ -157,7 +157,7 @@ class Failure:
     """
 
     reason: str
-    refusal: Refusal = Refusal.NONE
+    refusal: CommitRefusal = CommitRefusal.NONE
     topic_missing: bool = False
 
     def __str__(self) -> str:

@@ -390,7 +390,9 @@ class KafkaRangeSource:
                 self._admin.list_topics(topic, timeout=LOCAL_TIMEOUT)
         self._stale.clear()
 
-    def _is_led_anew(self, partition: TopicPartition, reading: _Reading, epoch: int | None) -> bool:
+    def _has_new_leader(
+        self, partition: TopicPartition, reading: _Reading, epoch: int | None
+    ) -> bool:
         """Take note of the leader epoch; another one than before puts the position in doubt."""
         if epoch is None or epoch < 0 or reading.in_doubt:
             return False
@@ -409,7 +411,7 @@ class KafkaRangeSource:
             for what in [each for each, answer in reading.asked.items() if answer.done()]:
                 offset, epoch, problem = self._answer(partition, reading.asked.pop(what))
                 reading.troubled = offset is None
-                if what is _End.HIGH and self._is_led_anew(partition, reading, epoch):
+                if what is _End.HIGH and self._has_new_leader(partition, reading, epoch):
                     continue
                 if offset is None:
                     problems.setdefault(problem, []).append(partition)

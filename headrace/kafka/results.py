@@ -21,7 +21,7 @@ from headrace.errors import (
 )
 from headrace.kafka.catalog import KafkaTopicCatalog
 from headrace.kafka.offsets import KafkaOffsetStore, entry
-from headrace.kafka.ports import OffsetStoreError, Refusal, StoredOffset
+from headrace.kafka.ports import CommitRefusal, OffsetStoreError, StoredOffset
 from headrace.kafka.transactional_producer import STUCK_AFTER, TransactionalProducer
 from headrace.records import TopicPartition
 
@@ -401,7 +401,7 @@ class KafkaResults:
         stuck = producer.busy_for(self._clock) > self._timeout + STUCK_AFTER
         if stuck:
             log.error("producer_stuck", transactional_id=producer.transactional_id)
-        if stuck or failure.refusal is Refusal.MEMBERSHIP:
+        if stuck or failure.refusal is CommitRefusal.MEMBERSHIP:
             self._end()
             raise FencedError(f"group {self._group}: {failure}")
         raise KafkaResultsError(
@@ -413,7 +413,7 @@ class KafkaResults:
         self, producer: TransactionalProducer, moves: Sequence[Move], failure: Failure
     ) -> bool:
         """Decide a failed transaction, and tell by the offsets what became of it."""
-        if failure.refusal is Refusal.MEMBERSHIP:
+        if failure.refusal is CommitRefusal.MEMBERSHIP:
             return False
         undecided = producer.conclude(Deadline.after(SETTLE_TIMEOUT, self._clock))
         if undecided is not None:

@@ -16,7 +16,7 @@ from headrace.clock import Deadline
 from headrace.errors import HeadraceError
 from headrace.kafka import clients
 from headrace.kafka.clients import open_consumer
-from headrace.kafka.ports import Failure, OffsetStoreError, Refusal
+from headrace.kafka.ports import CommitRefusal, Failure, OffsetStoreError
 from headrace.records import TopicPartition
 
 if TYPE_CHECKING:
@@ -229,7 +229,7 @@ class TransactionalProducer:
     def _failed(self, error: KafkaError) -> Failure:
         """Return what an error means, and be ready for what is to follow."""
         if error.fatal() or error.code() in _FENCED:
-            return Failure(f"{_SHUT_OUT}: {error.str()}", Refusal.MEMBERSHIP)
+            return Failure(f"{_SHUT_OUT}: {error.str()}", CommitRefusal.MEMBERSHIP)
         if error.txn_requires_abort():
             self._phase = _Phase.OPEN
         if self._phase in {_Phase.NEW, _Phase.READY}:
@@ -261,7 +261,7 @@ def _partitions(entries: list[ClientPartition]) -> frozenset[TopicPartition]:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class GroupPartition:
     """A group that a producer stored offsets in, and a partition that the group reads.
 
     Any existing one will do: the brokers mark a group as a whole.
@@ -275,7 +275,7 @@ def fence_producers(
     client_properties: Mapping[str, Any],
     transactional_ids: Collection[str],
     deadline: Deadline,
-    place: Place | None = None,
+    place: GroupPartition | None = None,
 ) -> None:
     """Begin anew under each id, which ends what its producer had open and refuses it from then on.
 
@@ -301,12 +301,12 @@ def fence_producers(
 
 
 def _clear(
-    producer: TransactionalProducer, place: Place, metadata: object, deadline: Deadline
+    producer: TransactionalProducer, place: GroupPartition, metadata: object, deadline: Deadline
 ) -> None:
     topic, number = place.partition
     # which offset it is does not matter: nobody will ever read it
     failure = producer.abort([ClientPartition(topic, number, 0)], metadata, deadline)
-    if failure is None or failure.refusal is Refusal.MEMBERSHIP:
+    if failure is None or failure.refusal is CommitRefusal.MEMBERSHIP:
         # the second is another owner that began anew under the id after us, and does the same
         return
     raise OffsetStoreError(

@@ -12,8 +12,8 @@ from headrace.metrics.readings import (
 )
 from headrace.metrics.server import (
     CONTENT_TYPE,
+    MetricSample,
     MetricsServer,
-    Sample,
     metrics_text,
     omit_creation_times,
     read_metrics,
@@ -22,11 +22,11 @@ from headrace.metrics.server import (
 __all__ = [
     "CONTENT_TYPE",
     "ChannelSummary",
+    "MetricSample",
     "MetricSpec",
     "Metrics",
     "MetricsServer",
     "PartitionReading",
-    "Sample",
     "StageTotal",
     "Summary",
     "metrics_text",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from headrace.thread_time import Activity, Role
+from headrace.thread_time import Role, ThreadActivity
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -44,7 +44,7 @@ class ChannelSummary:
     commit_failures: float
     rebalances: float
     stages: dict[str, StageTotal]
-    threads: dict[tuple[Role, Activity], float]
+    threads: dict[tuple[Role, ThreadActivity], float]
     conditions: dict[str, int]
 
 
@@ -107,8 +107,8 @@ def _stages(metrics: Metrics) -> dict[str, dict[str, StageTotal]]:
     return dict(found)
 
 
-def _threads(metrics: Metrics) -> dict[str, dict[tuple[Role, Activity], float]]:
-    totals: defaultdict[str, dict[tuple[Role, Activity], float]] = defaultdict(dict)
+def _threads(metrics: Metrics) -> dict[str, dict[tuple[Role, ThreadActivity], float]]:
+    totals: defaultdict[str, dict[tuple[Role, ThreadActivity], float]] = defaultdict(dict)
     for time in metrics.thread_times():
         spent = totals[time.channel]
         for activity, seconds in time.seconds().items():
@@ -242,7 +242,7 @@ _THREADS = MetricSpec(
     "Time of the channel's threads, by what they spend it on.",
     {
         "role": tuple(role.value for role in Role),
-        "activity": tuple(activity.value for activity in Activity),
+        "activity": tuple(activity.value for activity in ThreadActivity),
     },
 )
 

@@ -88,7 +88,7 @@ def _application(metrics: Metrics) -> ASGIApp:
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class MetricSample:
     """One value that a process serves, with its labels."""
 
     name: str
@@ -96,7 +96,7 @@ class Sample:
     value: float
 
 
-def read_metrics(host: str, port: int, timeout: float) -> list[Sample]:
+def read_metrics(host: str, port: int, timeout: float) -> list[MetricSample]:
     """Return what a process serves on its metrics port. Blocks, for ``timeout`` seconds at most.
 
     Raises:
@@ -105,7 +105,7 @@ def read_metrics(host: str, port: int, timeout: float) -> list[Sample]:
     with urlopen(f"http://{host}:{port}/metrics", timeout=timeout) as answer:
         text = answer.read().decode()
     return [
-        Sample(sample.name, sample.labels, sample.value)
+        MetricSample(sample.name, sample.labels, sample.value)
         for family in text_string_to_metric_families(text)
         for sample in family.samples
     ]

@@ -25,9 +25,9 @@ from headrace.kafka.catalog import subscribers
 from headrace.kafka.clients import client_properties
 from headrace.logs import configure_logging
 from headrace.offsets.hold import refuse_members
-from headrace.offsets.keepers import Keeping, keeping_of
+from headrace.offsets.keepers import StartPrecedence, keeping_of
 from headrace.offsets.planning import (
-    Group,
+    GroupOffsets,
     change,
     partitions_of,
     plan_import,
@@ -42,7 +42,7 @@ from headrace.offsets.reading import (
     RequestError,
     selected,
 )
-from headrace.offsets.replaying import Replaying, Settled
+from headrace.offsets.replaying import ReplayRun, Settled
 from headrace.records import TopicPartition, identity_of
 from headrace.zookeeper.session import ZooKeeperSession
 from headrace.zookeeper.settings import session_settings
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
     from headrace.config import ChannelConfig, Config
     from headrace.config.types.addresses import Replay, Target
-    from headrace.offsets.planning import Change, Plan
+    from headrace.offsets.planning import OffsetChange, Plan
     from headrace.offsets.reading import Choice, Cluster, PartitionOffsets
 
 
@@ -66,9 +66,9 @@ class Access:
     """What there is to read and change of one channel."""
 
     channel: ChannelConfig
-    keeping: Keeping
+    keeping: StartPrecedence
     reader: Reader
-    group: Group
+    group: GroupOffsets
 
 
 @contextmanager
@@ -87,7 +87,7 @@ def access(config: Config, channel: ChannelConfig) -> Iterator[Access]:
         session = stack.enter_context(_session(config))
         store = open_offset_store(channel, properties, session, SYSTEM_CLOCK)
         stack.callback(store.close)
-        group = Group(
+        group = GroupOffsets(
             channel=channel,
             session=session,
             store=store,
@@ -324,7 +324,7 @@ def disagreement(offsets: PartitionOffsets) -> list[str]:
     return ["the sink's offset counts, not the group's"]
 
 
-def _change(change: Change) -> dict[str, Any]:
+def _change(change: OffsetChange) -> dict[str, Any]:
     group = change.found.group
     return {
         **_name(change.found),
@@ -534,7 +534,7 @@ class _Job:
         self._opened = opened
         self._cluster = cluster
         self._operation = operation
-        self._replaying = Replaying(opened.channel, opened.keeping.keeper, replay, self._named)
+        self._replaying = ReplayRun(opened.channel, opened.keeping.keeper, replay, self._named)
         self._settled = Settled(())
         self._as_json = as_json
 
@@ -549,7 +549,7 @@ class _Job:
 
         if dry_run:
             planned(_read(self._opened, partitions, self._cluster))
-            self._rehearse()
+            self._dry_run()
             return
         change(
             self._opened.group,
@@ -573,7 +573,7 @@ class _Job:
     def _read_one(self, partition: TopicPartition) -> PartitionOffsets:
         return self._opened.reader.of(partition, self._cluster, self._opened.channel.group)
 
-    def _rehearse(self) -> None:
+    def _dry_run(self) -> None:
         refused = self._settled.refused
         try:
             refuse_members(self._opened.group.session, self._opened.channel.group)

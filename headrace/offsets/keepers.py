@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NoReturn
 from headrace import config
 from headrace.offsets.hold import own_name
 from headrace.processors.contract import keeps_own_offsets
-from headrace.spark.sinks.contract import Guarantee, OffsetKeeper
+from headrace.spark.sinks.contract import Guarantee, TransactionalOffsets
 from headrace.spark.sinks.several import SeveralSink
 
 if TYPE_CHECKING:
@@ -18,24 +18,24 @@ if TYPE_CHECKING:
     from typing import Any
 
     from headrace.spark.sinks import Sink
-    from headrace.spark.sinks.several.sink import Keepers
+    from headrace.spark.sinks.several.sink import OutputOffsetMoves
 
 
 @dataclass(frozen=True, slots=True)
-class Keeping:
+class StartPrecedence:
     """What wins over the group's offsets at the start.
 
     ``keeper`` is a sink that can be asked and changed. ``out_of_reach`` names a processor or a
     sink that keeps offsets where only its own code finds them.
     """
 
-    keeper: OffsetKeeper | None = None
+    keeper: TransactionalOffsets | None = None
     out_of_reach: str | None = None
 
 
 def keeping_of(
     channel: config.ChannelConfig, python_path: Iterable[Path], kafka: config.KafkaConfig
-) -> Keeping:
+) -> StartPrecedence:
     """Find out what keeps offsets for a channel. Code of one's own is imported and called for it.
 
     Raises:
@@ -54,33 +54,37 @@ def keeping_of(
             _import_from(python_path)
             processor = build_processor(channel, _no_spark, own_name(), kafka)
             keeps = keeps_own_offsets(processor)
-            return Keeping(out_of_reach=f"processor {factory}" if keeps else None)
+            return StartPrecedence(out_of_reach=f"processor {factory}" if keeps else None)
         case config.SimpleProcessorConfig():
-            return Keeping()
+            return StartPrecedence()
 
 
 def _import_from(python_path: Iterable[Path]) -> None:
     sys.path[:0] = [f for f in map(str, python_path) if f not in sys.path]
 
 
-def _kept_by(channel: config.ChannelConfig, sink: Sink[Any]) -> Keeping:
+def _kept_by(channel: config.ChannelConfig, sink: Sink[Any]) -> StartPrecedence:
     if isinstance(sink, SeveralSink):
         return _kept_by_outputs(sink.keepers)
-    if isinstance(sink, OffsetKeeper):
-        return Keeping(keeper=sink)
+    if isinstance(sink, TransactionalOffsets):
+        return StartPrecedence(keeper=sink)
     if (
         isinstance(channel.sink, config.CustomSinkConfig)
         and sink.guarantee is Guarantee.EXACTLY_ONCE
     ):
-        return Keeping(out_of_reach=f"sink {channel.sink.factory}")
-    return Keeping()
+        return StartPrecedence(out_of_reach=f"sink {channel.sink.factory}")
+    return StartPrecedence()
 
 
-def _kept_by_outputs(keepers: Keepers) -> Keeping:
+def _kept_by_outputs(keepers: OutputOffsetMoves) -> StartPrecedence:
     if not keepers.outputs:
-        return Keeping()
+        return StartPrecedence()
     fixed = keepers.unmovable()
-    return Keeping(keeper=keepers) if fixed is None else Keeping(out_of_reach=f"output {fixed}")
+    return (
+        StartPrecedence(keeper=keepers)
+        if fixed is None
+        else StartPrecedence(out_of_reach=f"output {fixed}")
+    )
 
 
 def _no_spark() -> NoReturn:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from headrace.offsets.hold import Hold
     from headrace.offsets.reading import Cluster, PartitionOffsets
     from headrace.records import TopicPartition
-    from headrace.spark.sinks.contract import OffsetKeeper
+    from headrace.spark.sinks.contract import TransactionalOffsets
     from headrace.zookeeper.protocol import Session
 
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class OffsetChange:
     """What becomes of one partition. ``after`` is None where it is left as it is."""
 
     found: PartitionOffsets
@@ -70,7 +70,7 @@ class Change:
         return OffsetMove(self.found.identity, self.found.partition, self.found.sink, self.after)
 
 
-Plan = tuple[Change, ...]
+Plan = tuple[OffsetChange, ...]
 
 
 def plan_reset(target: Target, found: Sequence[PartitionOffsets], offset_at: OffsetAt) -> Plan:
@@ -78,7 +78,7 @@ def plan_reset(target: Target, found: Sequence[PartitionOffsets], offset_at: Off
     return tuple(_reset(target, offsets, offset_at) for offsets in found)
 
 
-def _reset(target: Target, offsets: PartitionOffsets, offset_at: OffsetAt) -> Change:
+def _reset(target: Target, offsets: PartitionOffsets, offset_at: OffsetAt) -> OffsetChange:
     match target:
         case At(timestamp):
             found = offset_at(offsets.partition, timestamp)
@@ -88,7 +88,7 @@ def _reset(target: Target, offsets: PartitionOffsets, offset_at: OffsetAt) -> Ch
             return change_to(offsets, offsets.high, note)
         case ShiftBy(count):
             if offsets.next is None:
-                return Change(offsets, None, ("no offset to shift: left as it is",))
+                return OffsetChange(offsets, None, ("no offset to shift: left as it is",))
             return change_to(offsets, offsets.next + count)
         case _:
             return change_to(offsets, _fixed(target, offsets))
@@ -104,7 +104,7 @@ def _fixed(target: Earliest | Latest | To, offsets: PartitionOffsets) -> int:
             return offset
 
 
-def change_to(offsets: PartitionOffsets, wanted: int, *notes: str) -> Change:
+def change_to(offsets: PartitionOffsets, wanted: int, *notes: str) -> OffsetChange:
     """Return the change to an offset, clamped to the log, with what is to be said about it."""
     after = max(offsets.low, min(wanted, offsets.high))
     said = [*notes]
@@ -114,7 +114,7 @@ def change_to(offsets: PartitionOffsets, wanted: int, *notes: str) -> Change:
         said.append(f"{wanted} is behind the log: its end")
     if offsets.sink is not None and after < offsets.sink:
         said.append("the sink has output of these records")
-    return Change(offsets, after, tuple(said))
+    return OffsetChange(offsets, after, tuple(said))
 
 
 def partitions_of(
@@ -203,7 +203,7 @@ _SINK_MOVED = "the sink's offsets were moved, and a start goes by them"
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class GroupOffsets:
     """A stopped channel's group and what its offsets are stored in.
 
     ``subscribers`` asks Kafka who consumes in the group by Kafka's own protocol.
@@ -212,13 +212,13 @@ class Group:
     channel: ChannelConfig
     session: Session
     store: OffsetStore
-    keeper: OffsetKeeper | None
+    keeper: TransactionalOffsets | None
     subscribers: Callable[[], Sequence[str]]
     clock: Clock
 
 
 def change(
-    group: Group,
+    group: GroupOffsets,
     partitions: Sequence[TopicPartition],
     read: Callable[[TopicPartition], PartitionOffsets],
     plan: Callable[[Sequence[PartitionOffsets]], Plan],
@@ -265,7 +265,7 @@ def _confirm_again(hold: Hold) -> None:
         raise OffsetsError(f"{_SINK_MOVED}; {error}") from error
 
 
-def refuse_subscribers(group: Group) -> None:
+def refuse_subscribers(group: GroupOffsets) -> None:
     """Refuse to go on while consumers are subscribed in the group.
 
     Raises:
@@ -291,7 +291,7 @@ def _while_held(hold: Hold, work: Callable[[], T]) -> T:
         return future.result()
 
 
-def _move_sink(group: Group, plan: Plan, note: str, replay: Replay | None) -> bool:
+def _move_sink(group: GroupOffsets, plan: Plan, note: str, replay: Replay | None) -> bool:
     """Move the sink's offsets first, all or none, as a start goes by them; whether there were."""
     replaces = replay is Replay.REPLACE
     moves = [
@@ -331,7 +331,7 @@ def _history(note: str, moves: Sequence[OffsetMove], replay: Replay | None) -> s
     return json.dumps(said, separators=(",", ":"))
 
 
-def _commit(group: Group, plan: Plan, hold: Hold, *, moved: bool) -> None:
+def _commit(group: GroupOffsets, plan: Plan, hold: Hold, *, moved: bool) -> None:
     """Store the group's offsets, also those that stay, under the epochs of the hold.
 
     A member would do the same with its start positions: whoever compares the epoch in a commit
@@ -352,7 +352,7 @@ def _commit(group: Group, plan: Plan, hold: Hold, *, moved: bool) -> None:
     hold.clean = True
 
 
-def _after(change: Change) -> tuple[int, str | None] | None:
+def _after(change: OffsetChange) -> tuple[int, str | None] | None:
     """Return the offset to store and the topic it is of; None where there is none."""
     if change.after is not None:
         return change.after, change.found.topic_id

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from headrace.clock import Clock
     from headrace.config.subscription import Subscription
     from headrace.kafka.ports import OffsetStore, StoredOffset, TopicCatalog, TopicInfo
-    from headrace.spark.sinks.contract import OffsetKeeper
+    from headrace.spark.sinks.contract import TransactionalOffsets
 
 
 class OffsetsError(HeadraceError):
@@ -162,7 +162,7 @@ class Reader:
         self,
         catalog: TopicCatalog,
         store: OffsetStore,
-        keeper: OffsetKeeper | None,
+        keeper: TransactionalOffsets | None,
         clock: Clock,
     ) -> None:
         self._catalog = catalog

@@ -13,8 +13,8 @@ from headrace.spark.sinks.contract import OutputReplacer, ReplaceRefusedError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from headrace.offsets.planning import Change, Plan
-    from headrace.spark.sinks.contract import OffsetKeeper, Replacement
+    from headrace.offsets.planning import OffsetChange, Plan
+    from headrace.spark.sinks.contract import Replacement, TransactionalOffsets
 
 _CHOOSE = (
     "the sink has output of records that would be read again; say what becomes of it: --replay "
@@ -41,13 +41,13 @@ class Settled:
     refused: str | None = None
 
 
-class Replaying:
+class ReplayRun:
     """What one command does to the output of a channel. ``choice`` is the operator's."""
 
     def __init__(
         self,
         channel: config.ChannelConfig,
-        keeper: OffsetKeeper | None,
+        keeper: TransactionalOffsets | None,
         choice: Replay | None,
         named: Callable[[str], str],
     ) -> None:
@@ -71,7 +71,7 @@ class Replaying:
             return Settled(plan, refused=_CHOOSE.format(again=again))
         return Settled(plan, f"the sink keeps its output of records that are read again: {again}")
 
-    def _goes_back(self, change: Change) -> bool:
+    def _goes_back(self, change: OffsetChange) -> bool:
         """Whether records are read again of which the sink has output."""
         if self._keeper is None and not isinstance(self._sink, _KEPT):
             return False
@@ -125,7 +125,7 @@ def _widened(plan: Plan, found: Replacement) -> Plan:
     return tuple(_back(change, found.offsets.get(change.found.identity)) for change in plan)
 
 
-def _back(change: Change, offset: int | None) -> Change:
+def _back(change: OffsetChange, offset: int | None) -> OffsetChange:
     if offset is None or change.after is None or offset >= change.after:
         return change
     note = f"{change.after} is within a micro-batch: where the output that goes with it begins"
@@ -147,7 +147,7 @@ def _again(sink: config.SinkConfig | None) -> str:
             return "results go there again"
 
 
-def _instead(sink: config.SinkConfig | None, keeper: OffsetKeeper | None) -> str:
+def _instead(sink: config.SinkConfig | None, keeper: TransactionalOffsets | None) -> str:
     """Return why a sink does not replace, and what to do instead."""
     match sink:
         case config.KafkaSinkConfig():

@@ -5,9 +5,9 @@ from __future__ import annotations
 from headrace.processors.contract import (
     BatchProcessor,
     BatchResponse,
-    Brakes,
     ChannelContext,
+    PauseControl,
     Request,
 )
 
-__all__ = ["BatchProcessor", "BatchResponse", "Brakes", "ChannelContext", "Request"]
+__all__ = ["BatchProcessor", "BatchResponse", "ChannelContext", "PauseControl", "Request"]

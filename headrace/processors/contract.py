@@ -110,7 +110,7 @@ class BatchResponse:
         return cls(Request.REVERT, offset, None, wait, max_records, max_bytes)
 
 
-class Brakes(Protocol):
+class PauseControl(Protocol):
     """How a processor has delivery rest, because what it writes to cannot take more.
 
     Any thread; does not block. The pause is the processor's own: it ends none of an operator, and
@@ -128,7 +128,7 @@ class Brakes(Protocol):
         ...
 
 
-class NoBrakes:
+class NoPauseControl:
     """Stands in where there is no channel: a processor that is tried out by itself.
 
     Raises:
@@ -154,14 +154,14 @@ def _nobody() -> None:
 class ChannelContext:
     """What a processor may know of the channel it serves, and have it do.
 
-    ``wake`` has the channel ask :meth:`BatchProcessor.wanted_at` anew. Any thread; does not block.
+    ``wake`` has the channel ask :meth:`BatchProcessor.next_batch_at` again. Any thread.
     """
 
     channel: str
     group: str
     metrics: Metrics
     clock: Clock = SYSTEM_CLOCK
-    brakes: Brakes = field(default_factory=NoBrakes)
+    pause_control: PauseControl = field(default_factory=NoPauseControl)
     wake: Callable[[], None] = _nobody
 
 
@@ -227,7 +227,7 @@ class BatchProcessor(ABC):
         answered in.
         """
 
-    def wanted_at(self) -> float:
+    def next_batch_at(self) -> float:
         """Return when another batch is of use to a partition that has some out, in monotonic time.
 
         Until then records gather in the channel; those that fill a batch are handed out at once

@@ -12,14 +12,14 @@ if TYPE_CHECKING:
     from headrace.spark.decode import Decode
     from headrace.spark.micro_batch import MicroBatch
     from headrace.spark.sinks.contract import OffsetMove, PartitionCommit
-    from headrace.thread_time import Activity
+    from headrace.thread_time import ThreadActivity
 
 
 class Engine(Protocol):
     """What runs the jobs: Spark, or a reducer in this process; a double in unit tests."""
 
     @property
-    def activity(self) -> Activity:
+    def activity(self) -> ThreadActivity:
         """What the lane's thread does during :meth:`stage`."""
         ...
 
@@ -33,7 +33,7 @@ class Engine(Protocol):
         """Whether :meth:`commit` takes several results at once."""
         ...
 
-    def open(self, channel: str, turn: Callable[[], None], commit: Callable[[], bool]) -> None:
+    def open(self, channel: str, run_once: Callable[[], None], commit: Callable[[], bool]) -> None:
         """Get ready, then call ``turn`` again and again on the lane's thread.
 
         And ``commit`` on another; it says whether there was anything to commit.

@@ -20,7 +20,7 @@ from headrace.spark.engine import SparkEngine
 from headrace.spark.factory import build_sink
 from headrace.spark.reducer import WorkerReducer, load_reducer, send_by_value
 from headrace.spark.sinks.kafka import KafkaSink
-from headrace.spark.sinks.several import Group, SeveralSink, alone
+from headrace.spark.sinks.several import OutputGroup, SeveralSink, alone
 from headrace.spark.sql import SqlReducer
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def _groups(
     channel: config.ChannelConfig,
     member: str,
     kafka: config.KafkaConfig,
-) -> list[Group]:
+) -> list[OutputGroup]:
     """Return the outputs in the order of the file; a group stands where its first output does.
 
     Tables of one database are a group, and the topics, because a member has one transactional
@@ -94,14 +94,14 @@ def _transaction_of(name: str, section: config.OutputConfig) -> Hashable:
             return "alone", name
 
 
-def _group(sections: Mapping[str, config.OutputConfig], sinks: dict[str, Sink[Any]]) -> Group:
+def _group(sections: Mapping[str, config.OutputConfig], sinks: dict[str, Sink[Any]]) -> OutputGroup:
     match next(iter(sections.values())):
         case config.KafkaSinkConfig():
-            return Group(sinks, KafkaSink.commit_together)
+            return OutputGroup(sinks, KafkaSink.commit_together)
         case config.SqlSinkConfig():
             from headrace.spark.sinks.sql import SqlSink  # noqa: PLC0415 - an extra
 
-            return Group(sinks, SqlSink.commit_together)
+            return OutputGroup(sinks, SqlSink.commit_together)
         case _:
             ((name, sink),) = sinks.items()
             return alone(name, sink)

@@ -11,12 +11,12 @@ import structlog
 from headrace.errors import BatchCancelledError, BatchTimeoutError, FencedError
 from headrace.logs import Bound
 from headrace.processors.jobs import WithdrawnError, planned, wanted
-from headrace.processors.pending import Rhythm
-from headrace.processors.sink_commits import CommitLine, Commits, Returned
+from headrace.processors.pending import BatchPacer
+from headrace.processors.sink_commits import CommitQueue, Returned, SinkCommitter
 from headrace.spans import within
 from headrace.spark.failures import JobCancelledError, JobTimeoutError, JvmDiedError
 from headrace.spark.sinks.contract import CommitConflictError
-from headrace.thread_time import Activity, Role
+from headrace.thread_time import Role, ThreadActivity
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -58,27 +58,27 @@ class MicroBatchRunner:
         self._open = open_batches
         self._context = context
         self._job_timeout = job_timeout
-        self._line = CommitLine(groups=engine.groups)
+        self._line = CommitQueue(groups=engine.groups)
         self._numbers = count(1)
         self._time = context.metrics.thread_time(context.channel, Role.LANE)
-        self.rhythm = Rhythm(context.clock, context.wake)
-        self.commits = Commits(engine, self._line, open_batches, context, job_timeout)
+        self.rhythm = BatchPacer(context.clock, context.wake)
+        self.commits = SinkCommitter(engine, self._line, open_batches, context, job_timeout)
 
     def forget(self) -> None:
         """Serve the time of lane and sink no longer. Any thread."""
         self._context.metrics.forget_thread(self._time)
         self.commits.forget()
 
-    def turn(self) -> None:
+    def run_once(self) -> None:
         """Stage one micro-batch, or see to those that failed, or wait a little."""
         if self._line.has_returned:
             self._see_to_returned()
             return
-        with self._time.during(Activity.WAIT):
+        with self._time.during(ThreadActivity.WAIT):
             has_room = self._line.wait_for_room(_IDLE_TURN)
         if has_room:
             batches = self._open.take(_IDLE_TURN, self.rhythm.gathering())
-            with self._time.during(Activity.PROCESS):
+            with self._time.during(ThreadActivity.PROCESS):
                 self._begin(batches)
 
     def _begin(self, batches: list[PendingBatch]) -> None:
@@ -97,9 +97,9 @@ class MicroBatchRunner:
         self._line.give_back(Returned(number, batches, failure))
 
     def _see_to_returned(self) -> None:
-        with self._time.during(Activity.WAIT):
+        with self._time.during(ThreadActivity.WAIT):
             returned = self._line.returned(_IDLE_TURN)
-        with self._time.during(Activity.PROCESS):
+        with self._time.during(ThreadActivity.PROCESS):
             for each in returned:
                 try:
                     self._settle(each.batches, each.failure)
@@ -131,7 +131,7 @@ class MicroBatchRunner:
         """Run and commit the batches. Return why that failed."""
         try:
             job = self._staged(next(self._numbers), batches)
-            with self._time.during(Activity.COMMIT), Bound(**job.context):
+            with self._time.during(ThreadActivity.COMMIT), Bound(**job.context):
                 self.commits.commit(job)
         except BaseException as error:  # noqa: BLE001 - a reducer's sys.exit() must not end the lane
             return error

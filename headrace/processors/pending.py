@@ -77,7 +77,7 @@ MOST_GATHER = 0.02
 _WEIGHT = 0.25
 
 
-class Rhythm:
+class BatchPacer:
     """The pace of one lane, which is the only one to have a :meth:`job`; all else on any thread.
 
     A batch that is cut as soon as its partition may have another one holds little, and what comes
@@ -105,7 +105,7 @@ class Rhythm:
             if self._clock.monotonic() < foretold:
                 self._wake()
 
-    def wanted_at(self) -> float:
+    def next_batch_at(self) -> float:
         """Return when the next batches should be handed out, in monotonic time; 0.0 is at once."""
         return self._wanted_at
 

@@ -17,7 +17,7 @@ from headrace.processors.jobs import commits_of, context_of, require_all
 from headrace.spans import joint, within
 from headrace.spark.failures import StuckReport
 from headrace.spark.sinks.contract import RowsRefusedError, SinkFailedError
-from headrace.thread_time import Activity, Role
+from headrace.thread_time import Role, ThreadActivity
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -91,7 +91,7 @@ class Returned:
     failure: BaseException | None
 
 
-class CommitLine:
+class CommitQueue:
     """Jobs go in at the lane's end and are taken by the thread that commits.
 
     That takes one at a time, or all that wait where the sink ``groups``. One that is not committed
@@ -180,7 +180,7 @@ class CommitLine:
 _IDLE_TURN = 0.2
 
 
-class Commits:
+class SinkCommitter:
     """Commits staged jobs in the order of their line, in one transaction where the sink can.
 
     ``turn`` is called on a thread of its own, ``commit`` there, and on the lane's while the line
@@ -191,7 +191,7 @@ class Commits:
     def __init__(
         self,
         engine: Engine,
-        line: CommitLine,
+        line: CommitQueue,
         open_batches: OpenBatches,
         context: ChannelContext,
         job_timeout: Callable[[], float | None],
@@ -209,13 +209,13 @@ class Commits:
         """Serve the thread's time no longer. Any thread."""
         self._context.metrics.forget_thread(self._time)
 
-    def turn(self) -> bool:
+    def run_once(self) -> bool:
         """Commit what waits, or wait a little for it. Return whether there was anything."""
         jobs = self._line.take(_IDLE_TURN)
         if not jobs:
             return False
         try:
-            with self._time.during(Activity.COMMIT):
+            with self._time.during(ThreadActivity.COMMIT):
                 self._commit_in_turn(jobs)
         finally:
             self._line.settle()

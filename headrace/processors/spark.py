@@ -107,7 +107,7 @@ class SparkProcessor(BatchProcessor):
         self._runner = MicroBatchRunner(
             self._engine, self._open, context, lambda: self._job_timeout
         )
-        self._engine.open(context.channel, self._runner.turn, self._runner.commits.turn)
+        self._engine.open(context.channel, self._runner.run_once, self._runner.commits.run_once)
 
     def on_reconfigured(self, channel: ChannelConfig) -> None:
         """Have the next micro-batch merged, decoded and bounded in time as configured now."""
@@ -147,9 +147,9 @@ class SparkProcessor(BatchProcessor):
         self._open.put(pending)
         return pending.future
 
-    def wanted_at(self) -> float:
+    def next_batch_at(self) -> float:
         """Return when the lane is about to take the next micro-batch."""
-        return 0.0 if self._runner is None else self._runner.rhythm.wanted_at()
+        return 0.0 if self._runner is None else self._runner.rhythm.next_batch_at()
 
     def _pass_gap(self, part: Batch) -> Future[BatchResponse]:
         """Have all outputs stand behind offsets that no record has. Blocks."""

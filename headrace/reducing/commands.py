@@ -26,7 +26,7 @@ from headrace.errors import (
     KafkaUnavailableError,
     StartError,
 )
-from headrace.inline.reducer import load_arrow_reducer, rehearse
+from headrace.inline.reducer import dry_run, load_arrow_reducer
 from headrace.kafka import KafkaRecordSource, KafkaTopicCatalog
 from headrace.kafka.clients import client_properties
 from headrace.logs import configure_logging
@@ -36,7 +36,7 @@ from headrace.processors.factory import reducer_of
 from headrace.processors.spark import decode
 from headrace.records import Batch, Record, TopicPartition, offset_of
 from headrace.spark import dryrun
-from headrace.spark.dryrun import rehearsed_batch
+from headrace.spark.dryrun import dry_run_batch
 from headrace.spark.factory import spark_settings
 from headrace.spark.failures import ReducerError
 from headrace.spark.runtime import SparkRuntime
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import TypeAlias
 
-    from headrace.spark.dryrun import Rehearsed
+    from headrace.spark.dryrun import DryRunBatch
 
 
 #: How every file of Parquet begins.
@@ -342,7 +342,7 @@ def reduce(wanted: Wanted, source: str, *, rows: int, as_json: bool) -> int:
 
 def _reduced(
     wanted: Wanted, settings: config.Config | None, source: str
-) -> tuple[pa.Table, Rehearsed]:
+) -> tuple[pa.Table, DryRunBatch]:
     logging = config.LoggingConfig() if settings is None else settings.logging
     configure_logging(logging.model_copy(update={"level": "warning"}))
     folders = [] if settings is None else list(settings.python_path)
@@ -375,19 +375,21 @@ def _kafka(servers: str) -> config.KafkaConfig:
         raise RequestError([f"--bootstrap-servers {servers}: it is not HOST:PORT"]) from error
 
 
-def _runner(processor: Reducing, settings: config.Config | None) -> Callable[[pa.Table], Rehearsed]:
+def _runner(
+    processor: Reducing, settings: config.Config | None
+) -> Callable[[pa.Table], DryRunBatch]:
     """Import the reducer, and return what runs it on records."""
     if isinstance(processor, config.ArrowProcessorConfig):
         function, how = load_arrow_reducer(processor.reducer), decode(processor)
-        return lambda table: _guarded(lambda: rehearse(function, table, how))
+        return lambda table: _guarded(lambda: dry_run(function, table, how))
     section = config.SparkConfig() if settings is None else settings.spark
     reducer, how = reducer_of(processor), decode(processor)
 
-    def run(table: pa.Table) -> Rehearsed:
+    def run(table: pa.Table) -> DryRunBatch:
         runtime = SparkRuntime(replace(spark_settings(section), warm_up=0))
         try:
             runtime.start()
-            return _guarded(lambda: dryrun.rehearse(runtime.session, reducer, table, how))
+            return _guarded(lambda: dryrun.dry_run(runtime.session, reducer, table, how))
         finally:
             runtime.stop(Deadline.after(_STOP))
 
@@ -423,7 +425,7 @@ def _told(error: BaseException | None) -> str:
     return "the reducer failed:\n" + "".join(lines).rstrip()
 
 
-def _print(table: pa.Table, found: Rehearsed, *, rows: int, as_json: bool) -> None:
+def _print(table: pa.Table, found: DryRunBatch, *, rows: int, as_json: bool) -> None:
     if found.outputs is None:
         _print_result(table, found.rows, rows=rows, as_json=as_json)
     for name, result in (found.outputs or {}).items():
@@ -444,7 +446,7 @@ def _print_result(table: pa.Table, result: pa.Table | None, *, rows: int, as_jso
             typer.echo(line)
     else:
         sink = ConsoleSink(rows=rows, console=Console())
-        sink.commit(sink.stage(rehearsed_batch(table), result), [])
+        sink.commit(sink.stage(dry_run_batch(table), result), [])
 
 
 def _print_output(name: str, result: pa.Table | None) -> None:

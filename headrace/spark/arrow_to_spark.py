@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _SCHEMA_JSON = from_arrow_schema(SCHEMA).json()
 
 
-class HandOver:
+class ArrowToSpark:
     """Hands tables to one session, on the thread that owns it."""
 
     def __init__(self, session: SparkSession) -> None:
@@ -92,7 +92,7 @@ Stretch: TypeAlias = "tuple[int, int]"
 class Input(Protocol):
     """One way of records into Spark."""
 
-    def check(self, hand_over: HandOver) -> None:
+    def check(self, hand_over: ArrowToSpark) -> None:
         """Find out whether this session can be given records so. Blocks.
 
         Raises:
@@ -104,7 +104,7 @@ class Input(Protocol):
         """Do what can be done for a batch without Spark. Any thread."""
         ...
 
-    def frame(self, hand_over: HandOver, prepared: Sequence[Any], share: Share) -> DataFrame:
+    def frame(self, hand_over: ArrowToSpark, prepared: Sequence[Any], share: Share) -> DataFrame:
         """Return the records of prepared batches, with the columns of Spark's Kafka source.
 
         On the lane's thread. As many tasks as ``share`` has do the work, where there is enough, and
@@ -116,14 +116,16 @@ class Input(Protocol):
 class ByValue:
     """The channel fetched the records; they are handed over as Arrow columns."""
 
-    def check(self, hand_over: HandOver) -> None:
+    def check(self, hand_over: ArrowToSpark) -> None:
         """Do nothing: every session can."""
 
     def prepare(self, batch: Batch) -> pa.Table:
         """Turn the records into columns."""
         return table_of(batch)
 
-    def frame(self, hand_over: HandOver, prepared: Sequence[pa.Table], share: Share) -> DataFrame:
+    def frame(
+        self, hand_over: ArrowToSpark, prepared: Sequence[pa.Table], share: Share
+    ) -> DataFrame:
         """Hand the columns over."""
         return hand_over.data_frame(merge(prepared, share.tasks))
 
@@ -148,7 +150,7 @@ class ByReference:
             "kafkaConsumer.pollTimeoutMs": str(_POLL_TIMEOUT * 1000),
         }
 
-    def check(self, hand_over: HandOver) -> None:
+    def check(self, hand_over: ArrowToSpark) -> None:
         """Have Spark look for its Kafka connector; no broker is asked."""
         try:
             self._read(hand_over, {TopicPartition("nothing", 0): [(0, 0)]}, 1)
@@ -162,7 +164,7 @@ class ByReference:
         """Leave the batch as it is."""
         return batch
 
-    def frame(self, hand_over: HandOver, prepared: Sequence[Batch], share: Share) -> DataFrame:
+    def frame(self, hand_over: ArrowToSpark, prepared: Sequence[Batch], share: Share) -> DataFrame:
         """Have Spark read the ranges when its job runs."""
         stretches = stretches_of(prepared)
         frame = self._read(hand_over, stretches, share.tasks).selectExpr(*_COLUMNS)
@@ -174,7 +176,7 @@ class ByReference:
 
     def _read(
         self,
-        hand_over: HandOver,
+        hand_over: ArrowToSpark,
         stretches: Mapping[TopicPartition, Sequence[Stretch]],
         cores: int,
     ) -> DataFrame:

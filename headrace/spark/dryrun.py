@@ -12,7 +12,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from headrace.clock import Deadline
-from headrace.spark.arrow_to_spark import HandOver
+from headrace.spark.arrow_to_spark import ArrowToSpark
 from headrace.spark.decode import Decode, Decoder, undecodable_in
 from headrace.spark.failures import failure_of, text_of
 from headrace.spark.micro_batch import MicroBatch, OffsetRange
@@ -39,7 +39,7 @@ _ROWS = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class SparkTrial:
     """What a session could do: its version, its tasks at once, the seconds until the answer."""
 
     version: str
@@ -52,7 +52,7 @@ def installed() -> str:
     return str(pyspark.__version__)
 
 
-def try_spark(settings: SparkSettings) -> Trial:
+def try_spark(settings: SparkSettings) -> SparkTrial:
     """Start a session, hand a micro-batch over, run Python on the executors, stop. Blocks.
 
     Raises:
@@ -68,7 +68,7 @@ def try_spark(settings: SparkSettings) -> Trial:
         )
         if counted != _ROWS:
             raise RuntimeError(f"a job counted {counted} rows instead of {_ROWS}")
-        return Trial(installed(), runtime.cores, perf_counter() - begin)
+        return SparkTrial(installed(), runtime.cores, perf_counter() - begin)
     finally:
         runtime.stop(Deadline.after(_STOP))
 
@@ -78,7 +78,7 @@ CHANNEL = "rehearsal"
 
 
 @dataclass(frozen=True, slots=True)
-class Rehearsed:
+class DryRunBatch:
     """What a reducer made of the records. ``rows`` is None where it returned None.
 
     ``outputs`` has the rows by name where it returned several results, None where it did not.
@@ -90,7 +90,7 @@ class Rehearsed:
     outputs: Mapping[str, pa.Table | None] | None = None
 
 
-def rehearsed_batch(table: pa.Table, attempt: int = 1) -> MicroBatch:
+def dry_run_batch(table: pa.Table, attempt: int = 1) -> MicroBatch:
     """Return what the reducer is told of a table with the columns of every micro-batch."""
     ranges = table.group_by(["topic", "partition"], use_threads=False).aggregate(
         [("offset", "min"), ("offset", "max"), ("offset", "count")]
@@ -116,13 +116,13 @@ def rehearsed_batch(table: pa.Table, attempt: int = 1) -> MicroBatch:
 _TASKS = 2
 
 
-def rehearse(
+def dry_run(
     session: SparkSession,
     reducer: Reducer,
     table: pa.Table,
     decode: Decode | None = None,
     attempt: int = 1,
-) -> Rehearsed:
+) -> DryRunBatch:
     """Run the reducer on the records as on one micro-batch, in this thread. Blocks for the job.
 
     Raises:
@@ -133,14 +133,14 @@ def rehearse(
         TypeError: it returned something else than a DataFrame or None.
         Exception: what its own Python code raised.
     """
-    decoder, hand_over = Decoder(decode or Decode()), HandOver(session)
+    decoder, hand_over = Decoder(decode or Decode()), ArrowToSpark(session)
     if isinstance(reducer, OwnReducer):
         reducer.check(decoder.apply(hand_over.nothing()))
     else:
         send_by_value(reducer)
     frame = hand_over.data_frame(merge([table], _TASKS))
     try:
-        result = reducer(decoder.apply(frame), rehearsed_batch(table, attempt))
+        result = reducer(decoder.apply(frame), dry_run_batch(table, attempt))
         several = isinstance(result, Mapping)
         outputs = results_of(result, _rows) if several else None
         rows = None if several else _rows(result)
@@ -148,7 +148,7 @@ def rehearse(
     except (Py4JError, PySparkException) as error:
         text = text_of(error)
         raise (undecodable_in(text) or failure_of(error, text)) from error
-    return Rehearsed(rows, skipped, outputs)
+    return DryRunBatch(rows, skipped, outputs)
 
 
 def _rows(result: object) -> pa.Table | None:

@@ -15,7 +15,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from headrace.errors import StartError
-from headrace.spark.arrow_to_spark import ByValue, HandOver
+from headrace.spark.arrow_to_spark import ArrowToSpark, ByValue
 from headrace.spark.decode import Decode, Decoder, undecodable_in
 from headrace.spark.failures import (
     JobCancelledError,
@@ -27,7 +27,7 @@ from headrace.spark.failures import (
 )
 from headrace.spark.reducer import OwnReducer, checked, load_reducer, send_by_value
 from headrace.spark.sink_runner import SinkEngine, Staged
-from headrace.thread_time import Activity
+from headrace.thread_time import ThreadActivity
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -56,7 +56,7 @@ _MANY = 10
 _PAUSE = 19
 
 
-class Garbage:
+class JvmReferences:
     """Has the collector free what refers to objects of the JVM. Any thread; blocks for that.
 
     Each object of the JVM that a method was called on is part of a cycle here, and lives there
@@ -104,7 +104,7 @@ def known() -> int:
 
 
 #: The process's: the collector concerns all of it.
-GARBAGE = Garbage()
+GARBAGE = JvmReferences()
 
 
 log = structlog.get_logger(__name__)
@@ -119,10 +119,10 @@ class Lane:
     ``turn`` is logged and does not end the lane.
     """
 
-    def __init__(self, name: str, runtime: SparkRuntime, turn: Callable[[], None]) -> None:
+    def __init__(self, name: str, runtime: SparkRuntime, run_once: Callable[[], None]) -> None:
         self.name = name
         self._runtime = runtime
-        self._turn = turn
+        self._run_once = run_once
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._stopping = threading.Event()
         self._guard = threading.Lock()
@@ -131,7 +131,7 @@ class Lane:
         self._overran = False
         self._ran = False
         self._generation = -1
-        self._hand_over: HandOver | None = None
+        self._hand_over: ArrowToSpark | None = None
         self._session: Any = None
         self._shuffles: int | None = None
         self._report = StuckReport(name)
@@ -164,8 +164,8 @@ class Lane:
     def _run(self) -> None:
         while not self._stopping.is_set():
             try:
-                with self._runtime.turnstile.turn():
-                    self._turn()
+                with self._runtime.job_gate.admitted():
+                    self._run_once()
             except Exception:
                 log.exception("lane_turn_failed", lane=self.name)
             finally:
@@ -179,7 +179,7 @@ class Lane:
         self._ran = False
 
     @contextmanager
-    def job(self, group: str, seconds: float | None) -> Iterator[tuple[HandOver, Share]]:
+    def job(self, group: str, seconds: float | None) -> Iterator[tuple[ArrowToSpark, Share]]:
         """Run the block's Spark jobs as ``group``; give it the lane's way in and share of slots.
 
         Called on the lane's thread. ``group`` must be new: Spark refuses the jobs of a cancelled
@@ -223,12 +223,12 @@ class Lane:
         if self._stopping.is_set():
             raise JobCancelledError(f"lane {self.name} stops")
 
-    def _prepare(self, group: str, share: Share) -> HandOver:
+    def _prepare(self, group: str, share: Share) -> ArrowToSpark:
         if self._hand_over is None or self._generation != self._runtime.generation:
             self._hand_over = None  # of a JVM that is gone, should there be no session yet
             self._generation = self._runtime.generation
             self._session = self._runtime.new_session()
-            self._hand_over, self._shuffles = HandOver(self._session), None
+            self._hand_over, self._shuffles = ArrowToSpark(self._session), None
             self._runtime.context.setLocalProperty("spark.scheduler.pool", self.name)
         self._shuffles = self._runtime.fit(self._session, self._shuffles, share)
         # Interrupting reaches tasks that wait for a Python worker, which Spark then kills; without
@@ -288,7 +288,7 @@ class SparkEngine(SinkEngine):
     engine; sink and lane are the engine's own.
     """
 
-    activity = Activity.SPARK
+    activity = ThreadActivity.SPARK
     span = "spark_job"
 
     def __init__(
@@ -307,7 +307,7 @@ class SparkEngine(SinkEngine):
         self._decoder: Decoder | None = None
         self._lane: Lane | None = None
 
-    def open(self, channel: str, turn: Callable[[], None], commit: Callable[[], bool]) -> None:
+    def open(self, channel: str, run_once: Callable[[], None], commit: Callable[[], bool]) -> None:
         """Check all that can be checked, then have threads run ``turn`` and ``commit``. Blocks.
 
         Raises:
@@ -324,17 +324,17 @@ class SparkEngine(SinkEngine):
             self._sink.open()
             self._runtime.start()
             self._decoder = Decoder(self._decode)
-            hand_over = HandOver(self._runtime.new_session())
+            hand_over = ArrowToSpark(self._runtime.new_session())
             self._input.check(hand_over)
             self._check_own(self._decoder, hand_over)
         except BaseException:
             self._sink.close()
             raise
-        self._lane = Lane(f"spark-{channel}", self._runtime, turn)
+        self._lane = Lane(f"spark-{channel}", self._runtime, run_once)
         self._lane.start()
         self._start_commits(channel, commit)
 
-    def _check_own(self, decoder: Decoder, hand_over: HandOver) -> None:
+    def _check_own(self, decoder: Decoder, hand_over: ArrowToSpark) -> None:
         if isinstance(self._function, OwnReducer):
             self._function.check(decoder.apply(hand_over.nothing()))
 

@@ -8,7 +8,7 @@ from headrace import config
 from headrace.errors import StartError
 from headrace.spark.settings import SparkSettings, connector_properties
 from headrace.spark.sinks.console import ConsoleSink, NoopSink, custom_sink
-from headrace.spark.sinks.delta import DeltaSink, Upkeep
+from headrace.spark.sinks.delta import DeltaSink, MaintenanceConfig
 from headrace.spark.sinks.jsonl import JsonLinesSink
 from headrace.spark.sinks.schema import SchemaChanges
 
@@ -57,7 +57,9 @@ def build_sink(section: config.SinkConfig, member: str) -> Sink[Any]:
                 partition_by=section.partition_by,
                 member=member,
                 schema_changes=SchemaChanges(section.schema_changes),
-                upkeep=Upkeep(section.compact_every, section.log_retention, section.file_retention),
+                upkeep=MaintenanceConfig(
+                    section.compact_every, section.log_retention, section.file_retention
+                ),
                 origin=section.origin,
             )
         case config.SqlSinkConfig():

@@ -258,9 +258,9 @@ class Jvm:
 def _launched(properties: Mapping[str, str], options: Mapping[str, Any]) -> ClientServer:
     """Have spark-submit start a JVM with the properties. Blocks until it is ready, or ends."""
     launch: Callable[..., ClientServer] = launch_gateway
-    with _files(properties) as files, ExitStack() as surroundings:
-        surroundings.enter_context(_submit_args(f"--properties-file {_path(files[1])}"))
-        given = _PopenOptions({**options, "pass_fds": files}, surroundings.close)
+    with _files(properties) as files, ExitStack() as resources:
+        resources.enter_context(_submit_args(f"--properties-file {_path(files[1])}"))
+        given = _PopenOptions({**options, "pass_fds": files}, resources.close)
         return launch(popen_kwargs=given)
 
 

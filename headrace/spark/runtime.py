@@ -22,7 +22,7 @@ from pyspark.sql import SparkSession
 from headrace import logs
 from headrace.clock import Deadline
 from headrace.errors import StartError
-from headrace.spark.arrow_to_spark import HandOver
+from headrace.spark.arrow_to_spark import ArrowToSpark
 from headrace.spark.gateway import Jvm, JvmLevels, forget_session
 from headrace.spark.settings import Share, Slots, SparkSettings, local_cores
 from headrace.tables import SCHEMA, merge
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 
-class Turnstile:
+class JobGate:
     """Lets any number of lanes in at a time, and none while it is closed. Any thread.
 
     Once retired it lets everybody in, and can be closed no more.
@@ -44,7 +44,7 @@ class Turnstile:
         self._is_retired = False
 
     @contextmanager
-    def turn(self) -> Iterator[None]:
+    def admitted(self) -> Iterator[None]:
         """Be inside for the time of the block. Blocks while it is closed."""
         with self._changed:
             self._changed.wait_for(lambda: self._is_retired or not self.is_closed)
@@ -132,7 +132,7 @@ class SparkRuntime:
         self._session: SparkSession | None = None
         self._cores = 1
         self._levels = JvmLevels(self._view)
-        self.turnstile = Turnstile()
+        self.job_gate = JobGate()
         self.slots = Slots()
         self._retired: Future[None] = Future()
 
@@ -236,7 +236,7 @@ class SparkRuntime:
         """
         with suppress(InvalidStateError):
             self._retired.set_result(None)
-        self.turnstile.retire()
+        self.job_gate.retire()
 
     def rebuild(self, generation: int) -> None:
         """Replace the JVM of ``generation``; does nothing when another caller already did.
@@ -268,12 +268,12 @@ class SparkRuntime:
         Raises:
             StartError: the new settings cannot be used, or the process stops.
         """
-        if not self.turnstile.close(deadline):
+        if not self.job_gate.close(deadline):
             return False
         try:
             self._exchange(settings)
         finally:
-            self.turnstile.open()
+            self.job_gate.open()
         return True
 
     def _exchange(self, settings: SparkSettings) -> None:
@@ -401,7 +401,7 @@ class SparkRuntime:
         """Run dummy micro-batches the way the real ones go, until the JVM has compiled it."""
         rows = [{"key": b"%d" % (n % 100), "value": b"{}"} for n in range(_WARM_UP_ROWS)]
         table = merge([pa.Table.from_pylist(rows, schema=SCHEMA)], self._cores)
-        hand_over = HandOver(session)
+        hand_over = ArrowToSpark(session)
         for _ in range(self.settings.warm_up):
             frame = hand_over.data_frame(table).groupBy("key").count()
             frame.write.format("noop").mode("overwrite").save()

@@ -12,10 +12,10 @@ import structlog
 from headrace.errors import HeadraceError
 from headrace.spark.micro_batch import MicroBatch
 from headrace.spark.sinks.contract import (
-    Divided,
-    Grouping,
-    LeaderEpochKeeper,
-    OffsetKeeper,
+    BatchCommitSink,
+    PartialSink,
+    StoredLeaderEpochs,
+    TransactionalOffsets,
     results_of,
 )
 from headrace.spark.sinks.several import SeveralSink
@@ -40,7 +40,7 @@ def move_offset(sink: Sink[Any], move: OffsetMove, note: str) -> None:
     Raises:
         HeadraceError: the sink keeps offsets and cannot move them.
     """
-    if not isinstance(sink, OffsetKeeper):
+    if not isinstance(sink, TransactionalOffsets):
         name = type(sink).__name__
         raise HeadraceError(f"{name} keeps offsets and has no move_offsets; give it one")
     sink.move_offsets([move], note)
@@ -68,9 +68,9 @@ class CommitThread:
     there is nothing. An exception from it is logged and does not end the thread.
     """
 
-    def __init__(self, name: str, turn: Callable[[], bool]) -> None:
+    def __init__(self, name: str, run_once: Callable[[], bool]) -> None:
         self._name = name
-        self._turn = turn
+        self._run_once = run_once
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._stopping = threading.Event()
 
@@ -89,7 +89,7 @@ class CommitThread:
 
     def _found_something(self) -> bool:
         try:
-            return self._turn()
+            return self._run_once()
         except Exception:
             log.exception("lane_turn_failed", lane=self._name)
             return False
@@ -122,13 +122,13 @@ class SinkEngine:
 
     def stored_leader_epoch(self, identity: str) -> int | None:
         """Return the leader epoch that the sink keeps with it. May block."""
-        if not isinstance(self._sink, LeaderEpochKeeper):
+        if not isinstance(self._sink, StoredLeaderEpochs):
             return None
         return self._sink.stored_leader_epoch(identity)
 
     def boundary(self, batch: Batch) -> int | None:
         """Return where a batch has to be cut, None where it need not be. Does not block."""
-        if not isinstance(self._sink, Divided):
+        if not isinstance(self._sink, PartialSink):
             return None
         found = self._sink.boundary(batch.assignment.identity, batch.start)
         return None if found is None or found >= batch.next_offset else found
@@ -150,18 +150,18 @@ class SinkEngine:
     @property
     def groups(self) -> bool:
         """Whether the sink takes several results in one transaction."""
-        return isinstance(self._sink, Grouping)
+        return isinstance(self._sink, BatchCommitSink)
 
     def commit(self, staged: Sequence[Staged], offsets: Sequence[PartitionCommit]) -> None:
         """Make results and offsets visible, all of it or nothing.
 
-        See :meth:`Sink.commit` and :meth:`Grouping.commit_all`; several only where it ``groups``.
+        See :meth:`Sink.commit` and :meth:`BatchCommitSink.commit_all`; several where it ``groups``.
         """
         with self._commit_lock:
             if len(staged) == 1:
                 self._sink.commit(staged[0].sink, offsets)
             else:
-                assert isinstance(self._sink, Grouping), "one at a time, then"
+                assert isinstance(self._sink, BatchCommitSink), "one at a time, then"
                 self._sink.commit_all([each.sink for each in staged], offsets)
 
     def discard(self, staged: Staged) -> None:

@@ -13,11 +13,11 @@ from headrace.clock import Deadline
 from headrace.errors import KafkaUnavailableError
 from headrace.kafka.ports import (
     Commit,
+    CommitRefusal,
     Failure,
     Fetched,
     LogLook,
     OffsetStoreError,
-    Refusal,
     StoredOffset,
     TopicInfo,
 )
@@ -348,7 +348,7 @@ class InMemoryOffsets:
     ) -> Mapping[TopicPartition, Failure]:
         with self._broker._changed:  # noqa: SLF001 - one double in two classes
             if any(_producer(each) in self._broker._shut_out for each in offsets.values()):  # noqa: SLF001 - as above
-                return dict.fromkeys(offsets, Failure("shut out", Refusal.MEMBERSHIP))
+                return dict.fromkeys(offsets, Failure("shut out", CommitRefusal.MEMBERSHIP))
             gone = {p for p in offsets if p.topic in self._broker._deleted}  # noqa: SLF001 - as above
             for partition, each in offsets.items():
                 if partition in gone:

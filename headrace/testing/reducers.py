@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.clock import Deadline
 from headrace.importing import load_callable
-from headrace.inline.reducer import rehearse
+from headrace.inline.reducer import dry_run
 from headrace.records import TopicPartition
 from headrace.spark.decode import Decode, Decoding, OnUndecodable
 from headrace.tables import SCHEMA, merge, table_of
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from headrace.inline import ArrowReducer
-    from headrace.spark.dryrun import Rehearsed
+    from headrace.spark.dryrun import DryRunBatch
     from headrace.spark.reducer import Reducer
     from headrace.spark.runtime import SparkRuntime
 
@@ -78,7 +78,7 @@ def reduce_arrow(
         load_callable(reducer, "table", "batch") if isinstance(reducer, str) else reducer
     )
     decode = _decode(schema, undecodable)
-    return _rows(rehearse(function, records_table(records), decode, attempt), output)
+    return _rows(dry_run(function, records_table(records), decode, attempt), output)
 
 
 class LocalSpark:
@@ -198,7 +198,7 @@ class LocalSpark:
             raise RuntimeError("LocalSpark is not started; use it in a with statement")
         decode = _decode(schema, undecodable)
         table = records_table(records)
-        found = dryrun.rehearse(self._session, function, table, decode, attempt)
+        found = dryrun.dry_run(self._session, function, table, decode, attempt)
         return _rows(found, output)
 
 
@@ -215,7 +215,7 @@ def _record(given: Given) -> FakeRecord:
     return FakeRecord(value_=given.encode() if isinstance(given, str) else given)
 
 
-def _rows(found: Rehearsed, output: str | None) -> list[Row]:
+def _rows(found: DryRunBatch, output: str | None) -> list[Row]:
     if (found.outputs is None) != (output is None):
         returned = "one result" if found.outputs is None else "several results"
         raise TypeError(f"the reducer returned {returned}, and output is {output!r}")

@@ -11,14 +11,19 @@ from headrace.spark.sinks.contract import (
     OutputReplacer,
     ReplaceRefusedError,
 )
-from headrace.testing.sinks import GroupingContract, OffsetKeeperContract, micro_batch, sorted_rows
+from headrace.testing.sinks import (
+    BatchCommitContract,
+    TransactionalOffsetsContract,
+    micro_batch,
+    sorted_rows,
+)
 
 if TYPE_CHECKING:
     from headrace.spark.sinks.contract import PartitionCommit, Sink
-    from headrace.testing.sinks import Frames, Place
+    from headrace.testing.sinks import Frames, SinkPlace
 
 
-class OutputReplacerContract(OffsetKeeperContract):
+class OutputReplacerContract(TransactionalOffsetsContract):
     """What a sink does beyond that which can replace: the sinks of ``place`` are set to.
 
     Each micro-batch has rows whose ``id`` says which it is.
@@ -47,12 +52,12 @@ class OutputReplacerContract(OffsetKeeperContract):
         rows = frames([{"id": number, "name": "x"}])
         sink.commit(sink.stage(micro_batch(f"batch-{number}", shares), rows), shares)
 
-    def ids(self, place: Place) -> list[int]:
+    def ids(self, place: SinkPlace) -> list[int]:
         """Return the rows' numbers, in order."""
         return [int(row["id"]) for row in sorted_rows(place)]
 
     def test_output_is_removed_with_the_move(
-        self, replacer: OutputReplacer, sink: Sink[Any], place: Place, frames: Frames
+        self, replacer: OutputReplacer, sink: Sink[Any], place: SinkPlace, frames: Frames
     ) -> None:
         """What is of the range is gone, what is not stays, and what follows begins there."""
         other = place.sink()
@@ -67,7 +72,7 @@ class OutputReplacerContract(OffsetKeeperContract):
         assert self.ids(place) == [0, 1, 2, 4, 5]
 
     def test_a_plan_reaches_back_to_whole_micro_batches(
-        self, replacer: OutputReplacer, place: Place
+        self, replacer: OutputReplacer, place: SinkPlace
     ) -> None:
         """It says where each partition has to go, also those that were not asked for."""
         plan = replacer.plan_replace([self.move(0, 30, 15)])
@@ -80,7 +85,7 @@ class OutputReplacerContract(OffsetKeeperContract):
 
     @pytest.mark.parametrize("target", [10, 15])
     def test_a_part_of_a_micro_batch_is_not_removed(
-        self, target: int, replacer: OutputReplacer, sink: Sink[Any], place: Place
+        self, target: int, replacer: OutputReplacer, sink: Sink[Any], place: SinkPlace
     ) -> None:
         """A range that does not cover it is refused, and nothing is changed."""
         with pytest.raises(ReplaceRefusedError):
@@ -90,7 +95,7 @@ class OutputReplacerContract(OffsetKeeperContract):
         assert [sink.stored_offset(self.identity(n)) for n in (0, 1)] == [30, 30]
 
     def test_an_offset_that_is_elsewhere_keeps_the_output(
-        self, replacer: OutputReplacer, sink: Sink[Any], place: Place
+        self, replacer: OutputReplacer, sink: Sink[Any], place: SinkPlace
     ) -> None:
         """Somebody writes: nothing is removed, and no offset moves."""
         moves = [self.move(0, 30, 20), self.move(1, 25, 20)]
@@ -102,7 +107,7 @@ class OutputReplacerContract(OffsetKeeperContract):
         assert [sink.stored_offset(self.identity(n)) for n in (0, 1)] == [30, 30]
 
     def test_a_move_forward_removes_nothing(
-        self, replacer: OutputReplacer, sink: Sink[Any], place: Place
+        self, replacer: OutputReplacer, sink: Sink[Any], place: SinkPlace
     ) -> None:
         """The offset moves, and the output stays."""
         assert replacer.replace([self.move(0, 30, 40), self.move(1, 30, 20)], "by hand") == 1
@@ -111,7 +116,7 @@ class OutputReplacerContract(OffsetKeeperContract):
         assert [sink.stored_offset(self.identity(n)) for n in (0, 1)] == [40, 20]
 
     def test_what_a_former_move_left_is_removed_too(
-        self, replacer: OutputReplacer, sink: Sink[Any], place: Place
+        self, replacer: OutputReplacer, sink: Sink[Any], place: SinkPlace
     ) -> None:
         """Also by a move to where the offset stands: all of its records are read again."""
         assert isinstance(sink, OutputReplacer)
@@ -123,11 +128,11 @@ class OutputReplacerContract(OffsetKeeperContract):
         assert sink.stored_offset(self.identity(0)) == 20
 
 
-class GroupedReplacerContract(GroupingContract, OutputReplacerContract):
+class GroupedReplacerContract(BatchCommitContract, OutputReplacerContract):
     """What a sink does that takes several results in one transaction, and can replace."""
 
     def test_micro_batches_that_were_committed_at_once_are_replaced_apart(
-        self, sink: Sink[Any], place: Place, frames: Frames
+        self, sink: Sink[Any], place: SinkPlace, frames: Frames
     ) -> None:
         """Each row is of its own micro-batch, not of all that the transaction had."""
         ranges = [[self.share(0, 0, 10)], [self.share(0, 10, 20), self.share(1, 0, 5)]]

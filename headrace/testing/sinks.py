@@ -17,12 +17,12 @@ from headrace.clock import Deadline
 from headrace.records import TopicPartition
 from headrace.spark.micro_batch import MicroBatch, OffsetRange
 from headrace.spark.sinks.contract import (
+    BatchCommitSink,
     CommitConflictError,
-    Grouping,
     Guarantee,
-    OffsetKeeper,
     OffsetMove,
     PartitionCommit,
+    TransactionalOffsets,
 )
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def spark_runtime() -> Iterator[SparkRuntime]:
         yield runtime
 
 
-class Place(Protocol):
+class SinkPlace(Protocol):
     """Where a sink writes to: several sinks can be opened on it, and its content be read."""
 
     def sink(self) -> Sink[Any]:
@@ -96,7 +96,7 @@ def micro_batch(name: str, shares: Sequence[PartitionCommit] = ()) -> MicroBatch
     return MicroBatch(name, "channel", tuple(ranges))
 
 
-def sorted_rows(place: Place) -> list[Row]:
+def sorted_rows(place: SinkPlace) -> list[Row]:
     """Return a place's rows by id."""
     return sorted(place.rows(), key=lambda row: int(row["id"]))
 
@@ -115,12 +115,12 @@ class SinkContract:
         return share(number, start, next_offset)
 
     @pytest.fixture
-    def place(self) -> Place:
+    def place(self) -> SinkPlace:
         """Return an empty place."""
         raise NotImplementedError
 
     @pytest.fixture
-    def sink(self, place: Place) -> Sink[Any]:
+    def sink(self, place: SinkPlace) -> Sink[Any]:
         """Return an open sink."""
         sink = place.sink()
         sink.open()
@@ -140,7 +140,7 @@ class SinkContract:
         assert sink.stored_offset(self.identity(0)) is None
 
     def test_rows_are_there_once_they_are_committed(
-        self, sink: Sink[Any], place: Place, frames: Frames
+        self, sink: Sink[Any], place: SinkPlace, frames: Frames
     ) -> None:
         """What is staged is not visible, and what is committed is, every row once."""
         staged = sink.stage(micro_batch("one"), frames(ROWS))
@@ -151,7 +151,9 @@ class SinkContract:
 
         assert sorted_rows(place) == ROWS + MORE
 
-    def test_discarded_rows_never_show(self, sink: Sink[Any], place: Place, frames: Frames) -> None:
+    def test_discarded_rows_never_show(
+        self, sink: Sink[Any], place: SinkPlace, frames: Frames
+    ) -> None:
         """A result that is discarded leaves nothing behind, and the same range can follow."""
         sink.discard(sink.stage(micro_batch("one"), frames(ROWS)))
 
@@ -159,7 +161,9 @@ class SinkContract:
 
         assert place.rows() == MORE
 
-    def test_no_rows_are_a_result_too(self, sink: Sink[Any], place: Place, frames: Frames) -> None:
+    def test_no_rows_are_a_result_too(
+        self, sink: Sink[Any], place: SinkPlace, frames: Frames
+    ) -> None:
         """A result without rows, and no result at all, are committed without a row."""
         sink.commit(sink.stage(micro_batch("one"), None), [self.share(0, 0, 10)])
         sink.commit(sink.stage(micro_batch("two"), frames([])), [self.share(1, 0, 10)])
@@ -167,7 +171,7 @@ class SinkContract:
         assert place.rows() == []
 
     def test_what_a_closed_sink_wrote_stays(
-        self, sink: Sink[Any], place: Place, frames: Frames
+        self, sink: Sink[Any], place: SinkPlace, frames: Frames
     ) -> None:
         """Another sink goes on where one was closed."""
         sink.commit(sink.stage(micro_batch("one"), frames(ROWS)), [self.share(0, 0, 10)])
@@ -186,7 +190,7 @@ class ExactlyOnceContract(SinkContract):
 
     guarantee = Guarantee.EXACTLY_ONCE
 
-    def test_offsets_come_back(self, sink: Sink[Any], place: Place, frames: Frames) -> None:
+    def test_offsets_come_back(self, sink: Sink[Any], place: SinkPlace, frames: Frames) -> None:
         """Each partition's next offset is read back, also by another sink."""
         other = place.sink()
         other.open()
@@ -199,7 +203,9 @@ class ExactlyOnceContract(SinkContract):
             stored = [reader.stored_offset(self.identity(number)) for number in range(3)]
             assert stored == [10, 9, None]
 
-    def test_offsets_move_without_rows(self, sink: Sink[Any], place: Place, frames: Frames) -> None:
+    def test_offsets_move_without_rows(
+        self, sink: Sink[Any], place: SinkPlace, frames: Frames
+    ) -> None:
         """An empty result and no result move the offsets as any other does."""
         sink.commit(sink.stage(micro_batch("one"), frames([])), [self.share(0, 0, 10)])
         sink.commit(sink.stage(micro_batch("two"), None), [self.share(0, 10, 30)])
@@ -209,7 +215,7 @@ class ExactlyOnceContract(SinkContract):
 
     @pytest.mark.parametrize("start", [0, 5, 20])
     def test_a_range_that_does_not_follow_is_refused(
-        self, start: int, sink: Sink[Any], place: Place, frames: Frames
+        self, start: int, sink: Sink[Any], place: SinkPlace, frames: Frames
     ) -> None:
         """A replay, an overlap and a gap are conflicts that name stored and expected offset."""
         sink.commit(sink.stage(micro_batch("one"), frames(ROWS)), [self.share(0, 0, 10)])
@@ -224,7 +230,7 @@ class ExactlyOnceContract(SinkContract):
         assert sorted_rows(place) == ROWS
 
     def test_a_conflict_names_the_moved_partitions_only(
-        self, sink: Sink[Any], place: Place, frames: Frames
+        self, sink: Sink[Any], place: SinkPlace, frames: Frames
     ) -> None:
         """Of a merged micro-batch nothing is stored, and the partitions at fault are named."""
         other = place.sink()
@@ -240,33 +246,35 @@ class ExactlyOnceContract(SinkContract):
         assert sink.stored_offset(self.identity(0)) is None
         assert sorted_rows(place) == ROWS
 
-    def test_two_sinks_share_a_place(self, sink: Sink[Any], place: Place, frames: Frames) -> None:
+    def test_two_sinks_share_a_place(
+        self, sink: Sink[Any], place: SinkPlace, frames: Frames
+    ) -> None:
         """Sinks of different owners commit in turn, each its own partitions, without a conflict."""
         other = place.sink()
         other.open()
-        for turn in range(3):
+        for round_ in range(3):
             for number, each in enumerate((sink, other)):
-                rows = [{"id": 2 * turn + number, "name": "x"}]
-                staged = each.stage(micro_batch(f"{number}-{turn}"), frames(rows))
-                each.commit(staged, [self.share(number, turn * 10, turn * 10 + 10)])
+                rows = [{"id": 2 * round_ + number, "name": "x"}]
+                staged = each.stage(micro_batch(f"{number}-{round_}"), frames(rows))
+                each.commit(staged, [self.share(number, round_ * 10, round_ * 10 + 10)])
 
         assert [row["id"] for row in sorted_rows(place)] == list(range(6))
 
     def test_a_sink_that_groups_is_put_to_that_contract_as_well(self, sink: Sink[Any]) -> None:
-        """Who has ``commit_all`` has it called: derive from :class:`GroupingContract`."""
-        assert isinstance(sink, Grouping) == isinstance(self, GroupingContract)
+        """Who has ``commit_all`` has it called: derive from :class:`BatchCommitContract`."""
+        assert isinstance(sink, BatchCommitSink) == isinstance(self, BatchCommitContract)
 
 
-class GroupingContract(ExactlyOnceContract):
+class BatchCommitContract(ExactlyOnceContract):
     """What a sink does beyond that which takes several results in one transaction."""
 
     def commit_all(self, sink: Sink[Any], staged: list[Any], shares: list[PartitionCommit]) -> None:
         """Commit them at once."""
-        assert isinstance(sink, Grouping)
+        assert isinstance(sink, BatchCommitSink)
         sink.commit_all(staged, shares)
 
     def test_several_results_are_committed_at_once(
-        self, sink: Sink[Any], place: Place, frames: Frames
+        self, sink: Sink[Any], place: SinkPlace, frames: Frames
     ) -> None:
         """All rows are there, each once, and each partition is where its last micro-batch ends."""
         staged = [
@@ -283,7 +291,7 @@ class GroupingContract(ExactlyOnceContract):
         assert sorted_rows(place) == ROWS + MORE + last
 
     def test_results_without_rows_are_among_them(
-        self, sink: Sink[Any], place: Place, frames: Frames
+        self, sink: Sink[Any], place: SinkPlace, frames: Frames
     ) -> None:
         """An empty result and none at all, before and behind one with rows."""
         results = [None, frames([]), frames(ROWS), None]
@@ -294,7 +302,7 @@ class GroupingContract(ExactlyOnceContract):
         assert sink.stored_offset(self.identity(0)) == 40
 
     def test_after_a_conflict_each_can_be_committed_by_itself(
-        self, sink: Sink[Any], place: Place, frames: Frames
+        self, sink: Sink[Any], place: SinkPlace, frames: Frames
     ) -> None:
         """Nothing of them is stored, the partition that moved is named, the others can go on."""
         other = place.sink()
@@ -317,7 +325,7 @@ class GroupingContract(ExactlyOnceContract):
         assert sorted_rows(place) == ROWS
 
     def test_what_was_committed_at_once_is_not_taken_again(
-        self, sink: Sink[Any], place: Place, frames: Frames
+        self, sink: Sink[Any], place: SinkPlace, frames: Frames
     ) -> None:
         """Neither together nor one by one, by this sink or by another on the same place."""
         staged = [sink.stage(micro_batch(name), frames(ROWS)) for name in ("one", "two")]
@@ -336,7 +344,7 @@ class GroupingContract(ExactlyOnceContract):
         assert sorted_rows(place) == ROWS
 
 
-class OffsetKeeperContract(ExactlyOnceContract):
+class TransactionalOffsetsContract(ExactlyOnceContract):
     """What a sink does beyond that whose offsets an operator can move."""
 
     def move(self, number: int, start: int, target: int) -> OffsetMove:
@@ -345,19 +353,19 @@ class OffsetKeeperContract(ExactlyOnceContract):
         return OffsetMove(moved.identity, moved.partition, start, target)
 
     @pytest.fixture
-    def keeper(self, sink: Sink[Any], frames: Frames) -> OffsetKeeper:
+    def keeper(self, sink: Sink[Any], frames: Frames) -> TransactionalOffsets:
         """Return a sink that has stored 10 for two partitions."""
         shares = [self.share(0, 0, 10), self.share(1, 0, 10)]
         sink.commit(sink.stage(micro_batch("first"), frames(ROWS)), shares)
-        assert isinstance(sink, OffsetKeeper)
+        assert isinstance(sink, TransactionalOffsets)
         return sink
 
     def test_offsets_are_moved_forward_and_back(
-        self, keeper: OffsetKeeper, sink: Sink[Any], place: Place, frames: Frames
+        self, keeper: TransactionalOffsets, sink: Sink[Any], place: SinkPlace, frames: Frames
     ) -> None:
         """A sink that was not opened moves them without rows, and what follows begins there."""
         other = place.sink()
-        assert isinstance(other, OffsetKeeper)
+        assert isinstance(other, TransactionalOffsets)
         other.move_offsets([self.move(0, 10, 20), self.move(1, 10, 4)], "by hand")
 
         stored = [keeper.stored_offset(self.identity(number)) for number in range(2)]
@@ -366,7 +374,7 @@ class OffsetKeeperContract(ExactlyOnceContract):
         sink.commit(sink.stage(micro_batch("next"), frames(MORE)), [self.share(1, 4, 10)])
         assert sorted_rows(place) == ROWS + MORE
 
-    def test_moves_are_made_all_or_none(self, keeper: OffsetKeeper) -> None:
+    def test_moves_are_made_all_or_none(self, keeper: TransactionalOffsets) -> None:
         """One move that starts elsewhere is a conflict, and nothing is moved."""
         with pytest.raises(CommitConflictError) as caught:
             keeper.move_offsets([self.move(0, 10, 20), self.move(1, 5, 20)], "by hand")

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 
-class Ending:
+class ClientClose:
     """The end of a client, on a thread of its own: kazoo's stop can wait without limit.
 
     ``told_servers`` is true once a server has answered that the session is over.

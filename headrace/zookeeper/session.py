@@ -15,8 +15,8 @@ from kazoo.protocol.states import KazooState, KeeperState
 from headrace.clock import SYSTEM_CLOCK, Clock, Deadline
 from headrace.errors import HeadraceError, ZooKeeperAccessError, ZooKeeperUnavailableError
 from headrace.zookeeper.client import (
+    ClientClose,
     Credentials,
-    Ending,
     build_client,
     node_stat,
     transaction,
@@ -94,7 +94,7 @@ class ZooKeeperSession:
         self._store = store
         self._clock = clock
         self._client, self._negotiated, self._connected_at = build_client(settings, clock=clock)
-        self._ending = Ending(self._client)
+        self._ending = ClientClose(self._client)
         self._stored: Credentials | None = None
         self._store_lock = threading.Lock()
         self._listeners: tuple[Callable[[SessionState], None], ...] = ()
@@ -187,7 +187,7 @@ class ZooKeeperSession:
         client = build_client(self._settings, credentials).client
         connected = client.start_async().wait(deadline.remaining)
         found = connected and client.client_id == tuple(credentials)
-        if not Ending(client).wait(deadline.remaining):
+        if not ClientClose(client).wait(deadline.remaining):
             raise self._unavailable(
                 "the session of the previous process could not be closed"
                 if connected

@@ -15,7 +15,7 @@ from kazoo.protocol.states import KeeperState
 from kazoo.security import Permissions
 
 from headrace.errors import ZooKeeperUnavailableError
-from headrace.zookeeper.client import Ending, build_client
+from headrace.zookeeper.client import ClientClose, build_client
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -74,7 +74,7 @@ def survey(settings: ZooKeeperSettings, paths: Collection[str]) -> ZooKeeperFact
         reason = f"{type(problem).__name__} {problem}".strip()
         raise ZooKeeperUnavailableError(f"{where} did not answer: {reason}") from problem
     finally:
-        Ending(client).wait(_ANSWER)
+        ClientClose(client).wait(_ANSWER)
 
 
 def _look(

@@ -10,7 +10,7 @@ import pytest
 from headrace.clock import Deadline
 from headrace.coordinators.claims import Claim, Release
 from headrace.coordinators.layout import GroupPaths
-from headrace.kafka.ports import Refusal, StoredOffset
+from headrace.kafka.ports import CommitRefusal, StoredOffset
 from tests.brokers import stored_offset
 from tests.contracts.kafka_world import WAIT
 from tests.contracts.members import GROUP, INFO
@@ -99,7 +99,7 @@ class Member:
         deadline = Deadline.after(wait)
         while True:
             failures = self.store.commit(commits, deadline)
-            in_doubt = any(failure.refusal is Refusal.NONE for failure in failures.values())
+            in_doubt = any(failure.refusal is CommitRefusal.NONE for failure in failures.values())
             if not in_doubt or deadline.expired:
                 return {partition.partition: failure for partition, failure in failures.items()}
 
@@ -216,7 +216,11 @@ class OffsetStoreContract:
             assert b.stored() == StoredOffset(9, 1)
             assert b.commit({0: 20}) == {}
         else:
-            refusal = Refusal.CLAIM if world.zombies is Zombies.REFUSED else Refusal.MEMBERSHIP
+            refusal = (
+                CommitRefusal.CLAIM
+                if world.zombies is Zombies.REFUSED
+                else CommitRefusal.MEMBERSHIP
+            )
             assert failures[0].refusal is refusal, failures
             assert a.commit({0: 10})[0].refusal is refusal
         assert b.stored() == StoredOffset(20, 2)
@@ -253,6 +257,6 @@ class OffsetStoreContract:
         a.take(0, 1)
         failures = a.commit({0: 7, 1: 8}, wait=0)
         assert failures.keys() == {0, 1}
-        assert all(failure.refusal is Refusal.NONE for failure in failures.values())
+        assert all(failure.refusal is CommitRefusal.NONE for failure in failures.values())
         assert a.commit({0: 7, 1: 8}) == {}
         assert a.stored(1) == StoredOffset(8, 1)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from headrace.clock import SYSTEM_CLOCK
-from headrace.coordinators.claims import Claim, Refusal, Release
+from headrace.coordinators.claims import Claim, ClaimRefusal, Release
 from headrace.coordinators.lease import Lease
 from headrace.coordinators.registry import (
     MembershipLostError,
@@ -42,7 +42,7 @@ class RegistryContract(MembersContract):
         """The second claim is refused, and the epoch stays as it is."""
         a, b = joined(world, "a"), joined(world, "b")
         claim = claimed(a, P0)
-        assert b.claim([P0], lease())[P0] is Refusal.OWNED
+        assert b.claim([P0], lease())[P0] is ClaimRefusal.OWNED
         assert a.verify([claim]) == []
 
     def test_of_several_partitions_each_is_claimed_or_refused_by_itself(self, world: World) -> None:
@@ -52,7 +52,7 @@ class RegistryContract(MembersContract):
         released(a, claimed(a, P1), clean=True)
         wanted = [P0, P1, TopicPartition(P0.topic, 2), TopicPartition("other", 0)]
         results = dict(b.claim(wanted, lease()))
-        assert results.pop(P0) is Refusal.OWNED
+        assert results.pop(P0) is ClaimRefusal.OWNED
         claims = [claim for claim in results.values() if isinstance(claim, Claim)]
         assert [(claim.partition, claim.epoch) for claim in claims] == [
             (partition, epoch) for partition, epoch in zip(wanted[1:], (2, 1, 1), strict=True)
@@ -205,7 +205,7 @@ class RegistryContract(MembersContract):
         released(a, claimed(a, P0), clean=True)
         later = json.dumps({"version": 2, "era": 5}).encode()
         world.hand.set(PATHS.epoch(P0), later)
-        assert a.claim([P0], lease())[P0] is Refusal.FOREIGN
+        assert a.claim([P0], lease())[P0] is ClaimRefusal.FOREIGN
         assert world.hand.get(PATHS.epoch(P0)).data == later
 
     def test_unreadable_members_and_owners_are_reported_not_understood(self, world: World) -> None:

@@ -13,14 +13,14 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from headrace import http_server
-from headrace.channel.commits import Finding
+from headrace.channel.commits import OffsetVerdict
 from headrace.channel.pausing import PauseReason
 from headrace.channel.states import FINAL, PartitionState
 from headrace.controller.reports import ReloadOutcome
 from headrace.coordinators.claims import LossReason
 from headrace.metrics import Metrics, MetricsServer, PartitionReading
 from headrace.metrics.reference import BEGIN, END, main, render, update
-from headrace.thread_time import ACTIVITIES, Activity, Role
+from headrace.thread_time import ACTIVITIES, Role, ThreadActivity
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -276,7 +276,7 @@ def test_what_is_counted_of_a_channel_begins_at_zero() -> None:
     ("metric", "label", "values"),
     [
         ("headrace_claims_lost_total", "reason", LossReason),
-        ("headrace_foreign_commits_total", "finding", set(Finding) - {Finding.INTACT}),
+        ("headrace_foreign_commits_total", "finding", set(OffsetVerdict) - {OffsetVerdict.INTACT}),
         (
             "headrace_config_reloads_total",
             "outcome",
@@ -322,7 +322,7 @@ def test_the_time_of_a_thread_is_served_until_it_ends() -> None:
     """Each activity of its role has a series, and none of another role."""
     metrics = Metrics()
     time = metrics.thread_time("main", Role.WORKER, "worker-1")
-    time.turn_to(Activity.PROCESS)
+    time.turn_to(ThreadActivity.PROCESS)
     found = samples(metrics, "headrace_thread_seconds_total")
     assert {labels["activity"] for labels in found} == {
         activity.value for activity in ACTIVITIES[Role.WORKER]

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 class Part:
     """A thread that has taken so many turns."""
 
-    last_turn: float = 0.0
-    turn_limit: float | None = 1.0
+    last_beat: float = 0.0
+    stall_timeout: float | None = 1.0
 
 
 class Manager:
@@ -45,21 +45,21 @@ def test_the_watchdog_is_fed_when_every_part_has_come_on() -> None:
     """One of two that does not turn is enough for silence, until it turns again."""
     manager, one, other = Manager(), Part(), Part()
     assert manager.fed(one, other)
-    one.last_turn += 1
+    one.last_beat += 1
     assert not manager.fed(one, other)
     assert not manager.fed(one, other)
-    other.last_turn += 1
+    other.last_beat += 1
     assert manager.fed(one, other)
     assert not manager.fed(one, other)
 
 
 def test_parts_that_do_not_run_are_not_waited_for() -> None:
     """Before its start and after its end a thread takes no turns, and none is missed."""
-    manager, part, ended = Manager(), Part(), Part(turn_limit=None)
+    manager, part, ended = Manager(), Part(), Part(stall_timeout=None)
     assert manager.fed(part, ended)
-    part.last_turn += 1
+    part.last_beat += 1
     assert manager.fed(part, ended)
-    part.turn_limit = None
+    part.stall_timeout = None
     assert manager.fed(part, ended)
     assert manager.fed()
 
@@ -68,7 +68,7 @@ def test_a_part_that_is_new_counts_as_turning() -> None:
     """A channel that was added has not had the time for two turns."""
     manager, old = Manager(), Part()
     assert manager.fed(old)
-    old.last_turn += 1
+    old.last_beat += 1
     assert manager.fed(old, Part())
 
 
@@ -79,14 +79,14 @@ def test_the_watchdog_is_fed_a_few_times_in_its_interval_only() -> None:
     manager.heard.clear()
     for turn in range(1, 2 * FEEDINGS + 1):
         manager.clock.advance(4.0 / FEEDINGS / 2)
-        part.last_turn = turn
+        part.last_beat = turn
         manager.service.turned([part])
     assert manager.heard == ["WATCHDOG=1"] * FEEDINGS
 
 
 def test_a_limit_above_the_watchdog_is_told_once() -> None:
     """Systemd would kill a process that is in order, so the log says what it needs."""
-    manager, part = Manager(watchdog=4.0), Part(turn_limit=36.0)
+    manager, part = Manager(watchdog=4.0), Part(stall_timeout=36.0)
     with capture_logs() as logs:
         manager.fed(part)
         manager.fed(part)
@@ -138,7 +138,7 @@ def test_a_stop_asks_for_time_while_it_comes_on(monkeypatch: pytest.MonkeyPatch)
 
     with manager.service.stopping("stopping", lambda: [part], Deadline.after(60)):
         assert wait_for(lambda: asked(1), Deadline.after(10))
-        part.last_turn += 1
+        part.last_beat += 1
         assert wait_for(lambda: asked(2), Deadline.after(10))
     assert manager.heard[0] == "STOPPING=1\nSTATUS=stopping"
     assert asked(2)

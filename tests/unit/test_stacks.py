@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 import pytest
 from structlog.testing import capture_logs
 
-from headrace.channel.status import Activity
+from headrace.channel.status import PartitionSnapshot
 from headrace.diagnostics import Diagnostics
 from headrace.stacks import stack_of, thread_stacks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-ACTIVITY = Activity(
+ACTIVITY = PartitionSnapshot(
     channel="main",
     topic="events",
     partition=3,

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headrace.thread_time import Activity, Role, ThreadTime
+from headrace.thread_time import Role, ThreadActivity, ThreadTime
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,47 +26,47 @@ def test_each_moment_counts_for_one_activity(turn_clock: Callable[[float], None]
     """The activities add up to the time that passed, the one under way included."""
     time = ThreadTime("main", Role.FETCHER, "fetcher")
     turn_clock(1)
-    time.turn_to(Activity.FETCH)
+    time.turn_to(ThreadActivity.FETCH)
     turn_clock(2)
-    time.turn_to(Activity.FETCH)
+    time.turn_to(ThreadActivity.FETCH)
     turn_clock(3)
-    time.turn_to(Activity.BACK_PRESSURE)
+    time.turn_to(ThreadActivity.BACK_PRESSURE)
     turn_clock(4)
     assert time.seconds() == {
-        Activity.IDLE: 1,
-        Activity.FETCH: 5,
-        Activity.BACK_PRESSURE: 4,
+        ThreadActivity.IDLE: 1,
+        ThreadActivity.FETCH: 5,
+        ThreadActivity.BACK_PRESSURE: 4,
     }
 
 
 def test_a_block_goes_back_to_what_was_done_before(turn_clock: Callable[[float], None]) -> None:
     """Blocks may be nested, and end with an exception all the same."""
     time = ThreadTime("main", Role.LANE, "lane")
-    with time.during(Activity.PROCESS):
+    with time.during(ThreadActivity.PROCESS):
         turn_clock(1)
         with pytest.raises(ZeroDivisionError):
             fail_after_two_seconds(time, turn_clock)
         turn_clock(3)
     turn_clock(4)
     assert time.seconds() == {
-        Activity.PROCESS: 4,
-        Activity.SPARK: 2,
-        Activity.COMMIT: 0,
-        Activity.WAIT: 0,
-        Activity.IDLE: 4,
+        ThreadActivity.PROCESS: 4,
+        ThreadActivity.SPARK: 2,
+        ThreadActivity.COMMIT: 0,
+        ThreadActivity.WAIT: 0,
+        ThreadActivity.IDLE: 4,
     }
 
 
 def test_a_role_has_its_own_activities_only() -> None:
     """A committer that fetched would be a mistake in the code, and is found as such."""
     time = ThreadTime("main", Role.COMMITTER, "committer")
-    time.turn_to(Activity.FETCH)
+    time.turn_to(ThreadActivity.FETCH)
     with pytest.raises(KeyError):
         time.seconds()
 
 
 def fail_after_two_seconds(time: ThreadTime, turn_clock: Callable[[float], None]) -> None:
     """Spend two seconds in a block that ends with an exception."""
-    with time.during(Activity.SPARK):
+    with time.during(ThreadActivity.SPARK):
         turn_clock(2)
         raise ZeroDivisionError

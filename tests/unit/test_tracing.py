@@ -153,7 +153,7 @@ def test_a_spark_job_and_its_commit_are_parts_of_the_micro_batch(
     spans = [a_batch(tracer, number) for number in (0, 1)]
     for number, span in enumerate(spans):
         bench.processor.on_next_batch(replace(bench.batch(number), span=span))
-    bench.turn()
+    bench.run_once()
     for span in spans:
         span.end()
     first, second = named(exporter, "batch")
@@ -174,7 +174,7 @@ def test_one_commit_of_several_micro_batches_is_a_part_of_the_first(
     for number in (0, 1):
         span = a_batch(tracer, number)
         bench.processor.on_next_batch(replace(bench.batch(number), span=span))
-        bench.engine.turn()
+        bench.engine.run_once()
     bench.commit()
 
     first, second = named(exporter, "micro_batch")
@@ -191,7 +191,7 @@ def test_a_failed_spark_job_says_why(
     bench = Bench()
     bench.engine.stage_script = [ValueError("poison")]
     bench.processor.on_next_batch(replace(bench.batch(0), span=a_batch(tracer)))
-    bench.turn()
+    bench.run_once()
     for name in ("spark_job", "micro_batch"):
         (span,) = named(exporter, name)
         assert span.status.description == "ValueError: poison"

@@ -11,9 +11,9 @@ from headrace.admin import history, status
 from headrace.admin import models as d
 from headrace.channel.pausing import PauseMode
 from headrace.channel.states import ChannelState, PartitionState
-from headrace.config import Delivery
+from headrace.config import DeliveryGuarantee
 from headrace.coordinators.members import AssignmentState, MemberState, Mode
-from headrace.thread_time import Activity, Role
+from headrace.thread_time import Role, ThreadActivity
 
 S = PartitionState
 
@@ -120,10 +120,14 @@ _STAGES = (
 
 #: What part of the time the threads of each role spend on what.
 _THREADS = {
-    Role.FETCHER: {Activity.FETCH: 0.11, Activity.IDLE: 0.89},
-    Role.WORKER: {Activity.PROCESS: 0.04, Activity.WAIT: 0.01, Activity.IDLE: 0.95},
-    Role.LANE: {Activity.SPARK: 0.44, Activity.COMMIT: 0.15, Activity.IDLE: 0.41},
-    Role.COMMITTER: {Activity.COMMIT: 0.01, Activity.IDLE: 0.99},
+    Role.FETCHER: {ThreadActivity.FETCH: 0.11, ThreadActivity.IDLE: 0.89},
+    Role.WORKER: {
+        ThreadActivity.PROCESS: 0.04,
+        ThreadActivity.WAIT: 0.01,
+        ThreadActivity.IDLE: 0.95,
+    },
+    Role.LANE: {ThreadActivity.SPARK: 0.44, ThreadActivity.COMMIT: 0.15, ThreadActivity.IDLE: 0.41},
+    Role.COMMITTER: {ThreadActivity.COMMIT: 0.01, ThreadActivity.IDLE: 0.99},
 }
 
 
@@ -139,7 +143,9 @@ def channel_of(made: Made) -> d.ChannelStatus:
         topics=made.topics,
         processor=made.processor,
         sink=made.sink,
-        delivery=Delivery.EXACTLY_ONCE if made.sink == "delta" else Delivery.AT_LEAST_ONCE,
+        delivery=DeliveryGuarantee.EXACTLY_ONCE
+        if made.sink == "delta"
+        else DeliveryGuarantee.AT_LEAST_ONCE,
         member=d.MemberStatus(
             state=MemberState.AWAY if not partitions and made.pauses else MemberState.ACTIVE,
             assignment=AssignmentState.COMPLETE if partitions else AssignmentState.NONE,

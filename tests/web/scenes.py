@@ -12,7 +12,7 @@ from headrace.admin.ports import Phase
 from headrace.channel.pausing import PauseMode, PauseReason
 from headrace.channel.states import ChannelState
 from headrace.channel.states import PartitionState as S
-from headrace.config.diff import Effect
+from headrace.config.diff import ReloadEffect
 from headrace.controller.reports import ReloadOutcome
 from headrace.logs import Subject
 from headrace.zookeeper.protocol import SessionState
@@ -211,7 +211,7 @@ def paused() -> Process:
     ]
     pending = PendingStatus(
         path="channels.flights.topics",
-        effect=Effect.TOPICS,
+        effect=ReloadEffect.TOPICS,
         reason="the channel is paused",
         since=ago(120),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Annotated
 
-from headrace.config.errors import Contradiction
+from headrace.config.errors import FieldConflict
 from headrace.config.models.base import Cold, Section
 from headrace.config.types.addresses import Network
 from headrace.config.types.scalars import (
@@ -111,21 +111,21 @@ class AdminConfig(Section):
         """Whether only this machine gets through."""
         return is_loopback(self.host)
 
-    def contradictions(self) -> Iterator[Contradiction]:
+    def contradictions(self) -> Iterator[FieldConflict]:
         """Yield tokens that can be guessed and those that anybody on the way can read."""
         if self.token is not None and len(self.token.get_secret_value()) < SHORTEST_TOKEN:
-            yield Contradiction(
+            yield FieldConflict(
                 ("token",),
                 f"is shorter than {SHORTEST_TOKEN} characters; make one with: openssl rand -hex 32",
             )
         elif self.token is not None and not _fits_header(self.token.get_secret_value()):
-            yield Contradiction(
+            yield FieldConflict(
                 ("token",),
                 "has a line break, a blank at an end, or a character that is not ASCII, which no "
                 "client can send; make one with: openssl rand -hex 32",
             )
         if self.enabled and not self.on_loopback and self.tls is None and not self.plain_text:
-            yield Contradiction(
+            yield FieldConflict(
                 ("host",),
                 f"is {self.host}, which other machines reach, and without tls they send the token "
                 "in plain text; set tls, or plain_text: true where something in between encrypts",

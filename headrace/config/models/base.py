@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, model_validator
 
-from headrace.config.errors import Contradiction, contradicted
+from headrace.config.errors import FieldConflict, conflict_in
 from headrace.config.types.scalars import Flag, LocalPath
 from headrace.config.types.secrets import SecretValue
 
@@ -52,7 +52,7 @@ class Section(BaseModel):
         use_attribute_docstrings=True,
     )
 
-    def contradictions(self) -> Iterator[Contradiction]:
+    def contradictions(self) -> Iterator[FieldConflict]:
         """Yield what does not fit together, looking at this section and those in it."""
         yield from ()
 
@@ -60,7 +60,7 @@ class Section(BaseModel):
     def _fits_together(self) -> Self:
         found = list(self.contradictions())
         if found:
-            raise contradicted(found)
+            raise conflict_in(found)
         return self
 
 
@@ -79,14 +79,14 @@ class TlsFiles(Section):
     key_password: Cold[SecretValue | None] = None
     """The password of key_file; null: the key is not encrypted."""
 
-    def contradictions(self) -> Iterator[Contradiction]:
+    def contradictions(self) -> Iterator[FieldConflict]:
         """Yield halves of pairs."""
         if self.certificate_file is not None and self.key_file is None:
-            yield Contradiction(("certificate_file",), "needs key_file, its private key")
+            yield FieldConflict(("certificate_file",), "needs key_file, its private key")
         if self.key_file is not None and self.certificate_file is None:
-            yield Contradiction(("key_file",), "needs certificate_file, which it is the key of")
+            yield FieldConflict(("key_file",), "needs certificate_file, which it is the key of")
         if self.key_password is not None and self.key_file is None:
-            yield Contradiction(("key_password",), "needs key_file, which it is the password of")
+            yield FieldConflict(("key_password",), "needs key_file, which it is the password of")
 
 
 class KafkaTls(TlsFiles):

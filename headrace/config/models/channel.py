@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, ValidationInfo
 
-from headrace.config.errors import Contradiction, either
+from headrace.config.errors import FieldConflict, either
 from headrace.config.models.base import Cold, Hot, Section, derived, unset
 from headrace.config.models.processor import (
     ArrowProcessorConfig,
@@ -103,26 +103,26 @@ class OnErrorConfig(Section):
     dead_letter: Hot[DeadLetterConfig | None] = None
     """The dead-letter topic, for policy: dead_letter."""
 
-    def contradictions(self) -> Iterator[Contradiction]:
+    def contradictions(self) -> Iterator[FieldConflict]:
         """Yield what the policy does not have or lacks, and waits that shrink."""
         if self.policy == "retry" and self.max_attempts is not None:
-            yield Contradiction(
+            yield FieldConflict(
                 ("max_attempts",),
                 "has no effect with policy: retry, which never gives up; "
                 "leave it out, or write policy: skip or policy: stop",
             )
         if self.policy == "dead_letter" and self.dead_letter is None:
-            yield Contradiction(
+            yield FieldConflict(
                 ("dead_letter",), "is missing; name a topic, as in {topic: events.dead}"
             )
         if self.policy != "dead_letter" and self.dead_letter is not None:
-            yield Contradiction(
+            yield FieldConflict(
                 ("dead_letter",),
                 f"has no effect with policy: {self.policy}; "
                 "leave it out, or write policy: dead_letter",
             )
         if self.backoff > self.max_backoff:
-            yield Contradiction(
+            yield FieldConflict(
                 ("backoff",),
                 f"is {format_duration(self.backoff)}, longer than max_backoff "
                 f"({format_duration(self.max_backoff)}); lower it or raise max_backoff",
@@ -321,7 +321,7 @@ class ChannelConfig(Section):
             return chosen.auto_advance_interval
         return self.commit_interval
 
-    def contradictions(self) -> Iterator[Contradiction]:
+    def contradictions(self) -> Iterator[FieldConflict]:
         """Yield parts of the channel that do not fit one another."""
         yield from self._sink_contradictions()
         yield from self._static_contradictions()
@@ -329,49 +329,49 @@ class ChannelConfig(Section):
         yield from self._dead_letter_contradictions()
         yield from self._reload_contradictions()
 
-    def _buffer_contradictions(self) -> Iterator[Contradiction]:
+    def _buffer_contradictions(self) -> Iterator[FieldConflict]:
         if self.by_reference:
             yield from self._reference_contradictions()
             return
         needed = 2 * self.batch.max_bytes
         if self.buffer.max_bytes < needed:
-            yield Contradiction(
+            yield FieldConflict(
                 ("buffer", "max_bytes"),
                 f"is {format_size(self.buffer.max_bytes)}, less than twice batch.max_bytes "
                 f"({format_size(self.batch.max_bytes)}); give at least {format_size(needed)}",
             )
 
-    def _reference_contradictions(self) -> Iterator[Contradiction]:
+    def _reference_contradictions(self) -> Iterator[FieldConflict]:
         if self.processor.type != "spark":
-            yield Contradiction(
+            yield FieldConflict(
                 ("source",),
                 f"is by_reference, and the {self.processor.type} processor needs the records "
                 "themselves; leave it out, or take the spark processor",
             )
         if self.buffer != BufferConfig():
-            yield Contradiction(
+            yield FieldConflict(
                 ("buffer",),
                 "has no effect with source: by_reference, which fetches nothing; leave it out",
             )
 
-    def _reload_contradictions(self) -> Iterator[Contradiction]:
+    def _reload_contradictions(self) -> Iterator[FieldConflict]:
         chosen = self.processor
         queries = isinstance(chosen, SparkProcessorConfig) and chosen.sql is not None
         sinks = single_sinks(self.sink).values()
         own = any(isinstance(sink, CustomSinkConfig) for sink in sinks)
         if chosen.reload and queries and not own:
-            yield Contradiction(
+            yield FieldConflict(
                 ("processor", "reload"), "is true, which has no effect with sql; leave it out"
             )
 
-    def _sink_contradictions(self) -> Iterator[Contradiction]:
+    def _sink_contradictions(self) -> Iterator[FieldConflict]:
         processor, fitting = self.processor.type, FITTING[self.processor.type]
         if self.sink is None and fitting:
-            yield Contradiction(
+            yield FieldConflict(
                 ("sink",), f"is missing; the {processor} processor takes {either(fitting)}"
             )
         if self.sink is not None and self.sink.type not in fitting:
-            yield Contradiction(
+            yield FieldConflict(
                 ("sink",),
                 f"is of type {self.sink.type}, which does not fit the {processor} processor; "
                 + (f"it takes {either(fitting)}" if fitting else "it takes none, so leave it out"),
@@ -382,27 +382,27 @@ class ChannelConfig(Section):
         if isinstance(self.sink, SeveralSinkConfig):
             yield from self._several_contradictions(self.processor)
 
-    def _several_contradictions(self, chosen: ProcessorConfig) -> Iterator[Contradiction]:
+    def _several_contradictions(self, chosen: ProcessorConfig) -> Iterator[FieldConflict]:
         if isinstance(chosen, SparkProcessorConfig) and chosen.reducer is None:
             way = "sql" if chosen.sql is not None else "arrow"
-            yield Contradiction(
+            yield FieldConflict(
                 ("sink",),
                 f"is of type several, and {way} makes one result; take a reducer, which returns "
                 "one for each output",
             )
 
-    def _dead_letter_contradictions(self) -> Iterator[Contradiction]:
+    def _dead_letter_contradictions(self) -> Iterator[FieldConflict]:
         letters = self.on_error.dead_letter
         if letters is None:
             return
         if self.subscription.covers(letters.topic):
-            yield Contradiction(
+            yield FieldConflict(
                 ("on_error", "dead_letter", "topic"),
                 f"is {letters.topic}, which the channel reads itself ({self.subscription}); "
                 "give it another name, one that no pattern of topics matches",
             )
         if isinstance(self.processor, SimpleProcessorConfig) and self.processor.no_duplication:
-            yield Contradiction(
+            yield FieldConflict(
                 ("on_error", "policy"),
                 "is dead_letter, which has no effect with no_duplication: what fails then is "
                 "committed already; leave one of them out",
@@ -410,26 +410,26 @@ class ChannelConfig(Section):
 
     def _kafka_sink_contradictions(
         self, steps: Steps, sink: KafkaSinkConfig
-    ) -> Iterator[Contradiction]:
+    ) -> Iterator[FieldConflict]:
         if sink.topic is not None and self.subscription.covers(sink.topic):
-            yield Contradiction(
+            yield FieldConflict(
                 (*steps, "topic"),
                 f"is {sink.topic}, which the channel reads, so that each result would come back; "
                 "name another topic",
             )
         if isinstance(self.offsets, KafkaOffsetsConfig) and self.offsets.fencing != "metadata":
-            yield Contradiction(
+            yield FieldConflict(
                 ("offsets", "fencing"),
                 f"is {self.offsets.fencing}, and a member has one transactional producer, which is "
                 "the Kafka sink's: what it stores counts at a start; leave it out",
             )
 
-    def _static_contradictions(self) -> Iterator[Contradiction]:
+    def _static_contradictions(self) -> Iterator[FieldConflict]:
         if not isinstance(self.coordinator, StaticCoordinatorConfig):
             return
         for topic in self.coordinator.partitions:
             if not self.subscription.covers(topic):
-                yield Contradiction(
+                yield FieldConflict(
                     ("coordinator", "partitions", topic),
                     f"is not a topic of the channel, which reads {self.subscription}",
                 )

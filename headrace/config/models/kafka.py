@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
-from headrace.config.errors import Contradiction
+from headrace.config.errors import FieldConflict
 from headrace.config.models.base import Cold, KafkaTls, Section
 from headrace.config.types.addresses import KafkaServers
 from headrace.config.types.scalars import FreeText
@@ -203,12 +203,12 @@ class KafkaConfig(Section):
     properties: Cold[Annotated[Mapping[str, PropertyValue], Properties(owned)]] = Field(default={})
     """Any property of librdkafka, except those that Headrace sets itself."""
 
-    def contradictions(self) -> Iterator[Contradiction]:
+    def contradictions(self) -> Iterator[FieldConflict]:
         """Yield properties that say again, or otherwise, what tls and sasl say."""
         for name in self.properties:
             sentence = security(name, tls=self.tls is not None, sasl=self.sasl is not None)
             if sentence is not None:
-                yield Contradiction(("properties", name), sentence)
+                yield FieldConflict(("properties", name), sentence)
 
     def client_properties(self) -> dict[str, Any]:
         """Return ``properties`` with the secrets in plain text, for librdkafka only."""

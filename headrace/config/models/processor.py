@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
-from headrace.config.errors import Contradiction
+from headrace.config.errors import FieldConflict
 from headrace.config.models.base import Cold, Hot, Section
 from headrace.config.types.addresses import Connector
 from headrace.config.types.scalars import (
@@ -116,7 +116,7 @@ class SparkProcessorConfig(Section):
     reload: Hot[Flag] = False
     """Whether the channel starts anew with changed code when files of its package change."""
 
-    def contradictions(self) -> Iterator[Contradiction]:
+    def contradictions(self) -> Iterator[FieldConflict]:
         """Yield ways to reduce that are given twice or not at all, and decoding that is half."""
         yield from self._reducing()
         yield from _half_decoded(self)
@@ -126,19 +126,19 @@ class SparkProcessorConfig(Section):
         """The import path of the reducer, None for a query."""
         return self.reducer or self.arrow
 
-    def _reducing(self) -> Iterator[Contradiction]:
+    def _reducing(self) -> Iterator[FieldConflict]:
         ways = [name for name in ("reducer", "sql", "arrow") if getattr(self, name) is not None]
         if not ways:
-            yield Contradiction(
+            yield FieldConflict(
                 ("reducer",),
                 "is missing; give an import path such as package.module:name, or a query as sql",
             )
         for other in ways[1:]:
-            yield Contradiction((other,), f"is given beside {ways[0]}; give one of them")
+            yield FieldConflict((other,), f"is given beside {ways[0]}; give one of them")
         if self.arrow is not None and self.result is None:
-            yield Contradiction(("result",), "is missing; arrow needs the columns that it returns")
+            yield FieldConflict(("result",), "is missing; arrow needs the columns that it returns")
         if self.arrow is None and self.result is not None:
-            yield Contradiction(("result",), "goes with arrow only; leave it out")
+            yield FieldConflict(("result",), "goes with arrow only; leave it out")
 
 
 class ArrowProcessorConfig(Section):
@@ -168,7 +168,7 @@ class ArrowProcessorConfig(Section):
     reload: Hot[Flag] = False
     """Whether the channel starts anew with changed code when files of its package change."""
 
-    def contradictions(self) -> Iterator[Contradiction]:
+    def contradictions(self) -> Iterator[FieldConflict]:
         """Yield decoding that is half."""
         yield from _half_decoded(self)
 
@@ -200,16 +200,16 @@ class SimpleProcessorConfig(Section):
     reload: Hot[Flag] = False
     """Whether the channel starts anew with changed code when files of its package change."""
 
-    def contradictions(self) -> Iterator[Contradiction]:
+    def contradictions(self) -> Iterator[FieldConflict]:
         """Yield options of one way to advance that are given with the other."""
         periodic = self.auto_advance == "periodic"
         if periodic and self.no_duplication:
-            yield Contradiction(
+            yield FieldConflict(
                 ("no_duplication",),
                 "is true, which needs a commit before every batch; write auto_advance: every-batch",
             )
         if not periodic and self.auto_advance_interval != _AUTO_ADVANCE_INTERVAL:
-            yield Contradiction(
+            yield FieldConflict(
                 ("auto_advance_interval",),
                 "has no effect with auto_advance: every-batch; write auto_advance: periodic",
             )
@@ -237,13 +237,13 @@ class CustomProcessorConfig(Section):
 
 def _half_decoded(
     processor: SparkProcessorConfig | ArrowProcessorConfig,
-) -> Iterator[Contradiction]:
+) -> Iterator[FieldConflict]:
     if processor.decode == "json" and processor.ddl is None:
-        yield Contradiction(("schema",), "is missing; decode: json needs the columns to decode")
+        yield FieldConflict(("schema",), "is missing; decode: json needs the columns to decode")
     if processor.decode == "none" and processor.ddl is not None:
-        yield Contradiction(("schema",), "has no effect with decode: none; write decode: json")
+        yield FieldConflict(("schema",), "has no effect with decode: none; write decode: json")
     if processor.decode == "none" and processor.undecodable == "skip":
-        yield Contradiction(
+        yield FieldConflict(
             ("undecodable",), "is skip, which has no effect with decode: none; leave it out"
         )
 

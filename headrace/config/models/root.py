@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, ValidationInfo
 
-from headrace.config.errors import Contradiction, origin_of
+from headrace.config.errors import FieldConflict, origin_of
 from headrace.config.models.admin import AdminConfig, TracingConfig
 from headrace.config.models.base import Cold, Hot, Section, derived, unset
 from headrace.config.models.channel import ChannelConfig
@@ -112,34 +112,34 @@ class Config(Section):
     channels: Cold[Annotated[Mapping[Name, ChannelConfig], Field(min_length=1)]]
     """The channels by their names."""
 
-    def contradictions(self) -> Iterator[Contradiction]:
+    def contradictions(self) -> Iterator[FieldConflict]:
         """Yield what channels want twice, or want of Kafka and Spark and do not get."""
         yield from self._twice()
         yield from self._letters_in_circles()
         reading = [name for name, channel in self.channels.items() if channel.by_reference]
         if reading and self.spark.connector is None:
-            yield Contradiction(
+            yield FieldConflict(
                 ("channels", reading[0], "source"),
                 "is by_reference, for which Spark needs its Kafka connector; give spark.connector",
             )
         if reading:
             yield from (
-                Contradiction(("kafka", "properties", name), sentence)
+                FieldConflict(("kafka", "properties", name), sentence)
                 for name in self.kafka.properties
                 if (sentence := unknown_to_java(name)) is not None
             )
 
-    def _twice(self) -> Iterator[Contradiction]:
+    def _twice(self) -> Iterator[FieldConflict]:
         """Yield ports that are wanted twice, and channels that would be one member of one group."""
         if self.admin.enabled and self.metrics.port and self.metrics.port == self.admin.port:
-            yield Contradiction(
+            yield FieldConflict(
                 ("metrics", "port"),
                 f"is {self.metrics.port}, as admin.port, which serves metrics too; leave this out",
             )
         first: dict[str, str] = {}
         for name, channel in self.channels.items():
             if channel.group in first:
-                yield Contradiction(
+                yield FieldConflict(
                     ("channels", name, "group"),
                     f"is {channel.group}, as in channel {first[channel.group]}; a process is one "
                     "member of a group, so give one of them another group, or one channel the "
@@ -147,7 +147,7 @@ class Config(Section):
                 )
             first.setdefault(channel.group, name)
 
-    def _letters_in_circles(self) -> Iterator[Contradiction]:
+    def _letters_in_circles(self) -> Iterator[FieldConflict]:
         """Yield dead letters that channels would hand to each other for ever."""
         channels = {name: each for name, each in self.channels.items() if each.enabled}
         named: dict[str, list[str]] = {}
@@ -168,7 +168,7 @@ class Config(Section):
             first, *others = reversed(circle.args[1][1:])
             letters = channels[first].on_error.dead_letter
             assert letters is not None, "who hands records on has dead letters"
-            yield Contradiction(
+            yield FieldConflict(
                 ("channels", first, "on_error", "dead_letter", "topic"),
                 f"is {letters.topic}, and comes back by way of channel {', '.join(others)}, so "
                 "that a record that always fails goes round for ever; name a topic that none of "

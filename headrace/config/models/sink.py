@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from pydantic import BeforeValidator, Field
 
-from headrace.config.errors import Contradiction
+from headrace.config.errors import FieldConflict
 from headrace.config.models.base import Cold, Section
 from headrace.config.types.addresses import DatabaseUrl, has_own_password, scheme_of
 from headrace.config.types.scalars import (
@@ -94,41 +94,41 @@ class SqlSinkConfig(Section):
     origins_table: Cold[SqlTable] = "headrace_origins"
     """The table that says what each micro-batch was made of, made where it is missing."""
 
-    def contradictions(self) -> Iterator[Contradiction]:
+    def contradictions(self) -> Iterator[FieldConflict]:
         """Yield a mode and a key that do not fit, and a mode that the database does not have."""
         scheme = scheme_of(self.url)
         if self.password is not None and has_own_password(self.url):
-            yield Contradiction(
+            yield FieldConflict(
                 ("password",), "is given beside the one in the url; leave one of them out"
             )
         if self.mode == "append" and self.key:
-            yield Contradiction(("key",), "has no effect with mode: append; leave it out")
+            yield FieldConflict(("key",), "has no effect with mode: append; leave it out")
         if self.mode == "upsert" and not self.key:
-            yield Contradiction(
+            yield FieldConflict(
                 ("key",), "is missing; mode: upsert takes the columns that make a row unique"
             )
         if self.mode == "upsert" and scheme not in _UPSERTING:
-            yield Contradiction(
+            yield FieldConflict(
                 ("mode",),
                 f"is upsert, which takes {' or '.join(_UPSERTING)}, and the url begins with "
                 f"{scheme}; use mode: append",
             )
         if self.mode == "upsert" and self.origin:
-            yield Contradiction(
+            yield FieldConflict(
                 ("origin",),
                 "does not go with mode: upsert, where what a row was before is not kept; leave it "
                 "out",
             )
         if not self.origin and "origins_table" in self.model_fields_set:
-            yield Contradiction(
+            yield FieldConflict(
                 ("origins_table",), "has no effect without origin: true; leave it out, or set that"
             )
         others = {"offsets_table": self.offsets_table, "origins_table": self.origins_table}
         for name, other in others.items():
             if other == self.table:
-                yield Contradiction((name,), "is the table that rows go to; name another one")
+                yield FieldConflict((name,), "is the table that rows go to; name another one")
         if self.offsets_table == self.origins_table:
-            yield Contradiction(("origins_table",), "is the table of the offsets; name another one")
+            yield FieldConflict(("origins_table",), "is the table of the offsets; name another one")
 
 
 class KafkaSinkConfig(Section):
@@ -232,11 +232,11 @@ class SeveralSinkConfig(Section):
     """The sinks by the names of the results. Those that keep no offsets are written first, the
     others in the order of the file; tables of one database and topics together."""
 
-    def contradictions(self) -> Iterator[Contradiction]:
+    def contradictions(self) -> Iterator[FieldConflict]:
         """Yield outputs that would take each other's rows for their own."""
         for (first, one), (second, other) in combinations(self.outputs.items(), 2):
             if _place(one) is not None and _place(one) == _place(other):
-                yield Contradiction(
+                yield FieldConflict(
                     ("outputs", second),
                     f"goes where {first} goes; give it a table of its own, or have the reducer "
                     "return both as one result",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from headrace.config.errors import Contradiction
+from headrace.config.errors import FieldConflict
 from headrace.config.models.base import Cold, Section, ZooKeeperTls
 from headrace.config.types.addresses import ZooKeeperServers
 from headrace.config.types.scalars import FreeText, Text
@@ -77,10 +77,10 @@ class ZooKeeperConfig(Section):
     or that identity while everybody may read; null: creator with digest or sasl, else open.
     All members of a group need one identity."""
 
-    def contradictions(self) -> Iterator[Contradiction]:
+    def contradictions(self) -> Iterator[FieldConflict]:
         """Yield ACLs for an identity that is not given."""
         if self.acl not in {None, "open"} and not self.has_identity:
-            yield Contradiction(
+            yield FieldConflict(
                 ("acl",),
                 f"is {self.acl}, which needs an identity; "
                 "add zookeeper.sasl, zookeeper.digest or a certificate in zookeeper.tls",

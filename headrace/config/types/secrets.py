@@ -12,7 +12,7 @@ from typing import Annotated, Any, TypeGuard
 
 from pydantic import Secret, SecretStr
 
-from headrace.config.errors import Contradiction, contradicted
+from headrace.config.errors import FieldConflict, conflict_in
 from headrace.config.expand import Expanded
 from headrace.config.types.scalars import Kind, refuse
 
@@ -128,12 +128,12 @@ class Properties(Kind):
         if not isinstance(value, dict):
             raise self.not_accepted()
         found = [
-            Contradiction((name,), sentence)
+            FieldConflict((name,), sentence)
             for name, item in value.items()
             if (sentence := self._refused(name, item)) is not None
         ]
         if found:
-            raise contradicted(found)
+            raise conflict_in(found)
         return {name: conceal(item, name) for name, item in value.items()}
 
     def _refused(self, name: str, value: Any) -> str | None:
@@ -161,12 +161,12 @@ class Options(Kind):
         if not isinstance(value, dict):
             raise self.not_accepted()
         found = [
-            Contradiction((name,), "is not the name of an argument in Python")
+            FieldConflict((name,), "is not the name of an argument in Python")
             for name in value
             if not name.isidentifier()
         ]
         if found:
-            raise contradicted(found)
+            raise conflict_in(found)
         return {name: conceal(item, name) for name, item in value.items()}
 
     def json_schema(self) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Annotated, Any
 
-from headrace.config.errors import Contradiction, contradicted, printable, subject
+from headrace.config.errors import FieldConflict, conflict_in, printable, subject
 from headrace.config.expand import Expanded
 from headrace.config.subscription import is_pattern
 from headrace.config.types.scalars import TOPIC_NAME, Kind, Text, refuse
@@ -72,16 +72,16 @@ class PartitionNumbers(Kind):
         if not isinstance(value, (list, tuple)) or not value:
             raise self.not_accepted()
         numbers: set[int] = set()
-        found: list[Contradiction] = []
+        found: list[FieldConflict] = []
         for index, item in enumerate(value):
             try:
                 added = _range(item)
                 _refuse_repeated(numbers, added)
                 numbers.update(added)
             except ValueError as error:
-                found.append(Contradiction((index,), f"{subject(item)} {error}"))
+                found.append(FieldConflict((index,), f"{subject(item)} {error}"))
         if found:
-            raise contradicted(found)
+            raise conflict_in(found)
         return frozenset(numbers)
 
     def write(self, value: frozenset[int]) -> list[int | str]:

@@ -49,7 +49,7 @@ class PartHead(c.Structure):
     )
 
 
-class News(c.Structure):
+class NewsStruct(c.Structure):
     """What came in place of a record, or beside records: ``news_t``."""
 
     _fields_ = (
@@ -94,7 +94,7 @@ _QUICK: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "part": (c.POINTER(PartHead), (_CONSUMER, c.c_int32)),
     "give": (None, (_CONSUMER, c.c_int32, c.c_void_p)),
     "news_count": (c.c_int32, (_CONSUMER,)),
-    "news": (c.POINTER(News), (_CONSUMER, c.c_int32)),
+    "news": (c.POINTER(NewsStruct), (_CONSUMER, c.c_int32)),
 }
 
 

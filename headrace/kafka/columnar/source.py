@@ -55,7 +55,7 @@ class About(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class News:
+class ClientEvent:
     """What came in place of a record, or beside records."""
 
     about: About
@@ -180,7 +180,7 @@ class Consumer:
         extent = Extent(head.first_offset, head.last_offset + 1, size)
         return ColumnRun(partition, (rows,), extent)
 
-    def news(self) -> list[News]:
+    def news(self) -> list[ClientEvent]:
         """Return what came beside the records of the last take."""
         count = self._library.news_count(self._handle)
         return [_news(self._library.news(self._handle, number).contents) for number in range(count)]
@@ -191,8 +191,8 @@ class Consumer:
         self._close()
 
 
-def _news(found: library.News) -> News:
-    return News(
+def _news(found: library.NewsStruct) -> ClientEvent:
+    return ClientEvent(
         About(found.kind),
         found.code,
         found.topic.decode(),
@@ -284,7 +284,7 @@ class ColumnarRecordSource:
             self._note(fetched, news)
         return fetched
 
-    def _note(self, fetched: Fetched, news: News) -> None:
+    def _note(self, fetched: Fetched, news: ClientEvent) -> None:
         """Put a piece of news where it belongs."""
         if news.about is About.CLIENT and self._report is not None:
             self._report(KafkaError(news.code, news.text))
@@ -294,7 +294,7 @@ class ColumnarRecordSource:
             self._note_partition(fetched, news)
 
     @staticmethod
-    def _note_partition(fetched: Fetched, news: News) -> None:
+    def _note_partition(fetched: Fetched, news: ClientEvent) -> None:
         partition = TopicPartition(news.topic, news.partition)
         if news.partition < 0 or not news.topic:
             fetched.errors.append(news.text)

@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 from headrace.spark.sinks.contract import (
+    BatchCommitSink,
     CommitConflictError,
-    Grouping,
     Guarantee,
-    LeaderEpochKeeper,
-    OffsetKeeper,
     OffsetMove,
     OutputReplacer,
     PartitionCommit,
     Replacement,
     ReplaceRefusedError,
     Sink,
+    StoredLeaderEpochs,
+    TransactionalOffsets,
 )
 
 __all__ = [
+    "BatchCommitSink",
     "CommitConflictError",
-    "Grouping",
     "Guarantee",
-    "LeaderEpochKeeper",
-    "OffsetKeeper",
     "OffsetMove",
     "OutputReplacer",
     "PartitionCommit",
     "ReplaceRefusedError",
     "Replacement",
     "Sink",
+    "StoredLeaderEpochs",
+    "TransactionalOffsets",
 ]

@@ -126,7 +126,7 @@ class CommitConflictError(RetryableError):
 
 
 @runtime_checkable
-class OffsetKeeper(Protocol):
+class TransactionalOffsets(Protocol):
     """What a sink has besides, if its offsets win at the start and an operator may move them.
 
     Neither method needs :meth:`Sink.open`. Any thread; both block.
@@ -147,7 +147,7 @@ class OffsetKeeper(Protocol):
 
 
 @runtime_checkable
-class LeaderEpochKeeper(Protocol):
+class StoredLeaderEpochs(Protocol):
     """What a sink with offsets has besides, if it keeps the shares' leader epochs with them."""
 
     def stored_leader_epoch(self, identity: str) -> int | None:
@@ -179,7 +179,7 @@ class ReplaceRefusedError(HeadraceError):
 
 @runtime_checkable
 class OutputReplacer(Protocol):
-    """What an :class:`OffsetKeeper` has besides, if it can remove its output of a range.
+    """What a :class:`TransactionalOffsets` has besides, if it can remove its output of a range.
 
     A move's range are all records from its ``next_offset`` on, of which the sink may have output up
     to its ``start``, and more after an earlier move back. A move to where the offset stands removes
@@ -199,7 +199,7 @@ class OutputReplacer(Protocol):
         """Remove the output of the ranges and move the offsets, all or nothing; return the rows.
 
         Output is removed that is of the ranges alone, and all of it. ``note`` is as in
-        :meth:`OffsetKeeper.move_offsets`.
+        :meth:`TransactionalOffsets.move_offsets`.
 
         Raises:
             CommitConflictError: an offset is not where its move starts, so somebody writes.
@@ -210,7 +210,7 @@ class OutputReplacer(Protocol):
 
 
 @runtime_checkable
-class Divided(Protocol):
+class PartialSink(Protocol):
     """What a sink has besides, if its parts may stand apart after a crash or a failure."""
 
     def boundary(self, identity: str, start: int) -> int | None:
@@ -222,7 +222,7 @@ class Divided(Protocol):
 
 
 @runtime_checkable
-class Grouping(Protocol):
+class BatchCommitSink(Protocol):
     """What a sink has besides, if one transaction may have the results of several micro-batches."""
 
     def commit_all(self, staged: Sequence[Any], offsets: Sequence[PartitionCommit]) -> None:

@@ -303,7 +303,7 @@ class StagedFiles:
     may_be_visible: bool = False
 
 
-class Staging:
+class FileStaging:
     """This process's corner of the table's staging folder.
 
     Its name has host and process id, so that another start can tell what a dead process left.

@@ -12,13 +12,13 @@ from structlog.testing import capture_logs
 from typer.testing import CliRunner
 
 from headrace.admin.auth import Folder
-from headrace.admin.client import TOKEN, Options, find
+from headrace.admin.client import TOKEN, ClientOptions, find
 from headrace.admin.server import AdminServer
 from headrace.channel.pausing import PauseReason
 from headrace.cli import app
 from headrace.clock import Deadline
-from headrace.config import Change, ChangeKind, load
-from headrace.config.diff import Effect
+from headrace.config import ChangeKind, ConfigChange, load
+from headrace.config.diff import ReloadEffect
 from headrace.controller.reports import Pending, ReloadOutcome, ReloadReport
 from headrace.process_records import ProcessRecord
 from tests.unit.channel.in_memory import P0, eventually
@@ -160,7 +160,9 @@ def test_an_operators_resume_names_the_pauses_that_go_on(desk: Desk) -> None:
 )
 def test_a_reload_tells_what_came_of_it(desk: Desk, outcome: ReloadOutcome, code: int) -> None:
     """The exit code tells applied, rejected and pending apart; changes and reasons are printed."""
-    change = Change(("channels", "member", "workers"), ChangeKind.CHANGED, 2, 3, Effect.IN_PLACE)
+    change = ConfigChange(
+        ("channels", "member", "workers"), ChangeKind.CHANGED, 2, 3, ReloadEffect.IN_PLACE
+    )
     desk.scene.deployment.report = ReloadReport(
         "ann", 5.0, outcome, ("the file is empty",), (change,), (Pending(change, "paused", 1.0),)
     )
@@ -411,9 +413,9 @@ def test_of_several_processes_the_address_has_its_own_token_and_certificate(
         replace(own, pid=pid, started="").leave(tmp_path, {"STATE_DIRECTORY": str(tmp_path)})
     result = spoilt.run("stop", "--url", f"{address.url}/")
     assert (result.exit_code, result.stderr) == (0, "")
-    other = find(Options(spoilt.file, "https://127.0.0.1:1", environment={}))
+    other = find(ClientOptions(spoilt.file, "https://127.0.0.1:1", environment={}))
     assert (other.token, other.own_certificate) == ("another", certificate)
-    named = find(Options(spoilt.file, "https://127.0.0.1:1", environment={TOKEN: "named"}))
+    named = find(ClientOptions(spoilt.file, "https://127.0.0.1:1", environment={TOKEN: "named"}))
     assert (named.token, named.own_certificate) == ("named", certificate)
 
 

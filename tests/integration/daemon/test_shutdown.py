@@ -216,15 +216,15 @@ def test_members_that_are_restarted_in_turn_hear_each_signal(
     site = Site(broker, zookeeper_hosts, tmp_path, partitions=64)
     try:
         members = [_member(site, number).start() for number in range(4)]
-        for turn in range(TURNS):
+        for round_ in range(TURNS):
             stopped = members.pop(0)
             stopped.wait_event("partition_claimed", AMPLE)
             for number in range(64):
-                site.broker.produce(site.partition(number), b"%d-%d" % (number, turn))
+                site.broker.produce(site.partition(number), b"%d-%d" % (number, round_))
             assert _stopped(stopped) == 0
             assert stopped.wait_event("stopping")["signal"] == "SIGTERM"
-            members.append(_member(site, turn % 4).start())
-        values = [f"{number}-{turn}" for number in range(64) for turn in range(TURNS)] * 3
+            members.append(_member(site, round_ % 4).start())
+        values = [f"{number}-{round_}" for number in range(64) for round_ in range(TURNS)] * 3
         eventually(lambda: len(site.seen()) >= len(values))
         for member in members:
             assert _stopped(member) == 0

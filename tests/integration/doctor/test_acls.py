@@ -14,7 +14,7 @@ from headrace.controller import KafkaController
 from headrace.doctor import checks
 from headrace.doctor.checks import Acl, check_kafka, needed_acls
 from headrace.doctor.finding import Level
-from headrace.kafka.transactional_producer import Place, fence_producers
+from headrace.kafka.transactional_producer import GroupPartition, fence_producers
 from headrace.local.kafka import KafkaBroker
 from headrace.local.server import LOOPBACK, free_port
 from headrace.local.waiting import wait_for
@@ -190,7 +190,7 @@ def test_without_the_right_to_read_the_group_a_producer_is_shut_out_all_the_same
         "log_level": 0,
     }
     fence_producers(properties, ["tx.1"], Deadline.after(WAIT))
-    place = Place("some group", TopicPartition(topic, 0))
+    place = GroupPartition("some group", TopicPartition(topic, 0))
     with recorded() as log:
         fence_producers(properties, ["tx.1"], Deadline.after(WAIT), place)
     log.expect("group_not_cleared", transactional_id="tx.1")

@@ -14,7 +14,7 @@ from headrace.clock import Deadline
 from headrace.kafka import KafkaOffsetStore
 from headrace.kafka.ports import OffsetStoreError, OffsetTimeoutError
 from headrace.kafka.results import sink_group
-from headrace.kafka.transactional_producer import Place, fence_producers
+from headrace.kafka.transactional_producer import GroupPartition, fence_producers
 from headrace.records import TopicPartition
 from tests.brokers import Broker
 from tests.doubts import leave_in_doubt
@@ -84,7 +84,7 @@ class Group:
 
     def fence(self, number: int = 0) -> None:
         """Shut the id's producer out."""
-        place = Place(self.name, TopicPartition(self.topic, number))
+        place = GroupPartition(self.name, TopicPartition(self.topic, number))
         fence_producers(self.properties, [self.id], Deadline.after(WAIT), place)
 
 
@@ -170,7 +170,7 @@ def test_others_transactions_go_on(group: Group) -> None:
 def test_a_topic_that_is_gone_stands_in_nobody_s_way(group: Group) -> None:
     """The brokers take no offset of it, and clear the group all the same."""
     leave_in_doubt(group.broker.address, group.id, group.name, group.partition, 9)
-    place = Place(group.name, TopicPartition("no-such-topic", 0))
+    place = GroupPartition(group.name, TopicPartition("no-such-topic", 0))
     fence_producers(group.properties, [group.id], Deadline.after(10.0), place)
     assert group.offset() == 5
 
@@ -178,7 +178,7 @@ def test_a_topic_that_is_gone_stands_in_nobody_s_way(group: Group) -> None:
 def test_without_brokers_nobody_is_shut_out(group: Group) -> None:
     """The error names the producer and says that its partitions wait."""
     nowhere = {"bootstrap.servers": "127.0.0.1:1", "log_level": 0}
-    place = Place(group.name, group.partition)
+    place = GroupPartition(group.name, group.partition)
     with pytest.raises(OffsetStoreError, match=rf"'{group.id}' cannot be fenced.*wait"):
         fence_producers(nowhere, [group.id], Deadline.after(1.0), place)
     with closing(KafkaOffsetStore(nowhere, group.name, quiet=True)) as store:

@@ -9,7 +9,7 @@ import pytest
 from headrace.clock import Deadline
 from headrace.errors import KafkaUnavailableError
 from headrace.kafka import TransactionalOffsetStore
-from headrace.kafka.ports import Commit, Failure, OffsetStoreError, Refusal, StoredOffset
+from headrace.kafka.ports import Commit, CommitRefusal, Failure, OffsetStoreError, StoredOffset
 from headrace.local import KafkaBroker
 from headrace.local.waiting import wait_for
 from headrace.records import TopicPartition
@@ -114,14 +114,14 @@ def test_a_transaction_without_an_answer_is_settled(server: KafkaBroker) -> None
         late = Deadline.after(WAIT)
         while failures := commit(offset, late.at_most(5)):
             assert not late.expired, failures
-            if failures[partition].refusal is Refusal.MEMBERSHIP:
+            if failures[partition].refusal is CommitRefusal.MEMBERSHIP:
                 stay += 1
 
     commit_in_the_end(1)
     server.pause(Deadline.after(WAIT))
     late = Deadline.after(WAIT)
-    assert commit(2, 0.5)[partition].refusal is Refusal.NONE
-    assert commit(3, 0.5)[partition].refusal is Refusal.NONE
+    assert commit(2, 0.5)[partition].refusal is CommitRefusal.NONE
+    assert commit(3, 0.5)[partition].refusal is CommitRefusal.NONE
     assert not late.expired
     server.resume()
     commit_in_the_end(4)

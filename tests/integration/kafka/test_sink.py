@@ -16,7 +16,7 @@ from headrace.kafka.results import sink_group
 from headrace.kafka.transactional_producer import fence_producers
 from headrace.records import ResultRecord, TopicPartition
 from headrace.spark.sinks.kafka import KafkaSink
-from headrace.testing.sinks import GroupingContract, OffsetKeeperContract, micro_batch
+from headrace.testing.sinks import BatchCommitContract, TransactionalOffsetsContract, micro_batch
 from tests.brokers import Broker
 from tests.integration.kafka.sink_writer import TOGETHER
 from tests.kafka_sinks import KafkaPlace, committed_records
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from headrace.kafka import KafkaResults
     from headrace.spark.sinks.contract import PartitionCommit
-    from headrace.testing.sinks import Frames, Place, Row
+    from headrace.testing.sinks import Frames, Row, SinkPlace
 
 WAIT = 30.0
 _ROOT = Path(__file__).resolve().parents[3]
@@ -58,11 +58,11 @@ def results(place: KafkaPlace) -> Iterator[KafkaResults]:
         yield results
 
 
-class TestKafka(GroupingContract, OffsetKeeperContract):
+class TestKafka(BatchCommitContract, TransactionalOffsetsContract):
     """The contract on topics, with rows as values in JSON."""
 
     @pytest.fixture
-    def place(self, broker: Broker) -> Iterator[Place]:
+    def place(self, broker: Broker) -> Iterator[SinkPlace]:
         """Return topics of a test's own; its offsets are those of a topic that exists."""
         with closing(KafkaPlace(broker)) as self.known:
             yield self.known

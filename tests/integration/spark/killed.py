@@ -41,7 +41,7 @@ import headrace.spark.sinks.sql.sink
 import headrace.spark.sinks.sql.target
 import headrace.spark.sinks.staging
 from headrace.records import TopicPartition
-from headrace.spark.sinks.contract import Grouping, OffsetMove, OutputReplacer
+from headrace.spark.sinks.contract import BatchCommitSink, OffsetMove, OutputReplacer
 from headrace.spark.sinks.delta import DeltaSink
 from headrace.spark.sinks.delta.log import LogFiles
 from headrace.spark.sinks.schema import SchemaChanges
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from headrace.spark.sinks.contract import Result, Sink
-    from headrace.testing.sinks import Place, Row
+    from headrace.testing.sinks import Row, SinkPlace
 
 _ROOT = Path(__file__).resolve().parents[3]
 
@@ -118,7 +118,7 @@ class Way:
     pass what it does at any later one.
     """
 
-    place: Callable[[int], Place]
+    place: Callable[[int], SinkPlace]
     modules: tuple[ModuleType, ...]
     commits_before: int = 0
     commits: int = 1
@@ -152,7 +152,7 @@ class Writers:
             return lambda: self._write_divided(sink, starts)
         return lambda: self._write_on(sink, starts)
 
-    def _go_on(self, place: Place) -> None:
+    def _go_on(self, place: SinkPlace) -> None:
         sink = place.sink()
         sink.open()
         stored = self._require_whole(place, sink)
@@ -179,12 +179,12 @@ class Writers:
         if together == 1:
             sink.commit(staged[0], shares)
         else:
-            assert isinstance(sink, Grouping)
+            assert isinstance(sink, BatchCommitSink)
             sink.commit_all(staged, shares)
 
     def _write_divided(self, sink: Sink[Any], starts: dict[int, int]) -> None:
         staged = [self._stage(sink, starts, behind) for behind in range(2)]
-        assert isinstance(sink, Grouping)
+        assert isinstance(sink, BatchCommitSink)
         with no_entry_of_the_log(), suppress(OSError):
             sink.commit_all(staged, [share(n, start, start + 2) for n, start in starts.items()])
         for behind, own in enumerate(staged):
@@ -203,7 +203,7 @@ class Writers:
     def _is_wider(self, offset: int) -> bool:
         return self._way.wider_from is not None and offset >= self._way.wider_from
 
-    def _require_whole(self, place: Place, sink: Sink[Any]) -> dict[int, int]:
+    def _require_whole(self, place: SinkPlace, sink: Sink[Any]) -> dict[int, int]:
         """Require one row for every offset below a stored one that is kept, and no other."""
         stored = self._stored(sink)
         found = place.rows()

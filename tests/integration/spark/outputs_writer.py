@@ -24,7 +24,7 @@ from headrace.records import TopicPartition
 from headrace.spark.micro_batch import MicroBatch
 from headrace.spark.sinks.contract import PartitionCommit
 from headrace.spark.sinks.delta import DeltaSink
-from headrace.spark.sinks.several import Group, OutputsApartError, SeveralSink, alone, sink
+from headrace.spark.sinks.several import OutputGroup, OutputsApartError, SeveralSink, alone, sink
 from headrace.spark.sinks.sql import SqlSink
 from headrace.testing.kills import killed_at_every_line
 from tests.unit.spark.sinks.sql_tables import Base
@@ -45,7 +45,11 @@ class Site:
         first, last = (DeltaSink(path, durable=False) for path in self.deltas.values())
         tables = {name: SqlSink(self.base.url, name) for name in TABLES}
         self.sink = SeveralSink(
-            [alone("first", first), Group(tables, SqlSink.commit_together), alone("last", last)]
+            [
+                alone("first", first),
+                OutputGroup(tables, SqlSink.commit_together),
+                alone("last", last),
+            ]
         )
         self.sink.open()
 

@@ -20,7 +20,7 @@ from headrace.local.waiting import wait_for
 from headrace.processors.spark import SparkProcessor
 from headrace.records import Batch, TopicPartition
 from headrace.references import OffsetRun
-from headrace.spark.arrow_to_spark import ByReference, ByValue, HandOver
+from headrace.spark.arrow_to_spark import ArrowToSpark, ByReference, ByValue
 from headrace.spark.engine import SparkEngine
 from headrace.spark.settings import Share
 from headrace.spark.sinks.delta import DeltaSink
@@ -118,7 +118,7 @@ def batches(topic: str, found: Mapping[int, list[Run]]) -> Iterator[Batch]:
 
 def rows(runtime: SparkRuntime, way: Input, found: list[Batch]) -> list[Any]:
     """Return the rows that the reducer would see."""
-    hand_over = HandOver(runtime.new_session())
+    hand_over = ArrowToSpark(runtime.new_session())
     prepared = [way.prepare(batch) for batch in found]
     frame = way.frame(hand_over, prepared, Share(2)) if found else hand_over.nothing()
     return sorted(map(tuple, frame.collect()), key=lambda row: row[3:5])
@@ -152,7 +152,7 @@ def test_ranges_are_read_by_no_more_tasks_than_a_limit_allows(
         for number, end in ends.items()
     ]
 
-    frame = way.frame(HandOver(spark_runtime.new_session()), found, share)
+    frame = way.frame(ArrowToSpark(spark_runtime.new_session()), found, share)
 
     assert frame.rdd.getNumPartitions() == tasks
     assert frame.count() == 80

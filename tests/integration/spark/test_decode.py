@@ -6,7 +6,7 @@ import pytest
 
 from headrace.errors import ConfigError, UndecodableRecordError
 from headrace.records import TopicPartition
-from headrace.spark.arrow_to_spark import HandOver
+from headrace.spark.arrow_to_spark import ArrowToSpark
 from headrace.spark.decode import Decode, Decoder, Decoding, OnUndecodable, undecodable_in
 from headrace.tables import merge, table_of
 from headrace.testing.records import FakeAssignment, FakeRecord, make_batch
@@ -51,13 +51,13 @@ GOOD: dict[str, tuple[bytes | None, int | None]] = {
 
 
 @pytest.fixture
-def hand_over(spark_runtime: SparkRuntime) -> HandOver:
+def hand_over(spark_runtime: SparkRuntime) -> ArrowToSpark:
     """A way into a session of its own."""
-    return HandOver(spark_runtime.new_session())
+    return ArrowToSpark(spark_runtime.new_session())
 
 
 def frame_of(
-    hand_over: HandOver, values: Sequence[bytes | FakeRecord | None], start: int = 0
+    hand_over: ArrowToSpark, values: Sequence[bytes | FakeRecord | None], start: int = 0
 ) -> DataFrame:
     """Hand values over as one partition's records."""
     batch = make_batch(values, assignment=FakeAssignment(WHERE), start=start)
@@ -75,7 +75,7 @@ def json(on_undecodable: OnUndecodable = OnUndecodable.FAIL) -> Decoder:
     return Decoder(Decode(Decoding.JSON, SCHEMA, on_undecodable))
 
 
-def test_none_leaves_the_columns_of_the_kafka_source(hand_over: HandOver) -> None:
+def test_none_leaves_the_columns_of_the_kafka_source(hand_over: ArrowToSpark) -> None:
     """Without decoding the reducer gets the records as they are."""
     frame = Decoder(Decode()).apply(frame_of(hand_over, [b"\x00\xff", None], start=4))
 
@@ -86,7 +86,7 @@ def test_none_leaves_the_columns_of_the_kafka_source(hand_over: HandOver) -> Non
     assert [(row["value"], row["offset"]) for row in rows] == [(b"\x00\xff", 4), (None, 5)]
 
 
-def test_types_match_sparks_own_kafka_source(hand_over: HandOver) -> None:
+def test_types_match_sparks_own_kafka_source(hand_over: ArrowToSpark) -> None:
     """The types are those that Spark's Kafka source documents."""
     types = dict(frame_of(hand_over, [b"v"]).dtypes)
 
@@ -101,7 +101,7 @@ def test_types_match_sparks_own_kafka_source(hand_over: HandOver) -> None:
     }
 
 
-def test_headers_survive_the_hand_over_in_chunks(hand_over: HandOver) -> None:
+def test_headers_survive_the_hand_over_in_chunks(hand_over: ArrowToSpark) -> None:
     """Records with and without headers arrive with them, however the table is cut."""
     values = [
         FakeRecord(value_=b"v", headers_=[("n", b"%d" % number)] if number % 2 else None)
@@ -115,7 +115,7 @@ def test_headers_survive_the_hand_over_in_chunks(hand_over: HandOver) -> None:
     ]
 
 
-def test_json_becomes_columns_beside_the_records_own(hand_over: HandOver) -> None:
+def test_json_becomes_columns_beside_the_records_own(hand_over: ArrowToSpark) -> None:
     """The schema's columns come first, and ``_kafka`` has the record's key, place and time."""
     record = FakeRecord(key_=None, value_=GOOD["a whole object"][0], headers_=[("h", b"1")])
 
@@ -131,7 +131,7 @@ def test_json_becomes_columns_beside_the_records_own(hand_over: HandOver) -> Non
 
 
 @pytest.mark.parametrize("what", GOOD)
-def test_values_that_fit(hand_over: HandOver, what: str) -> None:
+def test_values_that_fit(hand_over: ArrowToSpark, what: str) -> None:
     """What is JSON of the schema's types is decoded, with null for what is not there."""
     value, expected = GOOD[what]
 
@@ -142,14 +142,14 @@ def test_values_that_fit(hand_over: HandOver, what: str) -> None:
 
 
 @pytest.mark.parametrize("what", BAD)
-def test_values_that_do_not_fit_fail_with_their_offset(hand_over: HandOver, what: str) -> None:
+def test_values_that_do_not_fit_fail_with_their_offset(hand_over: ArrowToSpark, what: str) -> None:
     """The error names topic, partition and offset."""
     values = [b'{"id": 1}', None, BAD[what]]
 
     assert_fails_at(json().apply(frame_of(hand_over, values, start=100)), 102)
 
 
-def test_column_pruning_keeps_the_check(hand_over: HandOver) -> None:
+def test_column_pruning_keeps_the_check(hand_over: ArrowToSpark) -> None:
     """A plan that needs no decoded column fails at the bad record all the same."""
     frame = json().apply(frame_of(hand_over, [b"{}", BAD["not JSON"]]))
 
@@ -166,7 +166,7 @@ def assert_fails_at(frame: DataFrame, offset: int) -> None:
     assert (error.partition, error.offset) == (WHERE, offset)
 
 
-def test_values_that_do_not_fit_are_left_out_and_counted(hand_over: HandOver) -> None:
+def test_values_that_do_not_fit_are_left_out_and_counted(hand_over: ArrowToSpark) -> None:
     """With skip the rest is decoded, and every record left out is named."""
     values: list[bytes | None] = []
     for bad, (good, _) in zip(BAD.values(), [*GOOD.values()] * 2, strict=False):
@@ -181,7 +181,7 @@ def test_values_that_do_not_fit_are_left_out_and_counted(hand_over: HandOver) ->
     assert decoder.skipped(frame) == {WHERE: list(range(0, len(values), 2))}
 
 
-def test_each_value_is_parsed_once(hand_over: HandOver) -> None:
+def test_each_value_is_parsed_once(hand_over: ArrowToSpark) -> None:
     """The check for undecodable values costs no second parse."""
     frame = json().apply(frame_of(hand_over, [b"{}"]))
 
@@ -208,7 +208,7 @@ def test_a_schema_that_cannot_be_used(schema: str | None, says: str) -> None:
         Decoder(Decode(Decoding.JSON, schema))
 
 
-def test_a_schema_with_quotes_and_comments(hand_over: HandOver) -> None:
+def test_a_schema_with_quotes_and_comments(hand_over: ArrowToSpark) -> None:
     """Names in back quotes and comments with quotes reach Spark as they are."""
     schema = "`it''s \\\\ odd` INT COMMENT 'it\\'s a comment', id INT"
 

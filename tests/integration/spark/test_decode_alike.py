@@ -5,9 +5,9 @@ from datetime import date, datetime, timezone
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
-from headrace.inline.reducer import rehearse as rehearse_inline
+from headrace.inline.reducer import dry_run as rehearse_inline
 from headrace.spark.decode import Decode, Decoding, OnUndecodable
-from headrace.spark.dryrun import rehearse
+from headrace.spark.dryrun import dry_run
 from headrace.testing import records_table
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def test_values_are_decoded_alike_with_spark_and_without(spark_runtime: SparkRun
     table = records_table(ALIKE)
 
     inline = rehearse_inline(lambda rows, _: rows, table, decode)
-    spark = rehearse(spark_runtime.session, lambda df, _: df, table, decode)
+    spark = dry_run(spark_runtime.session, lambda df, _: df, table, decode)
 
     assert inline.skipped == spark.skipped
     assert inline.rows is not None
@@ -92,7 +92,7 @@ def test_what_spark_lets_pass_is_undecodable_without_it(spark_runtime: SparkRunt
     table = records_table([value for value, _ in WITH_SPARK_ONLY])
 
     inline = rehearse_inline(lambda rows, _: rows, table, decode)
-    spark = rehearse(spark_runtime.session, lambda df, _: df, table, decode)
+    spark = dry_run(spark_runtime.session, lambda df, _: df, table, decode)
 
     assert [list(offsets) for offsets in inline.skipped.values()] == [list(range(len(table)))]
     assert spark.skipped == {}

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from headrace.config import ArrowProcessorConfig, SparkProcessorConfig, load
+from headrace.inline.reducer import dry_run as rehearse_inline
 from headrace.inline.reducer import load_arrow_reducer
-from headrace.inline.reducer import rehearse as rehearse_inline
 from headrace.processors.factory import reducer_of
 from headrace.processors.spark import decode
 from headrace.reducing.commands import read_file
-from headrace.spark.dryrun import rehearse
+from headrace.spark.dryrun import dry_run
 from headrace.spark.sinks.jsonl import json_lines
 
 if TYPE_CHECKING:
@@ -48,4 +48,4 @@ def _reduced(processor: Any, table: pa.Table, runtime: SparkRuntime) -> pa.Table
         reducer = load_arrow_reducer(processor.reducer)
         return rehearse_inline(reducer, table, decode(processor)).rows
     assert isinstance(processor, SparkProcessorConfig)
-    return rehearse(runtime.session, reducer_of(processor), table, decode(processor)).rows
+    return dry_run(runtime.session, reducer_of(processor), table, decode(processor)).rows

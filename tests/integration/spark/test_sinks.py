@@ -13,9 +13,9 @@ from headrace.spark.sinks.sql import WriteMode
 from headrace.testing.replacing import GroupedReplacerContract
 from headrace.testing.sinks import (
     ROWS,
-    GroupingContract,
-    Place,
+    BatchCommitContract,
     SinkContract,
+    SinkPlace,
     data_frames,
     micro_batch,
     share,
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from headrace.spark.runtime import SparkRuntime
 
 
-class TestDelta(GroupingContract):
+class TestDelta(BatchCommitContract):
     """The contract on a Delta table."""
 
     @pytest.fixture
-    def place(self, tmp_path: Path) -> Place:
+    def place(self, tmp_path: Path) -> SinkPlace:
         """Return a folder whose name needs care in a URI."""
         return DeltaPlace(tmp_path / "a table, 100% ü")
 
@@ -42,26 +42,26 @@ class TestReplacedDelta(GroupedReplacerContract):
     """The contract on a Delta table whose rows, of Spark, say which records they are of."""
 
     @pytest.fixture
-    def place(self, tmp_path: Path) -> Place:
+    def place(self, tmp_path: Path) -> SinkPlace:
         """Return a folder for a table with partitions."""
         return DeltaPlace(tmp_path / "table", origin=True, partition_by=["name"])
 
 
-class TestSqlAppend(GroupingContract):
+class TestSqlAppend(BatchCommitContract):
     """The contract on a table whose rows are added to."""
 
     @pytest.fixture
-    def place(self, tmp_path: Path) -> Iterator[Place]:
+    def place(self, tmp_path: Path) -> Iterator[SinkPlace]:
         """Return a table whose name needs quotes."""
         with closing(SqlPlace(tmp_path / "base.db")) as place:
             yield place
 
 
-class TestSqlUpsert(GroupingContract):
+class TestSqlUpsert(BatchCommitContract):
     """The contract on a table whose rows are replaced by key."""
 
     @pytest.fixture
-    def place(self, tmp_path: Path) -> Iterator[Place]:
+    def place(self, tmp_path: Path) -> Iterator[SinkPlace]:
         """Return a table whose name needs quotes."""
         options = {"mode": WriteMode.UPSERT, "key": ["id"]}
         with closing(SqlPlace(tmp_path / "base.db", **options)) as place:
@@ -74,7 +74,7 @@ class TestJsonLines(SinkContract):
     guarantee = Guarantee.AT_LEAST_ONCE
 
     @pytest.fixture
-    def place(self, tmp_path: Path) -> Place:
+    def place(self, tmp_path: Path) -> SinkPlace:
         """Return a file in a folder that is yet to be made."""
         return JsonLinesPlace(tmp_path / "out" / "rows.jsonl")
 

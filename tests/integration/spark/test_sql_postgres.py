@@ -23,7 +23,7 @@ from headrace.spark.sinks.sql import SqlSink, WriteMode
 from headrace.spark.sinks.sql.database import _LIMITS
 from headrace.spark.sinks.sql.sink import StagedRows
 from headrace.testing.replacing import GroupedReplacerContract
-from headrace.testing.sinks import GroupingContract, Place, Row, TablesOfArrow
+from headrace.testing.sinks import BatchCommitContract, Row, SinkPlace, TablesOfArrow
 from tests.integration.spark import sql_processes
 from tests.postgres import PostgresServer, postgres_server
 from tests.unit.spark.sinks.sql_tables import share, staged_table, wrap_commit
@@ -91,11 +91,11 @@ def run(url: str, *statements: str) -> list[tuple[Any, ...]]:
     return rows
 
 
-class TestAppend(GroupingContract):
+class TestAppend(BatchCommitContract):
     """The contract on PostgreSQL, with rows that are added."""
 
     @pytest.fixture
-    def place(self, url: str) -> Iterator[Place]:
+    def place(self, url: str) -> Iterator[SinkPlace]:
         """Return a table of a database of its own."""
         with closing(PostgresPlace(url, WriteMode.APPEND)) as place:
             yield place
@@ -105,17 +105,17 @@ class TestReplaced(TablesOfArrow, GroupedReplacerContract):
     """The contract on PostgreSQL, with rows that say which micro-batch they are of."""
 
     @pytest.fixture
-    def place(self, url: str) -> Iterator[Place]:
+    def place(self, url: str) -> Iterator[SinkPlace]:
         """Return a table of a database of its own."""
         with closing(PostgresPlace(url, WriteMode.APPEND, origin=True)) as place:
             yield place
 
 
-class TestUpsert(GroupingContract):
+class TestUpsert(BatchCommitContract):
     """The contract on PostgreSQL, with rows that are replaced."""
 
     @pytest.fixture
-    def place(self, url: str) -> Iterator[Place]:
+    def place(self, url: str) -> Iterator[SinkPlace]:
         """Return a table of a database of its own."""
         with closing(PostgresPlace(url, WriteMode.UPSERT)) as place:
             yield place

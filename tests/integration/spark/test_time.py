@@ -10,7 +10,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from headrace.testing.records import make_batch
-from headrace.thread_time import Activity, Role
+from headrace.thread_time import Role, ThreadActivity
 from headrace.tracing.recorded import OpenTelemetryTracer
 from tests.integration.spark.channels import ADVANCE, SECONDS, Channel, places
 
@@ -24,8 +24,8 @@ def test_lane_and_sink_account_for_job_and_commit(channel: Callable[..., Channel
     assert ch.send(0, [b"v"] * 50).result(SECONDS) == ADVANCE
     spent = {time.role: time.seconds() for time in ch.metrics.thread_times()}
     assert spent.keys() == {Role.LANE, Role.SINK}
-    assert spent[Role.LANE][Activity.SPARK] > 0
-    assert spent[Role.SINK][Activity.COMMIT] > 0
+    assert spent[Role.LANE][ThreadActivity.SPARK] > 0
+    assert spent[Role.SINK][ThreadActivity.COMMIT] > 0
     ch.close()
     assert ch.metrics.thread_times() == ()
 

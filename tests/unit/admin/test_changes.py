@@ -12,8 +12,8 @@ from structlog.testing import capture_logs
 from headrace.admin.loglevels import MOST
 from headrace.channel.pausing import PauseMode, PauseReason
 from headrace.clock import Deadline
-from headrace.config import Change, ChangeKind
-from headrace.config.diff import Effect
+from headrace.config import ChangeKind, ConfigChange
+from headrace.config.diff import ReloadEffect
 from headrace.controller.reports import ReloadOutcome, ReloadReport
 from headrace.errors import KafkaUnavailableError
 from headrace.local.waiting import wait_for
@@ -242,7 +242,9 @@ def test_a_log_level_of_one_logger_stays_until_it_is_taken_back(bare: Scene) -> 
 
 def test_a_reload_answers_what_it_brought(scene: Scene) -> None:
     """The changes, what is pending and the problems are in the answer; secrets are masked."""
-    change = Change(("kafka", "sasl", "password"), ChangeKind.CHANGED, "***", "***", Effect.CHANNEL)
+    change = ConfigChange(
+        ("kafka", "sasl", "password"), ChangeKind.CHANGED, "***", "***", ReloadEffect.CHANNEL
+    )
     scene.deployment.report = ReloadReport("ann", 5.0, ReloadOutcome.APPLIED, applied=(change,))
     answer = scene.post("/api/v1/reload", by="ann", wait_s=5.0)
     assert answer.status_code == 200

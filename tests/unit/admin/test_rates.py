@@ -9,7 +9,7 @@ from headrace.admin.history import INTERVAL, KEPT, Rates
 from headrace.logs.recent import keep
 from headrace.metrics import Summary
 from headrace.testing import FakeClock
-from headrace.thread_time import Activity, Role
+from headrace.thread_time import Role, ThreadActivity
 
 if TYPE_CHECKING:
     from tests.unit.admin.scene import Scene
@@ -74,7 +74,7 @@ def test_threads_time_is_told_in_parts(scene: Scene) -> None:
     done = Summary(scene.controller.metrics).channel("member")
     parts = rates.threads("member", done)
     assert parts.keys() == {Role.FETCHER, Role.WORKER, Role.COMMITTER}
-    assert Activity.IDLE in parts[Role.WORKER]
+    assert ThreadActivity.IDLE in parts[Role.WORKER]
     assert 0.99 < sum(parts[Role.WORKER].values()) < 1.01
 
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from headrace.admin.ports import Phase
-from headrace.channel.status import Activity
-from headrace.config import Change, ChangeKind
-from headrace.config.diff import Effect
+from headrace.channel.status import PartitionSnapshot
+from headrace.config import ChangeKind, ConfigChange
+from headrace.config.diff import ReloadEffect
 from headrace.controller.reports import Pending
 from headrace.coordinators.members import MemberState
 from headrace.records import TopicPartition
@@ -110,7 +110,9 @@ def test_the_configuration_is_shown_without_secrets(scene: Scene) -> None:
 
 def test_what_the_file_says_and_does_not_run_is_shown_with_its_reason(scene: Scene) -> None:
     """Pending settings and a rejected file stand in the status; desired and applied beside them."""
-    change = Change(("shutdown_timeout",), ChangeKind.CHANGED, "30s", "1m", Effect.IN_PLACE)
+    change = ConfigChange(
+        ("shutdown_timeout",), ChangeKind.CHANGED, "30s", "1m", ReloadEffect.IN_PLACE
+    )
     scene.deployment.pending = (Pending(change, "the channel is paused", 60.0),)
     scene.deployment.problems = ("channels (line 3): is missing",)
     summary = scene.get("/api/v1/status").json()["config"]
@@ -139,11 +141,11 @@ def test_stacks_name_the_threads(scene: Scene) -> None:
 def test_stacks_say_what_each_partition_is_doing(scene: Scene) -> None:
     """By the names that the log has for it, and also where an error is no text that UTF-8 has."""
     channel = scene.controller.channels["member"]
-    for owned in channel._parts.holdings.all():
+    for owned in channel._parts.manager.all():
         owned.last_error = "bad \ud83d"
     partitions = scene.get("/api/v1/stacks").json()["partitions"]
     assert {(each["topic"], each["partition"]) for each in partitions} == {P0, P1}
-    assert all(set(each) == set(Activity.__dataclass_fields__) for each in partitions)
+    assert all(set(each) == set(PartitionSnapshot.__dataclass_fields__) for each in partitions)
     assert {each["last_error"] for each in partitions} == {"bad ?"}
 
 
@@ -151,7 +153,7 @@ def test_a_wait_for_a_record_of_a_year_that_is_none_leaves_the_status_readable(
     scene: Scene,
 ) -> None:
     """A record's time may be any number, and a delay has delivery wait for it."""
-    for owned in scene.controller.channels["member"]._parts.holdings.all():
+    for owned in scene.controller.channels["member"]._parts.manager.all():
         owned.not_before = 2**63 / 1000
     (channel,) = scene.get("/api/v1/status").json()["channels"]
     shown = {each["held_back_until"] for each in channel["partitions"]}
@@ -209,7 +211,7 @@ def test_readiness_names_everything_that_is_not_as_it_should_be(scene: Scene) ->
 
 def test_a_main_thread_that_hangs_is_not_live(bare: Scene) -> None:
     """A running process whose main thread has not turned for half a minute is not live."""
-    bare.process.last_turn -= 40
+    bare.process.last_beat -= 40
     answer = bare.client.get("/health/live")
     assert answer.status_code == 503
     assert "main thread" in answer.json()["reasons"][0]

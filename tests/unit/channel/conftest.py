@@ -8,7 +8,7 @@ import pytest
 
 from headrace.channel.fetcher import Fetcher
 from headrace.channel.partition import OwnedPartition
-from headrace.channel.pausing import Gates
+from headrace.channel.pausing import DeliveryGate
 from headrace.channel.settings import LiveSettings
 from headrace.config import ChannelConfig
 from headrace.coordinators.claims import Claim
@@ -30,7 +30,7 @@ def owned_partition(
     epoch: int = 1,
     *,
     lease: Lease | None = None,
-    gates: Gates | None = None,
+    delivery_gate: DeliveryGate | None = None,
     max_records: int = 10,
     copies: int = 1,
 ) -> OwnedPartition:
@@ -48,7 +48,9 @@ def owned_partition(
         )
     )
     claim = Claim(partition, epoch, "me", 7, 1, lease or Lease(10.0, FakeClock(), 0.0))
-    owned = OwnedPartition(claim, settings, copies=copies, gates=gates or Gates())
+    owned = OwnedPartition(
+        claim, settings, copies=copies, delivery_gate=delivery_gate or DeliveryGate()
+    )
     owned.identity = f"c/g/t/{number}"
     return owned
 
@@ -75,20 +77,22 @@ def clock() -> FakeClock:
 
 
 @pytest.fixture
-def gates() -> Gates:
+def delivery_gate() -> DeliveryGate:
     """Gates that are open."""
-    return Gates()
+    return DeliveryGate()
 
 
 @pytest.fixture
-def own(clock: FakeClock, gates: Gates) -> Callable[..., OwnedPartition]:
+def own(clock: FakeClock, delivery_gate: DeliveryGate) -> Callable[..., OwnedPartition]:
     """Make an owned partition by number, with two batches in flight."""
 
     def make(
         number: int = 0, session_timeout: float = 10.0, epoch: int = 1, copies: int = 1
     ) -> OwnedPartition:
         lease = Lease(session_timeout, clock, clock.monotonic())
-        return owned_partition(number, epoch, lease=lease, gates=gates, copies=copies)
+        return owned_partition(
+            number, epoch, lease=lease, delivery_gate=delivery_gate, copies=copies
+        )
 
     return make
 

@@ -6,12 +6,12 @@ from itertools import product
 
 import pytest
 
-from headrace.channel.delivery import Effect, Standing, effect_of
+from headrace.channel.delivery import ResponseContext, ResponseEffect, effect_of
 from headrace.errors import InvalidResponseError
 from headrace.processors import BatchResponse, Request
 from headrace.records import TopicPartition
 
-STANDING = Standing(TopicPartition("events", 0), advanced=100, next_offset=120)
+STANDING = ResponseContext(TopicPartition("events", 0), processed_offset=100, next_offset=120)
 
 #: request, offset, commit_to -> committed, position to go on at (None: read on)
 MEANINGS = [
@@ -42,7 +42,7 @@ def test_each_response_means_what_the_table_says(
     """Each request with each offset, wait and next size has exactly its effect."""
     request, offset, commit_to, commit, seek = meaning
     response = BatchResponse(request, offset, commit_to, wait, *sizes)
-    assert effect_of(response, STANDING) == Effect(commit, seek, wait, *sizes)
+    assert effect_of(response, STANDING) == ResponseEffect(commit, seek, wait, *sizes)
 
 
 @pytest.mark.parametrize("commit_to", [99, 121])

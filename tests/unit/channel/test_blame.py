@@ -6,7 +6,7 @@ import errno
 
 import pytest
 
-from headrace.channel.failures import Blame, blame_of
+from headrace.channel.failures import ErrorScope, classify_error
 from headrace.errors import (
     BatchTimeoutError,
     InvalidResponseError,
@@ -39,7 +39,7 @@ def met_while_handling(error: BaseException, first: BaseException) -> BaseExcept
 )
 def test_an_error_may_name_its_record(error: BaseException) -> None:
     """Whoever raises it knows which one it is."""
-    assert blame_of(error) is Blame.RECORD
+    assert classify_error(error) is ErrorScope.RECORD
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_an_error_may_name_its_record(error: BaseException) -> None:
 )
 def test_what_code_raises_may_be_a_records_fault(error: BaseException) -> None:
     """What is not known to be something else's."""
-    assert blame_of(error) is Blame.BATCH
+    assert classify_error(error) is ErrorScope.BATCH
 
 
 @pytest.mark.parametrize(
@@ -82,4 +82,4 @@ def test_what_code_raises_may_be_a_records_fault(error: BaseException) -> None:
 )
 def test_what_is_away_or_wrong_is_no_records_fault(error: BaseException) -> None:
     """Time-outs, other systems, the machine and the code, also as the cause of another error."""
-    assert blame_of(error) is Blame.ELSEWHERE
+    assert classify_error(error) is ErrorScope.ENVIRONMENT

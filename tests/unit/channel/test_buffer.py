@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from headrace.channel.buffer import (
     RECORD_OVERHEAD,
-    Cut,
-    Kept,
+    BatchSlice,
+    BufferedRecords,
     Limits,
     PartitionBuffer,
     chunk_of,
@@ -35,11 +35,11 @@ def filled(*chunks: list[FakeRecord], position: int = 0) -> PartitionBuffer:
     buffer.restart(position)
     for arrived, chunk in enumerate(chunks):
         kept = buffer.append(buffer.generation, chunk_of(list(chunk)), float(arrived))
-        assert kept is not Kept.REFUSED
+        assert kept is not BufferedRecords.REFUSED
     return buffer
 
 
-def offsets_of(cut: Cut | None) -> list[int | None]:
+def offsets_of(cut: BatchSlice | None) -> list[int | None]:
     """Return the offsets in a cut."""
     assert cut is not None
     return [record.offset() for record in cut.records]
@@ -81,14 +81,19 @@ def test_a_chunk_of_an_older_generation_is_refused() -> None:
     buffer = filled(records(0, 1))
     old = buffer.generation
     buffer.restart(50)
-    assert buffer.append(old, chunk_of(list(records(2, 3))), 0.0) is Kept.REFUSED
-    assert buffer.append(buffer.generation, chunk_of(list(records(50))), 0.0) is Kept.SOONER
+    assert buffer.append(old, chunk_of(list(records(2, 3))), 0.0) is BufferedRecords.REFUSED
+    assert (
+        buffer.append(buffer.generation, chunk_of(list(records(50))), 0.0) is BufferedRecords.SOONER
+    )
 
 
 def test_offsets_must_rise() -> None:
     """A chunk that goes back behind what was fetched already is refused."""
     buffer = filled(records(0, 1, 2))
-    assert buffer.append(buffer.generation, chunk_of(list(records(2, 3))), 0.0) is Kept.REFUSED
+    assert (
+        buffer.append(buffer.generation, chunk_of(list(records(2, 3))), 0.0)
+        is BufferedRecords.REFUSED
+    )
 
 
 def test_a_cut_starts_where_the_last_one_ended_though_offsets_have_gaps() -> None:
@@ -117,7 +122,9 @@ def test_a_gap_with_nothing_before_it_is_reported() -> None:
     assert buffer.pass_gap(buffer.generation, 9)
     assert not buffer.pass_gap(buffer.generation, 9)
     assert buffer.position == 3
-    assert buffer.append(buffer.generation, chunk_of(list(records(9))), 0.0) is Kept.SOONER
+    assert (
+        buffer.append(buffer.generation, chunk_of(list(records(9))), 0.0) is BufferedRecords.SOONER
+    )
     cut = buffer.cut(WIDE)
     assert cut is not None
     assert (cut.start, cut.next_offset) == (3, 10)
@@ -154,7 +161,7 @@ def test_shedding_fetches_again_from_the_position() -> None:
 
 def test_split_keeps_every_record_and_both_starts() -> None:
     """A smaller next size divides a batch without losing a record."""
-    cut = Cut(0, list(records(0, 1, 2, 3)), 9, 400)
+    cut = BatchSlice(0, list(records(0, 1, 2, 3)), 9, 400)
     front, rest = split(cut, Limits(3, 1_000_000, 0.0))
     assert rest is not None
     assert (offsets_of(front), offsets_of(rest)) == ([0, 1, 2], [3])
@@ -228,7 +235,14 @@ def test_a_chunk_matters_to_the_schedule_when_it_is_the_first_or_fills_the_batch
         buffer.append(buffer.generation, chunk_of(list(records(offset))), 0.0, limits)
         for offset in range(6)
     ]
-    assert kept == [Kept.SOONER, Kept.WAITS, Kept.WAITS, Kept.SOONER, Kept.WAITS, Kept.WAITS]
+    assert kept == [
+        BufferedRecords.SOONER,
+        BufferedRecords.WAITS,
+        BufferedRecords.WAITS,
+        BufferedRecords.SOONER,
+        BufferedRecords.WAITS,
+        BufferedRecords.WAITS,
+    ]
 
 
 def test_cutting_a_long_chunk_weighs_each_record_a_few_times() -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headrace.channel.states import ChannelState, Ending
+from headrace.channel.states import ChannelState, EndReason
 from headrace.clock import Deadline
 from headrace.errors import (
     StartError,
@@ -225,7 +225,7 @@ def test_a_start_position_on_its_way_is_waited_for_when_its_partition_goes(
             assert wait_for(lambda: _to_release(slow) == {P1}, Deadline.after(PATIENCE))
             monkeypatch.undo()
             new.wait(lambda: "assigned" in new.names(1))
-            [owned] = after._parts.holdings.all()
+            [owned] = after._parts.manager.all()
             assert owned.claim.previous is not None
             assert owned.claim.previous.clean_end
 
@@ -308,5 +308,5 @@ def _states(channel: InboundKafkaChannel) -> set[str]:
 
 
 def _to_release(channel: InboundKafkaChannel) -> set[TopicPartition]:
-    owned = channel._parts.holdings.all()
-    return {each.partition for each in owned if each.ending is Ending.RELEASE}
+    owned = channel._parts.manager.all()
+    return {each.partition for each in owned if each.ending is EndReason.RELEASE}

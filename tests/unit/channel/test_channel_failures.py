@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 
 from headrace.channel.callbacks import RunningCallback
 from headrace.channel.states import ChannelState
-from headrace.channel.supervision import ABANDONED_WINDOW, Watchdog
+from headrace.channel.supervision import ABANDONED_WINDOW, CallbackWatchdog
 from headrace.clock import Deadline
 from headrace.errors import (
     BatchTimeoutError,
@@ -215,13 +215,13 @@ def test_too_many_hung_callbacks_fail_the_channel(broker: InMemoryBroker) -> Non
 
 def test_hung_callbacks_count_for_a_day(monkeypatch: pytest.MonkeyPatch) -> None:
     """Any number far apart are none; three within a day have the process restarted."""
-    monkeypatch.setattr("headrace.channel.supervision.SlowReports", MagicMock())
+    monkeypatch.setattr("headrace.channel.supervision.HangReports", MagicMock())
     monkeypatch.setattr(
         "headrace.channel.supervision.activity_of", lambda *_: SimpleNamespace(facts=dict)
     )
     clock, owned = FakeClock(), MagicMock(partition=P0)
     failures: SimpleQueue[BaseException] = SimpleQueue()
-    watchdog = Watchdog(
+    watchdog = CallbackWatchdog(
         batch_timeout=lambda: 60.0,
         partitions=lambda: [owned],
         scheduler=MagicMock(),
@@ -257,7 +257,7 @@ def test_a_standstill_of_the_machine_is_no_hung_callback(monkeypatch: pytest.Mon
         looks.put(None)
         return [owned]
 
-    watchdog = Watchdog(
+    watchdog = CallbackWatchdog(
         batch_timeout=lambda: 0.05,
         partitions=partitions,
         scheduler=scheduler,

@@ -7,13 +7,13 @@ import json
 import pytest
 from confluent_kafka import TopicPartition as ClientPartition
 
-from headrace.channel.commits import Acknowledged, Finding, judge
+from headrace.channel.commits import AcknowledgedOffsets, OffsetVerdict, judge
 from headrace.kafka.offsets import METADATA_VERSION, entry, stored_in
 from headrace.kafka.ports import StoredOffset
 from headrace.records import TopicPartition
 
 #: What we stored last: offset 10 under epoch 5.
-OURS = Acknowledged(offset=10, epoch=5, sequence=1, at=0.0)
+OURS = AcknowledgedOffsets(offset=10, epoch=5, sequence=1, at=0.0)
 
 
 def later(offset: int, **fields: object) -> StoredOffset | None:
@@ -24,9 +24,9 @@ def later(offset: int, **fields: object) -> StoredOffset | None:
 
 @pytest.mark.parametrize(
     ("epoch", "finding"),
-    [(4, Finding.STALE), (5, Finding.LATE), (6, Finding.SUPERSEDED)],
+    [(4, OffsetVerdict.STALE), (5, OffsetVerdict.LATE), (6, OffsetVerdict.SUPERSEDED)],
 )
-def test_epochs_are_compared_across_versions(epoch: int, finding: Finding) -> None:
+def test_epochs_are_compared_across_versions(epoch: int, finding: OffsetVerdict) -> None:
     """A later version's zombie is mended, and to a later version's new owner we give way."""
     assert judge(later(7, epoch=epoch), OURS, in_doubt=False) is finding
 
@@ -34,7 +34,7 @@ def test_epochs_are_compared_across_versions(epoch: int, finding: Finding) -> No
 def test_a_commit_without_a_readable_epoch_is_another_programs() -> None:
     """Every version has to write its epoch, or the owner takes its commits for a stranger's."""
     for fields in ({}, {"epoch": "6"}, {"epoch": -1}):
-        assert judge(later(7, **fields), OURS, in_doubt=False) is Finding.FOREIGN
+        assert judge(later(7, **fields), OURS, in_doubt=False) is OffsetVerdict.FOREIGN
 
 
 def test_the_later_version_understands_what_we_commit() -> None:

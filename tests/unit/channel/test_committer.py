@@ -10,7 +10,7 @@ from headrace.channel.commits import CHECK_INTERVAL, FRESH, REFRESH_INTERVAL, Co
 from headrace.channel.topics import KnownTopics
 from headrace.clock import Deadline
 from headrace.config.subscription import Subscription
-from headrace.kafka.ports import Failure, Refusal, StoredOffset, TopicInfo
+from headrace.kafka.ports import CommitRefusal, Failure, StoredOffset, TopicInfo
 from headrace.metrics import Metrics
 from tests.unit.channel.in_memory import P0, P1
 
@@ -35,7 +35,7 @@ class Bench:
         self.clock = clock
         self.store: InMemoryOffsets = broker.store("group")
         self.metrics = Metrics()
-        self.lost: list[tuple[OwnedPartition, Refusal]] = []
+        self.lost: list[tuple[OwnedPartition, CommitRefusal]] = []
         self.topics = KnownTopics(Subscription(("events",)))
         self.interval = 1.0
         self.committer = Committer(
@@ -52,8 +52,8 @@ class Bench:
 
     def commit(self, owned: OwnedPartition, offset: int) -> None:
         """Stage an offset and have it committed."""
-        self.committer.stage(owned, offset, owned.staging.stage(None))
-        self.committer.turn(flushed=True)
+        self.committer.stage(owned, offset, owned.pending_commits.stage(None))
+        self.committer.run_once(flushed=True)
 
     def overwrite(self, stored: StoredOffset) -> None:
         """Commit for P0 as somebody else would."""
@@ -63,7 +63,7 @@ class Bench:
     def later(self, seconds: float = CHECK_INTERVAL) -> None:
         """Let time pass and have the committer do what is due."""
         self.clock.advance(seconds)
-        self.committer.turn(flushed=False)
+        self.committer.run_once(flushed=False)
 
     def found(self, finding: str) -> float:
         """Return how often something was found."""
@@ -95,7 +95,7 @@ def owned(own: Callable[..., OwnedPartition]) -> OwnedPartition:
 def test_a_turn_comes_when_a_commit_is_due(bench: Bench) -> None:
     """An interval that is no multiple of the looks at what is stored is kept all the same."""
     bench.interval = CHECK_INTERVAL + 3.0
-    bench.committer.turn(flushed=True)
+    bench.committer.run_once(flushed=True)
     assert bench.committer.until_next_turn() == CHECK_INTERVAL
     bench.clock.advance(CHECK_INTERVAL)
     assert bench.committer.until_next_turn() == pytest.approx(3.0)
@@ -153,7 +153,7 @@ def test_a_higher_epoch_is_never_fought(bench: Bench, owned: OwnedPartition) -> 
     bench.overwrite(StoredOffset(12, 2, "successor"))
     bench.clock.advance(FRESH)
     bench.commit(owned, 20)
-    assert bench.lost == [(owned, Refusal.CLAIM)]
+    assert bench.lost == [(owned, CommitRefusal.CLAIM)]
     bench.later(REFRESH_INTERVAL)
     assert bench.stored == StoredOffset(12, 2)
     assert bench.found("superseded") == 1
@@ -214,8 +214,8 @@ def test_a_missed_answer_is_no_foreign_commit(bench: Bench, owned: OwnedPartitio
     bench.later()
     assert bench.stored == StoredOffset(20, 1)
     assert bench.found("late") == 0
-    assert owned.owes_commit
-    assert [news.offset for news in owned.news if hasattr(news, "offset")][-1] == 20
+    assert owned.has_pending_commit
+    assert [event.offset for event in owned.events if hasattr(event, "offset")][-1] == 20
 
 
 def test_a_reset_while_nobody_ran_stays(bench: Bench, own: Callable[..., OwnedPartition]) -> None:
@@ -252,12 +252,12 @@ def test_a_refused_commit_loses_the_partition(
 
     def refuse(offsets: dict[object, Commit], _: Deadline) -> dict[object, object]:
         asked.extend(offsets.values())
-        return dict.fromkeys(offsets, Failure("claimed by b", Refusal.CLAIM))
+        return dict.fromkeys(offsets, Failure("claimed by b", CommitRefusal.CLAIM))
 
     monkeypatch.setattr(bench.store, "commit", refuse)
     bench.commit(owned, 10)
     bench.later()
-    assert bench.lost == [(owned, Refusal.CLAIM)]
+    assert bench.lost == [(owned, CommitRefusal.CLAIM)]
     assert [(c.offset, c.epoch, c.by, c.node_version) for c in asked] == [(10, 1, "me", 1)]
 
 
@@ -291,4 +291,4 @@ def test_a_commit_that_fails_for_a_missing_topic_has_the_topics_looked_at(
     bench.broker.delete_topic("events")
     bench.commit(owned, 5)
     assert bench.topics.wanted.is_set()
-    assert owned.owes_commit
+    assert owned.has_pending_commit

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from structlog.testing import capture_logs
 
-from headrace.channel.offset_stores import Fences
+from headrace.channel.offset_stores import Fencing
 from headrace.channel.start import DOUBT_EVERY
 from headrace.clock import SYSTEM_CLOCK, Deadline
 from headrace.coordinators.claims import Claim, PreviousOwner
@@ -150,16 +150,16 @@ def test_a_claim_that_ends_in_doubt_hands_the_duty_down(broker: InMemoryBroker) 
 
 def test_each_producer_is_doubted_once_for_a_lease(broker: InMemoryBroker) -> None:
     """Also one that was shut out before; a second doubt changes nothing until the lease is new."""
-    fences = Fences(broker.store("group"))
+    fencing = Fencing(broker.store("group"))
     before = PreviousOwner(7, "b", 3, "last", clean_end=False, unfenced=("first",))
     for _ in range(2):
         lease = Lease(60, SYSTEM_CLOCK, SYSTEM_CLOCK.monotonic())
         claim = Claim(P0, 8, "me", 7, 1, lease, before, unfenced=("first", "last"))
-        known = fences.put_up(claim, Deadline.after(1))
-        doubted = fences.doubt(known)
+        known = fencing.fence(claim, Deadline.after(1))
+        doubted = fencing.doubt(known)
         assert doubted.unfenced == ("first", "last")
-        assert not fences.are_up(doubted)
-        assert fences.doubt(fences.put_up(doubted, Deadline.after(1))).unfenced == ()
-        assert fences.are_up(doubted)
+        assert not fencing.are_fenced(doubted)
+        assert fencing.doubt(fencing.fence(doubted, Deadline.after(1))).unfenced == ()
+        assert fencing.are_fenced(doubted)
     unknown = Claim(P0, 1, "me", 7, 1, Lease(60, SYSTEM_CLOCK, SYSTEM_CLOCK.monotonic()))
-    assert fences.doubt(unknown) == unknown
+    assert fencing.doubt(unknown) == unknown

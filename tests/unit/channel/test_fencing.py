@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headrace.channel.offset_stores import Fences
+from headrace.channel.offset_stores import Fencing
 from headrace.clock import SYSTEM_CLOCK, Deadline
 from headrace.coordinators.claims import Claim
 from headrace.coordinators.layout import EpochDocument, GroupPaths
@@ -185,11 +185,11 @@ def test_each_producer_is_shut_out_once(
         asked.extend(ids)
 
     monkeypatch.setattr(store, "fence", note)
-    fences = Fences(store)
+    fencing = Fencing(store)
     lease = Lease(60, SYSTEM_CLOCK, SYSTEM_CLOCK.monotonic())
     for number in range(3):
         claim = Claim(P0._replace(partition=number), 1, "me", 7, 1, lease, unfenced=unfenced)
-        assert fences.put_up(claim, Deadline.after(1)).unfenced == ()
+        assert fencing.fence(claim, Deadline.after(1)).unfenced == ()
     assert asked == list(unfenced)
 
 
@@ -204,11 +204,11 @@ def test_a_producer_is_shut_out_anew_under_another_lease(
         asked.extend(ids)
 
     monkeypatch.setattr(store, "fence", note)
-    fences = Fences(store)
+    fencing = Fencing(store)
     for _ in range(2):
         lease = Lease(60, SYSTEM_CLOCK, SYSTEM_CLOCK.monotonic())
         claim = Claim(P0, 1, "me", 7, 1, lease, unfenced=("headrace.group.b.5",))
-        assert not fences.are_up(claim)
-        fences.put_up(claim, Deadline.after(1))
-        assert fences.are_up(claim)
+        assert not fencing.are_fenced(claim)
+        fencing.fence(claim, Deadline.after(1))
+        assert fencing.are_fenced(claim)
     assert asked == ["headrace.group.b.5"] * 2

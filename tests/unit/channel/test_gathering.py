@@ -26,7 +26,7 @@ class Busy(Recorder):
         """Keep the channel's ear."""
         self.wake = context.wake
 
-    def wanted_at(self) -> float:
+    def next_batch_at(self) -> float:
         """Return what the test says."""
         return self.wanted
 

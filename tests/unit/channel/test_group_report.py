@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from structlog.testing import capture_logs
 
-from headrace.channel.status import GroupReport
+from headrace.channel.status import RebalanceReporter
 from headrace.coordinators.claims import Claim, LossReason
 from headrace.coordinators.lease import Lease
 from headrace.coordinators.listener import RebalanceSummary
@@ -49,7 +49,7 @@ def value(metrics: Metrics, condition: str) -> float | None:
 
 def test_what_is_wrong_is_warned_of_once() -> None:
     """Each condition has an event of its own, which comes again only when it changes."""
-    report = GroupReport("main", Metrics())
+    report = RebalanceReporter("main", Metrics())
     with capture_logs() as logs:
         report.say(WHOLE)
         report.say(BROKEN)
@@ -71,7 +71,7 @@ def test_losses_and_suspensions_are_counted() -> None:
     """Claims count by why they ended; the gauge says whether ZooKeeper is waited for."""
     metrics, labels = Metrics(), {"channel": "main"}
     sample = metrics.registry.get_sample_value
-    report = GroupReport("main", metrics)
+    report = RebalanceReporter("main", metrics)
     assert sample("headrace_coordination_suspended", labels) == 0
     report.suspended()
     assert sample("headrace_coordination_suspended", labels) == 1
@@ -84,7 +84,7 @@ def test_losses_and_suspensions_are_counted() -> None:
 
 def test_nothing_is_resumed_where_everything_was_lost() -> None:
     """The log says whether partitions go on or begin anew, and how many were kept and lost."""
-    report = GroupReport("main", Metrics())
+    report = RebalanceReporter("main", Metrics())
     with capture_logs() as logs:
         for lost, kept in ((0, 0), (1, 1), (1, 0)):
             report.suspended()
@@ -102,7 +102,7 @@ def test_nothing_is_resumed_where_everything_was_lost() -> None:
 def test_the_metrics_say_how_the_group_is_now() -> None:
     """Conditions are counted, and go back to 0; only a change of our share is a rebalance."""
     metrics = Metrics()
-    report = GroupReport("main", metrics)
+    report = RebalanceReporter("main", metrics)
     report.say(BROKEN)
     assert [value(metrics, c) for c in ("unowned", "contended", "missing", "foreign")] == [1] * 4
     report.say(WHOLE)

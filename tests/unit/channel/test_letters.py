@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.channel.buffer import Cut
-from headrace.channel.dead_letters import MESSAGE_LENGTH, Letters, shortened
+from headrace.channel.buffer import BatchSlice
+from headrace.channel.dead_letters import MESSAGE_LENGTH, DeadLetterLimits, shortened
 from headrace.config import DeadLetterConfig
 from headrace.testing.records import FakeRecord
 
 
-def one(offset: int, start: int | None = None) -> Cut:
+def one(offset: int, start: int | None = None) -> BatchSlice:
     """Return a batch of the record at ``offset``, with the gap before it."""
     begin = offset if start is None else start
-    return Cut(begin, [FakeRecord(offset_=offset)], offset + 1, 100)
+    return BatchSlice(begin, [FakeRecord(offset_=offset)], offset + 1, 100)
 
 
 def limits(**values: int) -> DeadLetterConfig:
@@ -23,7 +23,7 @@ def limits(**values: int) -> DeadLetterConfig:
 
 def test_records_in_a_row_are_bounded() -> None:
     """One more than the limit is too many; gaps do not break a row, answered records do."""
-    letters, bound = Letters(), limits(max_consecutive=2)
+    letters, bound = DeadLetterLimits(), limits(max_consecutive=2)
     letters.note(one(4), 4)
     assert letters.excess(one(9, start=5), 9, bound) is None
     letters.note(one(9, start=5), 9)
@@ -34,7 +34,7 @@ def test_records_in_a_row_are_bounded() -> None:
 
 def test_records_within_a_thousand_offsets_are_bounded() -> None:
     """The window slides: what lies further back does not count, nor what a seek went behind."""
-    letters, bound = Letters(), limits(max_per_thousand=2)
+    letters, bound = DeadLetterLimits(), limits(max_per_thousand=2)
     for offset in (0, 500):
         letters.note(one(offset), offset)
     expected = "3 records within 1000 offsets (max_per_thousand: 2)"
@@ -43,9 +43,9 @@ def test_records_within_a_thousand_offsets_are_bounded() -> None:
     assert letters.excess(one(200), 200, bound) is None
 
 
-def filled(*offsets: int) -> Letters:
+def filled(*offsets: int) -> DeadLetterLimits:
     """Return letters of which something between any two was answered."""
-    letters = Letters()
+    letters = DeadLetterLimits()
     for offset in offsets:
         letters.note(one(offset), offset)
     return letters
@@ -81,7 +81,7 @@ def test_a_row_that_is_longer_than_by_chance_is_no_part_of_a_rate() -> None:
 
 def test_what_fails_from_the_start_has_no_rate() -> None:
     """However many: nothing was answered, so that it may be something else than the records."""
-    letters = Letters()
+    letters = DeadLetterLimits()
     for offset in range(9):
         assert not letters.heads_for(one(offset), limits(max_consecutive=99))
         letters.note(one(offset), offset)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headrace.channel.buffer import Cut
+from headrace.channel.buffer import BatchSlice
 from headrace.channel.dead_letters import DeadLetters
 from headrace.channel.partition import Outstanding
 from headrace.channel.settings import LiveSettings
@@ -66,7 +66,7 @@ def _by_reference(broker: InMemoryBroker, letters: InMemoryDeadLetters, log: Log
     )
     run = OffsetRun(7, 8, 100)
     batch = Batch(owned, 7, run, 8, 100, 4)
-    item = Outstanding(batch, Cut(7, run, 8, 100), Future(), 0.0)
+    item = Outstanding(batch, BatchSlice(7, run, 8, 100), Future(), 0.0)
     sender.send(owned, item, ValueError("no"))
 
 

@@ -11,7 +11,7 @@ from headrace.channel.offset_stores import open_offset_store
 from headrace.clock import SYSTEM_CLOCK, Deadline
 from headrace.config import ChannelConfig
 from headrace.kafka import offsets as module
-from headrace.kafka.transactional_producer import Place
+from headrace.kafka.transactional_producer import GroupPartition
 from headrace.records import TopicPartition
 from headrace.testing import InMemoryZooKeeper
 from tests.unit.channel.test_sink_fencing import SINK
@@ -37,7 +37,7 @@ def test_former_owners_are_shut_out_where_they_stored_offsets(
     settings: Mapping[str, Any], group: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What a producer left in doubt is in the channel's group, or in that of its Kafka sink."""
-    places: list[Place | None] = []
+    places: list[GroupPartition | None] = []
     monkeypatch.setattr(module, "fence_producers", lambda *given: places.append(given[-1]))
     channel = ChannelConfig.model_validate(
         {"topics": ["events"], "group": "group", "processor": CUSTOM, **settings}
@@ -46,4 +46,4 @@ def test_former_owners_are_shut_out_where_they_stored_offsets(
     session = InMemoryZooKeeper().session()
     with closing(open_offset_store(channel, client, session, SYSTEM_CLOCK)) as store:
         store.fence(["tx.1"], P0, Deadline.after(1))
-    assert places == [Place(group, P0)]
+    assert places == [GroupPartition(group, P0)]

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headrace.channel.buffer import Cut, chunk_of
-from headrace.channel.news import Committed
+from headrace.channel.buffer import BatchSlice, chunk_of
+from headrace.channel.events import OffsetCommitted
 from headrace.channel.partition import Outstanding
-from headrace.channel.pausing import Gates, Pause, PauseReason
-from headrace.channel.states import FINAL, TRANSITIONS, Ending, PartitionState
+from headrace.channel.pausing import DeliveryGate, Pause, PauseReason
+from headrace.channel.states import FINAL, TRANSITIONS, EndReason, PartitionState
 from headrace.coordinators.lease import Lease
 from headrace.errors import FatalError
 from headrace.processors import BatchResponse
@@ -79,9 +79,9 @@ def test_every_state_can_be_reached_and_every_other_left() -> None:
 def test_an_ending_only_grows_stronger(own: Callable[..., OwnedPartition]) -> None:
     """A release asked for after a loss does not undo the loss."""
     owned = own()
-    owned.end(Ending.LOST)
-    owned.end(Ending.RELEASE)
-    assert owned.ending is Ending.LOST
+    owned.end(EndReason.LOST)
+    owned.end(EndReason.RELEASE)
+    assert owned.ending is EndReason.LOST
 
 
 def test_a_partition_with_its_batches_out_waits_for_answers(
@@ -106,43 +106,43 @@ def test_an_answer_out_of_turn_does_not_make_it_due(own: Callable[..., OwnedPart
 
 
 def test_a_pause_leaves_it_due_until_it_has_paused(
-    own: Callable[..., OwnedPartition], gates: Gates
+    own: Callable[..., OwnedPartition], delivery_gate: DeliveryGate
 ) -> None:
     """Paused: due once to enter PAUSED, then not, and due again to leave it."""
     owned = waiting(own(), fetched=40)
     pause = Pause(PauseReason.OPERATOR, "test", 0.0)
-    gates.pauses.add(pause)
+    delivery_gate.pauses.add(pause)
     assert owned.due() == 0.0
     owned.become(S.PAUSED)
     assert owned.due() is None
-    gates.pauses.remove(pause)
+    delivery_gate.pauses.remove(pause)
     assert owned.due() == 0.0
 
 
 def test_a_pause_waits_for_answers_and_commits(
-    own: Callable[..., OwnedPartition], gates: Gates
+    own: Callable[..., OwnedPartition], delivery_gate: DeliveryGate
 ) -> None:
     """While a batch is out or a commit is owed, the pause has nothing to do yet."""
     owned = waiting(own(), fetched=40)
     item = hand_out(owned, deadline=5000.0)
-    gates.pauses.add(Pause(PauseReason.OPERATOR, "test", 0.0))
+    delivery_gate.pauses.add(Pause(PauseReason.OPERATOR, "test", 0.0))
     assert owned.due() == 5000.0
     owned.outstanding.clear()
-    sequence = owned.staging.stage(None)
+    sequence = owned.pending_commits.stage(None)
     assert owned.due() is None
-    owned.tell(Committed(item.batch.next_offset, sequence))
+    owned.post(OffsetCommitted(item.batch.next_offset, sequence))
     assert owned.due() == 0.0
 
 
 def test_suspended_it_waits_for_zookeeper_and_nothing_else(
-    own: Callable[..., OwnedPartition], gates: Gates
+    own: Callable[..., OwnedPartition], delivery_gate: DeliveryGate
 ) -> None:
     """While ZooKeeper is silent a partition with records is not due; afterwards it is."""
     owned = waiting(own(), fetched=40)
-    gates.suspended.set()
+    delivery_gate.suspended.set()
     owned.suspend()
     assert owned.due() is None
-    gates.suspended.clear()
+    delivery_gate.suspended.clear()
     assert owned.due() == 0.0
 
 
@@ -161,13 +161,15 @@ def test_while_zookeeper_is_silent_only_a_sink_that_refuses_the_late_may_store(
     clock: FakeClock, *, refuses: bool
 ) -> None:
     """Without offsets in the sink nothing takes effect on the lease alone."""
-    gates = Gates(sink_refuses=refuses)
-    owned = waiting(owned_partition(lease=Lease(10.0, clock, clock.monotonic()), gates=gates))
-    gates.suspended.set()
+    delivery_gate = DeliveryGate(sink_refuses=refuses)
+    owned = waiting(
+        owned_partition(lease=Lease(10.0, clock, clock.monotonic()), delivery_gate=delivery_gate)
+    )
+    delivery_gate.suspended.set()
     assert owned.is_current() is refuses
-    gates.suspended.clear()
+    delivery_gate.suspended.clear()
     assert owned.is_current()
-    gates.suspended.set()
+    delivery_gate.suspended.set()
     clock.advance(10)
     assert not owned.is_current()
 
@@ -215,7 +217,7 @@ def test_a_seek_beyond_what_is_at_hand_needs_a_fetch(
 def test_a_seek_into_a_gap_starts_there(own: Callable[..., OwnedPartition]) -> None:
     """An offset without a record is a position like any other."""
     owned = waiting(own())
-    cut = Cut(0, [FakeRecord(offset_=0), FakeRecord(offset_=9)], 10, 100)
+    cut = BatchSlice(0, [FakeRecord(offset_=0), FakeRecord(offset_=9)], 10, 100)
     owned.buffer.restart(10)
     assert owned.rewind(5, [cut])
     again = hand_out(owned).cut

@@ -122,12 +122,12 @@ def test_a_matched_topic_that_is_deleted_is_given_up(broker: InMemoryBroker, owe
         eventually(lambda: zookeeper.node(GroupPaths("group").owner(EU)) is None)
         broker.produce(EVENTS, *values(2))
         assert committed(broker, EVENTS, 5)
-        assert [str(owned.partition) for owned in channel._parts.holdings.all()] == ["events-0"]
+        assert [str(owned.partition) for owned in channel._parts.manager.all()] == ["events-0"]
     assert recorder.names().count("terminated") == 2
     assert "lost" not in recorder.names()
     gone = [entry["topic"] for entry in logs if entry["event"] == "topic_gone"]
     assert gone == ["alerts.eu"]
-    forgone = [entry["advanced"] for entry in logs if entry["event"] == "commit_forgone"]
+    forgone = [entry["processed_offset"] for entry in logs if entry["event"] == "commit_forgone"]
     assert forgone == ([3] if owed else [])
 
 
@@ -153,7 +153,9 @@ def test_no_end_waits_for_a_commit_of_a_deleted_topic(
             )
             eventually(lambda: in_state(channel) == ["releasing"])
         else:
-            eventually(lambda: any(owned.owes_commit for owned in channel._parts.holdings.all()))
+            eventually(
+                lambda: any(owned.has_pending_commit for owned in channel._parts.manager.all())
+            )
             assert in_state(channel) == ["starting"]
         broker.delete_topic("alerts.eu")
         eventually(lambda: zookeeper.node(GroupPaths("group").owner(EU)) is None)

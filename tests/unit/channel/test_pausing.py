@@ -97,7 +97,7 @@ def test_a_pause_is_not_acknowledged_before_it_is_true(
 PAUSES: dict[str, Callable[[InboundKafkaChannel, Braking], object]] = {
     "channel": lambda channel, _: channel.pause(by="me"),
     "partition": lambda channel, _: channel.pause(by="me", partition=P0),
-    "processor": lambda _, recorder: recorder.context.brakes.pause("the sink is full"),
+    "processor": lambda _, recorder: recorder.context.pause_control.pause("the sink is full"),
 }
 
 
@@ -218,9 +218,9 @@ def test_a_processor_shortens_its_own_pause(broker: InMemoryBroker) -> None:
     recorder = Braking()
     channel = in_memory_channel(recorder, broker)
     with running(channel):
-        brakes = recorder.context.brakes
-        brakes.pause("full", seconds=7200)
-        brakes.pause("nearly free", seconds=60)
+        pause_control = recorder.context.pause_control
+        pause_control.pause("full", seconds=7200)
+        pause_control.pause("nearly free", seconds=60)
         (pause,) = channel.pauses
         assert pause.note == "nearly free"
 
@@ -293,7 +293,7 @@ def test_a_processor_pauses_and_resumes_by_itself(broker: InMemoryBroker) -> Non
 
     def answer(batch: Batch) -> BatchResponse:
         if batch.start == 0:
-            recorder.context.brakes.pause("the sink is full")
+            recorder.context.pause_control.pause("the sink is full")
         return BatchResponse.advance()
 
     recorder.answer = answer
@@ -306,7 +306,7 @@ def test_a_processor_pauses_and_resumes_by_itself(broker: InMemoryBroker) -> Non
             ("downstream", "the sink is full")
         ]
         assert recorder.delivered() == [(0, 10, 1)]
-        recorder.context.brakes.resume()
+        recorder.context.pause_control.resume()
         assert committed(broker, P0, 20)
 
 
@@ -408,10 +408,10 @@ def test_a_pause_that_ends_while_zookeeper_is_away_ends_for_the_processor_too(
         all_are(channel, "waiting")
         channel.pause(by="ann")
         assert channel.wait_paused(soon())
-        channel._parts.holdings.suspended()
+        channel._parts.manager.suspended()
         all_are(channel, "suspended")
         channel.resume(by="ann")
-        channel._parts.holdings.resumed()
+        channel._parts.manager.resumed()
         broker.produce(P0, b"a")
         assert committed(broker, P0, 1)
     names = [name for name in recorder.names(0) if name in {"pause", "resume", "batch"}]
@@ -424,16 +424,16 @@ def test_a_pause_that_begins_while_zookeeper_is_away_commits_when_it_is_back(
     """What could not be committed meanwhile waits for no commit interval either."""
     recorder = Recorder()
     channel = in_memory_channel(recorder, broker, commit_interval="1h")
-    holdings = channel._parts.holdings
+    manager = channel._parts.manager
     with running(channel):
         all_are(channel, "waiting")
         broker.produce(P0, *values(5))
-        eventually(lambda: any(owned.owes_commit for owned in holdings.all()))
-        holdings.suspended()
+        eventually(lambda: any(owned.has_pending_commit for owned in manager.all()))
+        manager.suspended()
         all_are(channel, "suspended")
         channel.pause(by="ann")
         assert not channel.wait_paused(Deadline.after(0.05))
-        holdings.resumed()
+        manager.resumed()
         assert channel.wait_paused(soon())
         assert channel.partitions()[0].committed == 5
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from headrace.channel.callbacks import RunningCallback
 from headrace.channel.pausing import Pause, PauseReason
 from headrace.channel.scheduler import Scheduler
-from headrace.channel.states import Ending, PartitionState
+from headrace.channel.states import EndReason, PartitionState
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,9 +39,11 @@ def test_a_partition_that_is_to_rest_or_to_end_goes_before_the_others(
     first, second, third, fourth = own(0), own(1), own(2), own(3)
     for owned in (first, second, third):
         scheduler.touch(owned)
-    third.end(Ending.RELEASE)
+    third.end(EndReason.RELEASE)
     scheduler.touch(third)
-    fourth._gates.pauses.add(Pause(PauseReason.OPERATOR, "me", 0.0, partition=fourth.partition))
+    fourth._delivery_gate.pauses.add(
+        Pause(PauseReason.OPERATOR, "me", 0.0, partition=fourth.partition)
+    )
     scheduler.touch(fourth)
     assert [scheduler.take(0) for _ in range(4)] == [fourth, third, first, second]
 
@@ -81,7 +83,7 @@ def test_an_earlier_due_time_replaces_a_later_one(
     owned = own()
     owned.not_before = clock.monotonic() + 60
     scheduler.touch(owned)
-    owned.end(Ending.LOST)
+    owned.end(EndReason.LOST)
     scheduler.touch(owned)
     assert scheduler.take(0) is owned
 
@@ -111,7 +113,7 @@ def test_a_seized_partition_goes_to_another_worker(
     hung = owned.holder
     owned.callback = RunningCallback(5.0, get_ident())
     assert scheduler.seize(owned, owned.callback)
-    assert owned.ending is Ending.ABANDONED
+    assert owned.ending is EndReason.ABANDONED
     assert scheduler.take(0) is owned
     scheduler.give_back(owned, hung)
     assert scheduler.take(0) is None

@@ -26,7 +26,7 @@ from tests.unit.channel.recorder import PATIENCE, Recorder
 
 if TYPE_CHECKING:
     from headrace.channel.channel import InboundKafkaChannel
-    from headrace.channel.news import Sought
+    from headrace.channel.events import SeekResult
     from headrace.records import Assignment, Batch
 
 
@@ -59,7 +59,7 @@ def _seek(
     offset: int,
     partition: TopicPartition = P0,
     replay: Replay | None = Replay.APPEND,
-) -> Sought:
+) -> SeekResult:
     deadline = Deadline.after(PATIENCE)
     return channel.seek(partition, offset, by="ann", deadline=deadline, replay=replay)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from structlog.testing import capture_logs
 
-from headrace.channel.start import Starting
+from headrace.channel.start import PartitionStart
 from headrace.errors import (
     CommittedAlreadyError,
     NoSuchOffsetError,
@@ -210,7 +210,7 @@ def test_a_failed_batch_is_known_when_what_was_read_ahead_is_dropped(
     channel = in_memory_channel(recorder, broker, on_error=STUCK, batch={"max_records": 4})
     with running(channel):
         _backs_off(channel)
-        (owned,) = [each for each in channel._parts.holdings.all() if each.partition == P0]
+        (owned,) = [each for each in channel._parts.manager.all() if each.partition == P0]
         # as where the log lost its end behind it; nobody holds the partition for an hour
         owned.discard()
         channel._parts.fetcher.seek(owned)
@@ -242,13 +242,13 @@ def test_a_skip_waits_for_the_start_of_a_partition(
     broker: InMemoryBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While it is being taken over nobody knows its log, and a skip is refused, not lost."""
-    gate, resolve = Event(), Starting._resolve
+    gate, resolve = Event(), PartitionStart._resolve
 
-    def slowly(starting: Starting, owned: OwnedPartition) -> None:
+    def slowly(starting: PartitionStart, owned: OwnedPartition) -> None:
         assert gate.wait(10)
         resolve(starting, owned)
 
-    monkeypatch.setattr(Starting, "_resolve", slowly)
+    monkeypatch.setattr(PartitionStart, "_resolve", slowly)
     broker.produce(P0, b"poison")
     channel = in_memory_channel(Recorder(), broker)
     with running(channel):
@@ -268,6 +268,6 @@ def test_a_batch_that_fails_behind_its_skip_comes_again_at_once(broker: InMemory
     with running(channel):
         recorder.wait(lambda: len(recorder.futures) == 1)
         channel.skip(P0, 0, reason="bad", by="ann")
-        eventually(lambda: not any(owned.news for owned in channel._parts.holdings.all()))
+        eventually(lambda: not any(owned.events for owned in channel._parts.manager.all()))
         recorder.futures[0].set_exception(ValueError("bad"))
         assert committed(broker, P0, 1)

@@ -6,7 +6,7 @@ from threading import Event
 from typing import TYPE_CHECKING
 
 from headrace.channel import commits
-from headrace.channel.supervision import StallGuard
+from headrace.channel.supervision import ThreadWatchdog
 from headrace.clock import Deadline
 from headrace.errors import FatalError
 from headrace.testing import InMemoryBroker, InMemoryZooKeeper, in_memory_channel
@@ -23,11 +23,11 @@ class Turner:
 
     def __init__(self, turns: int, limit: float) -> None:
         self.left = turns
-        self.turn_limit = limit
+        self.stall_timeout = limit
         self.looks = 0
 
     @property
-    def last_turn(self) -> float:
+    def last_beat(self) -> float:
         """Rises as long as turns are left."""
         self.looks += 1
         self.left = max(0, self.left - 1)
@@ -80,7 +80,7 @@ def test_progress_puts_the_time_back() -> None:
         failures.append(error)
         failed.set()
 
-    guard = StallGuard("turner", turner, fail=fail, channel="main")
+    guard = ThreadWatchdog("turner", turner, fail=fail, channel="main")
     guard.start()
     assert failed.wait(PATIENCE)
     assert guard.stop(Deadline.after(PATIENCE))

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headrace.channel.offset_stores import Fences
+from headrace.channel.offset_stores import Fencing
 from headrace.channel.start import StartOffsets
 from headrace.clock import Deadline
 from headrace.kafka.ports import Commit, OffsetStoreError, StoredOffset
@@ -27,7 +27,7 @@ class Bench:
         self.store = store
         self.held: list[OwnedPartition] = []
         self.asked: list[list[int]] = []
-        self.offsets = StartOffsets(store, Fences(store), lambda: self.held)
+        self.offsets = StartOffsets(store, Fencing(store), lambda: self.held)
         monkeypatch.setattr(store, "find", self._find)
 
     def _find(
@@ -67,7 +67,7 @@ def test_one_request_serves_all_that_start(
 def test_what_has_begun_is_not_asked_for(bench: Bench, own: Callable[..., OwnedPartition]) -> None:
     """A partition whose start is found, or that waits for its former claim, is left out."""
     begun, waiting, owned = own(0), own(1), own(2)
-    begun.staging.stage(None)
+    begun.pending_commits.stage(None)
     waiting.predecessor = own(1)
     bench.held = [begun, waiting, owned]
     bench.read(owned)

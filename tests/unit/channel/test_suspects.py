@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.channel.buffer import Cut, chunk_of
+from headrace.channel.buffer import BatchSlice, chunk_of
 from headrace.channel.failures import divided, names_one_of
 from headrace.errors import PoisonRecordError, UndecodableRecordError
 from headrace.records import TopicPartition, offset_of
@@ -32,12 +32,12 @@ def records(*offsets: int) -> list[FakeRecord]:
     return [FakeRecord(*P0, offset) for offset in offsets]
 
 
-def cut_of(*offsets: int) -> Cut:
+def cut_of(*offsets: int) -> BatchSlice:
     """Return a batch of records with these offsets that begins at the first and ends behind."""
-    return Cut(offsets[0], list(records(*offsets)), offsets[-1] + 1, 100 * len(offsets))
+    return BatchSlice(offsets[0], list(records(*offsets)), offsets[-1] + 1, 100 * len(offsets))
 
 
-def spans(parts: Sequence[Cut]) -> list[tuple[int, int]]:
+def spans(parts: Sequence[BatchSlice]) -> list[tuple[int, int]]:
     """Return where each part begins and ends."""
     return [(part.start, part.next_offset) for part in parts]
 

@@ -51,7 +51,7 @@ class Bench:
             self.watcher._look()
         return _events(logs)
 
-    def news(self) -> list[object]:
+    def event(self) -> list[object]:
         """Return what was told since the last question."""
         told, self.told = self.told, []
         return told
@@ -82,10 +82,10 @@ def test_names_and_matches_make_the_topics(broker: InMemoryBroker) -> None:
     """All that is there at the start was there before; a pattern without a match waits."""
     bench = Bench(broker, "events", "^alerts", "^none")
     assert bench.begin() == ["no_topic_matches ^none"]
-    assert bench.news() == [{"events": 2, "alerts.eu": 1}]
+    assert bench.event() == [{"events": 2, "alerts.eu": 1}]
     assert not any(map(bench.known.appeared_later, [_p("events", 1), _p("alerts.eu")]))
     assert bench.look() == []
-    assert bench.news() == []
+    assert bench.event() == []
 
 
 def test_a_named_topic_has_to_exist(broker: InMemoryBroker) -> None:
@@ -102,7 +102,7 @@ def test_what_appears_is_read_from_its_beginning(broker: InMemoryBroker) -> None
     broker.create_topic("alerts.eu", 2)
     broker.create_topic("others")
     assert bench.look() == ["topic_matched alerts.us", "partitions_changed "]
-    assert bench.news()[1:] == [{"alerts.eu": 2, "alerts.us": 2}]
+    assert bench.event()[1:] == [{"alerts.eu": 2, "alerts.us": 2}]
     later = [
         p
         for p in (_p("alerts.eu"), _p("alerts.eu", 1), _p("alerts.us"))
@@ -116,15 +116,15 @@ def test_a_matched_topic_is_gone_after_two_looks(broker: InMemoryBroker) -> None
     bench = Bench(broker, "events", "^alerts")
     bench.begin()
     before = bench.known.topic_id(_p("alerts.eu"))
-    bench.news()
+    bench.event()
     broker.delete_topic("alerts.eu")
     assert bench.look() == []
-    assert bench.news() == []
+    assert bench.event() == []
     assert bench.known.in_doubt
     assert bench.known.is_missing("alerts.eu")
     assert not bench.known.is_gone("alerts.eu")
     assert bench.look() == ["topic_gone alerts.eu", "partitions_changed "]
-    assert bench.news() == [{"events": 2}, ("missing", "alerts.eu")]
+    assert bench.event() == [{"events": 2}, ("missing", "alerts.eu")]
     assert not bench.known.in_doubt
     assert bench.known.is_missing("alerts.eu")
     assert bench.known.is_gone("alerts.eu")
@@ -136,14 +136,14 @@ def test_a_topic_that_is_missed_once_is_none_the_worse(broker: InMemoryBroker) -
     """The looks have to follow one another."""
     bench = Bench(broker, "^alerts")
     bench.begin()
-    bench.news()
+    bench.event()
     catalog, described = bench.watcher._catalog, bench.watcher._catalog.describe
     for _ in range(3):
         catalog.describe = lambda *_: {}  # type: ignore[method-assign]
         bench.look()
         catalog.describe = described  # type: ignore[method-assign]
         bench.look()
-    assert bench.news() == []
+    assert bench.event() == []
     assert not bench.known.is_missing("alerts.eu")
     assert not bench.known.appeared_later(_p("alerts.eu"))
 
@@ -155,14 +155,14 @@ def test_a_gone_topic_that_comes_back_is_a_new_one(broker: InMemoryBroker) -> No
     broker.delete_topic("alerts.eu")
     bench.look()
     bench.look()
-    bench.news()
+    bench.event()
     broker.create_topic("alerts.eu")
     assert bench.look() == [
         "topic_matched alerts.eu",
         "topic_replaced alerts.eu",
         "partitions_changed ",
     ]
-    assert bench.news() == [{"alerts.eu": 1}, ("replaced", "alerts.eu")]
+    assert bench.event() == [{"alerts.eu": 1}, ("replaced", "alerts.eu")]
     assert bench.known.appeared_later(_p("alerts.eu"))
     assert not bench.known.is_missing("alerts.eu")
 
@@ -171,12 +171,12 @@ def test_a_matched_topic_may_be_replaced_between_two_looks(broker: InMemoryBroke
     """As a named one: it never was missing, and its id tells."""
     bench = Bench(broker, "events", "^alerts")
     bench.begin()
-    bench.news()
+    bench.event()
     for topic in ("alerts.eu", "events"):
         broker.delete_topic(topic)
         broker.create_topic(topic, 2)
     assert bench.look()[:2] == ["topic_replaced alerts.eu", "topic_replaced events"]
-    told = bench.news()
+    told = bench.event()
     assert sorted(map(str, told[1:])) == ["('replaced', 'alerts.eu')", "('replaced', 'events')"]
     assert bench.known.appeared_later(_p("events"))
 
@@ -185,10 +185,10 @@ def test_a_named_topic_stays_while_it_is_missing(broker: InMemoryBroker) -> None
     """It is said once, also where a pattern matches it too; nothing is given up."""
     bench = Bench(broker, "events", "^ev")
     bench.begin()
-    bench.news()
+    bench.event()
     broker.delete_topic("events")
     assert [bench.look() for _ in range(4)] == [[], ["topic_missing events"], [], []]
-    assert bench.news() == [("missing", "events")]
+    assert bench.event() == [("missing", "events")]
     assert bench.known.counts() == {"events": 2}
     assert bench.known.is_missing("events")
     assert not bench.known.is_gone("events")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from headrace.channel.bounds import Until
-from headrace.channel.news import OutOfRange
+from headrace.channel.events import OffsetOutOfRange
 from headrace.clock import Deadline
 from headrace.errors import KafkaUnavailableError, LogTruncatedError, OffsetOutOfRangeError
 from headrace.kafka.ports import LogLook, StoredOffset
@@ -75,7 +75,7 @@ def test_a_log_that_lost_its_end_halts_the_partition(
     with running(channel):
         error = halted(recorder, channel)
         assert (error.position, error.high, error.end) == (10, 6 + grown, 6)
-        assert "seek to 6" in (channel._parts.holdings.all()[0].last_error or "")
+        assert "seek to 6" in (channel._parts.manager.all()[0].last_error or "")
     assert recorder.delivered() == []
     stored = broker.committed("group", P0)
     assert stored == StoredOffset(10, 2)
@@ -153,7 +153,7 @@ def test_records_read_ahead_of_the_cut_are_dropped(broker: InMemoryBroker) -> No
         broker.truncate(P0, 6)
         broker.produce(P0, *[b"new"] * 8)
         deadline = Deadline.after(PATIENCE)
-        while channel._parts.holdings.all()[0].buffer.leader_epoch != 1:
+        while channel._parts.manager.all()[0].buffer.leader_epoch != 1:
             assert not deadline.expired
         recorder.answer = lambda _: BatchResponse.advance()
         recorder.futures[0].set_result(BatchResponse.advance())
@@ -300,8 +300,8 @@ def test_a_position_out_of_range_is_looked_at_with_its_epoch(
             source._out.add(P0)  # type: ignore[attr-defined]
             broker.truncate(P0, 6)
             broker.produce(P0, *[b"new"] * 8)
-        owned = channel._parts.holdings.all()[0]
-        owned.tell(OutOfRange(owned.buffer.generation))
+        owned = channel._parts.manager.all()[0]
+        owned.post(OffsetOutOfRange(owned.buffer.generation))
         recorder.answer = lambda _: BatchResponse.advance()
         recorder.futures[0].set_result(BatchResponse.advance())
         if ahead:

@@ -23,7 +23,7 @@ def test_names_of_workers_stay_few(monkeypatch: pytest.MonkeyPatch) -> None:
     workers = Workers(
         count=3,
         scheduler=Scheduler(SYSTEM_CLOCK),
-        turn=lambda _: None,
+        run_once=lambda _: None,
         busy=lambda: False,
         fail=lambda _: None,
         metrics=metrics,

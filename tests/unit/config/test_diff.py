@@ -8,7 +8,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.config import ChangeKind, Config, Effect, diff
+from headrace.config import ChangeKind, Config, ReloadEffect, diff
 from headrace.config.show import document
 from tests.unit.config.support import CHANNELS, loaded
 from tests.unit.config.test_show import FULL
@@ -16,7 +16,7 @@ from tests.unit.config.test_show import FULL
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from headrace.config import Change
+    from headrace.config import ConfigChange
 
 BASE: dict[str, Any] = {"instance_id": "me", "state_dir": "/state", **yaml.safe_load(FULL)}
 
@@ -49,7 +49,7 @@ def configs(draw: st.DrawFn) -> Config:
     return Config.model_validate(values)
 
 
-def replayed(start: Config, changes: tuple[Change, ...]) -> dict[str, Any]:
+def replayed(start: Config, changes: tuple[ConfigChange, ...]) -> dict[str, Any]:
     """Make the changes in the values of ``start``."""
     values = copy.deepcopy(dict(document(start)))
     for change in changes:
@@ -89,18 +89,23 @@ def test_a_configuration_does_not_differ_from_itself(config: Config) -> None:
 @pytest.mark.parametrize(
     ("before", "after", "path", "effect"),
     [
-        ("delay: 250ms", "delay: 1s", "channels.two.processor.delay", Effect.IN_PLACE),
-        ("topics: [c]", "topics: [c, d]", "channels.two.topics", Effect.TOPICS),
-        ("topic: 2", "topic: 3", "channels.three.coordinator.partitions_per_topic", Effect.SHARING),
-        ("group: g\n", "group: i\n", "channels.two.group", Effect.CHANNEL),
-        ("spark.x: 0.5", "spark.x: 1", "spark.properties.spark.x", Effect.SPARK),
-        ("crcs: true", "crcs: 1", "kafka.properties.check.crcs", Effect.CONNECTION),
-        ("port: null", "port: 1", "metrics.port", Effect.PROCESS),
-        ("90s", "80s", "shutdown_timeout", Effect.IN_PLACE),
+        ("delay: 250ms", "delay: 1s", "channels.two.processor.delay", ReloadEffect.IN_PLACE),
+        ("topics: [c]", "topics: [c, d]", "channels.two.topics", ReloadEffect.TOPICS),
+        (
+            "topic: 2",
+            "topic: 3",
+            "channels.three.coordinator.partitions_per_topic",
+            ReloadEffect.SHARING,
+        ),
+        ("group: g\n", "group: i\n", "channels.two.group", ReloadEffect.CHANNEL),
+        ("spark.x: 0.5", "spark.x: 1", "spark.properties.spark.x", ReloadEffect.SPARK),
+        ("crcs: true", "crcs: 1", "kafka.properties.check.crcs", ReloadEffect.CONNECTION),
+        ("port: null", "port: 1", "metrics.port", ReloadEffect.PROCESS),
+        ("90s", "80s", "shutdown_timeout", ReloadEffect.IN_PLACE),
     ],
 )
 def test_a_change_says_what_it_touches(
-    tmp_path: Path, before: str, after: str, path: str, effect: Effect
+    tmp_path: Path, before: str, after: str, path: str, effect: ReloadEffect
 ) -> None:
     """Each kind of field has its effect, and true is another value than 1."""
     (change,) = diff(loaded(tmp_path, FULL), loaded(tmp_path, FULL.replace(before, after)))
@@ -125,6 +130,6 @@ def test_a_channel_is_added_as_a_whole(tmp_path: Path) -> None:
     assert (change.kind, change.channel, change.effect) == (
         ChangeKind.ADDED,
         "trains",
-        Effect.CHANNEL,
+        ReloadEffect.CHANNEL,
     )
     assert [c.kind for c in diff(other, one)] == [ChangeKind.REMOVED]

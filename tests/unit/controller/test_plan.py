@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 
 from headrace.config import Config, diff
-from headrace.config.diff import Effect, adopt
+from headrace.config.diff import ReloadEffect, adopt
 from headrace.controller.reload import Action, plan
 from tests.unit.config.test_diff import configs
 from tests.unit.controller.world import CHANNEL
@@ -82,6 +82,6 @@ def test_all_steps_together_are_all_changes(one: Config, other: Config) -> None:
 @given(configs(), configs())
 def test_what_is_hot_restarts_nothing(one: Config, other: Config) -> None:
     """Where all changes are in place, no step stops or starts anything."""
-    if all(change.effect is Effect.IN_PLACE for change in diff(one, other)):
+    if all(change.effect is ReloadEffect.IN_PLACE for change in diff(one, other)):
         actions = {step.action for step in plan(one, other)}
         assert actions <= {Action.ADOPT, Action.ADJUST}

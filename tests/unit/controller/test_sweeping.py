@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from structlog.testing import capture_logs
 
-from headrace.controller.sweeping import INTERVAL, Sweeping
+from headrace.controller.sweeping import INTERVAL, RebalanceCollection
 from headrace.testing import FakeClock
 from tests.unit.controller.world import delivers
 
@@ -31,17 +31,17 @@ def _no_collection_by_itself() -> Iterator[None]:
 def test_a_channel_that_was_replaced_is_freed(world: World) -> None:
     """Nothing of the channel is left two looks behind its end, without the collector's own."""
     clock = FakeClock()
-    sweeping = Sweeping(world.controller, clock)
+    sweeping = RebalanceCollection(world.controller, clock)
     delivers(world)
     clock.advance(INTERVAL)
-    assert not sweeping.turn()
+    assert not sweeping.run_once()
     former = weakref.ref(world.controller.channels["main"])
     world.channel(group="again")
     world.reload()
     delivers(world, "again")
     for _ in range(2):
         clock.advance(INTERVAL)
-        swept = sweeping.turn()
+        swept = sweeping.run_once()
     assert swept
     assert former() is None
 
@@ -49,23 +49,23 @@ def test_a_channel_that_was_replaced_is_freed(world: World) -> None:
 def test_nothing_is_collected_while_no_claim_ends(world: World) -> None:
     """A process that only works is never held up."""
     clock = FakeClock()
-    sweeping = Sweeping(world.controller, clock)
+    sweeping = RebalanceCollection(world.controller, clock)
     delivers(world)
     for _ in range(5):
         clock.advance(INTERVAL)
-        assert not sweeping.turn()
+        assert not sweeping.run_once()
 
 
 def test_looks_are_rare(world: World) -> None:
     """Between two looks lies the interval, whatever ended."""
     clock = FakeClock()
-    sweeping = Sweeping(world.controller, clock)
+    sweeping = RebalanceCollection(world.controller, clock)
     delivers(world)
     world.channel(group="again")
     world.reload()
     delivers(world, "again")
     clock.advance(INTERVAL - 1)
-    assert not sweeping.turn()
+    assert not sweeping.run_once()
 
 
 def test_looks_are_taken_on_a_thread_of_their_own(
@@ -74,12 +74,12 @@ def test_looks_are_taken_on_a_thread_of_their_own(
     """What a look waits for holds nobody up, and one that fails is followed by others."""
     threads: SimpleQueue[str] = SimpleQueue()
 
-    def fail(_: Sweeping) -> None:
+    def fail(_: RebalanceCollection) -> None:
         threads.put(current_thread().name)
         raise ValueError("in a look")
 
     monkeypatch.setattr("headrace.controller.sweeping.INTERVAL", 0.1)
-    monkeypatch.setattr(Sweeping, "turn", fail)
-    with capture_logs() as logs, Sweeping(world.controller).running():
+    monkeypatch.setattr(RebalanceCollection, "run_once", fail)
+    with capture_logs() as logs, RebalanceCollection(world.controller).running():
         assert [threads.get(timeout=10) for _ in range(2)] == ["sweeping"] * 2
     assert "sweep_failed" in [each["event"] for each in logs]

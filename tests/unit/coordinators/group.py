@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from headrace.coordinators.coordinator import CoordinatorSettings
 from headrace.coordinators.layout import GroupPaths
-from headrace.coordinators.member import GroupMember
+from headrace.coordinators.member import GroupMembership
 from headrace.coordinators.members import MemberInfo
 from headrace.records import TopicPartition
 from headrace.testing import InMemoryRegistry, InMemoryZooKeeper
@@ -41,7 +41,7 @@ class Channel:
 
     def __init__(self, committed: dict[TopicPartition, int]) -> None:
         self.committed = committed
-        self.member: GroupMember | None = None
+        self.member: GroupMembership | None = None
         self.gives_back = True
         self.held: dict[TopicPartition, Claim] = {}
         self.begun: dict[TopicPartition, Claim] = {}
@@ -123,7 +123,7 @@ class Participant:
         self.registry = InMemoryRegistry(group.zookeeper, "group", name, clock=group.clock)
         self.session = self.registry.session
         self.channel = Channel(group.committed)
-        self.member = GroupMember(self.registry, self.channel, info, SETTINGS, group.clock)
+        self.member = GroupMembership(self.registry, self.channel, info, SETTINGS, group.clock)
         self.channel.member = self.member
         self.stopped = False
         self.deaf = False
@@ -143,7 +143,7 @@ class Participant:
         self._events += self._unheard
         self._unheard.clear()
 
-    def turn(self) -> None:
+    def run_once(self) -> None:
         """Take one turn, unless the process is stopped."""
         if self.stopped:
             return
@@ -151,7 +151,7 @@ class Participant:
             self._events.popleft()()
         while self.channel.late:
             self.channel.late.popleft()()
-        self.member.turn()
+        self.member.run_once()
 
     @property
     def held(self) -> list[int]:
@@ -186,7 +186,7 @@ class Group:
         """Let time pass while everybody takes turns. No partition ever has two valid claims."""
         for _ in range(round(seconds / step)):
             for participant in self.participants:
-                participant.turn()
+                participant.run_once()
             self.check_exclusive()
             self.clock.advance(step)
 

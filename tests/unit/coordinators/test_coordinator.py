@@ -165,11 +165,11 @@ def test_a_stop_that_a_hung_coordinator_overruns_ends_the_lease(
 def test_turns_are_expected_only_while_it_runs(running: Running) -> None:
     """A running coordinator has a session's time for a turn; before and after, none is missed."""
     idle = Coordinator(running.registry, running.inbox, INFO, SETTINGS)
-    assert idle.turn_limit is None
+    assert idle.stall_timeout is None
     running.take(2)
-    assert running.coordinator.turn_limit == running.registry.session_timeout
+    assert running.coordinator.stall_timeout == running.registry.session_timeout
     running.coordinator.stop(Deadline.after(0.05))
-    assert wait_for(lambda: running.coordinator.turn_limit is None, Deadline.after(WAIT))
+    assert wait_for(lambda: running.coordinator.stall_timeout is None, Deadline.after(WAIT))
 
 
 def test_a_drained_member_stays_and_can_take_part_again(running: Running) -> None:
@@ -257,7 +257,7 @@ def test_a_stop_ends_a_member_that_could_not_join(zookeeper: InMemoryZooKeeper) 
     coordinator = Coordinator(registry, Inbox(), INFO, SETTINGS)
     coordinator.start()
     assert coordinator.stop(Deadline.after(WAIT)) == ()
-    assert coordinator.turn_limit is None
+    assert coordinator.stall_timeout is None
 
 
 def test_a_crash_of_the_coordinator_is_told(
@@ -312,10 +312,10 @@ def test_turns_are_seen_by_a_watchdog(zookeeper: InMemoryZooKeeper) -> None:
     zookeeper.session_timeout = 0.3
     running = Running(zookeeper)
     running.take(2)
-    seen = running.coordinator.last_turn
+    seen = running.coordinator.last_beat
     deadline = Deadline.after(WAIT)
     moved = threading.Event()
-    while running.coordinator.last_turn == seen and not deadline.expired:
+    while running.coordinator.last_beat == seen and not deadline.expired:
         moved.wait(0.01)
-    assert seen < running.coordinator.last_turn <= SYSTEM_CLOCK.monotonic()
+    assert seen < running.coordinator.last_beat <= SYSTEM_CLOCK.monotonic()
     running.coordinator.stop(Deadline.after(0.05))

@@ -245,7 +245,7 @@ def test_a_process_that_stood_still_claims_again_once_it_is_heard(group: Group) 
     assert {reason for _, reason in a.channel.lost} == {LossReason.LEASE_OVER}
     assert a.held == []
     looks.assert_not_called()
-    assert a.member.turn() > 0
+    assert a.member.run_once() > 0
     group.run(1)
     assert a.held == list(range(8))
     assert set(group.epochs().values()) == {2}

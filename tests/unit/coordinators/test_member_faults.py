@@ -265,7 +265,7 @@ def test_a_lease_that_ends_between_two_releases_loses_the_rest(group: Group) -> 
         return raised(claim, at_least)
 
     a.registry.raise_epoch = slow  # type: ignore[method-assign]
-    a.turn()
+    a.run_once()
     a.registry.raise_epoch = raised  # type: ignore[method-assign]
     group.run()
     assert len(a.channel.raised) == 1

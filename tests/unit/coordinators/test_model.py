@@ -141,7 +141,7 @@ class GroupMachine(RuleBasedStateMachine):
         participant = self.running.get(name)
         if participant is not None and participant not in self.silent_since:
             participant.session.expire()
-            participant.turn()
+            participant.run_once()
 
     @rule()
     def wipe(self) -> None:

@@ -23,11 +23,11 @@ LATER = layout.FORMAT_VERSION + 1
 class LaterParticipant(Participant):
     """A member that writes the next format, and reads this one as well."""
 
-    def turn(self) -> None:
+    def run_once(self) -> None:
         """Take one turn in the next format."""
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(layout, "FORMAT_VERSION", LATER)
-            super().turn()
+            super().run_once()
 
     def leave(self) -> None:
         """Leave the group in the next format."""

@@ -137,10 +137,10 @@ def test_what_was_lost_bars_the_way_until_its_node_is_seen_to_be_gone(group: Gro
     a.session.suspend()
     group.run(8)
     assert a.member.claims == ()
-    assert a.member.barred == {partition(number) for number in range(8)}
+    assert a.member.still_claimed == {partition(number) for number in range(8)}
     a.session.resume()
     group.run()
-    assert a.member.barred == {partition(number) for number in _owned(group)}
+    assert a.member.still_claimed == {partition(number) for number in _owned(group)}
     assert _owned(group) == [0, 1, 2, 4, 5, 6, 7]
 
 
@@ -149,7 +149,7 @@ def test_a_member_that_leaves_after_a_broken_lease_leaves_no_node(group: Group) 
     a = group.join("a")
     group.run()
     group.clock.advance(8)
-    a.turn()
+    a.run_once()
     assert a.member.claims == ()
     assert a.member.leave() == ()
     assert _owned(group) == []

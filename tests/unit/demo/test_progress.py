@@ -4,16 +4,16 @@ import io
 
 from rich.console import Console
 
-from headrace.demo.story import MemberView, Phase, Progress, View
+from headrace.demo.story import DemoPhase, DemoProgress, MemberView, View
 
 MEMBER = MemberView("daemon-1", "running", frozenset({1, 0}), 7, 12, 3.25, 4)
-VIEW = View(Phase.FLOWING, 12.4, total=100, produced=50, stored=25, members=[MEMBER])
+VIEW = View(DemoPhase.FLOWING, 12.4, total=100, produced=50, stored=25, members=[MEMBER])
 
 
 def shown(*, terminal: bool) -> str:
     """Show two views one after the other and return what was written."""
     console = Console(file=io.StringIO(), force_terminal=terminal, width=200)
-    with Progress(console) as progress:
+    with DemoProgress(console) as progress:
         progress.show(VIEW)
         progress.show(VIEW)
     assert isinstance(console.file, io.StringIO)

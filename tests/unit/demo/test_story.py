@@ -6,7 +6,7 @@ import pytest
 
 from headrace.demo.errors import DemoError
 from headrace.demo.flights import Kill, RunRecord, describe, read_record, rows_in, take_over
-from headrace.demo.story import GATES, KILL_TO, Facts, Gate, Phase, may_kill, next_phase
+from headrace.demo.story import GATES, KILL_TO, DemoPhase, Facts, Gate, may_kill, next_phase
 from tests.unit.demo.table import commit
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def test_the_kill_has_its_window(last: int, expected: bool) -> None:
 
 def test_the_window_cannot_be_missed() -> None:
     """Until the kill, fewer rows are produced than the window's end, so no stall runs past it."""
-    assert GATES[Phase.FLOWING] is Gate.BEFORE_KILL
+    assert GATES[DemoPhase.FLOWING] is Gate.BEFORE_KILL
     assert Gate.BEFORE_KILL.value < KILL_TO
 
 
@@ -56,27 +56,27 @@ def test_offsets_of_a_partition_are_counted_once() -> None:
 def test_production_waits_for_both_daemons(holdings: dict[str, frozenset[int]]) -> None:
     """While a partition is unowned, or a member without one, nothing begins and nothing ends."""
     facts = Facts([], holdings)
-    assert next_phase(Phase.STARTING, facts, RECORD, 4) is Phase.STARTING
-    assert next_phase(Phase.RETURNING, facts, BACK, 4) is Phase.RETURNING
+    assert next_phase(DemoPhase.STARTING, facts, RECORD, 4) is DemoPhase.STARTING
+    assert next_phase(DemoPhase.RETURNING, facts, BACK, 4) is DemoPhase.RETURNING
 
 
 def test_the_story_goes_from_fact_to_fact() -> None:
     """Each phase is left when its fact is there."""
-    assert next_phase(Phase.STARTING, Facts([], BOTH), RECORD, 4) is Phase.FLOWING
-    assert next_phase(Phase.FLOWING, Facts(EARLY, BOTH), RECORD, 4) is Phase.TAKING_OVER
-    assert next_phase(Phase.TAKING_OVER, Facts(EARLY, BOTH), KILLED, 4) is Phase.TAKING_OVER
-    assert next_phase(Phase.TAKING_OVER, Facts(TAKEN, BOTH), KILLED, 4) is Phase.RETURNING
-    assert next_phase(Phase.RETURNING, Facts(TAKEN, BOTH), BACK, 4) is Phase.FINISHING
-    assert next_phase(Phase.FINISHING, Facts(TAKEN, BOTH), BACK, 4) is Phase.FINISHING
+    assert next_phase(DemoPhase.STARTING, Facts([], BOTH), RECORD, 4) is DemoPhase.FLOWING
+    assert next_phase(DemoPhase.FLOWING, Facts(EARLY, BOTH), RECORD, 4) is DemoPhase.TAKING_OVER
+    assert next_phase(DemoPhase.TAKING_OVER, Facts(EARLY, BOTH), KILLED, 4) is DemoPhase.TAKING_OVER
+    assert next_phase(DemoPhase.TAKING_OVER, Facts(TAKEN, BOTH), KILLED, 4) is DemoPhase.RETURNING
+    assert next_phase(DemoPhase.RETURNING, Facts(TAKEN, BOTH), BACK, 4) is DemoPhase.FINISHING
+    assert next_phase(DemoPhase.FINISHING, Facts(TAKEN, BOTH), BACK, 4) is DemoPhase.FINISHING
     ended = [*TAKEN, commit(4, "b", {2: 50}), commit(5, "a", {0: 50})]
-    assert next_phase(Phase.FINISHING, Facts(ended, BOTH), BACK, 4) is Phase.DONE
+    assert next_phase(DemoPhase.FINISHING, Facts(ended, BOTH), BACK, 4) is DemoPhase.DONE
 
 
 def test_a_member_that_stays_idle_after_the_restart_fails_the_demo() -> None:
     """Everything in the table is not enough when only one member had a part in the rest."""
     ended = [*TAKEN, commit(4, "a", {0: 50, 2: 50})]
     with pytest.raises(DemoError, match="b committed nothing after the restart"):
-        next_phase(Phase.FINISHING, Facts(ended, BOTH), BACK, 4)
+        next_phase(DemoPhase.FINISHING, Facts(ended, BOTH), BACK, 4)
 
 
 def test_a_take_over_moves_a_partition_of_the_killed_member() -> None:

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from headrace.cli import app
 from headrace.doctor import examination as commands
 from headrace.doctor.checks import check_code, check_spark
-from headrace.doctor.examination import Patient, examine, exit_code
+from headrace.doctor.examination import PreflightContext, exit_code, run_checks
 from headrace.doctor.finding import (
     Finding,
     Level,
@@ -23,7 +23,7 @@ from headrace.doctor.finding import (
     warning,
 )
 from headrace.errors import StartError
-from headrace.spark.dryrun import Trial
+from headrace.spark.dryrun import SparkTrial
 from tests.unit.doctor.support import bad, config, only
 
 if TYPE_CHECKING:
@@ -79,9 +79,9 @@ def test_a_check_that_fails_keeps_no_other_from_being_made(
     for name in ("check_zookeeper", "check_kafka", "check_java", "check_spark", "check_code"):
         monkeypatch.setattr(commands, name, nothing)
     monkeypatch.setattr(commands, "check_open_files", broken)
-    patient = Patient(config(tmp_path), tmp_path, (), {})
+    context = PreflightContext(config(tmp_path), tmp_path, (), {})
     with capture_logs() as logs:
-        found = [f for f in examine(patient) if f.level is Level.ERROR]
+        found = [f for f in run_checks(context) if f.level is Level.ERROR]
     assert [f.check for f in found if "OSError" in f.seen] == ["open files"]
     assert "doctor_check_failed" in [entry["event"] for entry in logs]
 
@@ -89,8 +89,8 @@ def test_a_check_that_fails_keeps_no_other_from_being_made(
 def test_spark_is_asked_only_where_a_channel_needs_it(tmp_path: Path) -> None:
     """A simple channel needs no Java."""
     simple = {"processor": {"type": "simple"}, "sink": "functions:keep"}
-    assert Patient(config(tmp_path), tmp_path, (), {}).uses_spark
-    assert not Patient(config(tmp_path, simple), tmp_path, (), {}).uses_spark
+    assert PreflightContext(config(tmp_path), tmp_path, (), {}).uses_spark
+    assert not PreflightContext(config(tmp_path, simple), tmp_path, (), {}).uses_spark
 
 
 def test_disabled_channels_are_not_looked_at(
@@ -105,24 +105,24 @@ def test_disabled_channels_are_not_looked_at(
 
     for name in ("check_zookeeper", "check_kafka", "check_code", "check_open_files"):
         monkeypatch.setattr(commands, name, note)
-    patient = Patient(config(tmp_path, {"enabled": False}), tmp_path, (), {})
-    found = list(examine(patient))
+    context = PreflightContext(config(tmp_path, {"enabled": False}), tmp_path, (), {})
+    found = list(run_checks(context))
     assert seen == [()] * 4
     assert "because they are disabled: flights" in found[0].seen
     assert exit_code(found) == 0
-    assert not patient.uses_spark
-    assert not patient.acls
+    assert not context.uses_spark
+    assert not context.acls
 
 
 def test_a_session_that_does_not_start_is_an_error(tmp_path: Path) -> None:
     """The first line of the reason is told."""
 
-    def refuse(_: Any) -> Trial:
+    def refuse(_: Any) -> SparkTrial:
         raise StartError("Spark did not start\nlong story")
 
     found = only(check_spark(config(tmp_path).spark, refuse))
     assert found.seen == "StartError: Spark did not start"
-    assert not bad(check_spark(config(tmp_path).spark, lambda _: Trial("4.0.5", 2, 8.0)))
+    assert not bad(check_spark(config(tmp_path).spark, lambda _: SparkTrial("4.0.5", 2, 8.0)))
 
 
 def test_code_that_cannot_be_imported_is_an_error(tmp_path: Path) -> None:
@@ -154,7 +154,7 @@ def test_a_file_that_cannot_be_used_ends_with_2(tmp_path: Path) -> None:
 
 def test_the_command_prints_lines_or_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Findings, a summary and the commands for ACLs; the exit code tells of errors."""
-    monkeypatch.setattr(commands, "examine", lambda _: iter(_FINDINGS))
+    monkeypatch.setattr(commands, "run_checks", lambda _: iter(_FINDINGS))
     monkeypatch.setattr(commands, "configure_logging", lambda _: None)
     file = tmp_path / "headrace.yaml"
     file.write_text(

@@ -13,9 +13,9 @@ from headrace.testing import InMemoryBroker
 from tests.unit.coordinators.group import TOPIC, Group, partition
 
 if TYPE_CHECKING:
-    from headrace.groups.report import GroupReport, PartitionReport, Standing
+    from headrace.groups.report import GroupSnapshot, OwnershipState, PartitionReport
     from headrace.kafka.ports import TopicCatalog
-    from headrace.spark.sinks import OffsetKeeper
+    from headrace.spark.sinks import TransactionalOffsets
 
 
 class Scene:
@@ -26,7 +26,7 @@ class Scene:
         self.broker = InMemoryBroker()
         self.broker.create_topic(TOPIC, 4)
         self.catalog: TopicCatalog = self.broker.catalog()
-        self.keeper: OffsetKeeper | None = None
+        self.keeper: TransactionalOffsets | None = None
         self.zookeeper_down = False
 
     def commit(self, number: int, offset: int, epoch: int = 1) -> None:
@@ -35,7 +35,7 @@ class Scene:
         self.broker._offsets["group", partition(number)] = StoredOffset(offset, epoch)
         store.close()
 
-    def look(self) -> GroupReport:
+    def look(self) -> GroupSnapshot:
         """Look at it; what does not answer is among the errors."""
         errors: list[str] = []
         nodes = positions = None
@@ -59,6 +59,6 @@ class Scene:
         """Look at one partition."""
         return next(each for each in self.look().partitions if each.partition == partition(number))
 
-    def standings(self) -> list[Standing]:
+    def standings(self) -> list[OwnershipState]:
         """Return how the partitions stand, in order."""
         return [each.standing for each in self.look().partitions]

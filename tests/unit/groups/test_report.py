@@ -10,7 +10,7 @@ import pytest
 from headrace.coordinators.layout import OffsetDocument, OwnerDocument
 from headrace.coordinators.members import MemberInfo, Mode
 from headrace.errors import KafkaUnavailableError
-from headrace.groups.report import Activity, Place, Standing
+from headrace.groups.report import GroupActivity, OffsetPlace, OwnershipState
 from headrace.testing.broker import InMemoryCatalog
 from headrace.version import VERSION
 from tests.unit.coordinators.group import INFO, PATHS, TOPIC, partition
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from headrace.spark.sinks import OffsetMove
     from tests.unit.groups.scene import Scene
 
-OWNED, MOVING, PENDING = Standing.OWNED, Standing.MOVING, Standing.PENDING
-UNOWNED, FOREIGN, UNKNOWN = Standing.UNOWNED, Standing.FOREIGN, Standing.UNKNOWN
+OWNED, MOVING, PENDING = OwnershipState.OWNED, OwnershipState.MOVING, OwnershipState.PENDING
+UNOWNED, FOREIGN, UNKNOWN = OwnershipState.UNOWNED, OwnershipState.FOREIGN, OwnershipState.UNKNOWN
 
 
 def test_members_and_what_they_own(scene: Scene) -> None:
@@ -33,7 +33,7 @@ def test_members_and_what_they_own(scene: Scene) -> None:
     scene.group.join("b")
     scene.group.run()
     report = scene.look()
-    assert report.activity is Activity.RUNNING
+    assert report.activity is GroupActivity.RUNNING
     assert [(member.name, member.owned) for member in report.members] == [("a", 3), ("b", 1)]
     document = report.members[0].document
     assert document is not None
@@ -64,7 +64,7 @@ def test_a_look_leaves_no_trace(scene: Scene) -> None:
 def test_a_group_that_never_ran_is_no_error(scene: Scene) -> None:
     """Its partitions are there, and nobody has them."""
     report = scene.look()
-    assert report.activity is Activity.NEVER_RUN
+    assert report.activity is GroupActivity.NEVER_RUN
     assert report.errors == ()
     assert report.members == ()
     assert scene.standings() == [UNOWNED] * 4
@@ -80,7 +80,7 @@ def test_a_stopped_group_tells_how_its_claims_ended(scene: Scene) -> None:
     scene.group.run(0.4)
     assert a.member.leave() == ()
     report = scene.look()
-    assert report.activity is Activity.STOPPED
+    assert report.activity is GroupActivity.STOPPED
     latest = {each.partition: each.latest for each in report.partitions}
     assert {p: None if d is None else (d.member, d.clean_end) for p, d in latest.items()} == {
         p: (owner, owner == "a") for p, owner in owners.items()
@@ -208,8 +208,8 @@ def test_the_offset_of_the_later_claim_counts(scene: Scene) -> None:
     scene.broker.produce(partition(0), *[b""] * 10)
     assert scene.partition(0).kept_in is None
     scene.commit(0, 4, epoch=2)
-    assert scene.partition(0).kept_in is Place.KAFKA
-    for epoch, place, offset in ((1, Place.KAFKA, 4), (3, Place.ZOOKEEPER, 6)):
+    assert scene.partition(0).kept_in is OffsetPlace.KAFKA
+    for epoch, place, offset in ((1, OffsetPlace.KAFKA, 4), (3, OffsetPlace.ZOOKEEPER, 6)):
         document = OffsetDocument(6, epoch, "a", 0)
         scene.group.zookeeper.put(PATHS.offset(partition(0)), document.encode())
         found = scene.partition(0)
@@ -235,7 +235,7 @@ def test_the_sinks_offset_wins(scene: Scene) -> None:
     scene.broker.produce(partition(0), *[b""] * 10)
     scene.commit(0, 7)
     found = scene.partition(0)
-    assert found.kept_in is Place.SINK
+    assert found.kept_in is OffsetPlace.SINK
     assert found.offsets is not None
     assert found.offsets.next == 8
     assert found.notes == ("the sink's offset counts, not the group's",)
@@ -289,7 +289,7 @@ def test_without_zookeeper_the_offsets_are_shown(scene: Scene) -> None:
     scene.commit(0, 1)
     scene.zookeeper_down = True
     report = scene.look()
-    assert report.activity is Activity.UNKNOWN
+    assert report.activity is GroupActivity.UNKNOWN
     assert len(report.errors) == 1
     assert scene.standings() == [UNKNOWN] * 4
     assert report.partitions[0].offsets is not None

@@ -11,11 +11,11 @@ from structlog.testing import capture_logs
 from headrace.clock import Deadline
 from headrace.kafka import transactional_producer
 from headrace.kafka.ports import OffsetStoreError
-from headrace.kafka.transactional_producer import Place, fence_producers
+from headrace.kafka.transactional_producer import GroupPartition, fence_producers
 from headrace.records import TopicPartition
 from tests.unit.kafka.test_transactional import FENCED, TIMED_OUT, Stage
 
-PLACE = Place("group", TopicPartition("events", 0))
+PLACE = GroupPartition("group", TopicPartition("events", 0))
 WAIT = 10.0
 
 DENIED = KafkaError(
@@ -32,7 +32,7 @@ def stage(monkeypatch: pytest.MonkeyPatch) -> Stage:
     return stage
 
 
-def fence(*ids: str, place: Place | None = PLACE) -> None:
+def fence(*ids: str, place: GroupPartition | None = PLACE) -> None:
     """Shut producers out."""
     fence_producers({"bootstrap.servers": "nowhere"}, ids, Deadline.after(WAIT), place)
 

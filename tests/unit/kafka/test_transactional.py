@@ -12,7 +12,7 @@ from confluent_kafka import KafkaError, KafkaException
 from headrace.clock import Deadline
 from headrace.kafka import transactional_producer
 from headrace.kafka.offsets import TransactionalOffsetStore
-from headrace.kafka.ports import Commit, OffsetStoreError, Refusal, StoredOffset
+from headrace.kafka.ports import Commit, CommitRefusal, OffsetStoreError, StoredOffset
 from headrace.kafka.transactional_producer import STUCK_AFTER
 from headrace.records import TopicPartition
 from headrace.testing import FakeClock
@@ -113,7 +113,7 @@ def test_one_producer_commits_for_one_stay(
     assert stage.calls == ["init", *transaction, *transaction, "init", *transaction]
     failure = commit()
     assert failure is not None
-    assert failure.refusal is Refusal.MEMBERSHIP
+    assert failure.refusal is CommitRefusal.MEMBERSHIP
     assert stage.opened == ["tx.1", "tx.2"], "a stay that is over is never begun anew"
 
 
@@ -139,7 +139,7 @@ def test_what_was_left_open_is_settled_first(
     stage.script[call] = deque([error])
     failure = commit()
     assert failure is not None
-    assert failure.refusal is Refusal.NONE
+    assert failure.refusal is CommitRefusal.NONE
     stage.calls.clear()
     assert commit() is None
     assert stage.calls == then
@@ -152,7 +152,7 @@ def test_a_producer_that_is_shut_out_is_not_asked_again(
     """The stay in the group is over, whatever call heard of it first."""
     stage.script[call] = deque([FENCED])
     refusals = [failure.refusal for failure in (commit(), commit()) if failure is not None]
-    assert refusals == [Refusal.MEMBERSHIP] * 2
+    assert refusals == [CommitRefusal.MEMBERSHIP] * 2
     assert stage.calls[-1] == call
     assert commit("tx.2") is None
 
@@ -178,7 +178,7 @@ def test_a_call_that_does_not_come_back_ends_the_stay(
     monkeypatch.setattr(store._plain, "read_many", lambda *_: {})
     outcomes.append(commit(deadline=Deadline.after(0, clock)))
     refusals = [outcome.refusal for outcome in outcomes if outcome is not None]
-    assert refusals == [Refusal.NONE] * 3 + [Refusal.MEMBERSHIP]
+    assert refusals == [CommitRefusal.NONE] * 3 + [CommitRefusal.MEMBERSHIP]
     stage.hang.set()
     assert commit("tx.2") is None
 
@@ -250,7 +250,7 @@ def test_a_settling_that_does_not_come_back_ends_the_stay(
     assert store.find([P0], Deadline.after(WAIT)) == {P0: stored}
     failure = commit()
     assert failure is not None
-    assert failure.refusal is Refusal.MEMBERSHIP
+    assert failure.refusal is CommitRefusal.MEMBERSHIP
     stage.hang.set()
 
 

@@ -10,7 +10,7 @@ from headrace.config import ChannelConfig
 from headrace.coordinators.layout import EpochDocument, GroupPaths
 from headrace.errors import SinkConflictError
 from headrace.kafka.ports import StoredOffset
-from headrace.offsets.planning import Group, Plan, change, change_to
+from headrace.offsets.planning import GroupOffsets, Plan, change, change_to
 from headrace.offsets.reading import PartitionOffsets, Reader
 from headrace.spark.sinks import CommitConflictError, OffsetMove, Replacement
 from headrace.testing import (
@@ -109,7 +109,7 @@ class Stage:
         """Move partitions to the offsets given."""
         reader = Reader(self.broker.catalog(), self.store, self.keeper, self.clock)
         cluster = reader.cluster(["events"])
-        group = Group(
+        group = GroupOffsets(
             CHANNEL,
             self.session,
             self.store,

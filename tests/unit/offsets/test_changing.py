@@ -8,7 +8,7 @@ from headrace.channel.offset_stores import MovedOffsets
 from headrace.clock import Deadline
 from headrace.coordinators.layout import EpochDocument
 from headrace.coordinators.offset_nodes import ZooKeeperOffsetStore
-from headrace.kafka.ports import Commit, OffsetStoreError, Refusal, StoredOffset
+from headrace.kafka.ports import Commit, CommitRefusal, OffsetStoreError, StoredOffset
 from headrace.local.waiting import wait_for
 from headrace.offsets.reading import ChannelRunningError, OffsetsError, RequestError
 from headrace.testing import (
@@ -189,7 +189,7 @@ def test_former_owners_are_shut_out_first(stage: Stage) -> None:
     stage.move(1, 1)
     late = Commit(9, 3, "old", transactional_id="headrace.group.old.1")
     failures = stage.broker.store("group").commit({P0: late}, Deadline.after(PATIENCE))
-    assert failures[P0].refusal is Refusal.MEMBERSHIP
+    assert failures[P0].refusal is CommitRefusal.MEMBERSHIP
     assert stage.committed() == [(1, 4), (1, 1)]
     assert stage.epoch(P0).unfenced == ()
 

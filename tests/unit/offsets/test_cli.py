@@ -11,7 +11,7 @@ from headrace.config import ChannelConfig, KafkaConfig
 from headrace.kafka.ports import StoredOffset
 from headrace.offsets import commands
 from headrace.offsets.cli import app
-from headrace.offsets.keepers import Keeping, keeping_of
+from headrace.offsets.keepers import StartPrecedence, keeping_of
 from headrace.offsets.planning import change_to
 from headrace.offsets.reading import PartitionOffsets
 from headrace.processors import BatchProcessor, BatchResponse
@@ -145,11 +145,13 @@ def test_what_keeps_offsets_is_found_by_the_configuration(tmp_path: Path) -> Non
     )
     assert isinstance(table.keeper, DeltaSink)
     assert not (tmp_path / "table").exists()
-    assert keeping_of(channel(processor=spark, sink="noop"), [], KafkaConfig()) == Keeping()
+    assert keeping_of(channel(processor=spark, sink="noop"), [], KafkaConfig()) == StartPrecedence()
     inline = {"type": "arrow", "reducer": "some.module:reduce"}
-    assert keeping_of(channel(processor=inline, sink="noop"), [], KafkaConfig()) == Keeping()
+    assert (
+        keeping_of(channel(processor=inline, sink="noop"), [], KafkaConfig()) == StartPrecedence()
+    )
     simple = channel(processor={"type": "simple"}, sink="some.module:function")
-    assert keeping_of(simple, [], KafkaConfig()) == Keeping()
+    assert keeping_of(simple, [], KafkaConfig()) == StartPrecedence()
 
 
 def test_a_processor_with_offsets_of_its_own_is_out_of_reach() -> None:
@@ -157,7 +159,7 @@ def test_a_processor_with_offsets_of_its_own_is_out_of_reach() -> None:
     plain, keeping = (
         {"type": "custom", "factory": f"{__name__}:{name}"} for name in ("Plain", "Keeping_")
     )
-    assert keeping_of(channel(processor=plain), [], KafkaConfig()) == Keeping()
+    assert keeping_of(channel(processor=plain), [], KafkaConfig()) == StartPrecedence()
     found = keeping_of(channel(processor=keeping), [], KafkaConfig())
     assert (found.keeper, found.out_of_reach) == (None, f"processor {__name__}:Keeping_")
 
@@ -174,4 +176,4 @@ def test_a_sink_of_one_s_own_is_asked_for_its_offsets(
     inline = {"type": "arrow", "reducer": "some.module:reduce"}
     sink = {"type": "custom", "factory": f"{__name__}:NoopLike"}
     kept = keeping_of(channel(processor=inline, sink=sink), [], KafkaConfig())
-    assert kept == Keeping(out_of_reach=out_of_reach)
+    assert kept == StartPrecedence(out_of_reach=out_of_reach)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from headrace.config.types.addresses import At, Earliest, Latest, ShiftBy, Target, To
 from headrace.kafka.ports import StoredOffset
-from headrace.offsets.planning import Change, plan_reset
+from headrace.offsets.planning import OffsetChange, plan_reset
 from headrace.offsets.reading import PartitionOffsets
 from headrace.records import TopicPartition
 
@@ -17,7 +17,7 @@ def at(
     return PartitionOffsets(P0, "c/g/t/0", low, high, stored, sink)
 
 
-def reset(target: Target, offsets: PartitionOffsets, found: int | None = None) -> Change:
+def reset(target: Target, offsets: PartitionOffsets, found: int | None = None) -> OffsetChange:
     """Plan for one partition; a search by time finds ``found``."""
     (change,) = plan_reset(target, [offsets], lambda *_: found)
     return change

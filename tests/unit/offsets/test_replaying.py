@@ -12,14 +12,14 @@ from headrace.config.types.addresses import Replay
 from headrace.kafka.ports import StoredOffset
 from headrace.offsets.planning import change_to
 from headrace.offsets.reading import OffsetsError, PartitionOffsets
-from headrace.offsets.replaying import Replaying, Settled
+from headrace.offsets.replaying import ReplayRun, Settled
 from headrace.records import TopicPartition
 from headrace.spark.sinks import OffsetMove, Replacement, ReplaceRefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from headrace.spark.sinks import OffsetKeeper
+    from headrace.spark.sinks import TransactionalOffsets
 
 DELTA = {"type": "delta", "path": "table"}
 SQL = {"type": "sql", "url": "sqlite:////base.db", "table": "t"}
@@ -70,7 +70,7 @@ def at(number: int, sink: int | None) -> PartitionOffsets:
 def settle(
     targets: Sequence[int],
     choice: Replay | None,
-    keeper: OffsetKeeper | None,
+    keeper: TransactionalOffsets | None,
     sink: Any = DELTA,
     stored: int | None = 50,
 ) -> Settled:
@@ -80,7 +80,7 @@ def settle(
         {"topics": ["events"], "group": "g", "processor": processor, "sink": sink}
     )
     plan = tuple(change_to(at(number, stored), to) for number, to in enumerate(targets))
-    return Replaying(channel, keeper, choice, lambda identity: f"<{identity}>").settle(plan)
+    return ReplayRun(channel, keeper, choice, lambda identity: f"<{identity}>").settle(plan)
 
 
 def test_a_move_back_takes_a_choice() -> None:
@@ -145,7 +145,7 @@ def test_a_sink_without_offsets_takes_no_choice(sink: str, is_said: bool) -> Non
     ],
 )
 def test_sinks_that_cannot_replace_say_what_to_do(
-    sink: Any, keeper: OffsetKeeper | None, said: str
+    sink: Any, keeper: TransactionalOffsets | None, said: str
 ) -> None:
     """By name; nothing is asked of them."""
     settled = settle([40], Replay.REPLACE, keeper, sink)

@@ -10,7 +10,7 @@ from headrace.processors.contract import BatchResponse, ChannelContext
 from headrace.processors.spark import SparkProcessor
 from headrace.records import TopicPartition
 from headrace.testing.records import FakeAssignment, make_batch
-from headrace.thread_time import Activity
+from headrace.thread_time import ThreadActivity
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from headrace.clock import Deadline
     from headrace.processors.pending import MergeLimits
-    from headrace.processors.sink_commits import CommitLine
+    from headrace.processors.sink_commits import CommitQueue
     from headrace.records import Batch
     from headrace.spark.decode import Decode
     from headrace.spark.micro_batch import MicroBatch
@@ -36,7 +36,7 @@ class Engine:
     ``commit`` takes several results.
     """
 
-    activity: ClassVar = Activity.SPARK
+    activity: ClassVar = ThreadActivity.SPARK
     span: ClassVar = "spark_job"
 
     stage_script: list[Exception | Callable[[MicroBatch], None] | None] = field(
@@ -58,13 +58,13 @@ class Engine:
     decode: Decode | None = None
     seconds: float = 5.0
     groups: bool = False
-    turn: Callable[[], None] = field(init=False)
+    run_once: Callable[[], None] = field(init=False)
     commit_turn: Callable[[], bool] = field(init=False)
 
-    def open(self, channel: str, turn: Callable[[], None], commit: Callable[[], bool]) -> None:
+    def open(self, channel: str, run_once: Callable[[], None], commit: Callable[[], bool]) -> None:
         """Leave the turns to the test."""
         assert channel == "channel"
-        self.turn = turn
+        self.run_once = run_once
         self.commit_turn = commit
 
     def decode_as(self, decode: Decode) -> None:
@@ -178,7 +178,7 @@ class Bench:
         return make_batch([b"v"] * records, assignment=assignment, start=start, attempt=attempt)
 
     @property
-    def line(self) -> CommitLine:
+    def line(self) -> CommitQueue:
         """What is between the lane and the sink."""
         runner = self.processor._runner
         assert runner is not None
@@ -191,15 +191,15 @@ class Bench:
         batch = self.batch(partition, start)
         whole = batch if size is None else replace(batch, size=size)
         answer = self.processor.on_next_batch(whole)
-        self.engine.turn()
+        self.engine.run_once()
         return answer
 
-    def turn(self) -> None:
+    def run_once(self) -> None:
         """Run the lane once, commit what it staged, and have it see to what came back."""
-        self.engine.turn()
+        self.engine.run_once()
         self.commit()
         if self.line.has_returned:
-            self.engine.turn()
+            self.engine.run_once()
 
     def commit(self) -> None:
         """Commit all that is in line."""

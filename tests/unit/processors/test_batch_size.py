@@ -71,9 +71,9 @@ def test_a_slow_micro_batch_is_followed_by_a_smaller_one() -> None:
     bench = Bench(MergeLimits(max_records=40, target=1e-9))
     for number in range(4):
         bench.send(number)
-    bench.turn()
+    bench.run_once()
     for number in range(4):
         bench.send(number, 10)
-    bench.turn()
+    bench.run_once()
 
     assert [job.records for job in bench.engine.jobs] == [40, 40]

@@ -42,7 +42,7 @@ def test_only_so_many_results_are_staged(bench: Bench) -> None:
     assert len(bench.engine.jobs) == ROOM
 
     assert bench.engine.commit_turn()
-    bench.engine.turn()
+    bench.engine.run_once()
     bench.commit()
 
     assert len(bench.engine.jobs) == ROOM + 1
@@ -58,7 +58,7 @@ def test_what_is_staged_behind_a_failed_commit_is_not_committed(bench: Bench) ->
     assert bench.engine.stored_ranges == [[(1, 0, 10)]]
     assert bench.engine.discarded == [job.id for job in bench.engine.jobs[:2]]
     assert [first.done(), second.done(), other.done()] == [False, False, True]
-    bench.engine.turn()
+    bench.engine.run_once()
     assert isinstance(error_of(first), SinkFailedError)
     assert isinstance(error_of(second), BatchCancelledError)
 
@@ -67,10 +67,10 @@ def test_merged_batches_behind_a_failed_commit_follow_it(bench: Bench) -> None:
     """The failed micro-batch is brought to its answers first, batch by batch, then the next one."""
     bench.engine.commit_script = [OSError("away")]
     merged = [bench.send(0), bench.send(1)]
-    bench.engine.turn()
+    bench.engine.run_once()
     behind = bench.staged(0, 10)
     bench.commit()
-    bench.engine.turn()
+    bench.engine.run_once()
 
     assert [answer.result(0) for answer in [*merged, behind]] == [ADVANCE] * 3
     assert bench.engine.stored_ranges == [[(0, 0, 10)], [(1, 0, 10)], [(0, 10, 20)]]
@@ -88,7 +88,7 @@ def test_a_batch_fails_only_when_nothing_of_its_partition_is_staged(bench: Bench
     assert bench.processor.may_still_store(bench.assignments[0])
 
     bench.commit()
-    bench.engine.turn()
+    bench.engine.run_once()
 
     assert staged == [False]
     assert isinstance(error_of(behind), BatchCancelledError)
@@ -101,10 +101,10 @@ def test_a_failed_job_does_not_overtake_what_waits_for_its_commit(bench: Bench) 
     bench.engine.stage_script = [ValueError("bad")]
     failed, behind = bench.staged(0, 10), bench.send(0, 20)
 
-    bench.engine.turn()
+    bench.engine.run_once()
     assert not failed.done()
     bench.commit()
-    bench.engine.turn()
+    bench.engine.run_once()
 
     assert first.result(0) == ADVANCE
     assert len(bench.engine.jobs) == 2
@@ -116,12 +116,12 @@ def test_a_failed_job_does_not_overtake_what_waits_for_its_commit(bench: Bench) 
 def test_a_partition_lost_between_job_and_commit_is_left_out(bench: Bench) -> None:
     """Claims have to be current right before the commit, and the rest is computed again."""
     lost, kept = bench.send(0), bench.send(1)
-    bench.engine.turn()
+    bench.engine.run_once()
     bench.assignments[0].current = False
 
     bench.commit()
     assert bench.engine.stored == []
-    bench.engine.turn()
+    bench.engine.run_once()
 
     assert isinstance(error_of(lost), OwnershipLostError)
     assert kept.result(0) == ADVANCE
@@ -133,11 +133,11 @@ def test_a_withdrawn_partition_is_withdrawn_from_all_that_is_staged() -> None:
     bench = Bench(MergeLimits(max_records=20))
     answers = [bench.send(number % 2, 10 * (number // 2)) for number in range(4)]
     for _ in range(2):
-        bench.engine.turn()
+        bench.engine.run_once()
 
     bench.processor.on_partition_lost(bench.assignments[0])
     bench.commit()
-    bench.engine.turn()
+    bench.engine.run_once()
 
     assert isinstance(error_of(answers[0]), BatchCancelledError)
     assert isinstance(error_of(answers[2]), BatchCancelledError)
@@ -149,12 +149,12 @@ def test_a_conflict_withdraws_what_is_staged_behind_it(bench: Bench) -> None:
     conflict = SinkConflictError(TopicPartition("t", 1), 0, 7)
     bench.engine.commit_script = [CommitConflictError([conflict])]
     kept, moved = bench.send(0), bench.send(1)
-    bench.engine.turn()
+    bench.engine.run_once()
     kept_behind, moved_behind = bench.send(0, 10), bench.send(1, 10)
-    bench.engine.turn()
+    bench.engine.run_once()
 
     bench.commit()
-    bench.engine.turn()
+    bench.engine.run_once()
 
     assert error_of(moved) is conflict
     assert isinstance(error_of(moved_behind), BatchCancelledError)
@@ -167,11 +167,11 @@ def test_a_fenced_member_runs_nothing_again(bench: Bench) -> None:
     fenced = FencedError("shut out")
     bench.engine.commit_script = [fenced]
     answers = [bench.send(0), bench.send(1)]
-    bench.engine.turn()
+    bench.engine.run_once()
     behind = bench.staged(1, 10)
 
     bench.commit()
-    bench.engine.turn()
+    bench.engine.run_once()
 
     assert [error_of(answer) for answer in answers] == [fenced] * 2
     assert isinstance(error_of(behind), BatchCancelledError)
@@ -185,7 +185,7 @@ def test_a_jvm_that_dies_leaves_what_is_staged_alone(bench: Bench) -> None:
     second = bench.staged(0, 10)
 
     bench.commit()
-    bench.engine.turn()
+    bench.engine.run_once()
 
     assert [first.result(0), second.result(0)] == [ADVANCE] * 2
     assert bench.engine.stored_ranges == [[(0, 0, 10)], [(0, 10, 20)]]
@@ -199,12 +199,12 @@ def test_a_commit_may_fail_while_the_next_job_runs(bench: Bench) -> None:
         assert bench.engine.commit_turn()
 
     merged = [bench.send(0), bench.send(1)]
-    bench.engine.turn()
+    bench.engine.run_once()
     bench.engine.commit_script = [OSError("away")]
     bench.engine.stage_script = [commit_meanwhile]
     behind = bench.staged(0, 10)
     bench.commit()
-    bench.engine.turn()
+    bench.engine.run_once()
 
     assert bench.engine.discarded == [job.id for job in bench.engine.jobs[:2]]
     assert [answer.result(0) for answer in [*merged, behind]] == [ADVANCE] * 3
@@ -216,7 +216,7 @@ def test_a_sink_that_wants_to_exit_is_a_failure_like_others(bench: Bench) -> Non
     bench.engine.commit_script = [SystemExit(3)]
     answer, other = bench.staged(0), bench.staged(1)
     bench.commit()
-    bench.engine.turn()
+    bench.engine.run_once()
 
     assert isinstance(error_of(answer), SystemExit)
     assert other.result(0) == ADVANCE

@@ -19,7 +19,7 @@ def test_a_batch_is_cut_where_a_part_of_the_sink_stands(bench: Bench) -> None:
     """The part before that is stored, and the answer has the rest come again."""
     bench.engine.boundaries[0] = 4
     first, other = bench.send(0), bench.send(1)
-    bench.turn()
+    bench.run_once()
     assert bench.engine.stored_ranges == [[(0, 0, 4), (1, 0, 10)]]
     assert first.result(0) == BatchResponse.advance(offset=4)
     assert other.result(0) == ADVANCE
@@ -31,9 +31,9 @@ def test_what_follows_a_batch_that_was_cut_is_withdrawn(bench: Bench) -> None:
     bench.send(0)
     assert isinstance(error_of(bench.send(0, 10)), BatchCancelledError)
     bench.engine.boundaries.clear()
-    bench.turn()
+    bench.run_once()
     rest = bench.send(0, 4, records=6)
-    bench.turn()
+    bench.run_once()
     assert rest.result(0) == ADVANCE
     assert bench.engine.stored_ranges == [[(0, 0, 4)], [(0, 4, 10)]]
 
@@ -43,7 +43,7 @@ def test_what_follows_a_cut_batch_that_failed_is_withdrawn_too(bench: Bench) -> 
     bench.engine.boundaries[0] = 4
     bench.engine.stage_script.append(ValueError("no"))
     first = bench.send(0)
-    bench.turn()
+    bench.run_once()
     assert isinstance(error_of(first), ValueError)
     assert isinstance(error_of(bench.send(0, 10)), BatchCancelledError)
 

@@ -70,7 +70,7 @@ def test_more_results_are_staged_than_one_by_one(bench: Bench) -> None:
     assert len(bench.engine.jobs) == GROUPING_ROOM
 
     bench.commit()
-    bench.engine.turn()
+    bench.engine.run_once()
     bench.commit()
 
     assert [answer.result(0) for answer in answers] == [ADVANCE] * (GROUPING_ROOM + 1)
@@ -123,7 +123,7 @@ def test_refused_rows_fail_their_own_micro_batch_only(bench: Bench) -> None:
 
     assert bench.engine.stored_ranges == [[(1, 0, 10)]]
     assert bench.engine.discarded == [bench.engine.jobs[0].id, bench.engine.jobs[2].id]
-    bench.engine.turn()
+    bench.engine.run_once()
     assert error_of(bad) is refused
     assert other.result(0) == ADVANCE
     assert isinstance(error_of(behind), BatchCancelledError)
@@ -135,7 +135,7 @@ def test_a_conflict_fails_the_partition_that_moved(bench: Bench) -> None:
     bench.engine.commit_script = [conflict, None, conflict]
     first, moved, behind = chain(bench)
     bench.commit()
-    bench.engine.turn()
+    bench.engine.run_once()
 
     assert error_of(moved) is conflict.conflicts[0]
     assert [first.result(0), behind.result(0)] == [ADVANCE] * 2
@@ -147,7 +147,7 @@ def test_a_lost_partition_is_left_out_and_the_rest_is_one_commit(bench: Bench) -
     lost, kept, lost_as_well, kept_as_well = [*chain(bench), bench.staged(1, 10)]
     bench.assignments[0].current = False
     bench.commit()
-    bench.engine.turn()
+    bench.engine.run_once()
 
     assert bench.engine.stored_ranges == [[(1, 0, 20)]]
     assert isinstance(error_of(lost), OwnershipLostError)
@@ -159,13 +159,13 @@ def test_what_follows_a_withdrawn_batch_is_not_in_the_transaction() -> None:
     """A merged micro-batch that goes back takes all with it that shares a partition."""
     bench = Bench(MergeLimits(max_records=20), Engine(groups=True))
     withdrawn, merged = bench.send(0), bench.send(1)
-    bench.engine.turn()
+    bench.engine.run_once()
     behind, other = bench.staged(1, 10), bench.staged(2)
     withdrawn.cancel()
 
     bench.commit()
     assert bench.engine.stored_ranges == [[(2, 0, 10)]]
-    bench.engine.turn()
+    bench.engine.run_once()
 
     assert [each.result(0) for each in (merged, behind, other)] == [ADVANCE] * 3
     assert bench.engine.stored_ranges[1:] == [[(1, 0, 10)], [(1, 10, 20)]]
@@ -181,7 +181,7 @@ def test_what_is_withdrawn_while_all_fail_is_not_tried_alone(bench: Bench) -> No
     bench.engine.commit_script = [lose]
     lost, kept, behind = chain(bench)
     bench.commit()
-    bench.engine.turn()
+    bench.engine.run_once()
 
     assert bench.engine.stored_ranges == [[(1, 0, 10)]]
     assert kept.result(0) == ADVANCE
@@ -194,7 +194,7 @@ def test_a_fenced_member_tries_nothing_one_by_one(bench: Bench) -> None:
     bench.engine.commit_script = [fenced]
     first, other, behind = chain(bench)
     bench.commit()
-    bench.engine.turn()
+    bench.engine.run_once()
 
     assert bench.engine.stored == []
     assert (error_of(first), error_of(other)) == (fenced, fenced)

@@ -176,9 +176,9 @@ def lane_turn(bench: Bench) -> None:
     line, waiting = bench.line, bench.processor._open._waiting
     if line.has_returned:
         if not line._staged:
-            bench.engine.turn()
+            bench.engine.run_once()
     elif waiting and line.wait_for_room(0):
-        bench.engine.turn()
+        bench.engine.run_once()
 
 
 def is_busy(bench: Bench) -> bool:

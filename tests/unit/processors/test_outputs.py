@@ -7,7 +7,7 @@ import pytest
 from headrace.channel.offset_stores import sink_is_fenced
 from headrace.config import ChannelConfig, KafkaConfig
 from headrace.errors import ImportPathError
-from headrace.offsets.keepers import Keeping, keeping_of
+from headrace.offsets.keepers import StartPrecedence, keeping_of
 from headrace.processors.factory import open_sink
 from headrace.spark.sinks import Guarantee
 from headrace.spark.sinks.console import NoopSink
@@ -75,9 +75,9 @@ def test_operators_see_the_outputs_that_keep_offsets(tmp_path: Path) -> None:
     """Without one there is nothing to see; one that cannot move them is named."""
     delta = {"type": "delta", "path": str(tmp_path / "t")}
     kept = {"type": "custom", "factory": f"{__name__}:Kept"}
-    assert keeping_of(channel({"a": "noop"}), [], KafkaConfig()) == Keeping()
+    assert keeping_of(channel({"a": "noop"}), [], KafkaConfig()) == StartPrecedence()
     found = keeping_of(channel({"a": delta, "b": kept}), [], KafkaConfig())
-    assert found == Keeping(out_of_reach="output b")
+    assert found == StartPrecedence(out_of_reach="output b")
     found = keeping_of(channel({"a": delta, "b": "console"}), [], KafkaConfig())
     assert found.keeper is not None
     assert found.keeper.stored_offset("c/g/t/0") is None

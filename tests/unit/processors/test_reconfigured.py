@@ -68,11 +68,11 @@ def test_micro_batches_are_merged_timed_and_decoded_as_configured_now() -> None:
     assert bench.engine.decode == Decode(Decoding.JSON, "x INT", OnUndecodable.SKIP)
     bench.send(0)
     bench.send(1)
-    bench.turn()
-    bench.turn()
+    bench.run_once()
+    bench.run_once()
     assert [job.records for job in bench.engine.jobs] == [10, 10]
     bench.engine.seconds = 20.0
     bench.processor.on_reconfigured(configured(spark, batch_timeout="1m"))
     bench.send(2)
-    bench.turn()
+    bench.run_once()
     assert len(bench.engine.jobs) == 3

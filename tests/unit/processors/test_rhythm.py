@@ -11,10 +11,10 @@ from headrace.processors.pending import (
     GATHER,
     LEAD,
     MOST_GATHER,
+    BatchPacer,
     MergeLimits,
     OpenBatches,
     PendingBatch,
-    Rhythm,
 )
 from headrace.testing.channel import FakeClock
 from headrace.testing.records import make_batch
@@ -30,7 +30,7 @@ class Woken:
     def __init__(self) -> None:
         self.clock = FakeClock()
         self.times = 0
-        self.rhythm = Rhythm(self.clock, self._wake)
+        self.rhythm = BatchPacer(self.clock, self._wake)
 
     def _wake(self) -> None:
         self.times += 1
@@ -38,7 +38,7 @@ class Woken:
     def job(self, seconds: float) -> float:
         """Run a job of that length. Return when batches were wanted, from its begin."""
         with self.rhythm.job():
-            wanted = self.rhythm.wanted_at() - self.clock.monotonic()
+            wanted = self.rhythm.next_batch_at() - self.clock.monotonic()
             self.clock.advance(seconds)
         return wanted
 
@@ -54,7 +54,7 @@ def test_batches_are_wanted_shortly_before_a_job_s_usual_end(woken: Woken) -> No
     assert woken.job(1.0) == 0.0
     assert woken.job(2.0) == pytest.approx(LEAD * 1.0)
     assert woken.job(1.25) == pytest.approx(LEAD * 1.25)
-    assert woken.rhythm.wanted_at() == 0.0
+    assert woken.rhythm.next_batch_at() == 0.0
 
 
 def test_a_job_that_ends_early_wakes_the_channel(woken: Woken) -> None:
@@ -71,7 +71,7 @@ def test_a_job_that_fails_says_nothing_of_how_long_they_take(woken: Woken) -> No
     woken.job(1.0)
     with pytest.raises(ValueError, match="poison"), woken.rhythm.job():
         raise ValueError("poison")
-    assert woken.rhythm.wanted_at() == 0.0
+    assert woken.rhythm.next_batch_at() == 0.0
     assert woken.times == 1
     assert woken.job(1.0) == pytest.approx(LEAD * 1.0)
 
@@ -90,13 +90,13 @@ def test_the_processor_knows_the_pace_of_its_lane(bench: Bench) -> None:
     wanted: list[float] = []
 
     def look(_job: MicroBatch) -> None:
-        wanted.append(bench.processor.wanted_at())
+        wanted.append(bench.processor.next_batch_at())
 
     bench.engine.stage_script = [look]
     bench.send(0)
-    bench.turn()
+    bench.run_once()
     assert wanted[0] > 0.0
-    assert bench.processor.wanted_at() == 0.0
+    assert bench.processor.next_batch_at() == 0.0
 
 
 def test_what_comes_with_the_first_batch_is_taken_with_it() -> None:

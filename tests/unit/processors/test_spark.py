@@ -28,7 +28,7 @@ def test_batches_of_several_partitions_become_one_commit(bench: Bench) -> None:
     """What waits is merged: one job, one commit, every future answered with advance."""
     futures = [bench.send(0), bench.send(1), bench.send(0, 10), bench.send(2, 40)]
 
-    bench.turn()
+    bench.run_once()
 
     assert [future.result(0) for future in futures] == [ADVANCE] * 4
     assert bench.engine.stored_ranges == [[(0, 0, 20), (1, 0, 10), (2, 40, 50)]]
@@ -54,8 +54,8 @@ def test_an_answered_batch_is_freed_at_once(bench: Bench, monkeypatch: pytest.Mo
     try:
         bench.send(0)
         bench.send(1)
-        bench.turn()
-        bench.turn()  # lets go of what the last turn had in hand
+        bench.run_once()
+        bench.run_once()  # lets go of what the last turn had in hand
         assert [table() for table in tables] == [None, None]
     finally:
         gc.enable()
@@ -91,7 +91,7 @@ def test_the_next_batches_are_prepared_while_a_job_runs() -> None:
 
     engine.stage_script = [busy]
     first = bench.send(0)
-    lane = Thread(target=engine.turn)
+    lane = Thread(target=engine.run_once)
     lane.start()
     try:
         assert begun.wait(30.0)
@@ -110,7 +110,7 @@ def test_the_next_batches_are_prepared_while_a_job_runs() -> None:
         over.set()
         lane.join(30.0)
 
-    bench.turn()
+    bench.run_once()
 
     assert [answer.result(0) for answer in [first, *behind]] == [ADVANCE] * 3
     assert bench.engine.stored_ranges == [[(0, 0, 10)], [(0, 10, 20), (1, 0, 10)]]
@@ -124,7 +124,7 @@ def test_the_sinks_identity_goes_with_each_offset(bench: Bench) -> None:
     """A commit names partitions by the assignment's identity, as stored_offset does."""
     bench.send(3)
 
-    bench.turn()
+    bench.run_once()
 
     identity = bench.assignments[3].identity
     assert bench.engine.stored[0][0] == PartitionCommit(identity, TopicPartition("t", 3), 0, 10)
@@ -140,7 +140,7 @@ def test_a_micro_batch_keeps_its_limits(limits: MergeLimits) -> None:
     futures = [bench.send(0), bench.send(1), bench.send(2)]
 
     for _ in range(3):
-        bench.turn()
+        bench.run_once()
 
     sizes = [job.records for job in bench.engine.jobs]
     assert sizes == ([10, 10, 10] if limits.max_records == 1 else [20, 10])
@@ -155,7 +155,7 @@ def test_a_batch_that_failed_before_runs_alone(bench: Bench) -> None:
     bench.send(3)
 
     for _ in range(3):
-        bench.turn()
+        bench.run_once()
 
     assert [len(job.ranges) for job in bench.engine.jobs] == [2, 1, 1]
     assert [job.attempt for job in bench.engine.jobs] == [1, 2, 1]
@@ -171,7 +171,7 @@ def test_only_the_batch_that_fails_alone_fails(bench: Bench) -> None:
     bench.engine.stage_script = [refuse_partition_1] * 4
     good, bad, other = bench.send(0), bench.send(1), bench.send(2)
 
-    bench.turn()
+    bench.run_once()
 
     assert isinstance(error_of(bad), ValueError)
     assert (good.result(0), other.result(0)) == (ADVANCE, ADVANCE)
@@ -183,7 +183,7 @@ def test_nothing_of_a_failed_partition_is_committed_behind_its_failure(bench: Be
     poison = ValueError("poison")
     bench.engine.stage_script = [poison, poison]
     first, second = bench.send(0, 0), bench.send(0, 10)
-    bench.turn()
+    bench.run_once()
     third = bench.send(0, 10)
 
     assert error_of(first) is poison
@@ -199,8 +199,8 @@ def test_a_waiting_batch_is_withdrawn_when_the_one_before_it_fails() -> None:
     bench.send(0, 0)
     waiting, other = bench.send(0, 10), bench.send(1, 0)
 
-    bench.turn()
-    bench.turn()
+    bench.run_once()
+    bench.run_once()
 
     assert isinstance(error_of(waiting), BatchCancelledError)
     assert other.result(0) == ADVANCE
@@ -210,10 +210,10 @@ def test_a_redelivery_ends_the_withdrawal(bench: Bench) -> None:
     """The same start again is accepted, and so is what follows it."""
     bench.engine.stage_script = [ValueError("poison")]
     bench.send(0, 0)
-    bench.turn()
+    bench.run_once()
 
     again, behind = bench.send(0, 0), bench.send(0, 10)
-    bench.turn()
+    bench.run_once()
 
     assert (again.result(0), behind.result(0)) == (ADVANCE, ADVANCE)
 
@@ -224,12 +224,12 @@ def test_a_decision_of_the_channel_ends_the_withdrawal(bench: Bench) -> None:
     bench.engine.stage_script = [poison]
     failed = bench.batch(0, 0)
     bench.processor.on_next_batch(failed)
-    bench.turn()
+    bench.run_once()
 
     assert bench.processor.on_exception(bench.assignments[0], poison, failed) is None
     bench.processor.pass_over(failed)
     behind = bench.send(0, 10)
-    bench.turn()
+    bench.run_once()
 
     assert behind.result(0) == ADVANCE
     assert [(o.start, o.next_offset) for o in bench.engine.moved[0]] == [(0, 10)]

@@ -36,7 +36,7 @@ def test_a_lost_partition_is_left_out_before_the_commit(bench: Bench) -> None:
     bench.engine.stage_script = [lose_partition_1]
     kept, lost = bench.send(0), bench.send(1)
 
-    bench.turn()
+    bench.run_once()
 
     assert isinstance(error_of(lost), OwnershipLostError)
     assert kept.result(0) == ADVANCE
@@ -49,7 +49,7 @@ def test_a_batch_lost_before_its_turn_is_not_run(bench: Bench) -> None:
     lost = bench.send(0)
     bench.assignments[0].current = False
 
-    bench.turn()
+    bench.run_once()
 
     assert isinstance(error_of(lost), OwnershipLostError)
     assert bench.engine.jobs == []
@@ -65,7 +65,7 @@ def test_a_withdrawn_batch_cancels_its_job_and_the_rest_runs_again(bench: Bench)
         raise JobCancelledError("cancelled")
 
     bench.engine.stage_script = [withdraw]
-    bench.turn()
+    bench.run_once()
 
     assert kept.result(0) == ADVANCE
     assert bench.engine.stored_ranges == [[(1, 0, 10)]]
@@ -81,7 +81,7 @@ def test_on_partition_lost_cancels_the_job_and_drops_what_waits() -> None:
         assert bench.engine.cancelled == [job.id]
 
     bench.engine.stage_script = [lose]
-    bench.turn()
+    bench.run_once()
 
     assert isinstance(error_of(running), BatchCancelledError)
     assert isinstance(error_of(waiting), BatchCancelledError)
@@ -94,7 +94,7 @@ def test_a_conflict_fails_only_its_partition(bench: Bench) -> None:
     bench.engine.commit_script = [CommitConflictError([conflict])]
     kept, moved, behind = bench.send(0), bench.send(1), bench.send(1, 10)
 
-    bench.turn()
+    bench.run_once()
 
     assert kept.result(0) == ADVANCE
     assert error_of(moved) is conflict
@@ -109,7 +109,7 @@ def test_a_conflict_of_unknown_partitions_is_a_failure(bench: Bench) -> None:
     bench.engine.commit_script = [error]
     future = bench.send(0)
 
-    bench.turn()
+    bench.run_once()
 
     assert error_of(future) is error
 
@@ -119,7 +119,7 @@ def test_a_failed_commit_is_tried_by_batch(bench: Bench) -> None:
     bench.engine.commit_script = [OSError("disk full"), OSError("disk full")]
     first, second = bench.send(0), bench.send(1)
 
-    bench.turn()
+    bench.run_once()
 
     failure = error_of(first)
     assert isinstance(failure, SinkFailedError)
@@ -133,7 +133,7 @@ def test_refused_rows_reach_the_policy_as_they_are(bench: Bench) -> None:
     bench.engine.commit_script = [refused]
     future = bench.send(0)
 
-    bench.turn()
+    bench.run_once()
 
     assert error_of(future) is refused
 
@@ -143,7 +143,7 @@ def test_a_dead_jvm_is_revived_and_the_micro_batch_replayed(bench: Bench) -> Non
     bench.engine.stage_script = [JvmDiedError("gone")]
     futures = [bench.send(0), bench.send(1)]
 
-    bench.turn()
+    bench.run_once()
 
     assert [future.result(0) for future in futures] == [ADVANCE] * 2
     assert bench.engine.revived == 1
@@ -160,7 +160,7 @@ def test_a_batch_that_kills_every_jvm_fails_alone(bench: Bench) -> None:
     bench.engine.stage_script = [die_of_partition_1] * 9
     good, bad = bench.send(0), bench.send(1)
 
-    bench.turn()
+    bench.run_once()
 
     assert good.result(0) == ADVANCE
     assert isinstance(error_of(bad), JvmDiedError)
@@ -173,7 +173,7 @@ def test_spark_that_cannot_be_revived_fails_the_batches(bench: Bench) -> None:
     bench.engine.revive_error = StartError("no Java")
     futures = [bench.send(0), bench.send(1)]
 
-    bench.turn()
+    bench.run_once()
 
     assert [error_of(future) for future in futures] == [bench.engine.revive_error] * 2
 
@@ -184,7 +184,7 @@ def test_a_job_past_its_deadline_is_a_timeout_of_the_batch(bench: Bench) -> None
     bench.engine.stage_script = [late, late]
     bad, good = bench.send(0), bench.send(1)
 
-    bench.turn()
+    bench.run_once()
 
     assert isinstance(error_of(bad), BatchTimeoutError)
     assert good.result(0) == ADVANCE
@@ -195,11 +195,11 @@ def test_skipped_records_are_counted_when_they_are_committed(bench: Bench) -> No
     bench.engine.left_out = {TopicPartition("t", 0): [3, 5, 8]}
     bench.engine.commit_script = [OSError("disk full")]
     bench.send(0)
-    bench.turn()
+    bench.run_once()
     assert bench.metrics.skipped.labels("channel", "t", "undecodable")._value.get() == 0
 
     bench.send(0)
-    bench.turn()
+    bench.run_once()
 
     assert bench.metrics.skipped.labels("channel", "t", "undecodable")._value.get() == 3
 
@@ -225,7 +225,7 @@ def test_a_job_cancelled_by_close_is_not_run_again(bench: Bench) -> None:
     bench.engine.stage_script = [close]
     futures = [bench.send(0), bench.send(1)]
 
-    bench.turn()
+    bench.run_once()
 
     assert [type(error_of(future)) for future in futures] == [BatchCancelledError] * 2
     assert len(bench.engine.jobs) == 1
@@ -242,6 +242,6 @@ def test_an_orderly_release_leaves_nothing(bench: Bench) -> None:
 
 def test_a_turn_without_work_does_nothing(bench: Bench) -> None:
     """A lane with nothing to do runs no job."""
-    bench.turn()
+    bench.run_once()
 
     assert bench.engine.jobs == []

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from py4j.finalizer import ThreadSafeFinalizer
 
-from headrace.spark.engine import Garbage, known
+from headrace.spark.engine import JvmReferences, known
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,13 +51,13 @@ class _Clock:
 def grown_old(count: int) -> None:
     """Leave garbage that was in use when another lane's turn ended."""
     proxies = [_Proxy(number) for number in range(count)]
-    Garbage().collect()
+    JvmReferences().collect()
     del proxies
 
 
 def test_what_another_lanes_turn_made_old_is_freed() -> None:
     """A look at the young objects does not find it, and one at everything follows."""
-    garbage, before = Garbage(), known()
+    garbage, before = JvmReferences(), known()
     garbage.collect()
     gc.collect()
     grown_old(500)
@@ -68,7 +68,7 @@ def test_what_another_lanes_turn_made_old_is_freed() -> None:
 
 def test_a_few_old_objects_wait() -> None:
     """For what a single micro-batch may leave nobody looks at everything."""
-    garbage, before = Garbage(_Clock()), known()
+    garbage, before = JvmReferences(_Clock()), known()
     garbage.collect()
     grown_old(5)
     garbage.collect()
@@ -78,7 +78,7 @@ def test_a_few_old_objects_wait() -> None:
 def test_looks_at_everything_take_a_twentieth_of_the_time() -> None:
     """What is left soon after such a look waits until 19 times its length are over."""
     clock, before = _Clock(), known()
-    garbage = Garbage(clock)
+    garbage = JvmReferences(clock)
     grown_old(500)
     garbage.collect()
     assert known() == before
@@ -96,7 +96,7 @@ def test_a_collector_that_is_off_stays_off() -> None:
     gc.disable()
     try:
         grown_old(500)
-        Garbage().collect()
+        JvmReferences().collect()
         assert known() == before + 500
     finally:
         gc.enable()

@@ -42,7 +42,7 @@ def test_a_lane_that_hangs_says_where() -> None:
     def hang_in_the_commit() -> None:
         release.wait(_PATIENCE)
 
-    def turn() -> None:
+    def run_once() -> None:
         job = _next(jobs)
         if job is not None:
             with Bound(channel="main", micro_batch="m1"), lane.job(job, 0.1):
@@ -50,7 +50,7 @@ def test_a_lane_that_hangs_says_where() -> None:
             hang_in_the_commit()
             done.set()
 
-    lane = Lane("spark-main", MagicMock(generation=1), turn)
+    lane = Lane("spark-main", MagicMock(generation=1), run_once)
     with capture_logs() as logs:
         lane.start()
         jobs.put("job-1")
@@ -68,13 +68,13 @@ def test_a_lane_that_ends_in_time_says_nothing() -> None:
     """The report is called off with the end of the turn."""
     jobs, done = SimpleQueue[str](), SimpleQueue[str]()
 
-    def turn() -> None:
+    def run_once() -> None:
         job = _next(jobs)
         if job is not None:
             with lane.job(job, 60.0):
                 done.put(job)
 
-    lane = Lane("spark-main", MagicMock(generation=1), turn)
+    lane = Lane("spark-main", MagicMock(generation=1), run_once)
     with capture_logs() as logs:
         lane.start()
         for number in range(3):
@@ -89,13 +89,13 @@ def test_what_a_job_left_in_a_cycle_is_let_go_with_its_turn() -> None:
     """An object of the JVM's that only the collector can free does not wait for its next look."""
     jobs, left = SimpleQueue[str](), SimpleQueue["weakref.ref[_Knot]"]()
 
-    def turn() -> None:
+    def run_once() -> None:
         job = _next(jobs)
         if job is not None:
             with lane.job(job, None):
                 left.put(weakref.ref(_Knot()))
 
-    lane = Lane("spark-main", MagicMock(generation=1), turn)
+    lane = Lane("spark-main", MagicMock(generation=1), run_once)
     before = gc.get_threshold()
     gc.set_threshold(1_000_000)
     try:
@@ -120,7 +120,7 @@ def test_a_session_that_could_not_be_made_is_made_for_the_next_job(
 ) -> None:
     """Not the one of the JVM before it is taken, though the lane has heard of the new one."""
     runtime = MagicMock(generation=1)
-    monkeypatch.setattr(lane_module, "HandOver", lambda session: session)
+    monkeypatch.setattr(lane_module, "ArrowToSpark", lambda session: session)
     lane = Lane("lane", runtime, lambda: None)
     runtime.new_session.side_effect = ["first", RuntimeError("busy"), "third"]
     with lane.job("one", None) as (way_in, _):
@@ -148,7 +148,7 @@ def test_shuffles_follow_a_lanes_share(
     monkeypatch.setattr(SparkRuntime, "new_session", lambda _: session)
     monkeypatch.setattr(SparkRuntime, "context", MagicMock())
     monkeypatch.setattr(SparkRuntime, "cores", 2)
-    monkeypatch.setattr(lane_module, "HandOver", lambda session: session)
+    monkeypatch.setattr(lane_module, "ArrowToSpark", lambda session: session)
     lanes = [Lane(name, runtime, lambda: None) for name in ("one", "two")]
     for lane in lanes:
         runtime.slots.enter(lane)
@@ -172,7 +172,7 @@ class _Session:
 def test_a_lane_has_a_pool_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its jobs are in the pool that is named after it, those of the next JVM too."""
     runtime = MagicMock()
-    monkeypatch.setattr(lane_module, "HandOver", lambda session: session)
+    monkeypatch.setattr(lane_module, "ArrowToSpark", lambda session: session)
     lane = Lane("spark-main", runtime, lambda: None)
 
     for generation in (1, 2):

@@ -107,7 +107,7 @@ def test_jobs_without_a_session_are_cancelled_by_a_stop(opening: _Opening) -> No
     assert opening.hangs.wait(PATIENCE)
     tried = threading.Event()
 
-    def turn() -> None:
+    def run_once() -> None:
         try:
             with lane.job("job", None):
                 pass
@@ -117,7 +117,7 @@ def test_jobs_without_a_session_are_cancelled_by_a_stop(opening: _Opening) -> No
         finally:
             tried.set()
 
-    lane = Lane("spark-main", runtime, turn)
+    lane = Lane("spark-main", runtime, run_once)
     with capture_logs():
         lane.start()
         runtime.retire()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.spark.sinks.delta.maintenance import Upkeep
+from headrace.spark.sinks.delta.maintenance import MaintenanceConfig
 from headrace.spark.sinks.delta.sink import DeltaSink
 
-__all__ = ["DeltaSink", "Upkeep"]
+__all__ = ["DeltaSink", "MaintenanceConfig"]

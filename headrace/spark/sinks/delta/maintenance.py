@@ -161,18 +161,18 @@ def _commit(
                 raise NotCompactedError(f"{folder}: version {version} changed what was compacted")
 
 
-#: Seconds that a chore may take. A table that takes longer is better compacted by a cluster.
+#: Seconds that a task may take. A table that takes longer is better compacted by a cluster.
 _PATIENCE = 1800.0
 
-#: Seconds between two looks whether the chore has to end, because the daemon does.
+#: Seconds between two looks whether the task has to end, because the daemon does.
 _PROCESS_POLL_S = 0.5
 
 
-class ChoreError(HeadraceError):
-    """A chore's process failed; the message has its last words."""
+class MaintenanceError(HeadraceError):
+    """A task's process failed; the message has its last words."""
 
 
-class Chore(Enum):
+class MaintenanceTask(Enum):
     """What there is to do."""
 
     PROPERTIES = "properties"
@@ -186,23 +186,23 @@ class Chore(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
-    """A chore, and what it needs to know. All of it can be written as JSON."""
+class MaintenanceOrder:
+    """A task, and what it needs to know. All of it can be written as JSON."""
 
-    chore: str
+    task: str
     table: str
     scratch: str
     metadata: Mapping[str, str] = field(default_factory=dict)
     properties: Mapping[str, str] = field(default_factory=dict)
 
 
-def carry_out(order: Order, stopping: Event) -> dict[str, Any]:
+def carry_out(order: MaintenanceOrder, stopping: Event) -> dict[str, Any]:
     """Do it in another process and return what came of it. Blocks; ends early when ``stopping``.
 
-    Every step of a chore is whole or not at all, so that its process can be ended at any time.
+    Every step of a task is whole or not at all, so that its process can be ended at any time.
 
     Raises:
-        ChoreError: the process failed, or took too long.
+        MaintenanceError: the process failed, or took too long.
         OSError: it could not be started.
     """
     process = subprocess.Popen(  # noqa: S603 - this interpreter, and a module of ours
@@ -218,7 +218,7 @@ def carry_out(order: Order, stopping: Event) -> dict[str, Any]:
         return {}
     if process.returncode:
         reason = complaint.strip() or f"exit code {process.returncode}"
-        raise ChoreError(f"{order.table}: {order.chore} failed: {reason}")
+        raise MaintenanceError(f"{order.table}: {order.task} failed: {reason}")
     found: dict[str, Any] = json.loads(said)
     return found
 
@@ -235,7 +235,7 @@ def _communicate(process: subprocess.Popen[str], text: str, stopping: Event) -> 
             process.kill()
 
 
-def _properties(order: Order) -> dict[str, Any]:
+def _properties(order: MaintenanceOrder) -> dict[str, Any]:
     """Change what differs. Members that are told different things take turns at this."""
     table = DeltaTable(order.table)
     found = table.metadata().configuration
@@ -245,7 +245,7 @@ def _properties(order: Order) -> dict[str, Any]:
     return {"properties": dict(order.properties)}
 
 
-def _checkpoint(order: Order) -> dict[str, Any]:
+def _checkpoint(order: MaintenanceOrder) -> dict[str, Any]:
     table = DeltaTable(order.table)
     check_retention(Path(order.table), table.metadata().configuration)
     table.create_checkpoint()
@@ -253,17 +253,17 @@ def _checkpoint(order: Order) -> dict[str, Any]:
     return {"version": table.version()}
 
 
-def _compaction(order: Order) -> dict[str, Any]:
+def _compaction(order: MaintenanceOrder) -> dict[str, Any]:
     folder = Path(order.table)
     gone = compact(folder, Path(order.scratch), order.metadata, SYSTEM_CLOCK.time())
     removed = DeltaTable(folder).vacuum(dry_run=False, full=True)
     return {"compacted": gone, "removed": len(removed)}
 
 
-_DONE_BY: dict[Chore, Callable[[Order], dict[str, Any]]] = {
-    Chore.PROPERTIES: _properties,
-    Chore.CHECKPOINT: _checkpoint,
-    Chore.COMPACTION: _compaction,
+_DONE_BY: dict[MaintenanceTask, Callable[[MaintenanceOrder], dict[str, Any]]] = {
+    MaintenanceTask.PROPERTIES: _properties,
+    MaintenanceTask.CHECKPOINT: _checkpoint,
+    MaintenanceTask.COMPACTION: _compaction,
 }
 
 
@@ -274,9 +274,9 @@ def main() -> None:
     """
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    order = Order(**json.load(sys.stdin))
+    order = MaintenanceOrder(**json.load(sys.stdin))
     try:
-        found = _DONE_BY[Chore(order.chore)](order)
+        found = _DONE_BY[MaintenanceTask(order.task)](order)
     except TableNotFoundError:
         found = {}
     except NotCompactedError as error:
@@ -298,19 +298,19 @@ NEW_FILE_RETENTION = 24 * 3600.0
 _LOG_PROPERTY = "delta.logRetentionDuration"
 _FILE_PROPERTY = "delta.deletedFileRetentionDuration"
 
-#: Seconds that a stop waits for the process of a chore to end.
+#: Seconds that a stop waits for the process of a task to end.
 _STOP_S = 5.0
 
-#: Seconds that the thread waits for a chore before it looks whether it has to end.
+#: Seconds that the thread waits for a task before it looks whether it has to end.
 _LOOK_S = 60.0
 
-#: How many times as long as a chore took the next one waits: chores take a tenth of a core at most,
+#: How many times as long as a task took the next one waits: tasks take a tenth of a core at most,
 #: and those that come up meanwhile are done once.
 _REST = 9
 
 
 @dataclass(frozen=True, slots=True)
-class Upkeep:
+class MaintenanceConfig:
     """How a table is kept.
 
     ``compact_every`` counts commits, 0 for never. ``log_retention`` is for how many seconds entries
@@ -335,8 +335,8 @@ class Upkeep:
         }
 
 
-class Housekeeper:
-    """Has the chores of one table done, one after the other, each in a process of its own.
+class MaintenanceThread:
+    """Has the tasks of one table done, one after the other, each in a process of its own.
 
     Whoever commits past a multiple of an interval has it done, so that of several members mostly
     one does it. Two at once are no harm: a checkpoint says the same whoever writes it, and of two
@@ -344,40 +344,40 @@ class Housekeeper:
     """
 
     def __init__(
-        self, folder: Path, scratch: Path, upkeep: Upkeep, metadata: Mapping[str, str]
+        self, folder: Path, scratch: Path, upkeep: MaintenanceConfig, metadata: Mapping[str, str]
     ) -> None:
         self._folder = folder
         self._scratch = scratch
         self._upkeep = upkeep
         self._metadata = dict(metadata)
         self._changed = Condition()
-        self._chores: list[Chore] = []
+        self._tasks: list[MaintenanceTask] = []
         self._stopping = Event()
         self._thread = Thread(target=self._run, name=f"upkeep-{folder.name}", daemon=True)
 
     def start(self) -> None:
         """Start the thread."""
         if self._upkeep.properties(new=False):
-            self._add(Chore.PROPERTIES)
+            self._add(MaintenanceTask.PROPERTIES)
         self._thread.start()
 
     def went_on(self, before: int, after: int) -> None:
         """Take note of a commit of ours, after version ``before``. Any thread; does not block."""
-        for chore, every in (
-            (Chore.CHECKPOINT, CHECKPOINT_EVERY),
-            (Chore.COMPACTION, self._upkeep.compact_every),
+        for task, every in (
+            (MaintenanceTask.CHECKPOINT, CHECKPOINT_EVERY),
+            (MaintenanceTask.COMPACTION, self._upkeep.compact_every),
         ):
             if every and before // every != after // every:
-                self._add(chore)
+                self._add(task)
 
-    def _add(self, chore: Chore) -> None:
+    def _add(self, task: MaintenanceTask) -> None:
         with self._changed:
-            if chore not in self._chores:
-                self._chores.append(chore)
+            if task not in self._tasks:
+                self._tasks.append(task)
                 self._changed.notify()
 
     def stop(self) -> None:
-        """End the thread, and the process of the chore under way."""
+        """End the thread, and the process of the task under way."""
         self._stopping.set()
         with self._changed:
             self._changed.notify()
@@ -385,29 +385,31 @@ class Housekeeper:
             Deadline.after(_STOP_S).joined(self._thread)
 
     def _run(self) -> None:
-        while (chore := self._next()) is not None:
+        while (task := self._next()) is not None:
             began = SYSTEM_CLOCK.monotonic()
             try:
-                self._do(chore)
+                self._do(task)
             except Exception:
-                log.exception("delta_upkeep_failed", table=str(self._folder), chore=chore.value)
+                log.exception("delta_upkeep_failed", table=str(self._folder), task=task.value)
             self._stopping.wait(_REST * (SYSTEM_CLOCK.monotonic() - began))
 
-    def _next(self) -> Chore | None:
+    def _next(self) -> MaintenanceTask | None:
         """Return what to do next, None once the thread is to end. Blocks."""
         with self._changed:
             while not self._stopping.is_set():
-                if self._chores:
-                    return self._chores.pop(0)
+                if self._tasks:
+                    return self._tasks.pop(0)
                 self._changed.wait(_LOOK_S)
         return None
 
-    def _do(self, chore: Chore) -> None:
+    def _do(self, task: MaintenanceTask) -> None:
         if not self._folder.exists():
             return
-        wanted = self._upkeep.properties(new=False) if chore is Chore.PROPERTIES else {}
+        wanted = self._upkeep.properties(new=False) if task is MaintenanceTask.PROPERTIES else {}
         began = SYSTEM_CLOCK.monotonic()
-        order = Order(chore.value, str(self._folder), str(self._scratch), self._metadata, wanted)
+        order = MaintenanceOrder(
+            task.value, str(self._folder), str(self._scratch), self._metadata, wanted
+        )
         found = carry_out(order, self._stopping)
         if "not_compacted" in found:
             log.warning(
@@ -419,7 +421,7 @@ class Housekeeper:
         log.debug(
             "delta_upkeep_done",
             table=str(self._folder),
-            chore=chore.value,
+            task=task.value,
             seconds=round(SYSTEM_CLOCK.monotonic() - began, 3),
             **found,
         )

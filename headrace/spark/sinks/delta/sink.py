@@ -35,7 +35,7 @@ from headrace.spark.sinks.delta.log import (
     replaced,
     written,
 )
-from headrace.spark.sinks.delta.maintenance import Housekeeper, Upkeep
+from headrace.spark.sinks.delta.maintenance import MaintenanceConfig, MaintenanceThread
 from headrace.spark.sinks.delta.replacing import find_output, without_output
 from headrace.spark.sinks.delta.table import (
     KeptTable,
@@ -51,7 +51,7 @@ from headrace.spark.sinks.schema import (
     check_schema,
     delta_schema,
 )
-from headrace.spark.sinks.staging import Placing, StagedFiles, Staging, local_folder, sync
+from headrace.spark.sinks.staging import FileStaging, Placing, StagedFiles, local_folder, sync
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -76,7 +76,7 @@ _COMMIT_ATTEMPTS = 100
 _REPLACE_ATTEMPTS = 10
 
 #: How a table is kept unless something else is said.
-DEFAULT_UPKEEP = Upkeep()
+DEFAULT_UPKEEP = MaintenanceConfig()
 
 #: What a commit says about itself in the table's history.
 MICRO_BATCH_KEY = "headrace_micro_batch"
@@ -111,7 +111,7 @@ class DeltaSink:
         partition_by: Sequence[str] = (),
         durable: bool = True,
         member: str | None = None,
-        upkeep: Upkeep = DEFAULT_UPKEEP,
+        upkeep: MaintenanceConfig = DEFAULT_UPKEEP,
         schema_changes: SchemaChanges = SchemaChanges.REFUSE,
         origin: bool = False,
     ) -> None:
@@ -121,11 +121,13 @@ class DeltaSink:
         self._schema_changes = schema_changes
         self._origin = origin
         self._metadata = {} if member is None else {MEMBER_KEY: member}
-        self._staging = Staging(self._folder, durable=durable)
+        self._staging = FileStaging(self._folder, durable=durable)
         self._lock = threading.Lock()
         self._table: KeptTable | None = None
         self._upkeep = upkeep
-        self._housekeeper = Housekeeper(self._folder, self._staging.own, upkeep, self._metadata)
+        self._maintenance_thread = MaintenanceThread(
+            self._folder, self._staging.own, upkeep, self._metadata
+        )
 
     def open(self) -> None:
         """Make the folder, remove what dead processes left staged, look at the table.
@@ -142,7 +144,7 @@ class DeltaSink:
         if table is not None:
             self._check_offsets(table)
             self._check_layout(table.opened)
-        self._housekeeper.start()
+        self._maintenance_thread.start()
 
     def stored_offset(self, identity: str) -> int | None:
         """Return the offset in the newest version of the table, None without table or entry.
@@ -288,7 +290,7 @@ class DeltaSink:
 
     def close(self) -> None:
         """End the upkeep and remove this process's staging folder. Blocks for 5 s at most."""
-        self._housekeeper.stop()
+        self._maintenance_thread.stop()
         self._staging.close()
 
     def _check_offsets(self, table: KeptTable) -> None:
@@ -408,7 +410,7 @@ class DeltaSink:
         except BaseException as error:
             if not self._is_stored(staged, offsets, error):
                 raise
-        self._housekeeper.went_on(before, table.version)
+        self._maintenance_thread.went_on(before, table.version)
         return True
 
     def _is_stored(

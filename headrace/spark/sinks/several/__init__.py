@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from headrace.spark.sinks.several.sink import Group, OutputsApartError, SeveralSink, alone
+from headrace.spark.sinks.several.sink import OutputGroup, OutputsApartError, SeveralSink, alone
 
-__all__ = ["Group", "OutputsApartError", "SeveralSink", "alone"]
+__all__ = ["OutputGroup", "OutputsApartError", "SeveralSink", "alone"]

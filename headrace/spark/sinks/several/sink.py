@@ -13,9 +13,9 @@ from headrace.errors import HeadraceError, RetryableError, SinkConflictError
 from headrace.spark.sinks.contract import (
     CommitConflictError,
     Guarantee,
-    LeaderEpochKeeper,
-    OffsetKeeper,
     OffsetMove,
+    StoredLeaderEpochs,
+    TransactionalOffsets,
 )
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class OutputGroup:
     """Sinks by the names of their outputs, and how to commit several of them at once."""
 
     outputs: Mapping[str, Sink[Any]]
@@ -47,9 +47,9 @@ class Group:
         return all(keeps_offsets(sink) for sink in self.outputs.values())
 
 
-def alone(name: str, sink: Sink[Any]) -> Group:
+def alone(name: str, sink: Sink[Any]) -> OutputGroup:
     """Return the group of a single output."""
-    return Group({name: sink}, _commit)
+    return OutputGroup({name: sink}, _commit)
 
 
 def keeps_offsets(sink: Sink[Any]) -> bool:
@@ -62,7 +62,7 @@ def _commit(staged: Sequence[tuple[Any, Any]], offsets: Sequence[PartitionCommit
         sink.commit(own, offsets)
 
 
-class Keepers:
+class OutputOffsetMoves:
     """Reads the lowest offset of the outputs, and moves that of each. Any thread; blocks."""
 
     def __init__(self, outputs: Mapping[str, Sink[Any]]) -> None:
@@ -70,7 +70,11 @@ class Keepers:
 
     def unmovable(self) -> str | None:
         """Return the name of an output whose offsets cannot be moved, None without one."""
-        fixed = (name for name, sink in self.outputs.items() if not isinstance(sink, OffsetKeeper))
+        fixed = (
+            name
+            for name, sink in self.outputs.items()
+            if not isinstance(sink, TransactionalOffsets)
+        )
         return next(fixed, None)
 
     def stored_offset(self, identity: str) -> int | None:
@@ -103,9 +107,9 @@ class Keepers:
                 raise
             done[name] = own
 
-    def _movable(self) -> Iterator[tuple[str, OffsetKeeper]]:
+    def _movable(self) -> Iterator[tuple[str, TransactionalOffsets]]:
         for name, sink in self.outputs.items():
-            if isinstance(sink, OffsetKeeper):
+            if isinstance(sink, TransactionalOffsets):
                 yield name, sink
 
     def _move_back(
@@ -134,13 +138,13 @@ class Keepers:
             raise CommitConflictError(conflicts)
 
 
-def _move(keeper: OffsetKeeper, moves: Sequence[OffsetMove], note: str) -> None:
+def _move(keeper: TransactionalOffsets, moves: Sequence[OffsetMove], note: str) -> None:
     if moves:
         keeper.move_offsets(moves, note)
 
 
 def _from_where_it_stands(
-    keeper: OffsetKeeper, moves: Sequence[OffsetMove]
+    keeper: TransactionalOffsets, moves: Sequence[OffsetMove]
 ) -> Iterator[OffsetMove]:
     for move in moves:
         stored = keeper.stored_offset(move.identity)
@@ -173,7 +177,7 @@ def relation(stored: int | None, share: PartitionCommit) -> Relation:
     return Relation.HAS if stored >= share.next_offset else Relation.APART
 
 
-class Standings:
+class OutputOffsets:
     """The stored offsets of outputs, as they were when last looked at. Any thread.
 
     They are for decisions alone: whatever is committed, each output compares for itself.
@@ -248,14 +252,14 @@ class SeveralSink:
     is enough. ``keepers`` are the outputs that keep offsets, as operators see them.
     """
 
-    def __init__(self, groups: Sequence[Group]) -> None:
+    def __init__(self, groups: Sequence[OutputGroup]) -> None:
         self.groups = sorted(groups, key=lambda group: group.keeps_offsets)
         self._outputs = {
             name: sink for group in self.groups for name, sink in group.outputs.items()
         }
         keepers = {name: sink for name, sink in self._outputs.items() if keeps_offsets(sink)}
-        self.keepers = Keepers(keepers)
-        self._standings = Standings(keepers)
+        self.keepers = OutputOffsetMoves(keepers)
+        self._standings = OutputOffsets(keepers)
         self._overtaken: set[str] = set()
 
     @property
@@ -300,7 +304,7 @@ class SeveralSink:
         lowest = min((each for each in found.values() if each is not None), default=None)
         for name, each in found.items():
             sink = self._outputs[name]
-            if each == lowest and isinstance(sink, LeaderEpochKeeper):
+            if each == lowest and isinstance(sink, StoredLeaderEpochs):
                 epoch = sink.stored_leader_epoch(identity)
                 if epoch is not None:
                     return epoch
@@ -396,7 +400,7 @@ class SeveralSink:
             self._outputs[name].discard(own)
 
     def move_offsets(self, moves: Sequence[OffsetMove], note: str) -> None:
-        """Move the offsets of all outputs; see :meth:`Keepers.move_offsets`."""
+        """Move the offsets of all outputs; see :meth:`OutputOffsetMoves.move_offsets`."""
         try:
             self.keepers.move_offsets(moves, note)
         finally:

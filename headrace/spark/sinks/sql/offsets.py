@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from headrace.spark.sinks.contract import OffsetMove, PartitionCommit
     from headrace.spark.sinks.origin import Ranges
     from headrace.spark.sinks.sql.database import Database, TableName
-    from headrace.spark.sinks.sql.target import Target
+    from headrace.spark.sinks.sql.target import SqlTarget
 
 
 #: Values in one statement; SQLite takes no more than 999 in versions that are still around.
@@ -41,7 +41,7 @@ class OriginsTable:
     """
 
     def __init__(
-        self, database: Database, name: TableName, target: Target, offsets: OffsetsTable
+        self, database: Database, name: TableName, target: SqlTarget, offsets: OffsetsTable
     ) -> None:
         self._database = database
         self._target = target

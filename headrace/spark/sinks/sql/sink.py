@@ -24,7 +24,7 @@ from headrace.spark.sinks.origin import ORIGIN, require_covered
 from headrace.spark.sinks.schema import SchemaMismatchError
 from headrace.spark.sinks.sql.database import TIMEOUT, Database, TableName, brief, gave_way
 from headrace.spark.sinks.sql.offsets import OffsetsTable, OriginsTable
-from headrace.spark.sinks.sql.target import Target, WriteMode
+from headrace.spark.sinks.sql.target import SqlTarget, WriteMode
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -51,7 +51,7 @@ class Write:
     their names; None for nowhere.
     """
 
-    target: Target
+    target: SqlTarget
     table: OffsetsTable
     offsets: Sequence[Offset]
     said: Mapping[str, Any]
@@ -227,7 +227,7 @@ class SqlSink:
     ) -> None:
         self._database = Database(url, password, timeout)
         name = TableName.of(table)
-        self._target = Target(self._database, name, mode, key, origin=origin)
+        self._target = SqlTarget(self._database, name, mode, key, origin=origin)
         self._offsets = OffsetsTable(self._database, TableName.of(offsets_table), name)
         self._origins = (
             OriginsTable(self._database, TableName.of(origins_table), self._target, self._offsets)

@@ -47,7 +47,7 @@ class RepeatedKeyError(HeadraceError):
     """A result has several rows for one key, or none in a key: which should stay is not said."""
 
 
-class Target:
+class SqlTarget:
     """One table, as the database describes it.
 
     Raises:

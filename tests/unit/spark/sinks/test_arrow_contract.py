@@ -13,11 +13,11 @@ from headrace.spark.sinks.sql import WriteMode
 from headrace.testing.replacing import GroupedReplacerContract
 from headrace.testing.sinks import (
     ROWS,
-    GroupingContract,
-    OffsetKeeperContract,
-    Place,
+    BatchCommitContract,
     SinkContract,
+    SinkPlace,
     TablesOfArrow,
+    TransactionalOffsetsContract,
     micro_batch,
     share,
     table,
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-class TestDelta(TablesOfArrow, GroupingContract, OffsetKeeperContract):
+class TestDelta(TablesOfArrow, BatchCommitContract, TransactionalOffsetsContract):
     """The contract on a Delta table."""
 
     @pytest.fixture
-    def place(self, tmp_path: Path) -> Place:
+    def place(self, tmp_path: Path) -> SinkPlace:
         """Return a folder whose name needs care in a URI."""
         return DeltaPlace(tmp_path / "a table, 100% ü")
 
@@ -42,18 +42,18 @@ class TestReplacedDelta(TablesOfArrow, GroupedReplacerContract):
     """The contract on a Delta table whose rows say which records they are of."""
 
     @pytest.fixture(params=[(), ("id",)], ids=["whole", "partitioned"])
-    def place(self, request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    def place(self, request: pytest.FixtureRequest, tmp_path: Path) -> SinkPlace:
         """Return a folder."""
         return DeltaPlace(tmp_path / "a table, 100% ü", origin=True, partition_by=request.param)
 
 
-class TestSql(TablesOfArrow, GroupingContract, OffsetKeeperContract):
+class TestSql(TablesOfArrow, BatchCommitContract, TransactionalOffsetsContract):
     """The contract on a SQLite table, appended to or upserted."""
 
     @pytest.fixture(
         params=[{}, {"mode": WriteMode.UPSERT, "key": ["id"]}], ids=["append", "upsert"]
     )
-    def place(self, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+    def place(self, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SinkPlace]:
         """Return a table whose name needs quotes."""
         options: dict[str, Any] = request.param
         with closing(SqlPlace(tmp_path / "base.db", **options)) as place:
@@ -64,17 +64,17 @@ class TestReplacedSql(TablesOfArrow, GroupedReplacerContract):
     """The contract on a SQLite table whose rows say which micro-batch they are of."""
 
     @pytest.fixture
-    def place(self, tmp_path: Path) -> Iterator[Place]:
+    def place(self, tmp_path: Path) -> Iterator[SinkPlace]:
         """Return a table whose name needs quotes."""
         with closing(SqlPlace(tmp_path / "base.db", origin=True)) as place:
             yield place
 
 
-class TestSeveral(TablesOfArrow, OffsetKeeperContract):
+class TestSeveral(TablesOfArrow, TransactionalOffsetsContract):
     """The contract on outputs of different kinds."""
 
     @pytest.fixture
-    def place(self, tmp_path: Path) -> Iterator[Place]:
+    def place(self, tmp_path: Path) -> Iterator[SinkPlace]:
         """Return three empty tables."""
         with closing(SeveralPlace(tmp_path)) as place:
             yield place
@@ -86,7 +86,7 @@ class TestJsonLines(TablesOfArrow, SinkContract):
     guarantee = Guarantee.AT_LEAST_ONCE
 
     @pytest.fixture
-    def place(self, tmp_path: Path) -> Place:
+    def place(self, tmp_path: Path) -> SinkPlace:
         """Return a file in a folder that is yet to be made."""
         return JsonLinesPlace(tmp_path / "out" / "rows.jsonl")
 

@@ -22,7 +22,7 @@ from headrace.spark.sinks.delta.log import (
     LaterFormatError,
     LogFiles,
 )
-from headrace.spark.sinks.delta.maintenance import ChoreError, Order, carry_out
+from headrace.spark.sinks.delta.maintenance import MaintenanceError, MaintenanceOrder, carry_out
 from headrace.spark.sinks.delta.reader import DeltaLog
 from tests.unit.spark.sinks.delta_tables import share, stage, visible
 
@@ -186,8 +186,8 @@ def test_no_checkpoint_of_ours_forgets_offsets(
 ) -> None:
     """With the property none is written, and the error names it."""
     set_retention(folder, "interval 0 seconds")
-    with pytest.raises(ChoreError, match=rf"ForgottenOffsetsError.*{RETENTION_PROPERTY}"):
-        carry_out(Order("checkpoint", str(folder), str(tmp_path)), Event())
+    with pytest.raises(MaintenanceError, match=rf"ForgottenOffsetsError.*{RETENTION_PROPERTY}"):
+        carry_out(MaintenanceOrder("checkpoint", str(folder), str(tmp_path)), Event())
     assert LogFiles(folder).checkpoint() == -1
     unset_retention(folder)
     assert sink.stored_offset("id/0") == 10

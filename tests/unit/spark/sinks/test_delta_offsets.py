@@ -9,7 +9,7 @@ import pytest
 from deltalake import DeltaTable
 
 from headrace.records import TopicPartition
-from headrace.spark.sinks import CommitConflictError, OffsetKeeper, OffsetMove
+from headrace.spark.sinks import CommitConflictError, OffsetMove, TransactionalOffsets
 from headrace.spark.sinks.console import ConsoleSink
 from headrace.spark.sinks.delta import DeltaSink
 from tests.unit.spark.sinks.delta_tables import share, stage, visible, wrap_commit
@@ -92,5 +92,5 @@ def test_a_member_finds_that_its_offset_was_moved(
 
 def test_only_sinks_with_offsets_are_keepers(folder: Path) -> None:
     """A Delta sink keeps offsets that can be moved; a console does not."""
-    assert isinstance(DeltaSink(folder), OffsetKeeper)
-    assert not isinstance(ConsoleSink(), OffsetKeeper)
+    assert isinstance(DeltaSink(folder), TransactionalOffsets)
+    assert not isinstance(ConsoleSink(), TransactionalOffsets)

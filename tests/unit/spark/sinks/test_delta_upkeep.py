@@ -16,12 +16,12 @@ from pyspark.sql.types import BooleanType, LongType, StringType, StructField, St
 
 from headrace.clock import Deadline
 from headrace.local.waiting import wait_for
-from headrace.spark.sinks.delta import DeltaSink, Upkeep
+from headrace.spark.sinks.delta import DeltaSink, MaintenanceConfig
 from headrace.spark.sinks.delta.log import LogFiles
 from headrace.spark.sinks.delta.maintenance import (
-    ChoreError,
+    MaintenanceError,
+    MaintenanceOrder,
     NotCompactedError,
-    Order,
     carry_out,
     compact,
 )
@@ -228,7 +228,7 @@ def test_a_table_with_other_features_is_left_alone(folder: Path, small: Callable
 def test_a_sink_keeps_its_table_small(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By itself: with many commits there are checkpoints, a short log and few files."""
     monkeypatch.setattr("headrace.spark.sinks.delta.maintenance._REST", 0)
-    sink = DeltaSink(folder, durable=False, upkeep=Upkeep(compact_every=50))
+    sink = DeltaSink(folder, durable=False, upkeep=MaintenanceConfig(compact_every=50))
     sink.open()
     try:
         grow(sink, 0, 120)
@@ -258,7 +258,7 @@ def test_a_compaction_removes_the_files_of_former_ones(
         stray.write_bytes(b"of a commit that was not made")
     age(strays[0])
 
-    found = carry_out(Order("compaction", str(folder), str(tmp_path)), Event())
+    found = carry_out(MaintenanceOrder("compaction", str(folder), str(tmp_path)), Event())
 
     assert found == {"compacted": 5, "removed": 22}
     assert [stray.exists() for stray in strays] == [False, True]
@@ -270,17 +270,17 @@ def test_a_compaction_removes_the_files_of_former_ones(
 def test_a_chore_that_fails_says_why(folder: Path, tmp_path: Path) -> None:
     """The last line of its process is in the error; without a table there is nothing to do."""
     folder.mkdir()
-    order = Order("checkpoint", str(folder), str(tmp_path))
+    order = MaintenanceOrder("checkpoint", str(folder), str(tmp_path))
     assert carry_out(order, Event()) == {}
     (folder / "_delta_log").mkdir()
     LogFiles(folder).entry(0).write_text("no entry")
-    with pytest.raises(ChoreError, match=r"checkpoint failed: \w+: "):
+    with pytest.raises(MaintenanceError, match=r"checkpoint failed: \w+: "):
         carry_out(order, Event())
 
 
-@pytest.mark.parametrize("chore", ["properties", "checkpoint", "compaction"])
+@pytest.mark.parametrize("task", ["properties", "checkpoint", "compaction"])
 def test_a_chore_runs_no_code_of_the_table_s_folder(
-    sink: DeltaSink, folder: Path, tmp_path: Path, chore: str, monkeypatch: pytest.MonkeyPatch
+    sink: DeltaSink, folder: Path, tmp_path: Path, task: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Modules there are not imported in place of Python's own, wherever the daemon was started."""
     grow(sink, 10, 5)
@@ -289,7 +289,7 @@ def test_a_chore_runs_no_code_of_the_table_s_folder(
     monkeypatch.chdir(folder)
     monkeypatch.setenv("PYTHONPATH", str(folder))
 
-    carry_out(Order(chore, str(folder), str(tmp_path / "scratch")), Event())
+    carry_out(MaintenanceOrder(task, str(folder), str(tmp_path / "scratch")), Event())
 
     assert not (tmp_path / "taken").exists()
 
@@ -299,7 +299,7 @@ def test_a_chore_ends_with_its_daemon(sink: DeltaSink, folder: Path, tmp_path: P
     grow(sink, 10, 5)
     stopping = Event()
     stopping.set()
-    assert carry_out(Order("compaction", str(folder), str(tmp_path)), stopping) in (
+    assert carry_out(MaintenanceOrder("compaction", str(folder), str(tmp_path)), stopping) in (
         {},
         {"compacted": 6, "removed": 0},
     )
@@ -315,7 +315,7 @@ def test_what_the_configuration_says_becomes_the_table_s(sink: DeltaSink, folder
         return [configuration.get(name) for name in properties]
 
     assert found() == ["interval 3600 seconds", "interval 86400 seconds"]
-    other = DeltaSink(folder, upkeep=Upkeep(file_retention=7200))
+    other = DeltaSink(folder, upkeep=MaintenanceConfig(file_retention=7200))
     other.open()
     assert wait_for(lambda: found()[1] == "interval 7200 seconds", Deadline.after(30))
     other.commit(stage(other, "more", [2]), [share(0, 10, 20)])

@@ -10,10 +10,10 @@ from headrace.records import ResultRecord, TopicPartition
 from headrace.spark.sinks.contract import (
     CommitConflictError,
     Guarantee,
-    OffsetKeeper,
     OffsetMove,
     PartitionCommit,
     RowsRefusedError,
+    TransactionalOffsets,
 )
 from headrace.spark.sinks.kafka import KafkaSink
 from headrace.spark.sinks.schema import SchemaMismatchError
@@ -176,7 +176,7 @@ def test_conflicts_are_the_processors_affair(transactions: Transactions) -> None
     """A commit and a move that found offsets elsewhere raise what the contract says."""
     sink = KafkaSink(transactions, "out")
     keeper: Any = sink
-    assert isinstance(keeper, OffsetKeeper)
+    assert isinstance(keeper, TransactionalOffsets)
     transactions.conflicts = [SinkConflictError(P0, 0, 5)]
     with pytest.raises(CommitConflictError):
         sink.commit(sink.stage(micro_batch("one"), None), [SHARE])

@@ -10,9 +10,9 @@ import pytest
 from headrace.records import TopicPartition
 from headrace.spark.sinks.contract import (
     CommitConflictError,
-    LeaderEpochKeeper,
     OffsetMove,
     PartitionCommit,
+    StoredLeaderEpochs,
 )
 from headrace.spark.sinks.delta import DeltaSink
 from headrace.spark.sinks.delta.reader import DeltaLog
@@ -54,7 +54,7 @@ def opened(
 def test_the_epoch_moves_with_the_offset(opened: Callable[[], DeltaSink | SqlSink]) -> None:
     """Another member reads it; nothing is stored of a commit that is refused."""
     sink = opened()
-    assert isinstance(sink, LeaderEpochKeeper)
+    assert isinstance(sink, StoredLeaderEpochs)
     assert sink.stored_leader_epoch(IDENTITY) is None
     for at, epoch in enumerate((0, 0, 7)):
         store(sink, at * 10, at * 10 + 10, epoch)

@@ -12,9 +12,9 @@ from structlog.testing import capture_logs
 from headrace.records import TopicPartition
 from headrace.spark.sinks.contract import (
     CommitConflictError,
-    OffsetKeeper,
     OffsetMove,
     RowsRefusedError,
+    TransactionalOffsets,
 )
 from headrace.spark.sinks.sql import SqlSink
 from headrace.spark.sinks.sql import sink as transaction
@@ -242,7 +242,7 @@ def test_operators_move_offsets_without_opening_the_sink(
 ) -> None:
     """A move goes forward or back, all or none, and the row keeps its note afterwards."""
     other = sinks()
-    assert isinstance(other, OffsetKeeper)
+    assert isinstance(other, TransactionalOffsets)
     assert other.stored_offset("id/0") == 10
     back = OffsetMove("id/0", TopicPartition("t", 0), 10, 4)
     wrong = OffsetMove("id/1", TopicPartition("t", 1), 5, 6)

@@ -8,7 +8,7 @@ import pytest
 from headrace.config import SqlSinkConfig
 from headrace.errors import StartError
 from headrace.spark.factory import build_sink
-from headrace.spark.sinks.contract import OffsetKeeper
+from headrace.spark.sinks.contract import TransactionalOffsets
 from headrace.spark.sinks.sql import SqlSink
 from tests.unit.spark.sinks.sql_tables import CREATE, Base, share, staged
 
@@ -27,7 +27,7 @@ def test_the_sink_is_built_as_configured(tmp_path: Path) -> None:
     base.run(CREATE, "INSERT INTO t VALUES (1, 'a')")
     sink = build_sink(_section(base.path), "m1")
     assert isinstance(sink, SqlSink)
-    assert isinstance(sink, OffsetKeeper)
+    assert isinstance(sink, TransactionalOffsets)
     sink.open()
 
     sink.commit(staged(sink, [{"id": 1, "name": "b"}]), [share(0, 0, 1)])

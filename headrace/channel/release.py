@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import structlog
 
 from headrace.channel.commits import COMMIT_TIMEOUT
-from headrace.channel.news import Committed, EpochRaised, Trouble
+from headrace.channel.events import EpochRaised, OffsetCommitted, PartitionErrorEvent
 from headrace.channel.offset_stores import sink_is_fenced
-from headrace.channel.states import Ending, PartitionState
+from headrace.channel.states import EndReason, PartitionState
 
 if TYPE_CHECKING:
     from headrace.channel.delivery import Delivery
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 
-class Endings:
+class Releases:
     """What a worker does with a partition that has to end. Called by the thread that holds it."""
 
     def __init__(self, parts: Parts, delivery: Delivery) -> None:
@@ -38,7 +38,7 @@ class Endings:
             self._parts.callbacks.tell_end(owned, lambda: processor.on_partition_lost(owned))
         owned.become(PartitionState.LOST)
         self._log("partition_lost", owned, reason=owned.ending.name.lower())
-        if owned.ending is Ending.ABANDONED:
+        if owned.ending is EndReason.ABANDONED:
             self._parts.coordinator.abandon(owned.claim)
 
     def unstarted(self, owned: OwnedPartition) -> None:
@@ -49,27 +49,27 @@ class Endings:
         with all its other partitions. That it has to where a commit of ours under a former claim
         may be stored yet, which is decided before a start position is found.
         """
-        self._hear(owned)
+        self._handle(owned)
         latest = self._parts.clock.monotonic() + COMMIT_TIMEOUT
         owned.release_by = latest if owned.release_by is None else min(owned.release_by, latest)
         gone = self._is_gone(owned)
-        if owned.owes_commit and not gone and not self._parts.overdue(owned):
+        if owned.has_pending_commit and not gone and not self._parts.overdue(owned):
             return
         doubtful = owned.committed is None and owned.claim.follows_own_doubt
-        clean = gone or not (owned.owes_commit or doubtful)
+        clean = gone or not (owned.has_pending_commit or doubtful)
         self._drop(owned)
         owned.become(PartitionState.TERMINATED)
         self._parts.coordinator.released(owned.claim, clean=clean)
 
     @staticmethod
-    def _hear(owned: OwnedPartition) -> None:
-        while owned.news:
-            match owned.news.popleft():
-                case Committed() as news:
-                    owned.staging.confirm(news)
+    def _handle(owned: OwnedPartition) -> None:
+        while owned.events:
+            match owned.events.popleft():
+                case OffsetCommitted() as event:
+                    owned.pending_commits.confirm(event)
                 case EpochRaised(claim):
                     owned.claim = claim
-                case Trouble(error):
+                case PartitionErrorEvent(error):
                     owned.last_error = str(error)
 
     def begin(self, owned: OwnedPartition) -> None:
@@ -79,16 +79,16 @@ class Endings:
         owned.become(PartitionState.RELEASING)
         self._parts.committer.flush()
 
-    def turn(self, owned: OwnedPartition) -> None:
+    def run_once(self, owned: OwnedPartition) -> None:
         """Go on releasing: answers, their commits, the callback, its commit, the claim."""
         overdue, gone = self._parts.overdue(owned), self._is_gone(owned)
         if owned.state is PartitionState.RELEASING:
-            if (owned.outstanding or (owned.owes_commit and not gone)) and not overdue:
+            if (owned.outstanding or (owned.has_pending_commit and not gone)) and not overdue:
                 return
             self._terminate(owned)
-        if gone and owned.owes_commit:
+        if gone and owned.has_pending_commit:
             self._forgo(owned)
-        elif not owned.owes_commit:
+        elif not owned.has_pending_commit:
             self._finish(owned)
         elif overdue:
             self._give_up(owned)
@@ -131,15 +131,25 @@ class Endings:
         """The last commit is not stored in time: the next owner must know that."""
         self._drop(owned)
         owned.become(PartitionState.TERMINATED)
-        self._parts.unfinished(f"{owned.partition}: commit of offset {owned.advanced}")
-        self._log("release_overdue", owned, committed=owned.committed, advanced=owned.advanced)
+        self._parts.unfinished(f"{owned.partition}: commit of offset {owned.processed_offset}")
+        self._log(
+            "release_overdue",
+            owned,
+            committed=owned.committed,
+            processed_offset=owned.processed_offset,
+        )
         self._parts.coordinator.released(owned.claim, clean=False)
 
     def _forgo(self, owned: OwnedPartition) -> None:
         """The last commit cannot be stored, and nobody will go on: there is nobody to shut out."""
         self._drop(owned)
         owned.become(PartitionState.TERMINATED)
-        self._log("commit_forgone", owned, committed=owned.committed, advanced=owned.advanced)
+        self._log(
+            "commit_forgone",
+            owned,
+            committed=owned.committed,
+            processed_offset=owned.processed_offset,
+        )
         self._parts.coordinator.released(owned.claim, clean=True)
 
     def _drop(self, owned: OwnedPartition) -> None:

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 import structlog
 
 from headrace.channel.commits import COMMIT_TIMEOUT
-from headrace.channel.news import EpochRaised, LogReplaced, Trouble
+from headrace.channel.events import EpochRaised, LogReplaced, PartitionErrorEvent
 from headrace.channel.partition import OwnedPartition
-from headrace.channel.states import Ending
-from headrace.channel.status import Activity, GroupReport, activity_of, reading_of
+from headrace.channel.states import EndReason
+from headrace.channel.status import PartitionSnapshot, RebalanceReporter, activity_of, reading_of
 from headrace.errors import CommitFailedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headrace.channel.bounds import Bounds
-    from headrace.channel.pausing import Gates
+    from headrace.channel.pausing import DeliveryGate
     from headrace.channel.scheduler import Scheduler
     from headrace.channel.settings import LiveSettings
     from headrace.channel.topics import KnownTopics
@@ -36,7 +36,7 @@ log = structlog.get_logger(__name__)
 RELEASE_SHARE = 0.7
 
 
-class Holdings:
+class PartitionManager:
     """A coordinator's listener: its methods only note what happened and wake a worker.
 
     All methods are safe on any thread and do not block.
@@ -50,7 +50,7 @@ class Holdings:
         topics: KnownTopics,
         copies: int,
         scheduler: Scheduler,
-        gates: Gates,
+        delivery_gate: DeliveryGate,
         bounds: Bounds,
         metrics: Metrics,
         clock: Clock,
@@ -61,14 +61,14 @@ class Holdings:
         self._topics = topics
         self._copies = copies
         self._scheduler = scheduler
-        self._gates = gates
+        self._delivery_gate = delivery_gate
         self._bounds = bounds
         self._clock = clock
         self._lock = Lock()
         self._owned: dict[TopicPartition, OwnedPartition] = {}
         self._fail = fail
         self._metrics = metrics
-        self._report = GroupReport(name, metrics)
+        self._report = RebalanceReporter(name, metrics)
         self._stop_by: Deadline | None = None
 
     def all(self) -> list[OwnedPartition]:
@@ -92,7 +92,7 @@ class Holdings:
         now = self._clock.time()
         return [reading_of(self._name, owned, now) for owned in self.all()]
 
-    def activities(self) -> list[Activity]:
+    def activities(self) -> list[PartitionSnapshot]:
         """Return what each partition is doing."""
         now = self._clock.monotonic()
         return [activity_of(self._name, owned, now) for owned in self.all()]
@@ -101,7 +101,7 @@ class Holdings:
         """Have the partitions of a topic that was created again begin anew."""
         for owned in self.all():
             if owned.partition.topic == topic:
-                owned.tell(LogReplaced())
+                owned.post(LogReplaced())
                 self._scheduler.touch(owned)
 
     def topic_missing(self, topic: str) -> None:
@@ -109,15 +109,19 @@ class Holdings:
         self._bounds.topic_missing(topic)
         self._metrics.forget_topic(self._name, topic)
         for owned in self.all():
-            if owned.partition.topic == topic and owned.ending is not Ending.NONE:
+            if owned.partition.topic == topic and owned.ending is not EndReason.NONE:
                 self._end_waiting(owned)
                 self._scheduler.touch(owned)
 
     def _end_waiting(self, owned: OwnedPartition) -> None:
         """Wake a partition whose end waits for a commit that cannot be stored any more."""
-        if owned.owes_commit and self._topics.is_gone(owned.partition.topic):
+        if owned.has_pending_commit and self._topics.is_gone(owned.partition.topic):
             reason = "its topic was deleted"
-            owned.tell(Trouble(CommitFailedError(owned.partition, owned.advanced, reason)))
+            owned.post(
+                PartitionErrorEvent(
+                    CommitFailedError(owned.partition, owned.processed_offset, reason)
+                )
+            )
 
     def finish_by(self, deadline: Deadline) -> None:
         """Have releases that are asked for from now on end within ``deadline``."""
@@ -129,7 +133,7 @@ class Holdings:
             successor = self._owned.get(owned.partition)
             if successor is owned:
                 del self._owned[owned.partition]
-        self._gates.pauses.progress()
+        self._delivery_gate.pauses.progress()
         if successor is not None and successor is not owned:
             self._scheduler.touch(successor)
 
@@ -142,7 +146,7 @@ class Holdings:
             claim,
             self._settings,
             copies=self._copies,
-            gates=self._gates,
+            delivery_gate=self._delivery_gate,
             bound=self._bounds.of(claim.partition),
         )
         with self._lock:
@@ -156,7 +160,7 @@ class Holdings:
         owned = self._find(claim)
         if owned is not None:
             owned.release_by = self._release_by()
-            owned.end(Ending.RELEASE)
+            owned.end(EndReason.RELEASE)
             self._end_waiting(owned)
             self._scheduler.touch(owned)
 
@@ -165,25 +169,25 @@ class Holdings:
         self._report.claim_lost(claim, reason)
         owned = self._find(claim)
         if owned is not None:
-            owned.end(Ending.LOST)
+            owned.end(EndReason.LOST)
             self._scheduler.touch(owned)
 
     def epoch_raised(self, old: Claim, new: Claim) -> None:
         """Go on under a higher epoch."""
         owned = self._find(old)
         if owned is not None:
-            owned.tell(EpochRaised(new))
+            owned.post(EpochRaised(new))
             self._scheduler.touch(owned)
 
     def suspended(self) -> None:
         """Deliver and commit nothing until ZooKeeper is heard again."""
-        self._gates.suspended.set()
+        self._delivery_gate.suspended.set()
         self._report.suspended()
         self.touch_all()
 
     def resumed(self) -> None:
         """Go on."""
-        self._gates.suspended.clear()
+        self._delivery_gate.suspended.clear()
         self._report.resumed(sum(owned.is_current() for owned in self.all()))
         self.touch_all()
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Committed:
+class OffsetCommitted:
     """News for a partition: ``offset`` is stored, and with it all that was staged before it."""
 
     offset: int
@@ -24,7 +24,7 @@ class Committed:
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
+class PartitionErrorEvent:
     """News for a partition: an error that belongs to no batch."""
 
     error: PartitionError
@@ -38,14 +38,14 @@ class EpochRaised:
 
 
 @dataclass(frozen=True, slots=True)
-class OutOfRange:
+class OffsetOutOfRange:
     """News for a partition: the broker does not have its position (of that generation)."""
 
     generation: int
 
 
 @dataclass(frozen=True, slots=True)
-class Truncated:
+class LogTruncated:
     """News for a partition: its log does not lead to the position (of that generation) any more.
 
     ``end`` is where the log that was read ends now, None where that is not known.
@@ -56,7 +56,7 @@ class Truncated:
 
 
 @dataclass(frozen=True, slots=True)
-class GapPassed:
+class GapSkipped:
     """News for a partition: nothing readable lies between its position and ``end``.
 
     True for that generation of its buffer only.
@@ -67,7 +67,7 @@ class GapPassed:
 
 
 @dataclass(frozen=True, slots=True)
-class LogLooked:
+class LogChecked:
     """News for a partition: whether its log leads to its start as under ``epoch`` is answered."""
 
     start: int
@@ -84,7 +84,7 @@ class LogReplaced:
 
 
 @dataclass(frozen=True, slots=True)
-class Sought:
+class SeekResult:
     """A partition that was moved; it is committed once ``sequence`` is stored."""
 
     partition: TopicPartition
@@ -94,7 +94,7 @@ class Sought:
 
 
 @dataclass(frozen=True, slots=True)
-class SeekAsked:
+class SeekRequested:
     """News for a partition: an operator wants it to go on at ``offset``.
 
     ``replay`` says what becomes of the sink's output of records that are read again.
@@ -102,7 +102,7 @@ class SeekAsked:
 
     offset: int
     by: str
-    outcome: Future[Sought]
+    outcome: Future[SeekResult]
     replay: Replay | None = None
 
 
@@ -111,15 +111,15 @@ class RecordSkipped:
     """News for a partition: a record is left out from now on, which may be why a batch fails."""
 
 
-News = (
-    Committed
-    | Trouble
+PartitionEvent = (
+    OffsetCommitted
+    | PartitionErrorEvent
     | EpochRaised
-    | OutOfRange
-    | Truncated
-    | GapPassed
-    | LogLooked
+    | OffsetOutOfRange
+    | LogTruncated
+    | GapSkipped
+    | LogChecked
     | LogReplaced
-    | SeekAsked
+    | SeekRequested
     | RecordSkipped
 )
