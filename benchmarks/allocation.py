@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from headrace.coordinators.allocation import allocate
 from headrace.coordinators.members import MemberInfo
-from headrace.records import TopicPartition
+from headrace.core.records import TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace.clock import Deadline
+from headrace.core.clock import Deadline
+from headrace.core.records import TopicPartition
+from headrace.devstack.waiting import wait_for
 from headrace.kafka import KafkaOffsetStore
 from headrace.kafka.clients import client_properties
 from headrace.kafka.ports import OffsetStoreError
-from headrace.local.waiting import wait_for
-from headrace.records import TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable

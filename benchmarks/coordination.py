@@ -13,12 +13,12 @@ from benchmarks import stack
 from benchmarks.allocation import allocate_ms
 from benchmarks.members import Member, await_shares, await_true
 from benchmarks.report import Report, say
-from headrace.local.zookeeper import four_letter_word
+from headrace.devstack.zookeeper import four_letter_word
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from headrace.local import LocalStack
+    from headrace.devstack import LocalStack
 
 #: The most that each figure may be.
 TARGETS = {

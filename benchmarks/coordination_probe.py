@@ -15,8 +15,8 @@ from benchmarks.notes import NoteFile
 from headrace.processors import BatchProcessor, BatchResponse
 
 if TYPE_CHECKING:
-    from headrace.clock import Deadline
-    from headrace.records import Assignment, Batch
+    from headrace.core.clock import Deadline
+    from headrace.core.records import Assignment, Batch
 
 #: Seconds after which the timer looks around, all the same.
 _TURN = 1.0

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from headrace.records import TopicPartition
-from headrace.spark.micro_batch import MicroBatch
-from headrace.spark.sinks import PartitionCommit
-from headrace.spark.sinks.delta import DeltaSink
+from headrace.core.records import TopicPartition
+from headrace.sinks import PartitionCommit
+from headrace.sinks.delta import DeltaSink
+from headrace.sinks.micro_batch import MicroBatch
 
 if TYPE_CHECKING:
     from pathlib import Path

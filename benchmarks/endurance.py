@@ -14,15 +14,15 @@ from benchmarks import stack
 from benchmarks.growth import live_heap, more_of
 from benchmarks.lifecycle.daemon import CHANGE, Daemon, Settings
 from benchmarks.report import Report, say
-from headrace.clock import SYSTEM_CLOCK, Deadline
-from headrace.local.waiting import wait_for
-from headrace.spark.sinks.delta.reader import read_rows
+from headrace.core.clock import SYSTEM_CLOCK, Deadline
+from headrace.devstack.waiting import wait_for
+from headrace.sinks.delta.reader import read_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from headrace.local import LocalStack
+    from headrace.devstack import LocalStack
 
 #: The most that each figure may be.
 TARGETS = {"live_heap_growth_mib": 2.0, "temp_files_growth": 0}

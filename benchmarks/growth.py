@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from headrace.clock import SYSTEM_CLOCK
+from headrace.core.clock import SYSTEM_CLOCK
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks import stack
 from benchmarks.notes import Notes
-from headrace.clock import SYSTEM_CLOCK, Deadline
-from headrace.local.server import ServerProcess
-from headrace.local.waiting import wait_for
+from headrace.core.clock import SYSTEM_CLOCK, Deadline
+from headrace.devstack.server import ServerProcess
+from headrace.devstack.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from benchmarks.notes import Note
-    from headrace.local import LocalStack
+    from headrace.devstack import LocalStack
 
 #: Seconds that the members of a group may take for anything that is waited for.
 PATIENCE = 60.0

@@ -19,7 +19,7 @@ from headrace.config import load
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from headrace.local import LocalStack
+    from headrace.devstack import LocalStack
 
 TARGET = 1.25
 

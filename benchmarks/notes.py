@@ -7,12 +7,12 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from headrace.clock import SYSTEM_CLOCK
+from headrace.core.clock import SYSTEM_CLOCK
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from headrace.records import Assignment
+    from headrace.core.records import Assignment
 
 
 @dataclass(frozen=True, slots=True)

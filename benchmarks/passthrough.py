@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from benchmarks.rounds import Measured
-    from headrace.local import LocalStack
+    from headrace.devstack import LocalStack
 
 TARGET = 0.8
 

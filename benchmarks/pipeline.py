@@ -19,7 +19,7 @@ from benchmarks.spark import Load, require_fair_sizes
 from benchmarks.spark_channel import SparkChannel
 from benchmarks.steady import latencies, produce
 from benchmarks.structured_streaming import StructuredStreaming
-from headrace.spark.sinks.delta.reader import read_rows
+from headrace.sinks.delta.reader import read_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from benchmarks.rounds import Measured
     from benchmarks.sides import Work
-    from headrace.local import LocalStack
+    from headrace.devstack import LocalStack
 
 SIDES: dict[str, Callable[[Any], Work]] = {
     "value": SparkChannel,

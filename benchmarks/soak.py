@@ -14,8 +14,8 @@ from benchmarks.lifecycle.operations import Operations
 from benchmarks.lifecycle.schedule import Kind, draw
 from benchmarks.lifecycle.world import LOAD, OTHER, SOMETIMES, STEADY, Load, World
 from benchmarks.report import Report, say
-from headrace.clock import SYSTEM_CLOCK, Deadline
-from headrace.local.waiting import wait_for
+from headrace.core.clock import SYSTEM_CLOCK, Deadline
+from headrace.devstack.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from benchmarks.rounds import Measured
-    from headrace.local import LocalStack
+    from headrace.devstack import LocalStack
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from benchmarks import reducers
 from benchmarks.committed import committed
 from benchmarks.pace import pace
-from headrace.clock import Deadline
 from headrace.config import load
 from headrace.controller import KafkaController
+from headrace.core.clock import Deadline
 from headrace.processors.factory import build_processor
 from headrace.spark.factory import spark_settings
 from headrace.spark.runtime import SparkRuntime

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from headrace.clock import Deadline
+from headrace.core.clock import Deadline
+from headrace.core.records import TopicPartition
+from headrace.devstack import Blueprint, LocalStack
 from headrace.kafka import KafkaTopicCatalog
 from headrace.kafka.producer import TopicProducer, create_topic
-from headrace.local import Blueprint, LocalStack
-from headrace.records import TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,7 +11,7 @@ from headrace.processors import BatchProcessor, BatchResponse
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from headrace.records import Batch
+    from headrace.core.records import Batch
     from headrace.spark import MicroBatch
 
 #: Seconds that a reducer hangs: longer than any run.

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pyarrow.parquet as pq
 
-from headrace.clock import SYSTEM_CLOCK, Deadline
+from headrace.core.clock import SYSTEM_CLOCK, Deadline
 from headrace.kafka.producer import TopicProducer
-from headrace.spark.sinks.delta.log import LogFiles
+from headrace.sinks.delta.log import LogFiles
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

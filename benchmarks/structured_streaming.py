@@ -16,16 +16,16 @@ from pyspark.sql import DataFrame, SparkSession
 
 from benchmarks import reducers
 from benchmarks.pace import pace
-from headrace.clock import Deadline
 from headrace.config import load
+from headrace.core.clock import Deadline
+from headrace.core.records import TopicPartition
+from headrace.devstack.waiting import wait_for
 from headrace.kafka import clients
-from headrace.local.waiting import wait_for
-from headrace.records import TopicPartition
+from headrace.sinks import PartitionCommit
+from headrace.sinks.delta import DeltaSink
+from headrace.sinks.micro_batch import MicroBatch
 from headrace.spark.arrow_to_spark import reading
 from headrace.spark.factory import spark_settings
-from headrace.spark.micro_batch import MicroBatch
-from headrace.spark.sinks import PartitionCommit
-from headrace.spark.sinks.delta import DeltaSink
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

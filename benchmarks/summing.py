@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.compute as pc
 
 from benchmarks.committed import committed
-from headrace.clock import Deadline
 from headrace.config import load
 from headrace.controller import KafkaController
+from headrace.core.clock import Deadline
+from headrace.core.tables import table_of
 from headrace.processors import BatchProcessor, BatchResponse
-from headrace.tables import table_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from benchmarks.sides import Request, Result
     from headrace.config import ChannelConfig, Config
-    from headrace.records import Assignment, Batch
+    from headrace.core.records import Assignment, Batch
 
 #: What suits a processor of tables, and one of records. It keeps the interpreter's lock, so that a
 #: second worker only takes turns with the first; a few records are still in the processor's cache

@@ -14,47 +14,47 @@ from headrace.version import VERSION
 if TYPE_CHECKING:
     from headrace.channel.bounds import Until
     from headrace.channel.channel import InboundKafkaChannel
-    from headrace.clock import Deadline
     from headrace.config import ChannelConfig, Config, load
     from headrace.controller import KafkaController
-    from headrace.errors import PoisonRecordError, RetryableError
-    from headrace.logs import configure_logging
-    from headrace.metrics import Metrics, MetricsServer
+    from headrace.core.clock import Deadline
+    from headrace.core.errors import PoisonRecordError, RetryableError
+    from headrace.core.records import Assignment, Batch, Record, TopicPartition
+    from headrace.core.tables import table_of
     from headrace.processors import BatchProcessor, BatchResponse, ChannelContext, Request
     from headrace.processors.simple import SimpleKafkaProcessor, SimpleOptions
-    from headrace.records import Assignment, Batch, Record, TopicPartition
-    from headrace.tables import table_of
+    from headrace.telemetry.logs import configure_logging
+    from headrace.telemetry.metrics import Metrics, MetricsServer
 
 __version__ = VERSION
 
 _HOMES = {
-    "Assignment": "headrace.records",
-    "Batch": "headrace.records",
+    "Assignment": "headrace.core.records",
+    "Batch": "headrace.core.records",
     "BatchProcessor": "headrace.processors",
     "BatchResponse": "headrace.processors",
     "ChannelConfig": "headrace.config",
     "ChannelContext": "headrace.processors",
     "ChannelPorts": "headrace.channel.runtime",
     "Config": "headrace.config",
-    "Deadline": "headrace.clock",
+    "Deadline": "headrace.core.clock",
     "InboundKafkaChannel": "headrace.channel.channel",
     "KafkaController": "headrace.controller",
-    "Metrics": "headrace.metrics",
-    "MetricsServer": "headrace.metrics",
+    "Metrics": "headrace.telemetry.metrics",
+    "MetricsServer": "headrace.telemetry.metrics",
     "Pause": "headrace.channel.pausing",
     "PauseMode": "headrace.channel.pausing",
     "PauseReason": "headrace.channel.pausing",
-    "PoisonRecordError": "headrace.errors",
-    "Record": "headrace.records",
+    "PoisonRecordError": "headrace.core.errors",
+    "Record": "headrace.core.records",
     "Request": "headrace.processors",
-    "RetryableError": "headrace.errors",
+    "RetryableError": "headrace.core.errors",
     "SimpleKafkaProcessor": "headrace.processors.simple",
     "SimpleOptions": "headrace.processors.simple",
-    "TopicPartition": "headrace.records",
+    "TopicPartition": "headrace.core.records",
     "Until": "headrace.channel.bounds",
-    "configure_logging": "headrace.logs",
+    "configure_logging": "headrace.telemetry.logs",
     "load": "headrace.config",
-    "table_of": "headrace.tables",
+    "table_of": "headrace.core.tables",
 }
 
 __all__ = [

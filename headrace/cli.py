@@ -10,13 +10,13 @@ from typer.core import TyperGroup
 from headrace.admin.cli import register
 from headrace.config.cli import ConfigFile, schema
 from headrace.config.types.scalars import parse_moment
-from headrace.demo.cli import demo
-from headrace.doctor.cli import check, doctor
-from headrace.groups.cli import group
-from headrace.local.cli import app as local
-from headrace.local.connector import app as connector
-from headrace.offsets.cli import app as offsets
-from headrace.reducing.cli import reduce
+from headrace.devstack.cli import app as local
+from headrace.devstack.connector import app as connector
+from headrace.tools.demo.cli import demo
+from headrace.tools.doctor.cli import check, doctor
+from headrace.tools.dryrun.cli import reduce
+from headrace.tools.groups.cli import group
+from headrace.tools.offsets.cli import app as offsets
 from headrace.version import VERSION
 
 if TYPE_CHECKING:

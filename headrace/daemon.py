@@ -8,6 +8,7 @@ import threading
 from contextlib import contextmanager
 from enum import IntEnum
 from functools import partial
+from threading import Event, Thread
 from typing import TYPE_CHECKING
 
 import structlog
@@ -16,29 +17,60 @@ from headrace.admin.health import not_ready
 from headrace.admin.ports import Phase
 from headrace.admin.process import LocalProcess
 from headrace.admin.server import AdminServer
-from headrace.allocator import limit_arenas
-from headrace.clock import Deadline
 from headrace.config import load
 from headrace.controller import KafkaController, Reloader
+from headrace.controller.preflight import preflight
 from headrace.controller.sweeping import RebalanceCollection
-from headrace.diagnostics import Diagnostics
-from headrace.errors import ConfigError, FatalError, StartError
-from headrace.logs import configure_logging, flush, install_hooks
-from headrace.metrics import Metrics, MetricsServer, omit_creation_times
-from headrace.preflight import preflight
+from headrace.core.clock import Deadline
+from headrace.core.errors import ConfigError, FatalError, StartError
+from headrace.core.memory import limit_arenas
+from headrace.core.stacks import log_stacks, stack_of
 from headrace.service import Service
 from headrace.signals import SIGNALS, StoppedEarlyError
-from headrace.stacks import stack_of
+from headrace.telemetry.logs import configure_logging, flush, install_hooks
+from headrace.telemetry.metrics import Metrics, MetricsServer, omit_creation_times
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
     from headrace.channel.bounds import Until
+    from headrace.channel.status import PartitionSnapshot
     from headrace.config import Config
     from headrace.signals import Signals
 
+
 log = structlog.get_logger(__name__)
+
+
+class Diagnostics:
+    """The thread that writes it down, from ``start`` on for good; ``ask`` is for any thread."""
+
+    def __init__(self, activities: Callable[[], Iterable[PartitionSnapshot]]) -> None:
+        self._activities = activities
+        self._asked = Event()
+        self._thread = Thread(target=self._run, name="diagnostics", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def ask(self) -> None:
+        """Have it written down, unless that is asked for already. Does not block."""
+        self._asked.set()
+
+    def _run(self) -> None:
+        while True:
+            self._asked.wait()
+            self._asked.clear()
+            self.dump()
+
+    def dump(self) -> None:
+        """Log one event for each thread, and one for each partition held."""
+        log_stacks("SIGUSR1")
+        for activity in self._activities():
+            log.info("partition_activity", **activity.facts())
+
 
 #: Seconds in which the brokers have to answer at the start; ZooKeeper and Spark have their own.
 START_TIMEOUT = 180.0

@@ -15,7 +15,7 @@ from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from headrace.process_records import (
+from headrace.core.processes import (
     NoRecordError,
     ProcessNotFoundError,
     SeveralProcessesError,

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from headrace.clock import SYSTEM_CLOCK, Clock, Deadline
-from headrace.progress import HeartbeatCheck
+from headrace.core.clock import SYSTEM_CLOCK, Clock, Deadline
+from headrace.core.supervision import HeartbeatCheck
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, MutableMapping
 
-    from headrace.progress import Heartbeat
+    from headrace.core.supervision import Heartbeat
 
 log = structlog.get_logger(__name__)
 

@@ -1,7 +1,7 @@
 """Signals to the daemon, which a thread of their own hears from the first moment on.
 
-It needs the standard library and ``headrace.clock`` only, so that it is there before anything else
-is imported.
+It needs the standard library and ``headrace.core.clock`` only, so that it is there before anything
+else is imported.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from threading import Lock, Thread, local
 from typing import TYPE_CHECKING
 
-from headrace.clock import SYSTEM_CLOCK, Clock, Deadline
+from headrace.core.clock import SYSTEM_CLOCK, Clock, Deadline
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -57,8 +57,8 @@ STEPS = {
 #: What each step depends on: its lock file, or these.
 SOURCES = {
     "project": ROOT / "pyproject.toml",
-    "kafka": next((ROOT / "headrace" / "local").glob("kafka-*.sha256")),
-    "connector": next((ROOT / "headrace" / "local").glob("spark-kafka-*.sha256")),
+    "kafka": next((ROOT / "headrace" / "devstack").glob("kafka-*.sha256")),
+    "connector": next((ROOT / "headrace" / "devstack").glob("spark-kafka-*.sha256")),
 }
 
 #: What the project's step depends on beside that: what is compiled, and how.
@@ -257,7 +257,7 @@ def fetch_jars(step: str) -> None:
     Raises:
         SystemExit: they could not be fetched, as it has said.
     """
-    fetch = f"import sys; from headrace.local.jars import main; sys.exit(main({step!r}))"
+    fetch = f"import sys; from headrace.devstack.jars import main; sys.exit(main({step!r}))"
     try:
         run(PYTHON, "-c", fetch)
     except subprocess.CalledProcessError as error:
@@ -363,7 +363,7 @@ def require_venv() -> None:
 
 def require_java() -> None:
     """Make sure that there is a Java that Spark and Kafka can run on."""
-    java = load(ROOT / "headrace" / "local" / "java.py")
+    java = load(ROOT / "headrace" / "devstack" / "java.py")
     if java.find_java() is None:
         problem = (
             f"no Java {java.MINIMUM_JAVA} or later was found; install one (Debian, Ubuntu: "

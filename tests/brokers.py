@@ -13,10 +13,10 @@ from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, Config
 from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
-from headrace.clock import Deadline
+from headrace.core.clock import Deadline
+from headrace.devstack.waiting import wait_for
 from headrace.kafka.clients import producer as producer_properties
 from headrace.kafka.ports import OffsetStoreError
-from headrace.local.waiting import wait_for
 from headrace.testing.records import TIMESTAMP, FakeRecord
 
 if TYPE_CHECKING:
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
     from confluent_kafka import Message
 
+    from headrace.core.records import TopicPartition as Partition
     from headrace.kafka.ports import OffsetStore, StoredOffset
-    from headrace.records import TopicPartition as Partition
 
 WAIT = 30.0
 

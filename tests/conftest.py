@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headrace.local import LocalStack
+from headrace.devstack import LocalStack
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 
 from confluent_kafka import Producer
 
-from headrace.clock import Deadline
-from headrace.local.waiting import wait_for
+from headrace.core.clock import Deadline
+from headrace.devstack.waiting import wait_for
 from tests.brokers import configured
 
 if TYPE_CHECKING:
-    from headrace.records import TopicPartition
+    from headrace.core.records import TopicPartition
 
 WAIT = 30.0
 

@@ -9,11 +9,11 @@ from uuid import uuid4
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as ClientPartition
 
-from headrace.clock import Deadline
+from headrace.core.clock import Deadline
+from headrace.core.records import TopicPartition, identity_of
 from headrace.kafka import KafkaResults, KafkaTopicCatalog
-from headrace.records import TopicPartition, identity_of
-from headrace.spark.sinks.contract import PartitionCommit
-from headrace.spark.sinks.kafka import KafkaSink
+from headrace.sinks.contract import PartitionCommit
+from headrace.sinks.kafka import KafkaSink
 
 if TYPE_CHECKING:
     from confluent_kafka import Message

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 
-from headrace.clock import Deadline
-from headrace.local.server import LOOPBACK, free_port
-from headrace.local.waiting import wait_for
+from headrace.core.clock import Deadline
+from headrace.devstack.server import LOOPBACK, free_port
+from headrace.devstack.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -118,7 +118,7 @@ def _command(programs: Path, folder: Path, port: int) -> list[str]:
 @contextmanager
 def _running(command: list[str], folder: Path) -> Iterator[None]:
     """Run the command under the supervisor, which ends it when the pipe to it closes."""
-    supervisor = [sys.executable, "-m", "headrace.local.supervisor", str(os.getpid()), *command]
+    supervisor = [sys.executable, "-m", "headrace.devstack.supervisor", str(os.getpid()), *command]
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(
             supervisor, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log

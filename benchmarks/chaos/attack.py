@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from benchmarks.chaos.schedule import Fault, Kind
 from benchmarks.chaos.world import PATIENCE, Lane
 from benchmarks.report import say
-from headrace.clock import SYSTEM_CLOCK, Deadline
-from headrace.local.waiting import wait_for
+from headrace.core.clock import SYSTEM_CLOCK, Deadline
+from headrace.devstack.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
 
-from headrace.clock import Deadline
+from headrace.core.clock import Deadline
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F  # noqa: N812 - the name every PySpark user knows
 
 from benchmarks.chaos.world import MEMBER
-from headrace.spark.sinks.delta.log import LogFiles
-from headrace.spark.sinks.delta.reader import read_rows
+from headrace.sinks.delta.log import LogFiles
+from headrace.sinks.delta.reader import read_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-    from headrace.spark.micro_batch import MicroBatch
+    from headrace.sinks.micro_batch import MicroBatch
 
 _COLUMNS = ("topic", "partition", "offset", "number", "member")
 

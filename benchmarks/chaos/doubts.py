@@ -5,10 +5,10 @@ from __future__ import annotations
 from contextlib import closing
 from typing import TYPE_CHECKING
 
-from headrace.clock import Deadline
+from headrace.core.clock import Deadline
+from headrace.core.records import TopicPartition
 from headrace.kafka import KafkaOffsetStore
 from headrace.kafka.ports import OffsetStoreError
-from headrace.records import TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

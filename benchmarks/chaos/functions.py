@@ -11,7 +11,7 @@ from benchmarks.chaos.sinks import PlainSink
 from benchmarks.chaos.world import MEMBER, SINKS
 
 if TYPE_CHECKING:
-    from headrace.records import Batch
+    from headrace.core.records import Batch
 
 
 def store(batch: Batch) -> None:

@@ -7,7 +7,7 @@ from contextlib import suppress
 from threading import Thread
 from typing import TYPE_CHECKING
 
-from headrace.local.server import LOOPBACK, free_port
+from headrace.devstack.server import LOOPBACK, free_port
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine

@@ -14,7 +14,7 @@ from typing import IO, TYPE_CHECKING
 
 from confluent_kafka import Producer
 
-from headrace.clock import SYSTEM_CLOCK
+from headrace.core.clock import SYSTEM_CLOCK
 from headrace.kafka import clients
 
 if TYPE_CHECKING:

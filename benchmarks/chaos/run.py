@@ -20,9 +20,9 @@ from benchmarks.chaos.verdict import Events, Evidence, Offsets, judge
 from benchmarks.chaos.watcher import OffsetWatcher
 from benchmarks.chaos.world import TOPIC, Setting, World
 from benchmarks.report import say
-from headrace.clock import SYSTEM_CLOCK, Deadline
-from headrace.local.server import ServerProcess
-from headrace.local.waiting import wait_for
+from headrace.core.clock import SYSTEM_CLOCK, Deadline
+from headrace.devstack.server import ServerProcess
+from headrace.devstack.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Collection

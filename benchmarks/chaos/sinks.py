@@ -9,16 +9,16 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING
 
-from headrace.clock import SYSTEM_CLOCK
-from headrace.errors import SinkConflictError
+from headrace.core.clock import SYSTEM_CLOCK
+from headrace.core.errors import SinkConflictError
+from headrace.core.records import offset_of
 from headrace.processors import BatchProcessor, BatchResponse
-from headrace.records import offset_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from headrace.clock import Deadline
-    from headrace.records import Assignment, Batch, TopicPartition
+    from headrace.core.clock import Deadline
+    from headrace.core.records import Assignment, Batch, TopicPartition
 
 #: Seconds to wait for another process that writes to the same file.
 _LOCK_TIMEOUT = 1.0

@@ -8,10 +8,10 @@ from threading import Event, Thread
 from typing import TYPE_CHECKING
 
 from benchmarks.chaos.commits import Commit
-from headrace.clock import SYSTEM_CLOCK, Deadline
 from headrace.coordinators.layout import GroupPaths
-from headrace.errors import HeadraceError
-from headrace.records import TopicPartition
+from headrace.core.clock import SYSTEM_CLOCK, Deadline
+from headrace.core.errors import HeadraceError
+from headrace.core.records import TopicPartition
 from headrace.zookeeper.session import ZooKeeperSession
 from headrace.zookeeper.settings import ZooKeeperSettings
 

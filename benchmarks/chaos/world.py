@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from benchmarks.chaos.link import Link, Network
-from headrace.clock import Deadline
+from headrace.core.clock import Deadline
+from headrace.devstack import KafkaBroker, ZooKeeperServer
+from headrace.devstack.server import LOOPBACK, ProcessState, ServerProcess, free_port
+from headrace.devstack.waiting import wait_for
 from headrace.kafka.producer import create_topic
-from headrace.local import KafkaBroker, ZooKeeperServer
-from headrace.local.server import LOOPBACK, ProcessState, ServerProcess, free_port
-from headrace.local.waiting import wait_for
-from headrace.metrics import read_metrics
+from headrace.telemetry.metrics import read_metrics
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from concurrent.futures import Future
 
-    from headrace.metrics import MetricSample
+    from headrace.telemetry.metrics import MetricSample
 
 TOPIC = "numbers"
 

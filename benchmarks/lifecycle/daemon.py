@@ -16,11 +16,11 @@ import yaml
 
 from benchmarks.notes import Notes
 from benchmarks.report import say
-from headrace.clock import SYSTEM_CLOCK, Deadline
 from headrace.config import load
 from headrace.config.show import document
-from headrace.local.server import ServerProcess
-from headrace.local.waiting import wait_for
+from headrace.core.clock import SYSTEM_CLOCK, Deadline
+from headrace.devstack.server import ServerProcess
+from headrace.devstack.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from benchmarks.lifecycle.daemon import CHANGE, PATIENCE, Daemon
 from benchmarks.lifecycle.world import LOAD, SOMETIMES, STEADY
-from headrace.clock import SYSTEM_CLOCK, Deadline
-from headrace.local.waiting import wait_for
+from headrace.core.clock import SYSTEM_CLOCK, Deadline
+from headrace.devstack.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,9 +9,9 @@ from benchmarks.chaos.sinks import PlainSink
 from benchmarks.notes import NoteFile
 
 if TYPE_CHECKING:
-    from headrace.clock import Deadline
+    from headrace.core.clock import Deadline
+    from headrace.core.records import Assignment, Batch
     from headrace.processors import BatchResponse
-    from headrace.records import Assignment, Batch
 
 
 class NotedSink(PlainSink):

@@ -14,15 +14,15 @@ from benchmarks import stack
 from benchmarks.chaos import oracle
 from benchmarks.chaos.producer import NumberedProducer
 from benchmarks.lifecycle.daemon import PATIENCE, Daemon, Settings, notes_file
-from headrace.clock import Deadline
-from headrace.local.server import ServerProcess
-from headrace.local.waiting import wait_for
+from headrace.core.clock import Deadline
+from headrace.devstack.server import ServerProcess
+from headrace.devstack.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from benchmarks.chaos.oracle import Conservation
-    from headrace.local import LocalStack
+    from headrace.devstack import LocalStack
 
 #: The topic that is always read, and the one that comes and goes.
 STEADY, SOMETIMES = "numbers", "more"

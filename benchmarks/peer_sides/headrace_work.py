@@ -9,8 +9,8 @@ import orjson
 from confluent_kafka import Message
 
 from benchmarks.summing import value_bytes
+from headrace.core.tables import table_of
 from headrace.processors import BatchProcessor, BatchResponse
-from headrace.tables import table_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from benchmarks.peer_sides.wire import Meter
     from headrace.config import Config
-    from headrace.records import Batch, Record
+    from headrace.core.records import Batch, Record
     from headrace.spark import MicroBatch
 
 

@@ -15,17 +15,17 @@ import structlog
 
 from benchmarks.peer_sides.headrace_work import ROUND, for_round
 from benchmarks.peer_sides.wire import Meter, Request, Wire
-from headrace.clock import Deadline
 from headrace.config import load
 from headrace.controller import KafkaController
+from headrace.core.clock import Deadline
 from headrace.processors.factory import build_processor
 from headrace.spark.factory import spark_settings
 from headrace.spark.runtime import SparkRuntime
 
 if TYPE_CHECKING:
     from headrace.config import Config
+    from headrace.core.records import Assignment
     from headrace.processors import BatchProcessor
-    from headrace.records import Assignment
 
 #: Seconds that a channel may take to begin or to end.
 _PATIENCE = 60.0

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks.peers.process import PeerError
 from benchmarks.report import say
-from headrace.local.jars import cache_folder
+from headrace.devstack.jars import cache_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

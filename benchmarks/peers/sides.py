@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from benchmarks.rounds import Measured
-    from headrace.local import LocalStack
+    from headrace.devstack import LocalStack
 
 #: What librdkafka needs to be fed without pauses; the sides that are on it all have it.
 _FED = {"fetch.queue.backoff.ms": 10}

@@ -7,11 +7,11 @@ import math
 from typing import TYPE_CHECKING
 
 from benchmarks import stack
-from headrace.clock import Deadline
+from headrace.core.clock import Deadline
 from headrace.kafka.producer import TopicProducer
 
 if TYPE_CHECKING:
-    from headrace.local import LocalStack
+    from headrace.devstack import LocalStack
 
 #: Different values of a topic; each key is in as many of them as any other.
 _VARIETY = 10 * stack.KEYS

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import pyspark
 
-from headrace.clock import Deadline
-from headrace.local.server import LOOPBACK, free_port
-from headrace.local.waiting import wait_for
+from headrace.core.clock import Deadline
+from headrace.devstack.server import LOOPBACK, free_port
+from headrace.devstack.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

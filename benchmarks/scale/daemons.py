@@ -15,16 +15,16 @@ from benchmarks import stack
 from benchmarks.committed import committed
 from benchmarks.notes import Notes
 from benchmarks.scale.processor import counts_of
-from headrace.clock import SYSTEM_CLOCK, Deadline
 from headrace.config import load
-from headrace.local.server import ServerProcess
-from headrace.local.waiting import wait_for
+from headrace.core.clock import SYSTEM_CLOCK, Deadline
+from headrace.devstack.server import ServerProcess
+from headrace.devstack.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from benchmarks.scale.used import Usage
-    from headrace.local import LocalStack
+    from headrace.devstack import LocalStack
 
 #: Seconds that anything may take that is waited for.
 _PATIENCE = 180.0

@@ -12,8 +12,8 @@ from headrace.processors import BatchProcessor, BatchResponse
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from headrace.clock import Deadline
-    from headrace.records import Assignment, Batch
+    from headrace.core.clock import Deadline
+    from headrace.core.records import Assignment, Batch
 
 
 class ScaleProcessor(BatchProcessor):

@@ -10,7 +10,7 @@ from benchmarks.scale.daemons import Daemon, await_shares
 
 if TYPE_CHECKING:
     from benchmarks import stack
-    from headrace.local import LocalStack
+    from headrace.devstack import LocalStack
 
 #: Seconds between two looks of each member, in place of the 15 s that it has of itself, and how
 #: many looks are counted.

@@ -14,7 +14,7 @@ from benchmarks.scale.spark import reduce_on
 from benchmarks.scale.used import Usage
 
 if TYPE_CHECKING:
-    from headrace.local import LocalStack
+    from headrace.devstack import LocalStack
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,13 +10,13 @@ from benchmarks.report import say
 from benchmarks.scale.cluster import Cluster
 from benchmarks.sides import Side
 from benchmarks.spark_channel import SparkChannel
-from headrace.local.jars import CONNECTOR, cached
+from headrace.devstack.jars import CONNECTOR, cached
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from benchmarks.scale.used import Usage
-    from headrace.local import LocalStack
+    from headrace.devstack import LocalStack
 
 _GROUPS = count()
 

@@ -28,8 +28,8 @@ from starlette.datastructures import Headers
 from headrace.admin.models import ApiError, internal_error
 from headrace.admin.page_files import FOLDER
 from headrace.config.models.admin import SHORTEST_TOKEN
-from headrace.errors import StartError
-from headrace.files import digest, write_whole
+from headrace.core.errors import StartError
+from headrace.core.files import digest, write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

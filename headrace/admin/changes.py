@@ -21,14 +21,14 @@ from headrace.admin.ports import Phase
 from headrace.admin.reads import ChannelName, find_channel
 from headrace.admin.status import pause_status, skip_status
 from headrace.channel.pausing import PauseMode, PauseReason
-from headrace.clock import Clock, Deadline
 from headrace.config.types.addresses import (
     FORMS,
     Replay,
     parse_target,
 )
-from headrace.errors import HeadraceError
-from headrace.records import TopicPartition
+from headrace.core.clock import Clock, Deadline
+from headrace.core.errors import HeadraceError
+from headrace.core.records import TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -15,14 +15,14 @@ import httpx
 
 from headrace.admin.auth import Folder
 from headrace.config import load
-from headrace.errors import ConfigError, HeadraceError
-from headrace.process_records import (
+from headrace.core.errors import ConfigError, HeadraceError
+from headrace.core.processes import (
     NoRecordError,
     ProcessNotFoundError,
     SeveralProcessesError,
     find_process,
+    is_alive,
 )
-from headrace.processes import is_alive
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from headrace.config import Config
-    from headrace.process_records import ProcessRecord
+    from headrace.core.processes import ProcessRecord
 
 
 #: Seconds in which an answer begins, besides those that the process was asked to wait.

@@ -24,7 +24,7 @@ from headrace.admin.client import (
     process_url,
 )
 from headrace.admin.tables import show
-from headrace.errors import ConfigError, HeadraceError
+from headrace.core.errors import ConfigError, HeadraceError
 from headrace.health import UNWELL, ask
 
 if TYPE_CHECKING:

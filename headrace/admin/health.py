@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from headrace.admin.ports import Controller, Process
     from headrace.channel.channel import InboundKafkaChannel
-    from headrace.clock import Clock
+    from headrace.core.clock import Clock
 
 #: Seconds within which the main thread of a running process looks around at least once: it does
 #: so twice a second, and a bounded run asks for offsets for two seconds in between.

@@ -11,16 +11,16 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 from headrace.admin.document import Document, Number, Seconds
-from headrace.logs import Subject
-from headrace.metrics import Summary
+from headrace.telemetry.logs import Subject
+from headrace.telemetry.metrics import Summary
 
 if TYPE_CHECKING:
     from headrace.admin.ports import Controller
     from headrace.channel.status import PartitionSnapshot
-    from headrace.clock import Clock
-    from headrace.metrics import ChannelSummary, StageTotal
-    from headrace.thread_time import Role
-    from headrace.thread_time import ThreadActivity as Doing
+    from headrace.core.clock import Clock
+    from headrace.telemetry.metrics import ChannelSummary, StageTotal
+    from headrace.telemetry.thread_time import Role
+    from headrace.telemetry.thread_time import ThreadActivity as Doing
 
 
 class HistoryPoint(Document):

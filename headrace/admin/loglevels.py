@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from headrace.errors import RefusedError
-from headrace.logs import levels, set_level
+from headrace.core.errors import RefusedError
+from headrace.telemetry.logs import levels, set_level
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -24,9 +24,9 @@ from headrace.channel.pausing import PauseMode, PauseReason
 from headrace.channel.states import ChannelState, PartitionState
 from headrace.config import DeliveryGuarantee
 from headrace.coordinators.members import AssignmentState, MemberState
-from headrace.errors import HeadraceError, RefusedError
-from headrace.thread_time import Role
-from headrace.thread_time import ThreadActivity as Doing
+from headrace.core.errors import HeadraceError, RefusedError
+from headrace.telemetry.thread_time import Role
+from headrace.telemetry.thread_time import ThreadActivity as Doing
 from headrace.zookeeper.protocol import SessionState
 
 if TYPE_CHECKING:

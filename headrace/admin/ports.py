@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from headrace.channel.channel import InboundKafkaChannel
-    from headrace.clock import Deadline
     from headrace.config import Config
     from headrace.controller.reports import ConfigStatus, ReloadReport
-    from headrace.metrics import Metrics
+    from headrace.core.clock import Deadline
     from headrace.spark.runtime import SparkReading
+    from headrace.telemetry.metrics import Metrics
 
 
 class Phase(Enum):

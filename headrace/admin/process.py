@@ -6,7 +6,7 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 from headrace.admin.ports import Phase
-from headrace.clock import SYSTEM_CLOCK, Clock
+from headrace.core.clock import SYSTEM_CLOCK, Clock
 
 if TYPE_CHECKING:
     from collections.abc import Callable

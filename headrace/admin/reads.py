@@ -12,7 +12,7 @@ from headrace.admin import models as d
 from headrace.admin.health import not_live, not_ready
 from headrace.admin.history import Events, History  # noqa: TC001 - FastAPI looks them up
 from headrace.admin.models import described, unknown
-from headrace.metrics import CONTENT_TYPE, metrics_text
+from headrace.telemetry.metrics import CONTENT_TYPE, metrics_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from headrace.admin.ports import Controller, Process
     from headrace.admin.status import StatusBuilder
     from headrace.channel.channel import InboundKafkaChannel
-    from headrace.clock import Clock
+    from headrace.core.clock import Clock
 
     _Responses = dict[int | str, dict[str, Any]]
 

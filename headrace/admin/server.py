@@ -20,10 +20,10 @@ from headrace.admin.models import handle_errors
 from headrace.admin.page_files import SafeHeaders, page_routes
 from headrace.admin.reads import Reads
 from headrace.admin.status import StatusBuilder
-from headrace.clock import SYSTEM_CLOCK, Clock, Deadline
-from headrace.errors import StartError
-from headrace.http_server import HttpServer, listen
-from headrace.process_records import ProcessRecord, forget
+from headrace.core.clock import SYSTEM_CLOCK, Clock, Deadline
+from headrace.core.errors import StartError
+from headrace.core.http_server import HttpServer, listen
+from headrace.core.processes import ProcessRecord, forget
 from headrace.version import VERSION
 
 if TYPE_CHECKING:

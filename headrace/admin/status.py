@@ -20,9 +20,9 @@ from headrace.config import guarantee
 from headrace.config.show import document
 from headrace.coordinators.group_nodes import read_nodes
 from headrace.coordinators.members import Mode
-from headrace.logs import recent_events
-from headrace.metrics import Summary
-from headrace.stacks import thread_stacks
+from headrace.core.stacks import thread_stacks
+from headrace.telemetry.logs import recent_events
+from headrace.telemetry.metrics import Summary
 from headrace.version import VERSION
 
 if TYPE_CHECKING:
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from headrace.channel.pausing import Pause
     from headrace.channel.skips import Skip
     from headrace.channel.status import PartitionSnapshot
-    from headrace.clock import Clock
     from headrace.coordinators.layout import MemberDocument
-    from headrace.logs import RecentEvent
-    from headrace.metrics import ChannelSummary, PartitionReading
+    from headrace.core.clock import Clock
+    from headrace.telemetry.logs import RecentEvent
+    from headrace.telemetry.metrics import ChannelSummary, PartitionReading
 
 
 class PartitionActivity(Document):

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from headrace.clock import Deadline
-from headrace.errors import TopicDeletedError
+from headrace.core.clock import Deadline
+from headrace.core.errors import TopicDeletedError
+from headrace.core.records import TopicPartition, all_partitions
 from headrace.kafka.ports import OffsetStoreError
-from headrace.records import TopicPartition, all_partitions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
-    from headrace.clock import Clock
+    from headrace.core.clock import Clock
     from headrace.kafka.ports import OffsetStore, TopicCatalog
 
 log = structlog.get_logger(__name__)

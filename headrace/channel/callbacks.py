@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, TypeVar
 
 import structlog
 
-from headrace.errors import PartitionError
-from headrace.logs import Bound
+from headrace.core.errors import PartitionError
 from headrace.processors import BatchProcessor
+from headrace.telemetry.logs import Bound
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headrace.channel.partition import OwnedPartition
-    from headrace.clock import Clock
-    from headrace.metrics import Metrics
-    from headrace.records import Batch
+    from headrace.core.clock import Clock
+    from headrace.core.records import Batch
+    from headrace.telemetry.metrics import Metrics
 
 log = structlog.get_logger(__name__)
 

@@ -13,10 +13,10 @@ from headrace.channel.settings import LiveSettings
 from headrace.channel.skips import Skips
 from headrace.channel.states import CHANNEL_TRANSITIONS, ChannelState, StopReport
 from headrace.channel.status import MemberSnapshot, member_reading
-from headrace.clock import SYSTEM_CLOCK, Clock, Deadline
 from headrace.config import ReloadEffect, diff
 from headrace.config.errors import dotted
-from headrace.errors import ConfigError, FatalError, NotRunningError
+from headrace.core.clock import SYSTEM_CLOCK, Clock, Deadline
+from headrace.core.errors import ConfigError, FatalError, NotRunningError
 from headrace.processors import ChannelContext
 
 if TYPE_CHECKING:
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from headrace.channel.status import PartitionSnapshot
     from headrace.config import ChannelConfig, ConfigChange, CoordinatorConfig
     from headrace.config.types.addresses import Replay, Target
-    from headrace.metrics import Metrics, PartitionReading
+    from headrace.core.records import TopicPartition
+    from headrace.core.supervision import Heartbeat
     from headrace.processors import BatchProcessor
-    from headrace.progress import Heartbeat
-    from headrace.records import TopicPartition
+    from headrace.telemetry.metrics import Metrics, PartitionReading
 
 
 log = structlog.get_logger(__name__)

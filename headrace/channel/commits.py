@@ -12,21 +12,21 @@ import structlog
 
 from headrace.channel.events import OffsetCommitted, PartitionErrorEvent
 from headrace.channel.threads import guarded_thread
-from headrace.clock import Clock, Deadline
-from headrace.errors import CommitFailedError
+from headrace.core.clock import Clock, Deadline
+from headrace.core.errors import CommitFailedError
+from headrace.core.spans import NO_SPAN
 from headrace.kafka.ports import CommitRefusal, OffsetStoreError
-from headrace.spans import NO_SPAN
-from headrace.thread_time import Role, ThreadActivity
+from headrace.telemetry.thread_time import Role, ThreadActivity
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
     from headrace.channel.partition import OwnedPartition
     from headrace.channel.topics import KnownTopics
+    from headrace.core.records import Batch
+    from headrace.core.spans import Span
     from headrace.kafka.ports import Failure, OffsetStore, StoredOffset
-    from headrace.metrics import Metrics
-    from headrace.records import Batch
-    from headrace.spans import Span
+    from headrace.telemetry.metrics import Metrics
 
 
 class PendingCommits:

@@ -11,9 +11,9 @@ from headrace.channel.callbacks import WorkerAbandoned
 from headrace.channel.events import RecordSkipped, SeekRequested, SeekResult
 from headrace.channel.skips import Skip, Skips
 from headrace.channel.states import PartitionState
-from headrace.clock import Deadline
 from headrace.config.types.addresses import At, Earliest, Latest, Replay, ShiftBy, Target, To
-from headrace.errors import (
+from headrace.core.clock import Deadline
+from headrace.core.errors import (
     CommittedAlreadyError,
     NoSuchOffsetError,
     NotHeldError,
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from headrace.channel.pausing import DeliveryGate
     from headrace.channel.runtime import Parts
     from headrace.channel.scheduler import Scheduler
+    from headrace.core.records import TopicPartition
     from headrace.kafka.ports import TopicCatalog
-    from headrace.records import TopicPartition
 
 
 T = TypeVar("T")

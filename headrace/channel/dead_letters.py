@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from headrace.clock import Deadline
-from headrace.errors import DeadLetterLimitError, KafkaUnavailableError, UnknownTopicError
+from headrace.core.clock import Deadline
+from headrace.core.errors import DeadLetterLimitError, KafkaUnavailableError, UnknownTopicError
+from headrace.core.references import UnreadRecord
 from headrace.kafka.ports import DeadLetter, DeadLetterError
-from headrace.references import UnreadRecord
 
 if TYPE_CHECKING:
     from headrace.channel.buffer import BatchSlice
     from headrace.channel.partition import Outstanding, OwnedPartition
     from headrace.channel.settings import LiveSettings
-    from headrace.clock import Clock
     from headrace.config import ChannelConfig, DeadLetterConfig
+    from headrace.core.clock import Clock
+    from headrace.core.records import Record
     from headrace.kafka.ports import DeadLetterStore, RecordReader, TopicCatalog
-    from headrace.metrics import Metrics
-    from headrace.records import Record
+    from headrace.telemetry.metrics import Metrics
 
 
 #: Successive offsets among which ``max_per_thousand`` bounds the letters.

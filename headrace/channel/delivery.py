@@ -12,8 +12,8 @@ import structlog
 from headrace.channel.callbacks import WorkerAbandoned
 from headrace.channel.partition import Outstanding
 from headrace.channel.states import EndReason
-from headrace.clock import Deadline
-from headrace.errors import (
+from headrace.core.clock import Deadline
+from headrace.core.errors import (
     BatchCancelledError,
     BatchTimeoutError,
     FencedError,
@@ -22,11 +22,11 @@ from headrace.errors import (
     OwnershipLostError,
     SinkConflictError,
 )
-from headrace.logs import Bound
+from headrace.core.records import Batch, made_at, offset_of
+from headrace.core.references import OffsetRun
+from headrace.core.spans import NO_SPAN
 from headrace.processors.contract import BatchResponse, Request
-from headrace.records import Batch, made_at, offset_of
-from headrace.references import OffsetRun
-from headrace.spans import NO_SPAN
+from headrace.telemetry.logs import Bound
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from headrace.channel.buffer import BatchSlice
     from headrace.channel.partition import OwnedPartition
     from headrace.channel.runtime import Parts
-    from headrace.records import Record, TopicPartition
+    from headrace.core.records import Record, TopicPartition
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,9 @@ if TYPE_CHECKING:
 
     from headrace.config.types.addresses import Replay
     from headrace.coordinators.claims import Claim
-    from headrace.errors import PartitionError
+    from headrace.core.errors import PartitionError
+    from headrace.core.records import TopicPartition
     from headrace.kafka.ports import LogLook
-    from headrace.records import TopicPartition
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ import structlog
 
 from headrace.channel.buffer import divide
 from headrace.channel.delivery import ResponseEffect
-from headrace.errors import (
+from headrace.core.errors import (
     ConfigError,
     DeadLetterLimitError,
     FatalError,
@@ -24,8 +24,8 @@ from headrace.errors import (
     SinkConflictError,
     StartError,
 )
+from headrace.core.records import offset_of
 from headrace.kafka.ports import DeadLetterError
-from headrace.records import offset_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from headrace.channel.dead_letters import DeadLetters
     from headrace.channel.partition import Outstanding, OwnedPartition
     from headrace.channel.settings import LiveSettings
-    from headrace.metrics import Metrics
-    from headrace.records import Record
+    from headrace.core.records import Record
+    from headrace.telemetry.metrics import Metrics
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,20 +15,20 @@ import structlog
 from headrace.channel.buffer import BufferedRecords, chunk_of
 from headrace.channel.events import GapSkipped, LogTruncated, OffsetOutOfRange
 from headrace.channel.threads import guarded_thread
+from headrace.core.records import offset_of
 from headrace.kafka.ports import Fetched
-from headrace.records import offset_of
-from headrace.thread_time import Role, ThreadActivity
+from headrace.telemetry.thread_time import Role, ThreadActivity
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
 
     from headrace.channel.partition import OwnedPartition
-    from headrace.clock import Clock, Deadline
+    from headrace.core.clock import Clock, Deadline
+    from headrace.core.records import TopicPartition
+    from headrace.core.references import Run
     from headrace.kafka.ports import RecordSource
-    from headrace.metrics import Metrics
-    from headrace.records import TopicPartition
-    from headrace.references import Run
-    from headrace.thread_time import ThreadTime
+    from headrace.telemetry.metrics import Metrics
+    from headrace.telemetry.thread_time import ThreadTime
 
 
 #: A paused partition is fetched again when it holds less than this part of its share, so that

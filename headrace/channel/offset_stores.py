@@ -22,12 +22,12 @@ from headrace.kafka.results import sink_group
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
-    from headrace.clock import Clock, Deadline
     from headrace.config import ChannelConfig
     from headrace.coordinators.claims import Claim
     from headrace.coordinators.lease import Lease
+    from headrace.core.clock import Clock, Deadline
+    from headrace.core.records import TopicPartition
     from headrace.kafka.ports import Commit, Failure, OffsetStore, StoredOffset
-    from headrace.records import TopicPartition
     from headrace.zookeeper.protocol import Session
 
 

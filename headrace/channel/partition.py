@@ -16,8 +16,8 @@ from headrace.channel.buffer import BatchSlice, NextBatch, PartitionBuffer, divi
 from headrace.channel.commits import PendingCommits
 from headrace.channel.dead_letters import DeadLetterLimits
 from headrace.channel.states import FINAL, TRANSITIONS, EndReason, PartitionState
-from headrace.errors import FatalError
-from headrace.records import offset_of
+from headrace.core.errors import FatalError
+from headrace.core.records import offset_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from headrace.channel.pausing import DeliveryGate
     from headrace.channel.settings import LiveSettings
     from headrace.coordinators.claims import Claim
+    from headrace.core.records import Batch, TopicPartition
     from headrace.kafka.ports import LogLook
     from headrace.processors import BatchResponse
-    from headrace.records import Batch, TopicPartition
 
 log = structlog.get_logger(__name__)
 

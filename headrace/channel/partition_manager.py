@@ -12,7 +12,7 @@ from headrace.channel.events import EpochRaised, LogReplaced, PartitionErrorEven
 from headrace.channel.partition import OwnedPartition
 from headrace.channel.states import EndReason
 from headrace.channel.status import PartitionSnapshot, RebalanceReporter, activity_of, reading_of
-from headrace.errors import CommitFailedError
+from headrace.core.errors import CommitFailedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from headrace.channel.scheduler import Scheduler
     from headrace.channel.settings import LiveSettings
     from headrace.channel.topics import KnownTopics
-    from headrace.clock import Clock, Deadline
     from headrace.coordinators.claims import Claim, LossReason
     from headrace.coordinators.listener import RebalanceSummary
-    from headrace.errors import HeadraceError
-    from headrace.metrics import Metrics, PartitionReading
-    from headrace.records import TopicPartition
+    from headrace.core.clock import Clock, Deadline
+    from headrace.core.errors import HeadraceError
+    from headrace.core.records import TopicPartition
+    from headrace.telemetry.metrics import Metrics, PartitionReading
 
 log = structlog.get_logger(__name__)
 

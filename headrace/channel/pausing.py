@@ -12,9 +12,9 @@ import structlog
 
 from headrace.channel.states import PartitionState
 from headrace.channel.threads import PeriodicThread
-from headrace.errors import PausedByOthersError, ShorterPauseError, StartError
-from headrace.files import write_whole
-from headrace.records import TopicPartition
+from headrace.core.errors import PausedByOthersError, ShorterPauseError, StartError
+from headrace.core.files import write_whole
+from headrace.core.records import TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from headrace.channel.commits import Committer
     from headrace.channel.partition_manager import PartitionManager
     from headrace.channel.settings import LiveSettings
-    from headrace.clock import Clock, Deadline
     from headrace.coordinators.coordinator import Coordinator
-    from headrace.metrics import Metrics
+    from headrace.core.clock import Clock, Deadline
+    from headrace.telemetry.metrics import Metrics
 
 
 class PauseReason(Enum):

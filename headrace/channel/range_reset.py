@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import structlog
 
 from headrace.channel.events import LogTruncated
-from headrace.clock import Deadline
-from headrace.errors import HeadraceError, LogTruncatedError, OffsetOutOfRangeError
+from headrace.core.clock import Deadline
+from headrace.core.errors import HeadraceError, LogTruncatedError, OffsetOutOfRangeError
 from headrace.processors import BatchResponse
 
 if TYPE_CHECKING:

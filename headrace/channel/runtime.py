@@ -22,9 +22,9 @@ from headrace.channel.supervision import CallbackWatchdog, LagWatchdog, ThreadWa
 from headrace.channel.topics import GroupSubscription, KnownTopics, TopicListener, TopicWatcher
 from headrace.channel.workers import PartitionLoop, Workers
 from headrace.config import refuses_late
+from headrace.core.spans import NO_TRACER
 from headrace.kafka.ports import CommitRefusal, NoDeadLetters
 from headrace.processors.contract import keeps_own_offsets
-from headrace.spans import NO_TRACER
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,10 +34,12 @@ if TYPE_CHECKING:
     from headrace.channel.pausing import PauseFile
     from headrace.channel.settings import LiveSettings
     from headrace.channel.skips import Skips
-    from headrace.clock import Clock, Deadline
     from headrace.config import ChannelConfig
     from headrace.coordinators.coordinator import Coordinator
     from headrace.coordinators.listener import Listener
+    from headrace.core.clock import Clock, Deadline
+    from headrace.core.spans import Tracer
+    from headrace.core.supervision import Heartbeat
     from headrace.kafka.ports import (
         DeadLetterStore,
         OffsetStore,
@@ -45,10 +47,8 @@ if TYPE_CHECKING:
         RecordSource,
         TopicCatalog,
     )
-    from headrace.metrics import Metrics
     from headrace.processors import BatchProcessor
-    from headrace.progress import Heartbeat
-    from headrace.spans import Tracer
+    from headrace.telemetry.metrics import Metrics
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from headrace.channel.states import EndReason
 if TYPE_CHECKING:
     from headrace.channel.callbacks import RunningCallback
     from headrace.channel.partition import OwnedPartition
-    from headrace.clock import Clock
+    from headrace.core.clock import Clock
 
 
 #: Outdated items that the heap may hold besides two for each partition.

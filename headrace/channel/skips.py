@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import structlog
 
-from headrace.records import offset_of
+from headrace.core.records import offset_of
 
 if TYPE_CHECKING:
     from headrace.channel.buffer import BatchSlice
     from headrace.channel.partition import OwnedPartition
-    from headrace.metrics import Metrics
-    from headrace.records import TopicPartition
-    from headrace.references import Run
+    from headrace.core.records import TopicPartition
+    from headrace.core.references import Run
+    from headrace.telemetry.metrics import Metrics
 
 log = structlog.get_logger(__name__)
 

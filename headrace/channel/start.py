@@ -20,8 +20,8 @@ from headrace.channel.events import (
 )
 from headrace.channel.offset_stores import Fencing
 from headrace.channel.states import PartitionState
-from headrace.clock import Deadline
-from headrace.errors import HeadraceError
+from headrace.core.clock import Deadline
+from headrace.core.errors import HeadraceError
 from headrace.kafka.ports import OffsetTimeoutError
 
 if TYPE_CHECKING:

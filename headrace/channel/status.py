@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from headrace.metrics import PartitionReading
-from headrace.records import made_at
-from headrace.stacks import stack_of
+from headrace.core.records import made_at
+from headrace.core.stacks import stack_of
+from headrace.telemetry.metrics import PartitionReading
 
 if TYPE_CHECKING:
     from headrace.channel.partition import OwnedPartition
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from headrace.coordinators.coordinator import Coordinator
     from headrace.coordinators.listener import RebalanceSummary
     from headrace.coordinators.members import AssignmentState, MemberState
-    from headrace.metrics import Metrics
-    from headrace.records import Record
+    from headrace.core.records import Record
+    from headrace.telemetry.metrics import Metrics
 
 
 @dataclass(frozen=True, slots=True)

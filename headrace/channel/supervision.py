@@ -13,9 +13,9 @@ import structlog
 from headrace.channel.states import PartitionState
 from headrace.channel.status import activity_of
 from headrace.channel.threads import PeriodicThread
-from headrace.clock import Deadline
-from headrace.errors import FatalError, KafkaUnavailableError
-from headrace.stacks import log_stacks
+from headrace.core.clock import Deadline
+from headrace.core.errors import FatalError, KafkaUnavailableError
+from headrace.core.stacks import log_stacks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from headrace.channel.scheduler import Scheduler
     from headrace.channel.status import PartitionSnapshot
     from headrace.channel.workers import Workers
-    from headrace.clock import Clock
+    from headrace.core.clock import Clock
+    from headrace.core.records import TopicPartition
+    from headrace.core.supervision import Heartbeat
     from headrace.kafka.ports import TopicCatalog
-    from headrace.metrics import Metrics
-    from headrace.progress import Heartbeat
-    from headrace.records import TopicPartition
+    from headrace.telemetry.metrics import Metrics
 
 
 log = structlog.get_logger(__name__)

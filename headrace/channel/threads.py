@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from headrace.errors import FatalError
+from headrace.core.errors import FatalError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headrace.clock import Deadline
+    from headrace.core.clock import Deadline
 
 log = structlog.get_logger(__name__)
 

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import structlog
 
 from headrace.channel.threads import PeriodicThread
-from headrace.clock import Clock, Deadline
 from headrace.coordinators.coordinator import member_info, pace
-from headrace.errors import HeadraceError, KafkaUnavailableError, UnknownTopicError
+from headrace.core.clock import Clock, Deadline
+from headrace.core.errors import HeadraceError, KafkaUnavailableError, UnknownTopicError
+from headrace.core.records import identity_of
 from headrace.kafka.catalog import matching
-from headrace.records import identity_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from headrace.config import ChannelConfig
     from headrace.config.subscription import Subscription
     from headrace.coordinators.coordinator import Coordinator
+    from headrace.core.records import TopicPartition
     from headrace.kafka.ports import TopicCatalog, TopicInfo
-    from headrace.records import TopicPartition
 
 
 class GroupSubscription:

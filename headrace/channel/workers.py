@@ -27,9 +27,9 @@ from headrace.channel.range_reset import RangeReset
 from headrace.channel.release import Releases
 from headrace.channel.start import PartitionStart
 from headrace.channel.states import EndReason, PartitionState
-from headrace.errors import CoordinationSuspendedError, FatalError
-from headrace.logs import Bound
-from headrace.thread_time import Role, ThreadActivity
+from headrace.core.errors import CoordinationSuspendedError, FatalError
+from headrace.telemetry.logs import Bound
+from headrace.telemetry.thread_time import Role, ThreadActivity
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,10 +38,10 @@ if TYPE_CHECKING:
     from headrace.channel.partition import OwnedPartition
     from headrace.channel.runtime import Parts
     from headrace.channel.scheduler import Scheduler
-    from headrace.clock import Deadline
-    from headrace.errors import PartitionError
-    from headrace.metrics import Metrics
-    from headrace.thread_time import ThreadTime
+    from headrace.core.clock import Deadline
+    from headrace.core.errors import PartitionError
+    from headrace.telemetry.metrics import Metrics
+    from headrace.telemetry.thread_time import ThreadTime
 
 
 _GIVEN_BACK = (PartitionState.RELEASING, PartitionState.TERMINATING)

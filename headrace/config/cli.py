@@ -14,7 +14,7 @@ from headrace.config.reference import schema as json_schema
 
 if TYPE_CHECKING:
     from headrace.config.models.root import Config
-    from headrace.errors import ConfigError
+    from headrace.core.errors import ConfigError
 
 #: The option that names a configuration, also by the variable, and the same where it is optional.
 CONFIG_OPTION = typer.Option(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pydantic_core import PydanticCustomError
 
 from headrace.config.expand import Expanded
-from headrace.process_records import default_state_dir
+from headrace.core.processes import default_state_dir
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headrace.files import read_regular
+from headrace.core.files import read_regular
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -17,8 +17,8 @@ from headrace.config.errors import Origin, dotted, printable
 from headrace.config.expand import HALVES, Expansion
 from headrace.config.models.root import Config
 from headrace.config.problems import problems
-from headrace.errors import ConfigError
-from headrace.files import read_regular
+from headrace.core.errors import ConfigError
+from headrace.core.files import read_regular
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 import structlog
 import watchfiles
 
-from headrace.clock import SYSTEM_CLOCK
-from headrace.files import digest
-from headrace.stacks import stack_of
+from headrace.core.clock import SYSTEM_CLOCK
+from headrace.core.files import digest
+from headrace.core.stacks import stack_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
-    from headrace.clock import Clock, Deadline
     from headrace.config.models.root import ReloadConfig
+    from headrace.core.clock import Clock, Deadline
 
 log = structlog.get_logger(__name__)
 

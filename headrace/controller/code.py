@@ -21,7 +21,7 @@ from headrace.config import (
     SparkProcessorConfig,
     single_sinks,
 )
-from headrace.files import digest
+from headrace.core.files import digest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -18,24 +18,24 @@ from headrace.channel.pausing import PauseFile
 from headrace.channel.runtime import ChannelPorts
 from headrace.channel.skips import Skips
 from headrace.channel.states import StopReport
-from headrace.clock import SYSTEM_CLOCK, Clock, Deadline
-from headrace.columns import load_pandas
 from headrace.controller.code import CodeBook
 from headrace.coordinators.coordinator import build_coordinator
 from headrace.coordinators.zookeeper_registry import ZooKeeperRegistry
-from headrace.errors import ConfigError, FatalError, StartError
+from headrace.core.clock import SYSTEM_CLOCK, Clock, Deadline
+from headrace.core.columns import load_pandas
+from headrace.core.errors import ConfigError, FatalError, StartError
+from headrace.core.spans import NO_TRACER
 from headrace.kafka import KafkaRangeSource, KafkaRecordSource, KafkaTopicCatalog
 from headrace.kafka.clients import PREFETCH_SHARE, client_properties
 from headrace.kafka.columnar import ColumnarRecordSource
 from headrace.kafka.columnar.library import LibraryMissingError
 from headrace.kafka.dead_letters import KafkaDeadLetterStore
 from headrace.kafka.source import KafkaRecordReader
-from headrace.metrics import Metrics
 from headrace.processors.factory import build_processor
-from headrace.spans import NO_TRACER
 from headrace.spark.factory import spark_channels, spark_settings
 from headrace.spark.runtime import SparkReading, SparkRuntime
-from headrace.tracing import open_tracer
+from headrace.telemetry.metrics import Metrics
+from headrace.telemetry.tracing import open_tracer
 from headrace.zookeeper.identity import Identity
 from headrace.zookeeper.session import ZooKeeperSession
 from headrace.zookeeper.settings import session_settings
@@ -49,10 +49,10 @@ if TYPE_CHECKING:
     from headrace.config import ChannelConfig, Config, KafkaConfig, ZooKeeperConfig
     from headrace.coordinators.coordinator import Coordinator
     from headrace.coordinators.listener import Listener
+    from headrace.core.spans import Tracer
+    from headrace.core.supervision import Heartbeat
     from headrace.kafka.ports import RecordSource
     from headrace.processors import BatchProcessor
-    from headrace.progress import Heartbeat
-    from headrace.spans import Tracer
     from headrace.spark.settings import SparkSettings
 
 

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from headrace.clock import SYSTEM_CLOCK, Clock, Deadline
 from headrace.config import ReloadEffect, diff, load
 from headrace.config.diff import adopt
 from headrace.config.show import document
 from headrace.config.watch import FileWatcher
+from headrace.controller.preflight import preflight
 from headrace.controller.reports import ConfigStatus, Pending, ReloadOutcome, ReloadReport
-from headrace.errors import (
+from headrace.core.clock import SYSTEM_CLOCK, Clock, Deadline
+from headrace.core.errors import (
     ConfigError,
     FatalError,
     HeadraceError,
@@ -28,12 +29,11 @@ from headrace.errors import (
     UnknownTopicError,
     ZooKeeperUnavailableError,
 )
-from headrace.files import digest
+from headrace.core.files import digest
 from headrace.kafka import KafkaTopicCatalog
 from headrace.kafka.clients import client_properties
-from headrace.logs.levels import set_level
-from headrace.preflight import preflight
 from headrace.spark.factory import spark_channels, spark_settings
+from headrace.telemetry.logs.levels import set_level
 from headrace.zookeeper.protocol import SessionState
 from headrace.zookeeper.session import ZooKeeperSession
 from headrace.zookeeper.settings import session_settings

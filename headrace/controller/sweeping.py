@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import structlog
 
-from headrace.allocator import give_back
-from headrace.clock import SYSTEM_CLOCK, Clock
+from headrace.core.clock import SYSTEM_CLOCK, Clock
+from headrace.core.memory import give_back
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,7 +14,7 @@ from zlib import crc32
 
 from headrace.coordinators.even_spread import hand_out, spread
 from headrace.coordinators.members import MemberInfo, Mode
-from headrace.records import TopicPartition, by_topic
+from headrace.core.records import TopicPartition, by_topic
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

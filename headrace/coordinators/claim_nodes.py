@@ -25,9 +25,9 @@ from headrace.zookeeper.protocol import BadVersionError, NodeExistsError, NoNode
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
-    from headrace.clock import Clock
     from headrace.coordinators.lease import Lease
-    from headrace.records import TopicPartition
+    from headrace.core.clock import Clock
+    from headrace.core.records import TopicPartition
     from headrace.zookeeper.nodes import Node, Operation
     from headrace.zookeeper.protocol import Session, ZooKeeperError
 

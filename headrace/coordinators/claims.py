@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from headrace.coordinators.lease import Lease
-    from headrace.records import TopicPartition
+    from headrace.core.records import TopicPartition
 
 
 @dataclass(frozen=True, slots=True)

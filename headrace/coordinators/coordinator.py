@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 import structlog
 
 from headrace import config
-from headrace.clock import SYSTEM_CLOCK, Clock, Deadline
 from headrace.coordinators.member import GroupMembership
 from headrace.coordinators.members import ENDED, MemberInfo, MemberState, Mode
-from headrace.errors import FatalError, HeadraceError
+from headrace.core.clock import SYSTEM_CLOCK, Clock, Deadline
+from headrace.core.errors import FatalError, HeadraceError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from headrace.coordinators.listener import Listener
     from headrace.coordinators.members import AssignmentState
     from headrace.coordinators.registry import Registry
-    from headrace.records import TopicPartition
+    from headrace.core.records import TopicPartition
     from headrace.zookeeper.protocol import SessionState
 
 

@@ -13,13 +13,13 @@ from math import inf
 from typing import TYPE_CHECKING
 from zlib import crc32
 
-from headrace.records import by_topic
+from headrace.core.records import by_topic
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from headrace.coordinators.members import MemberInfo
-    from headrace.records import TopicPartition
+    from headrace.core.records import TopicPartition
 
 
 _OUT_OF_BOUNDS = 1_000_000

@@ -15,7 +15,7 @@ from headrace.coordinators.layout import (
     OwnerDocument,
     decode_name,
 )
-from headrace.records import TopicPartition
+from headrace.core.records import TopicPartition
 from headrace.zookeeper.protocol import NoNodeError
 
 if TYPE_CHECKING:

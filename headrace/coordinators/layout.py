@@ -14,9 +14,9 @@ from typing import Any, TypeVar
 from urllib.parse import quote, unquote
 
 from headrace.coordinators.members import MemberInfo, Mode
-from headrace.errors import HeadraceError
+from headrace.core.errors import HeadraceError
+from headrace.core.records import TopicPartition, by_topic, stored_topic, topic_fields
 from headrace.kafka.ports import StoredOffset
-from headrace.records import TopicPartition, by_topic, stored_topic, topic_fields
 
 FORMAT_VERSION = 1
 

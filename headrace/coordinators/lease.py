@@ -8,7 +8,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from headrace.clock import Clock
+    from headrace.core.clock import Clock
 
 MARGIN = 0.1
 """Share of the session time-out that is given away: it covers clocks of different speed, and the

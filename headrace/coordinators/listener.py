@@ -10,8 +10,8 @@ if TYPE_CHECKING:
 
     from headrace.coordinators.claims import Claim, LossReason
     from headrace.coordinators.members import Mode
-    from headrace.errors import HeadraceError
-    from headrace.records import TopicPartition
+    from headrace.core.errors import HeadraceError
+    from headrace.core.records import TopicPartition
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,19 +24,19 @@ from headrace.coordinators.registry import (
     MembershipLostError,
     RegistryUnavailableError,
 )
-from headrace.errors import FatalError, HeadraceError, InstanceInUseError
+from headrace.core.errors import FatalError, HeadraceError, InstanceInUseError
 from headrace.zookeeper.protocol import SessionState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
-    from headrace.clock import Clock
     from headrace.coordinators.claims import Claim, HeldClaim
     from headrace.coordinators.coordinator import CoordinatorSettings
     from headrace.coordinators.listener import Listener
     from headrace.coordinators.members import AssignmentState, MemberInfo
     from headrace.coordinators.registry import Registry
-    from headrace.records import TopicPartition
+    from headrace.core.clock import Clock
+    from headrace.core.records import TopicPartition
 
 log = structlog.get_logger(__name__)
 

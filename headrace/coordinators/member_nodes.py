@@ -25,9 +25,9 @@ from headrace.zookeeper.protocol import BadVersionError, NodeExistsError, NoNode
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headrace.clock import Clock
     from headrace.coordinators.layout import GroupPaths
     from headrace.coordinators.members import MemberInfo
+    from headrace.core.clock import Clock
     from headrace.zookeeper.nodes import Operation
     from headrace.zookeeper.protocol import Session
 

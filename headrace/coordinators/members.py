@@ -7,12 +7,12 @@ from enum import Enum
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from headrace.errors import ConfigError
+from headrace.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from headrace.records import TopicPartition
+    from headrace.core.records import TopicPartition
 
 
 class Mode(Enum):

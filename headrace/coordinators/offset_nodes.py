@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from headrace.clock import SYSTEM_CLOCK, Clock
 from headrace.coordinators.layout import GroupPaths, OffsetDocument
-from headrace.errors import HeadraceError
+from headrace.core.clock import SYSTEM_CLOCK, Clock
+from headrace.core.errors import HeadraceError
 from headrace.kafka.ports import CommitRefusal, Failure, OffsetStoreError, StoredOffset
 from headrace.zookeeper.nodes import Check, Create, Delete, SetData
 from headrace.zookeeper.protocol import BadVersionError, NodeExistsError, NoNodeError
@@ -17,9 +17,9 @@ from headrace.zookeeper.protocol import BadVersionError, NodeExistsError, NoNode
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
-    from headrace.clock import Deadline
+    from headrace.core.clock import Deadline
+    from headrace.core.records import TopicPartition
     from headrace.kafka.ports import Commit
-    from headrace.records import TopicPartition
     from headrace.zookeeper.nodes import Operation
     from headrace.zookeeper.protocol import Session, ZooKeeperError
 

@@ -18,12 +18,11 @@ from headrace.coordinators.claims import (
 )
 from headrace.coordinators.listener import RebalanceSummary
 from headrace.coordinators.members import AssignmentState
-from headrace.records import TopicPartition, all_partitions
+from headrace.core.records import TopicPartition, all_partitions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
-    from headrace.clock import Clock
     from headrace.coordinators.allocation import Allocation
     from headrace.coordinators.claims import ClaimTable, HeldClaim
     from headrace.coordinators.coordinator import CoordinatorSettings
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from headrace.coordinators.listener import Listener
     from headrace.coordinators.members import MemberInfo
     from headrace.coordinators.registry import GroupView, Owner, Registry
+    from headrace.core.clock import Clock
 
 
 LONGEST_WAIT = 10

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from headrace.errors import HeadraceError
+from headrace.core.errors import HeadraceError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from headrace.coordinators.claims import Claim, ClaimRefusal, Release
     from headrace.coordinators.lease import Lease
     from headrace.coordinators.members import MemberInfo
-    from headrace.records import TopicPartition
+    from headrace.core.records import TopicPartition
     from headrace.zookeeper.protocol import SessionState
 
 

@@ -6,12 +6,12 @@ import socket
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from headrace.clock import SYSTEM_CLOCK, Clock
 from headrace.coordinators.claim_nodes import Claimant, ClaimNodes
 from headrace.coordinators.layout import GroupPaths
 from headrace.coordinators.member_nodes import MemberNodes
 from headrace.coordinators.registry import RegistryUnavailableError
-from headrace.errors import ZooKeeperAccessError
+from headrace.core.clock import SYSTEM_CLOCK, Clock
+from headrace.core.errors import ZooKeeperAccessError
 from headrace.zookeeper.protocol import AccessDeniedError, ZooKeeperError
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from headrace.coordinators.lease import Lease
     from headrace.coordinators.members import MemberInfo
     from headrace.coordinators.registry import GroupView, Membership, Owner
-    from headrace.records import TopicPartition
+    from headrace.core.records import TopicPartition
     from headrace.zookeeper.protocol import Session, SessionState
 
 

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import json
 
-from headrace.errors import ConfigError, UndecodableRecordError
-from headrace.records import TopicPartition
+from headrace.core.errors import ConfigError, UndecodableRecordError
+from headrace.core.records import TopicPartition
 from headrace.spark.decode import KAFKA_COLUMN, Decode, Decoding, OnUndecodable
 
 if TYPE_CHECKING:

@@ -9,22 +9,22 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import structlog
 
+from headrace.core.tables import table_of
 from headrace.inline.decode import InlineDecoder
 from headrace.inline.reducer import checked, load_arrow_reducer
 from headrace.spark.decode import Decode
 from headrace.spark.failures import JobCancelledError, StuckReport
 from headrace.spark.sink_runner import SinkEngine, Staged
-from headrace.tables import table_of
-from headrace.thread_time import ThreadActivity
+from headrace.telemetry.thread_time import ThreadActivity
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from headrace.clock import Deadline
+    from headrace.core.clock import Deadline
+    from headrace.core.records import Batch
     from headrace.inline.reducer import ArrowReducer
-    from headrace.records import Batch
-    from headrace.spark.micro_batch import MicroBatch
-    from headrace.spark.sinks.contract import Sink
+    from headrace.sinks.contract import Sink
+    from headrace.sinks.micro_batch import MicroBatch
 
 
 log = structlog.get_logger(__name__)

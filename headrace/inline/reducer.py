@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Protocol, cast
 
 import pyarrow as pa
 
-from headrace.importing import load_callable
+from headrace.core.importing import load_callable
 from headrace.inline.decode import InlineDecoder
+from headrace.sinks.contract import results_of
 from headrace.spark.decode import Decode
 from headrace.spark.dryrun import DryRunBatch, dry_run_batch
-from headrace.spark.sinks.contract import results_of
 
 if TYPE_CHECKING:
-    from headrace.spark.micro_batch import MicroBatch
+    from headrace.sinks.micro_batch import MicroBatch
 
 
 class ArrowReducer(Protocol):

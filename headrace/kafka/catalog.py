@@ -9,21 +9,21 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollectio
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient
 
-from headrace.errors import KafkaUnavailableError
+from headrace.core.errors import KafkaUnavailableError
+from headrace.core.records import kafkas_topic_id, offset_of
 from headrace.kafka import clients
 from headrace.kafka.ports import LogLook, TopicInfo
 from headrace.kafka.source import KafkaRecordReader
 from headrace.kafka.truncation import LogLooks, truncated_at
-from headrace.records import kafkas_topic_id, offset_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
     from concurrent.futures import Future
 
-    from headrace.clock import Deadline
     from headrace.config.subscription import Subscription
+    from headrace.core.clock import Deadline
+    from headrace.core.records import TopicPartition
     from headrace.kafka.ports import TopicCatalog
-    from headrace.records import TopicPartition
 
 
 def matching(

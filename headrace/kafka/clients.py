@@ -12,8 +12,8 @@ from confluent_kafka import Consumer, KafkaException
 
 from headrace.config.errors import MASK, subject
 from headrace.config.types.secrets import is_secret
-from headrace.errors import ConfigError
-from headrace.logs import Repeats
+from headrace.core.errors import ConfigError
+from headrace.telemetry.logs import Repeats
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -13,7 +13,7 @@ from headrace.kafka.ports import DeadLetterError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from headrace.clock import Deadline
+    from headrace.core.clock import Deadline
     from headrace.kafka.ports import DeadLetter
 
 #: ``enable.idempotence``: all in-sync replicas have it, and a retry of the client's own puts it

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headrace.config.models.kafka import JAVA_NAMES
-from headrace.errors import ConfigError
+from headrace.core.errors import ConfigError
 from headrace.kafka.clients import client_properties
 
 if TYPE_CHECKING:

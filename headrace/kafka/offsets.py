@@ -11,7 +11,8 @@ import structlog
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
 
-from headrace.clock import SYSTEM_CLOCK, Clock, Deadline
+from headrace.core.clock import SYSTEM_CLOCK, Clock, Deadline
+from headrace.core.records import TopicPartition, stored_topic, topic_fields
 from headrace.kafka import clients
 from headrace.kafka.clients import open_consumer
 from headrace.kafka.ports import (
@@ -27,7 +28,6 @@ from headrace.kafka.transactional_producer import (
     TransactionalProducer,
     fence_producers,
 )
-from headrace.records import TopicPartition, stored_topic, topic_fields
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

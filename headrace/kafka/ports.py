@@ -6,15 +6,15 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
-from headrace.errors import HeadraceError
+from headrace.core.errors import HeadraceError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
     from concurrent.futures import Future
 
-    from headrace.clock import Deadline
-    from headrace.records import Record, TopicPartition
-    from headrace.references import Run
+    from headrace.core.clock import Deadline
+    from headrace.core.records import Record, TopicPartition
+    from headrace.core.references import Run
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,13 +8,13 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from headrace.errors import HeadraceError, KafkaUnavailableError
+from headrace.core.errors import HeadraceError, KafkaUnavailableError
 from headrace.kafka import clients
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from headrace.clock import Deadline
+    from headrace.core.clock import Deadline
 
 #: A key or None, and a value.
 KeyValue = tuple[bytes | None, bytes]

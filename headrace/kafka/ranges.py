@@ -15,15 +15,15 @@ from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin import OffsetSpec as _OffsetSpec  # type: ignore[attr-defined]  # not in __all__, but in the client's documentation
 
-from headrace.clock import SYSTEM_CLOCK, Deadline
-from headrace.errors import ConfigError
+from headrace.core.clock import SYSTEM_CLOCK, Deadline
+from headrace.core.errors import ConfigError
+from headrace.core.records import TopicPartition
+from headrace.core.references import OffsetRun
 from headrace.kafka import clients
 from headrace.kafka.clients import open_consumer
 from headrace.kafka.ports import Fetched
 from headrace.kafka.source import LOCAL_TIMEOUT
 from headrace.kafka.truncation import STALE_LEADER, LogQuestions
-from headrace.records import TopicPartition
-from headrace.references import OffsetRun
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from confluent_kafka import Consumer, Message
 
-    from headrace.clock import Clock
+    from headrace.core.clock import Clock
 
 
 log = structlog.get_logger(__name__)

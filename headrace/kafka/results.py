@@ -10,8 +10,8 @@ from uuid import uuid4
 import structlog
 from confluent_kafka import KafkaError, KafkaException
 
-from headrace.clock import SYSTEM_CLOCK, Clock, Deadline
-from headrace.errors import (
+from headrace.core.clock import SYSTEM_CLOCK, Clock, Deadline
+from headrace.core.errors import (
     FencedError,
     HeadraceError,
     ResultRefusedError,
@@ -19,19 +19,19 @@ from headrace.errors import (
     SinkConflictError,
     StartError,
 )
+from headrace.core.records import TopicPartition
 from headrace.kafka.catalog import KafkaTopicCatalog
 from headrace.kafka.offsets import KafkaOffsetStore, entry
 from headrace.kafka.ports import CommitRefusal, OffsetStoreError, StoredOffset
 from headrace.kafka.transactional_producer import STUCK_AFTER, TransactionalProducer
-from headrace.records import TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from confluent_kafka import Producer
 
+    from headrace.core.records import ResultRecord
     from headrace.kafka.ports import Failure
-    from headrace.records import ResultRecord
 
 
 #: Seconds that one look at a full queue waits for room.

@@ -9,22 +9,22 @@ from typing import TYPE_CHECKING, Any, cast
 from confluent_kafka import KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as ClientPartition
 
-from headrace.errors import KafkaUnavailableError
+from headrace.core.errors import KafkaUnavailableError
+from headrace.core.records import TopicPartition
 from headrace.kafka import clients
 from headrace.kafka import clients as properties
 from headrace.kafka.clients import open_consumer
 from headrace.kafka.ports import Fetched
 from headrace.kafka.truncation import NO_EPOCH, OUT_OF_RANGE, former_end, is_truncation
-from headrace.records import TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from confluent_kafka import Consumer
 
-    from headrace.clock import Deadline
-    from headrace.records import Record
-    from headrace.references import Run
+    from headrace.core.clock import Deadline
+    from headrace.core.records import Record
+    from headrace.core.references import Run
 
 
 #: Seconds of one poll.

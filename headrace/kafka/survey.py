@@ -10,14 +10,14 @@ from confluent_kafka import KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka import admin as client_admin
 
-from headrace.errors import KafkaUnavailableError
+from headrace.core.errors import KafkaUnavailableError
 from headrace.kafka import clients
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from headrace.clock import Deadline
-    from headrace.records import TopicPartition
+    from headrace.core.clock import Deadline
+    from headrace.core.records import TopicPartition
 
 #: The client's types say nothing of these.
 _api: Any = client_admin

@@ -12,17 +12,17 @@ import structlog
 from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka import TopicPartition as ClientPartition
 
-from headrace.clock import Deadline
-from headrace.errors import HeadraceError
+from headrace.core.clock import Deadline
+from headrace.core.errors import HeadraceError
+from headrace.core.records import TopicPartition
 from headrace.kafka import clients
 from headrace.kafka.clients import open_consumer
 from headrace.kafka.ports import CommitRefusal, Failure, OffsetStoreError
-from headrace.records import TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
-    from headrace.clock import Clock
+    from headrace.core.clock import Clock
 
 
 log = structlog.get_logger(__name__)

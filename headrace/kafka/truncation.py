@@ -19,12 +19,12 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import OffsetSpec as _OffsetSpec  # type: ignore[attr-defined]  # not in __all__, but in the client's documentation
 
-from headrace.clock import SYSTEM_CLOCK, Deadline
-from headrace.errors import KafkaUnavailableError
+from headrace.core.clock import SYSTEM_CLOCK, Deadline
+from headrace.core.errors import KafkaUnavailableError
+from headrace.core.records import TopicPartition
 from headrace.kafka import clients
 from headrace.kafka.clients import open_consumer
 from headrace.kafka.ports import LogLook
-from headrace.records import TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from confluent_kafka import Consumer, Message
     from confluent_kafka.admin import AdminClient
 
-    from headrace.clock import Clock
+    from headrace.core.clock import Clock
 
 #: Without a type in the client.
 _LATEST: Any = _OffsetSpec.latest()  # type: ignore[no-untyped-call]

@@ -7,18 +7,18 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
-from headrace.clock import SYSTEM_CLOCK, Clock
-from headrace.errors import FatalError
+from headrace.core.clock import SYSTEM_CLOCK, Clock
+from headrace.core.errors import FatalError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from concurrent.futures import Future
 
-    from headrace.clock import Deadline
     from headrace.config import ChannelConfig
-    from headrace.errors import PartitionError
-    from headrace.metrics import Metrics
-    from headrace.records import Assignment, Batch, TopicPartition
+    from headrace.core.clock import Deadline
+    from headrace.core.errors import PartitionError
+    from headrace.core.records import Assignment, Batch, TopicPartition
+    from headrace.telemetry.metrics import Metrics
 
 
 class Request(Enum):

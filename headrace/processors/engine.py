@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from headrace.clock import Deadline
-    from headrace.records import Batch, TopicPartition
+    from headrace.core.clock import Deadline
+    from headrace.core.records import Batch, TopicPartition
+    from headrace.sinks.contract import OffsetMove, PartitionCommit
+    from headrace.sinks.micro_batch import MicroBatch
     from headrace.spark.decode import Decode
-    from headrace.spark.micro_batch import MicroBatch
-    from headrace.spark.sinks.contract import OffsetMove, PartitionCommit
-    from headrace.thread_time import ThreadActivity
+    from headrace.telemetry.thread_time import ThreadActivity
 
 
 class Engine(Protocol):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, cast
 
 from headrace import config
-from headrace.errors import ImportPathError
-from headrace.importing import load_callable, make
+from headrace.core.errors import ImportPathError
+from headrace.core.importing import load_callable, make
 from headrace.inline.engine import InlineEngine
 from headrace.inline.reducer import load_arrow_reducer
 from headrace.kafka import KafkaResults
@@ -15,21 +15,21 @@ from headrace.kafka.java_client import java_client_properties
 from headrace.processors.contract import BatchProcessor
 from headrace.processors.simple import CommitFirstProcessor, SimpleKafkaProcessor, SimpleOptions
 from headrace.processors.spark import JOB_SHARE, SparkProcessor, decode, merge_limits
+from headrace.sinks.kafka import KafkaSink
+from headrace.sinks.several import OutputGroup, SeveralSink, alone
 from headrace.spark.arrow_to_spark import ByReference, ByValue
 from headrace.spark.engine import SparkEngine
 from headrace.spark.factory import build_sink
 from headrace.spark.reducer import WorkerReducer, load_reducer, send_by_value
-from headrace.spark.sinks.kafka import KafkaSink
-from headrace.spark.sinks.several import OutputGroup, SeveralSink, alone
 from headrace.spark.sql import SqlReducer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping
 
+    from headrace.sinks import Sink
     from headrace.spark.arrow_to_spark import Input
     from headrace.spark.reducer import Reducer
     from headrace.spark.runtime import SparkRuntime
-    from headrace.spark.sinks import Sink
 
 
 def open_sink(channel: config.ChannelConfig, member: str, kafka: config.KafkaConfig) -> Sink[Any]:
@@ -99,7 +99,7 @@ def _group(sections: Mapping[str, config.OutputConfig], sinks: dict[str, Sink[An
         case config.KafkaSinkConfig():
             return OutputGroup(sinks, KafkaSink.commit_together)
         case config.SqlSinkConfig():
-            from headrace.spark.sinks.sql import SqlSink  # noqa: PLC0415 - an extra
+            from headrace.sinks.sql import SqlSink  # noqa: PLC0415 - an extra
 
             return OutputGroup(sinks, SqlSink.commit_together)
         case _:

@@ -6,17 +6,17 @@ import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from headrace.errors import OwnershipLostError
-from headrace.spans import joint
-from headrace.spark.micro_batch import MicroBatch, ranges_of
-from headrace.spark.sinks.contract import PartitionCommit
+from headrace.core.errors import OwnershipLostError
+from headrace.core.spans import joint
+from headrace.sinks.contract import PartitionCommit
+from headrace.sinks.micro_batch import MicroBatch, ranges_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from headrace.core.records import Assignment, Batch
+    from headrace.core.spans import Span
     from headrace.processors.pending import PendingBatch
-    from headrace.records import Assignment, Batch
-    from headrace.spans import Span
 
 
 class WithdrawnError(Exception):

@@ -8,24 +8,24 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from headrace.errors import BatchCancelledError, BatchTimeoutError, FencedError
-from headrace.logs import Bound
+from headrace.core.errors import BatchCancelledError, BatchTimeoutError, FencedError
+from headrace.core.spans import within
 from headrace.processors.jobs import WithdrawnError, planned, wanted
 from headrace.processors.pending import BatchPacer
 from headrace.processors.sink_commits import CommitQueue, Returned, SinkCommitter
-from headrace.spans import within
+from headrace.sinks.contract import CommitConflictError
 from headrace.spark.failures import JobCancelledError, JobTimeoutError, JvmDiedError
-from headrace.spark.sinks.contract import CommitConflictError
-from headrace.thread_time import Role, ThreadActivity
+from headrace.telemetry.logs import Bound
+from headrace.telemetry.thread_time import Role, ThreadActivity
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from headrace.core.records import Batch
     from headrace.processors.contract import ChannelContext
     from headrace.processors.engine import Engine
     from headrace.processors.jobs import Job
     from headrace.processors.pending import OpenBatches, PendingBatch
-    from headrace.records import Batch
 
 log = structlog.get_logger(__name__)
 

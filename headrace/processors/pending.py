@@ -8,14 +8,14 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from headrace.errors import BatchCancelledError
+from headrace.core.errors import BatchCancelledError
 from headrace.processors.contract import BatchResponse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from headrace.clock import Clock
-    from headrace.records import Assignment, Batch, TopicPartition
+    from headrace.core.clock import Clock
+    from headrace.core.records import Assignment, Batch, TopicPartition
 
 
 #: By what a size changes at most from one micro-batch to the next: one that was slow for a reason

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from headrace.config import SimpleProcessorConfig
+from headrace.core.records import offset_of
 from headrace.processors.contract import BatchProcessor, BatchResponse, ChannelContext
-from headrace.records import offset_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headrace.clock import Clock
     from headrace.config import ChannelConfig
-    from headrace.records import Batch, Record
+    from headrace.core.clock import Clock
+    from headrace.core.records import Batch, Record
 
 log = structlog.get_logger(__name__)
 

@@ -11,22 +11,22 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from headrace.errors import FencedError, RetryableError
-from headrace.logs import Bound
+from headrace.core.errors import FencedError, RetryableError
+from headrace.core.spans import joint, within
 from headrace.processors.jobs import commits_of, context_of, require_all
-from headrace.spans import joint, within
+from headrace.sinks.contract import RowsRefusedError, SinkFailedError
 from headrace.spark.failures import StuckReport
-from headrace.spark.sinks.contract import RowsRefusedError, SinkFailedError
-from headrace.thread_time import Role, ThreadActivity
+from headrace.telemetry.logs import Bound
+from headrace.telemetry.thread_time import Role, ThreadActivity
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from headrace.core.records import TopicPartition
     from headrace.processors.contract import ChannelContext
     from headrace.processors.engine import Engine
     from headrace.processors.jobs import Job
     from headrace.processors.pending import OpenBatches, PendingBatch
-    from headrace.records import TopicPartition
 
 
 log = structlog.get_logger(__name__)

@@ -11,20 +11,20 @@ from typing import TYPE_CHECKING
 import structlog
 
 from headrace.config import ArrowProcessorConfig, SparkProcessorConfig
+from headrace.core.records import offset_of
 from headrace.processors.contract import BatchProcessor, BatchResponse, ChannelContext
 from headrace.processors.jobs import commits_of
 from headrace.processors.micro_batches import MicroBatchRunner
 from headrace.processors.pending import MergeLimits, OpenBatches, PendingBatch
-from headrace.records import offset_of
+from headrace.sinks.contract import CommitConflictError, OffsetMove
 from headrace.spark.decode import Decode, Decoding, OnUndecodable
-from headrace.spark.sinks.contract import CommitConflictError, OffsetMove
 
 if TYPE_CHECKING:
-    from headrace.clock import Deadline
     from headrace.config import ChannelConfig
-    from headrace.errors import PartitionError
+    from headrace.core.clock import Deadline
+    from headrace.core.errors import PartitionError
+    from headrace.core.records import Assignment, Batch
     from headrace.processors.engine import Engine
-    from headrace.records import Assignment, Batch
 
 log = structlog.get_logger(__name__)
 

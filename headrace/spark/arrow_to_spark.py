@@ -17,10 +17,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql.pandas.serializers import ArrowStreamSerializer
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from headrace.errors import StartError
-from headrace.records import TopicPartition, offset_of
-from headrace.references import OffsetRun
-from headrace.tables import SCHEMA, merge, table_of
+from headrace.core.errors import StartError
+from headrace.core.records import TopicPartition, offset_of
+from headrace.core.references import OffsetRun
+from headrace.core.tables import SCHEMA, merge, table_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-    from headrace.records import Batch
+    from headrace.core.records import Batch
     from headrace.spark.settings import Share
 
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, cast
 from pyspark.errors import PySparkException
 from pyspark.sql.types import StructType
 
-from headrace.errors import ConfigError, UndecodableRecordError
-from headrace.records import TopicPartition
+from headrace.core.errors import ConfigError, UndecodableRecordError
+from headrace.core.records import TopicPartition
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

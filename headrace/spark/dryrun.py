@@ -11,15 +11,15 @@ import pyspark
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
-from headrace.clock import Deadline
+from headrace.core.clock import Deadline
+from headrace.core.tables import merge
+from headrace.sinks.contract import results_of, rows_of
+from headrace.sinks.micro_batch import MicroBatch, OffsetRange
 from headrace.spark.arrow_to_spark import ArrowToSpark
 from headrace.spark.decode import Decode, Decoder, undecodable_in
 from headrace.spark.failures import failure_of, text_of
-from headrace.spark.micro_batch import MicroBatch, OffsetRange
 from headrace.spark.reducer import OwnReducer, checked, send_by_value
 from headrace.spark.runtime import SparkRuntime
-from headrace.spark.sinks.contract import results_of, rows_of
-from headrace.tables import merge
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-    from headrace.records import TopicPartition
+    from headrace.core.records import TopicPartition
     from headrace.spark.reducer import Reducer
     from headrace.spark.settings import SparkSettings
 

@@ -14,7 +14,7 @@ from py4j.finalizer import ThreadSafeFinalizer
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
-from headrace.errors import StartError
+from headrace.core.errors import StartError
 from headrace.spark.arrow_to_spark import ArrowToSpark, ByValue
 from headrace.spark.decode import Decode, Decoder, undecodable_in
 from headrace.spark.failures import (
@@ -27,21 +27,21 @@ from headrace.spark.failures import (
 )
 from headrace.spark.reducer import OwnReducer, checked, load_reducer, send_by_value
 from headrace.spark.sink_runner import SinkEngine, Staged
-from headrace.thread_time import ThreadActivity
+from headrace.telemetry.thread_time import ThreadActivity
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from pyspark.sql import DataFrame
 
-    from headrace.clock import Deadline
-    from headrace.records import Batch
+    from headrace.core.clock import Deadline
+    from headrace.core.records import Batch
+    from headrace.sinks.contract import Sink
+    from headrace.sinks.micro_batch import MicroBatch
     from headrace.spark.arrow_to_spark import Input
-    from headrace.spark.micro_batch import MicroBatch
     from headrace.spark.reducer import Reducer
     from headrace.spark.runtime import SparkRuntime
     from headrace.spark.settings import Share
-    from headrace.spark.sinks.contract import Sink
 
 
 #: The collector's generations up to this one have what came into being since it last looked at all.

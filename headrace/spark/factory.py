@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from headrace import config
-from headrace.errors import StartError
+from headrace.core.errors import StartError
+from headrace.sinks.console import ConsoleSink, NoopSink, custom_sink
+from headrace.sinks.delta import DeltaSink, MaintenanceConfig
+from headrace.sinks.jsonl import JsonLinesSink
+from headrace.sinks.schema import SchemaChanges
 from headrace.spark.settings import SparkSettings, connector_properties
-from headrace.spark.sinks.console import ConsoleSink, NoopSink, custom_sink
-from headrace.spark.sinks.delta import DeltaSink, MaintenanceConfig
-from headrace.spark.sinks.jsonl import JsonLinesSink
-from headrace.spark.sinks.schema import SchemaChanges
 
 if TYPE_CHECKING:
-    from headrace.spark.sinks.contract import Sink
+    from headrace.sinks.contract import Sink
 
 
 def spark_channels(desired: config.Config) -> int:
@@ -80,7 +80,7 @@ def build_sink(section: config.SinkConfig, member: str) -> Sink[Any]:
 
 def _sql_sink(section: config.SqlSinkConfig, member: str) -> Sink[Any]:
     try:
-        from headrace.spark.sinks.sql import SqlSink, WriteMode  # noqa: PLC0415 - an extra
+        from headrace.sinks.sql import SqlSink, WriteMode  # noqa: PLC0415 - an extra
     except ImportError as error:
         raise StartError(
             f"the sink of table {section.table} takes SQLAlchemy, which is not installed "

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import structlog
 from pyspark.errors import AnalysisException
 
-from headrace.errors import HeadraceError, RetryableError
-from headrace.logs import bound_fields
-from headrace.stacks import stack_of
+from headrace.core.errors import HeadraceError, RetryableError
+from headrace.core.stacks import stack_of
+from headrace.telemetry.logs import bound_fields
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

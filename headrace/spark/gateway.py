@@ -21,8 +21,8 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 from pyspark.sql.udf import UserDefinedFunction
 
-from headrace.errors import StartError
-from headrace.logs import Budget
+from headrace.core.errors import StartError
+from headrace.telemetry.logs import Budget
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -12,8 +12,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from headrace.errors import StartError
-from headrace.importing import load_callable
+from headrace.core.errors import StartError
+from headrace.core.importing import load_callable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-    from headrace.spark.micro_batch import MicroBatch
+    from headrace.sinks.micro_batch import MicroBatch
 
 
 class Reducer(Protocol):

@@ -19,13 +19,13 @@ from py4j.protocol import Py4JError
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from headrace import logs
-from headrace.clock import Deadline
-from headrace.errors import StartError
+from headrace.core.clock import Deadline
+from headrace.core.errors import StartError
+from headrace.core.tables import SCHEMA, merge
 from headrace.spark.arrow_to_spark import ArrowToSpark
 from headrace.spark.gateway import Jvm, JvmLevels, forget_session
 from headrace.spark.settings import Share, Slots, SparkSettings, local_cores
-from headrace.tables import SCHEMA, merge
+from headrace.telemetry import logs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

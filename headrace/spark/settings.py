@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 
 import pyspark
 
-from headrace.allocator import ARENAS
 from headrace.config.types.addresses import MAVEN, is_coordinate
-from headrace.errors import ConfigError
+from headrace.core.errors import ConfigError
+from headrace.core.memory import ARENAS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

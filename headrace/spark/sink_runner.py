@@ -9,23 +9,23 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from headrace.errors import HeadraceError
-from headrace.spark.micro_batch import MicroBatch
-from headrace.spark.sinks.contract import (
+from headrace.core.errors import HeadraceError
+from headrace.sinks.contract import (
     BatchCommitSink,
     PartialSink,
     StoredLeaderEpochs,
     TransactionalOffsets,
     results_of,
 )
-from headrace.spark.sinks.several import SeveralSink
+from headrace.sinks.micro_batch import MicroBatch
+from headrace.sinks.several import SeveralSink
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from headrace.clock import Deadline
-    from headrace.records import Batch, TopicPartition
-    from headrace.spark.sinks.contract import OffsetMove, PartitionCommit, Sink
+    from headrace.core.clock import Deadline
+    from headrace.core.records import Batch, TopicPartition
+    from headrace.sinks.contract import OffsetMove, PartitionCommit, Sink
 
 
 def move_without_data(sink: Sink[Any], offsets: Sequence[PartitionCommit]) -> None:

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import PySparkException
 
-from headrace.errors import StartError
+from headrace.core.errors import StartError
 from headrace.spark.reducer import OwnReducer
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from headrace.spark.micro_batch import MicroBatch
+    from headrace.sinks.micro_batch import MicroBatch
 
 #: What a query calls the records of its micro-batch.
 VIEW = "batch"

@@ -9,8 +9,9 @@ from itertools import count
 from threading import Condition
 from typing import TYPE_CHECKING
 
-from headrace.clock import Deadline
-from headrace.errors import KafkaUnavailableError
+from headrace.core.clock import Deadline
+from headrace.core.errors import KafkaUnavailableError
+from headrace.core.records import TopicPartition
 from headrace.kafka.ports import (
     Commit,
     CommitRefusal,
@@ -21,13 +22,12 @@ from headrace.kafka.ports import (
     StoredOffset,
     TopicInfo,
 )
-from headrace.records import TopicPartition
 from headrace.testing.records import FakeRecord, in_columns
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from headrace.records import Record
+    from headrace.core.records import Record
 
 #: Records that one fetch of the double brings at most.
 MAX_RECORDS = 1000

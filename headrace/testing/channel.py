@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 from headrace.channel.channel import InboundKafkaChannel
 from headrace.channel.offset_stores import arranged, transactional_prefix
 from headrace.channel.runtime import ChannelPorts
-from headrace.clock import SYSTEM_CLOCK, Deadline
 from headrace.config import ChannelConfig
 from headrace.coordinators.coordinator import build_coordinator
 from headrace.coordinators.offset_nodes import ZooKeeperOffsetStore
+from headrace.core.clock import SYSTEM_CLOCK, Deadline
+from headrace.core.spans import NO_TRACER
 from headrace.kafka.ports import DeadLetter, DeadLetterError, NoDeadLetters
-from headrace.metrics import Metrics
-from headrace.spans import NO_TRACER
+from headrace.telemetry.metrics import Metrics
 from headrace.testing.zookeeper import InMemoryRegistry, InMemoryZooKeeper
 
 if TYPE_CHECKING:
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from headrace.channel.pausing import PauseFile
     from headrace.coordinators.coordinator import Coordinator
     from headrace.coordinators.listener import Listener
+    from headrace.core.spans import Tracer
     from headrace.kafka.ports import DeadLetterStore
     from headrace.processors import BatchProcessor
-    from headrace.spans import Tracer
     from headrace.testing.broker import InMemoryBroker
     from headrace.testing.zookeeper import InMemorySession
 

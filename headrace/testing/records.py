@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from headrace.columns import SCHEMA, ColumnRun
-from headrace.records import Batch, TopicPartition
+from headrace.core.columns import SCHEMA, ColumnRun
+from headrace.core.records import Batch, TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from headrace.records import Record
+    from headrace.core.records import Record
 
 #: When every made-up record was produced, in milliseconds since the Unix epoch.
 TIMESTAMP = 1_700_000_000_000

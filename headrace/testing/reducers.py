@@ -6,12 +6,12 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from headrace.clock import Deadline
-from headrace.importing import load_callable
+from headrace.core.clock import Deadline
+from headrace.core.importing import load_callable
+from headrace.core.records import TopicPartition
+from headrace.core.tables import SCHEMA, merge, table_of
 from headrace.inline.reducer import dry_run
-from headrace.records import TopicPartition
 from headrace.spark.decode import Decode, Decoding, OnUndecodable
-from headrace.tables import SCHEMA, merge, table_of
 from headrace.testing.records import FakeAssignment, FakeRecord, make_batch
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from headrace.spark.sinks.contract import (
+from headrace.sinks.contract import (
     CommitConflictError,
     OutputReplacer,
     ReplaceRefusedError,
@@ -19,7 +19,7 @@ from headrace.testing.sinks import (
 )
 
 if TYPE_CHECKING:
-    from headrace.spark.sinks.contract import PartitionCommit, Sink
+    from headrace.sinks.contract import PartitionCommit, Sink
     from headrace.testing.sinks import Frames, SinkPlace
 
 

@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pyarrow as pa
 import pytest
 
-from headrace.clock import Deadline
-from headrace.records import TopicPartition
-from headrace.spark.micro_batch import MicroBatch, OffsetRange
-from headrace.spark.sinks.contract import (
+from headrace.core.clock import Deadline
+from headrace.core.records import TopicPartition
+from headrace.sinks.contract import (
     BatchCommitSink,
     CommitConflictError,
     Guarantee,
@@ -24,14 +23,15 @@ from headrace.spark.sinks.contract import (
     PartitionCommit,
     TransactionalOffsets,
 )
+from headrace.sinks.micro_batch import MicroBatch, OffsetRange
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from typing import TypeAlias
 
+    from headrace.sinks.contract import Result, Sink
     from headrace.spark.runtime import SparkRuntime
     from headrace.spark.settings import SparkSettings
-    from headrace.spark.sinks.contract import Result, Sink
 
     #: Makes a result of rows with the columns ``id`` and ``name``.
     Frames: TypeAlias = Callable[[list["Row"]], Result]

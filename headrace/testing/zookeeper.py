@@ -10,8 +10,8 @@ from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING
 
-from headrace.clock import SYSTEM_CLOCK, Clock
 from headrace.coordinators.zookeeper_registry import ZooKeeperRegistry
+from headrace.core.clock import SYSTEM_CLOCK, Clock
 from headrace.zookeeper.nodes import (
     ANY_VERSION,
     Check,

@@ -14,8 +14,8 @@ from kazoo.protocol.states import KazooState
 from kazoo.retry import KazooRetry
 from kazoo.security import ACL, make_acl
 
-from headrace.clock import SYSTEM_CLOCK
-from headrace.errors import ConfigError
+from headrace.core.clock import SYSTEM_CLOCK
+from headrace.core.errors import ConfigError
 from headrace.zookeeper.nodes import Check, Create, Delete, NodeStat, SetData
 from headrace.zookeeper.protocol import (
     AccessDeniedError,
@@ -31,8 +31,8 @@ from headrace.zookeeper.protocol import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from headrace.clock import Clock
-    from headrace.errors import HeadraceError
+    from headrace.core.clock import Clock
+    from headrace.core.errors import HeadraceError
     from headrace.zookeeper.nodes import Operation
     from headrace.zookeeper.settings import AclEntry, SaslSettings, TlsSettings, ZooKeeperSettings
 

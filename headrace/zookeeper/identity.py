@@ -21,8 +21,8 @@ from typing import IO, TYPE_CHECKING
 
 import structlog
 
-from headrace.errors import ConfigError, InstanceInUseError
-from headrace.files import write_whole
+from headrace.core.errors import ConfigError, InstanceInUseError
+from headrace.core.files import write_whole
 from headrace.zookeeper.client import Credentials
 from headrace.zookeeper.protocol import NotConnectedError
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
-from headrace.errors import FatalError, HeadraceError
+from headrace.core.errors import FatalError, HeadraceError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -12,8 +12,8 @@ from kazoo.exceptions import KazooException
 from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.states import KazooState, KeeperState
 
-from headrace.clock import SYSTEM_CLOCK, Clock, Deadline
-from headrace.errors import HeadraceError, ZooKeeperAccessError, ZooKeeperUnavailableError
+from headrace.core.clock import SYSTEM_CLOCK, Clock, Deadline
+from headrace.core.errors import HeadraceError, ZooKeeperAccessError, ZooKeeperUnavailableError
 from headrace.zookeeper.client import (
     ClientClose,
     Credentials,

@@ -14,7 +14,7 @@ from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.states import KeeperState
 from kazoo.security import Permissions
 
-from headrace.errors import ZooKeeperUnavailableError
+from headrace.core.errors import ZooKeeperUnavailableError
 from headrace.zookeeper.client import ClientClose, build_client
 
 if TYPE_CHECKING:

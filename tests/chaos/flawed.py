@@ -9,7 +9,7 @@ from benchmarks.chaos.sinks import FileSink, PlainSink, TransactionalSink
 from headrace.processors import BatchResponse
 
 if TYPE_CHECKING:
-    from headrace.records import Batch
+    from headrace.core.records import Batch
 
 #: Which of its batches a process drops.
 _DROPPED = 3

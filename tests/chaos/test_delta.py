@@ -7,7 +7,7 @@ import pytest
 from benchmarks.chaos.run import Plan, Run
 from benchmarks.chaos.schedule import Fault, Kind, Schedule
 from benchmarks.chaos.world import Setting
-from headrace.local.jars import CONNECTOR, cached
+from headrace.devstack.jars import CONNECTOR, cached
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

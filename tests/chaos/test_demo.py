@@ -11,8 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from headrace.clock import Deadline
-from headrace.local.waiting import wait_for
+from headrace.core.clock import Deadline
+from headrace.devstack.waiting import wait_for
 
 _ROOT = Path(__file__).parents[2]
 

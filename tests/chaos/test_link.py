@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from benchmarks.chaos.link import Network
-from headrace.clock import Deadline
-from headrace.local.server import LOOPBACK
-from headrace.local.waiting import wait_for
+from headrace.core.clock import Deadline
+from headrace.devstack.server import LOOPBACK
+from headrace.devstack.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,9 +7,9 @@ from uuid import uuid4
 
 import pytest
 
-from headrace.clock import Deadline
+from headrace.core.clock import Deadline
+from headrace.core.records import TopicPartition
 from headrace.kafka.ports import LogLook
-from headrace.records import TopicPartition
 from tests.contracts.kafka_world import WAIT, World, values
 
 if TYPE_CHECKING:

@@ -7,10 +7,10 @@ from uuid import uuid4
 
 import pytest
 
-from headrace.clock import SYSTEM_CLOCK, Deadline
-from headrace.errors import KafkaUnavailableError
+from headrace.core.clock import SYSTEM_CLOCK, Deadline
+from headrace.core.errors import KafkaUnavailableError
+from headrace.core.records import TopicPartition
 from headrace.kafka.ports import Commit, OffsetStoreError, StoredOffset
-from headrace.records import TopicPartition
 from headrace.testing.records import FakeRecord
 from tests.contracts.catalog import CatalogContract, described
 from tests.contracts.kafka_world import WAIT, Reader, World, values

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, Protocol
 
-from headrace.clock import Deadline
-from headrace.records import TopicPartition, offset_of
+from headrace.core.clock import Deadline
+from headrace.core.records import TopicPartition, offset_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from headrace.core.records import Record
+    from headrace.core.references import Run
     from headrace.kafka.ports import OffsetStore, RecordSource, TopicCatalog
-    from headrace.records import Record
-    from headrace.references import Run
     from headrace.testing.records import FakeRecord
 
 WAIT = 30.0

@@ -15,7 +15,7 @@ from headrace.coordinators.registry import (
     MemberExistsError,
     MembershipLostError,
 )
-from headrace.records import TopicPartition
+from headrace.core.records import TopicPartition
 
 if TYPE_CHECKING:
     from headrace.coordinators.registry import Registry

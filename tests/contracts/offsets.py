@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Protocol
 
 import pytest
 
-from headrace.clock import Deadline
 from headrace.coordinators.claims import Claim, Release
 from headrace.coordinators.layout import GroupPaths
+from headrace.core.clock import Deadline
 from headrace.kafka.ports import CommitRefusal, StoredOffset
 from tests.brokers import stored_offset
 from tests.contracts.kafka_world import WAIT
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from headrace.coordinators.registry import Registry
+    from headrace.core.records import TopicPartition
     from headrace.kafka.ports import Failure, OffsetStore
-    from headrace.records import TopicPartition
     from headrace.zookeeper.protocol import Session
 
 PATHS = GroupPaths(GROUP)

@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 from deltalake import DeltaTable
 
-from headrace.spark.sinks.delta import DeltaSink
-from headrace.spark.sinks.jsonl import JsonLinesSink
-from headrace.spark.sinks.origin import ORIGIN
-from headrace.spark.sinks.several import SeveralSink, alone
-from headrace.spark.sinks.sql import SqlSink
-from tests.unit.spark.sinks.sql_tables import Base
+from headrace.sinks.delta import DeltaSink
+from headrace.sinks.jsonl import JsonLinesSink
+from headrace.sinks.origin import ORIGIN
+from headrace.sinks.several import SeveralSink, alone
+from headrace.sinks.sql import SqlSink
+from tests.unit.sinks.sql_tables import Base
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from headrace.spark.micro_batch import MicroBatch
-    from headrace.spark.sinks.contract import Sink
-    from headrace.spark.sinks.several.sink import StagedOutputs
+    from headrace.sinks.contract import Sink
+    from headrace.sinks.micro_batch import MicroBatch
+    from headrace.sinks.several.sink import StagedOutputs
     from headrace.testing.sinks import Row
 
 

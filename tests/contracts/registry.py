@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headrace.clock import SYSTEM_CLOCK
 from headrace.coordinators.claims import Claim, ClaimRefusal, Release
 from headrace.coordinators.lease import Lease
 from headrace.coordinators.registry import (
     MembershipLostError,
     RegistryUnavailableError,
 )
-from headrace.records import TopicPartition
+from headrace.core.clock import SYSTEM_CLOCK
+from headrace.core.records import TopicPartition
 from tests.contracts.members import INFO, P0, P1, PATHS, PRODUCER, MembersContract, joined
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from structlog.testing import capture_logs
 
 from headrace import daemon
 from headrace.channel.states import StopReport
+from headrace.core.errors import FatalError, KafkaUnavailableError
 from headrace.daemon import ExitCode
-from headrace.errors import FatalError, KafkaUnavailableError
 from headrace.signals import Signals
 
 if TYPE_CHECKING:

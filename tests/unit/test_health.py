@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from headrace import health
-from headrace.process_records import ProcessRecord
+from headrace.core.processes import ProcessRecord
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 LIGHT = {
     "headrace",
     "headrace.__main__",
-    "headrace.errors",
+    "headrace.core",
+    "headrace.core.errors",
     "headrace.health",
-    "headrace.process_records",
-    "headrace.processes",
+    "headrace.core.processes",
     "headrace.version",
 }
 

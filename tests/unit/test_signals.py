@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headrace.clock import Deadline
+from headrace.core.clock import Deadline
 from headrace.signals import ENDING_MARGIN, Signals, StoppedEarlyError
 from headrace.testing import FakeClock
 

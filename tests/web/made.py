@@ -13,7 +13,7 @@ from headrace.channel.pausing import PauseMode
 from headrace.channel.states import ChannelState, PartitionState
 from headrace.config import DeliveryGuarantee
 from headrace.coordinators.members import AssignmentState, MemberState, Mode
-from headrace.thread_time import Role, ThreadActivity
+from headrace.telemetry.thread_time import Role, ThreadActivity
 
 S = PartitionState
 

@@ -14,7 +14,7 @@ from headrace.channel.states import ChannelState
 from headrace.channel.states import PartitionState as S
 from headrace.config.diff import ReloadEffect
 from headrace.controller.reports import ReloadOutcome
-from headrace.logs import Subject
+from headrace.telemetry.logs import Subject
 from headrace.zookeeper.protocol import SessionState
 from tests.web.made import MEMBERS, Made, Trouble, ago, channel_of, group_of, point_of
 

@@ -14,8 +14,8 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from headrace.admin.page_files import SafeHeaders, page_routes
-from headrace.clock import Deadline
-from headrace.local.waiting import wait_for
+from headrace.core.clock import Deadline
+from headrace.devstack.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from headrace.clock import Deadline
+from headrace.core.clock import Deadline
 
 if TYPE_CHECKING:
     from collections.abc import Callable

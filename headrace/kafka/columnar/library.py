@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from confluent_kafka import cimpl
 
-from headrace.errors import HeadraceError
+from headrace.core.errors import HeadraceError
 
 if TYPE_CHECKING:
     from typing import Any

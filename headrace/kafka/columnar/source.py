@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException
 
-from headrace.columns import PIECE_OVERHEAD, SCHEMA, ColumnRun, Extent
+from headrace.core.columns import PIECE_OVERHEAD, SCHEMA, ColumnRun, Extent
+from headrace.core.records import TopicPartition
 from headrace.kafka import clients
 from headrace.kafka import clients as properties
 from headrace.kafka.clients import refused
@@ -19,7 +20,6 @@ from headrace.kafka.columnar import library
 from headrace.kafka.ports import Fetched
 from headrace.kafka.source import LOCAL_TIMEOUT
 from headrace.kafka.truncation import NO_EPOCH, OUT_OF_RANGE, former_end, is_truncation
-from headrace.records import TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

@@ -16,11 +16,11 @@ from headrace.admin.client import TOKEN, ClientOptions, find
 from headrace.admin.server import AdminServer
 from headrace.channel.pausing import PauseReason
 from headrace.cli import app
-from headrace.clock import Deadline
 from headrace.config import ChangeKind, ConfigChange, load
 from headrace.config.diff import ReloadEffect
 from headrace.controller.reports import Pending, ReloadOutcome, ReloadReport
-from headrace.process_records import ProcessRecord
+from headrace.core.clock import Deadline
+from headrace.core.processes import ProcessRecord
 from tests.unit.channel.in_memory import P0, eventually
 
 if TYPE_CHECKING:

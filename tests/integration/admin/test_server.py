@@ -16,15 +16,15 @@ import pytest
 import trustme
 from structlog.testing import capture_logs
 
-from headrace import http_server
 from headrace.admin import auth
 from headrace.admin import server as module
 from headrace.admin.auth import Folder
 from headrace.admin.server import AdminServer
-from headrace.clock import Deadline
 from headrace.config import load
-from headrace.errors import StartError
-from headrace.local.server import LOOPBACK, free_port
+from headrace.core import http_server
+from headrace.core.clock import Deadline
+from headrace.core.errors import StartError
+from headrace.devstack.server import LOOPBACK, free_port
 from tests.unit.channel.in_memory import eventually
 from tests.unit.config.support import CHANNELS
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from headrace.config import Config
-    from headrace.metrics import PartitionReading
+    from headrace.telemetry.metrics import PartitionReading
     from tests.unit.admin.scene import Scene
 
 

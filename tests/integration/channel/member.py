@@ -11,15 +11,15 @@ from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING
 
-from headrace.clock import Deadline
 from headrace.config import load
 from headrace.controller import KafkaController
-from headrace.logs import configure_logging
+from headrace.core.clock import Deadline
 from headrace.processors import BatchProcessor, BatchResponse
+from headrace.telemetry.logs import configure_logging
 from tests.integration.channel.rig import CHANNEL, WAIT
 
 if TYPE_CHECKING:
-    from headrace.records import Assignment, Batch
+    from headrace.core.records import Assignment, Batch
 
 
 class Printer(BatchProcessor):

@@ -10,14 +10,14 @@ from threading import Condition
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from headrace.clock import Deadline
 from headrace.config import load
 from headrace.controller import KafkaController
 from headrace.coordinators.layout import GroupPaths
+from headrace.core.clock import Deadline
+from headrace.core.records import TopicPartition, offset_of
+from headrace.devstack.waiting import wait_for
 from headrace.kafka import KafkaOffsetStore
-from headrace.local.waiting import wait_for
 from headrace.processors import BatchProcessor, BatchResponse
-from headrace.records import TopicPartition, offset_of
 from headrace.zookeeper.session import ZooKeeperSession
 from headrace.zookeeper.settings import ZooKeeperSettings
 from tests.brokers import stored_offset
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
     from headrace.channel.channel import InboundKafkaChannel
     from headrace.config import Config
+    from headrace.core.records import Assignment, Batch
     from headrace.kafka.ports import StoredOffset
-    from headrace.records import Assignment, Batch
     from tests.brokers import Broker
 
 #: Seconds after which a test gives up.

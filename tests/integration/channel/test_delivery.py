@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from headrace.errors import OffsetOutOfRangeError
+from headrace.core.errors import OffsetOutOfRangeError
 from headrace.kafka.ports import StoredOffset
 from headrace.processors import BatchResponse
 from tests.integration.channel.rig import WAIT, Group, Notes, channel_of, eventually
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headrace.channel.channel import InboundKafkaChannel
-    from headrace.records import Batch
+    from headrace.core.records import Batch
     from tests.integration.seen import Log
 
 

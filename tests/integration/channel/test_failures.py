@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headrace.clock import Deadline
-from headrace.errors import StartError, UnknownTopicError
+from headrace.core.clock import Deadline
+from headrace.core.errors import StartError, UnknownTopicError
 from headrace.processors import BatchProcessor, BatchResponse
 from tests.integration.channel.rig import CHANNEL, WAIT, Group, Notes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from headrace.core.records import Batch
     from headrace.processors import ChannelContext
-    from headrace.records import Batch
 
 
 class Unready(BatchProcessor):

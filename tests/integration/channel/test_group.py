@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headrace.clock import Deadline
 from headrace.config import DynamicCoordinatorConfig, StaticCoordinatorConfig
-from headrace.errors import ConfigError
+from headrace.core.clock import Deadline
+from headrace.core.errors import ConfigError
 from headrace.kafka.ports import StoredOffset
 from headrace.processors import BatchResponse
 from tests.integration.channel.rig import WAIT, Group, Notes, channel_of, eventually
@@ -21,7 +21,7 @@ from tests.sessions import expire
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from headrace.records import Batch
+    from headrace.core.records import Batch
     from tests.integration.seen import Log
 
 

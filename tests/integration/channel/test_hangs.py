@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headrace.clock import Deadline
 from headrace.coordinators.zookeeper_registry import ZooKeeperRegistry
-from headrace.errors import FatalError
+from headrace.core.clock import Deadline
+from headrace.core.errors import FatalError
 from headrace.kafka import KafkaOffsetStore
 from headrace.kafka.ports import StoredOffset
 from headrace.processors import BatchResponse
@@ -19,7 +19,7 @@ from tests.integration.seen import metric
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headrace.records import Batch
+    from headrace.core.records import Batch
     from tests.integration.seen import Log
 
 

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headrace.clock import Deadline
 from headrace.coordinators.offset_nodes import ZooKeeperOffsetStore
 from headrace.coordinators.zookeeper_registry import ZooKeeperRegistry
+from headrace.core.clock import Deadline
+from headrace.core.records import TopicPartition
 from headrace.kafka import KafkaOffsetStore, TransactionalOffsetStore
-from headrace.records import TopicPartition
 from headrace.zookeeper.session import ZooKeeperSession
 from headrace.zookeeper.settings import ZooKeeperSettings
 from tests.brokers import Broker

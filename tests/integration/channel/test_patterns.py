@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from headrace.core.records import TopicPartition
 from headrace.kafka.ports import StoredOffset
-from headrace.records import TopicPartition
 from tests.brokers import stored_offset
 from tests.integration.channel.rig import Group, Notes, channel_of, eventually
 

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from headrace.clock import Deadline
 from headrace.coordinators.coordinator import Coordinator, CoordinatorSettings
 from headrace.coordinators.members import MemberInfo
 from headrace.coordinators.zookeeper_registry import ZooKeeperRegistry
+from headrace.core.clock import Deadline
 from headrace.zookeeper.identity import Identity
 from headrace.zookeeper.session import ZooKeeperSession
 from headrace.zookeeper.settings import ZooKeeperSettings
@@ -23,7 +23,7 @@ from headrace.zookeeper.settings import ZooKeeperSettings
 if TYPE_CHECKING:
     from headrace.coordinators.claims import Claim, LossReason
     from headrace.coordinators.listener import RebalanceSummary
-    from headrace.errors import HeadraceError
+    from headrace.core.errors import HeadraceError
 
 TOPIC = "orders"
 

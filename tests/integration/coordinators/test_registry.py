@@ -5,8 +5,8 @@ from uuid import uuid4
 
 import pytest
 
-from headrace.clock import Deadline
 from headrace.coordinators.zookeeper_registry import ZooKeeperRegistry
+from headrace.core.clock import Deadline
 from headrace.zookeeper.session import ZooKeeperSession
 from headrace.zookeeper.settings import ZooKeeperSettings
 from tests.contracts.members import GROUP, World

@@ -10,12 +10,12 @@ from uuid import uuid4
 
 import pytest
 
-from headrace.clock import Deadline
 from headrace.coordinators.claims import LossReason
 from headrace.coordinators.coordinator import Coordinator, CoordinatorSettings
 from headrace.coordinators.members import MemberInfo
 from headrace.coordinators.zookeeper_registry import ZooKeeperRegistry
-from headrace.errors import InstanceInUseError
+from headrace.core.clock import Deadline
+from headrace.core.errors import InstanceInUseError
 from headrace.zookeeper.session import ZooKeeperSession
 from headrace.zookeeper.settings import ZooKeeperSettings
 from tests.integration.coordinators.process import TOPIC
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from headrace.coordinators.claims import Claim
     from headrace.coordinators.listener import RebalanceSummary
-    from headrace.errors import HeadraceError
+    from headrace.core.errors import HeadraceError
 
 WAIT = 60.0
 PARTITIONS = 8

@@ -15,9 +15,9 @@ from urllib.request import urlopen
 import pytest
 import yaml
 
-from headrace.clock import Deadline
-from headrace.local.server import LOOPBACK, free_port
-from headrace.local.waiting import wait_for
+from headrace.core.clock import Deadline
+from headrace.devstack.server import LOOPBACK, free_port
+from headrace.devstack.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

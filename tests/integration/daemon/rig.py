@@ -14,11 +14,11 @@ from uuid import uuid4
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from headrace.clock import Deadline
 from headrace.coordinators.layout import GroupPaths
+from headrace.core.clock import Deadline
+from headrace.core.records import TopicPartition
+from headrace.devstack.waiting import wait_for
 from headrace.kafka import KafkaOffsetStore
-from headrace.local.waiting import wait_for
-from headrace.records import TopicPartition
 from headrace.zookeeper.session import ZooKeeperSession
 from headrace.zookeeper.settings import ZooKeeperSettings
 from tests.brokers import stored_offset

@@ -5,8 +5,8 @@ from __future__ import annotations
 import socket
 from typing import TYPE_CHECKING
 
-from headrace.clock import SYSTEM_CLOCK, Deadline
-from headrace.local.waiting import wait_for
+from headrace.core.clock import SYSTEM_CLOCK, Deadline
+from headrace.devstack.waiting import wait_for
 
 if TYPE_CHECKING:
     from pathlib import Path

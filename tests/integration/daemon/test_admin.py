@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 
-from headrace.local.server import LOOPBACK, free_port
+from headrace.devstack.server import LOOPBACK, free_port
 from tests.integration.daemon.rig import WAIT, eventually
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from headrace.local.server import LOOPBACK, free_port
+from headrace.devstack.server import LOOPBACK, free_port
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from deltalake import DeltaTable
 
-from headrace.local.jars import CONNECTOR, cached
+from headrace.devstack.jars import CONNECTOR, cached
 from tests.integration.daemon.test_until import numbered
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
-from headrace.clock import Deadline
 from headrace.coordinators.layout import GroupPaths
+from headrace.core.clock import Deadline
 from headrace.zookeeper.session import ZooKeeperSession
 from headrace.zookeeper.settings import ZooKeeperSettings
 from tests.integration.daemon.rig import WAIT, eventually

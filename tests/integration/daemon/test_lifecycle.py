@@ -4,7 +4,7 @@ import functools
 import signal
 from typing import TYPE_CHECKING
 
-from headrace.local.server import LOOPBACK, free_port
+from headrace.devstack.server import LOOPBACK, free_port
 from tests.integration.daemon.rig import Site, eventually
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from urllib.request import urlopen
 import pytest
 import yaml
 
-from headrace.metrics import Metrics
+from headrace.telemetry.metrics import Metrics
 from tests.integration.daemon.prometheus import DEPLOY, Prometheus, prometheus, tool
 from tests.integration.daemon.rig import eventually
 

@@ -18,15 +18,15 @@ from confluent_kafka import Consumer
 from deltalake import CommitProperties, DeltaTable, Transaction
 from typer.testing import CliRunner
 
-from headrace.clock import SYSTEM_CLOCK, Deadline
 from headrace.config.types.scalars import format_moment
+from headrace.core.clock import SYSTEM_CLOCK, Deadline
+from headrace.core.records import identity_of
 from headrace.kafka import KafkaTopicCatalog
 from headrace.kafka.ports import Commit
-from headrace.offsets import commands
-from headrace.offsets.cli import app
-from headrace.records import identity_of
-from headrace.spark.sinks.delta import DeltaSink
+from headrace.sinks.delta import DeltaSink
 from headrace.testing.records import FakeRecord
+from headrace.tools.offsets import commands
+from headrace.tools.offsets.cli import app
 from tests.integration.daemon.rig import WAIT, eventually
 
 if TYPE_CHECKING:

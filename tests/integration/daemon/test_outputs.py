@@ -22,7 +22,7 @@ import pathlib
 import signal
 
 import pyarrow as pa
-from headrace.spark.sinks.delta import DeltaSink
+from headrace.sinks.delta import DeltaSink
 
 DIE = pathlib.Path(__file__).with_name("die")
 

@@ -4,7 +4,7 @@ import signal
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from headrace.records import TopicPartition
+from headrace.core.records import TopicPartition
 from tests.integration.daemon.rig import eventually
 
 if TYPE_CHECKING:

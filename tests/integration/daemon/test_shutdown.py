@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headrace.clock import Deadline
-from headrace.local import KafkaBroker
-from headrace.local.server import LOOPBACK, free_port
+from headrace.core.clock import Deadline
+from headrace.devstack import KafkaBroker
+from headrace.devstack.server import LOOPBACK, free_port
 from tests.brokers import Broker
 from tests.integration.daemon.rig import WAIT, Site, eventually
 from tests.integration.daemon.supervisor import Supervisor

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
-from headrace.clock import Deadline
-from headrace.local.waiting import wait_for
+from headrace.core.clock import Deadline
+from headrace.devstack.waiting import wait_for
 from tests.integration.daemon.rig import WAIT, Site
 
 if TYPE_CHECKING:

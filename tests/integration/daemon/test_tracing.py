@@ -3,7 +3,7 @@ from __future__ import annotations
 import signal
 from typing import TYPE_CHECKING
 
-from headrace.local.server import free_port
+from headrace.devstack.server import free_port
 from tests.collector import collecting
 from tests.integration.daemon.rig import eventually
 

@@ -11,8 +11,8 @@ from uuid import uuid4
 
 import pytest
 
-from headrace.clock import Deadline
-from headrace.local.waiting import wait_for
+from headrace.core.clock import Deadline
+from headrace.devstack.waiting import wait_for
 from tests.brokers import Broker
 from tests.integration.daemon.rig import Site
 from tests.integration.deploy.images import ROOT, Images, require_builder

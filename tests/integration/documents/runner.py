@@ -11,8 +11,8 @@ import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from headrace.clock import Deadline
-from headrace.local.waiting import wait_for
+from headrace.core.clock import Deadline
+from headrace.devstack.waiting import wait_for
 from tests.pages import EXECUTED, ROOT, Block, blocks
 
 if TYPE_CHECKING:

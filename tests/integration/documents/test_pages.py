@@ -8,7 +8,7 @@ from uuid import uuid4
 
 import pytest
 
-from headrace.records import TopicPartition
+from headrace.core.records import TopicPartition
 from tests.brokers import Broker
 from tests.integration.documents.runner import Folder
 from tests.pages import EXECUTED, blocks

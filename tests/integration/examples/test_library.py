@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from uuid import uuid4
 
-from headrace.clock import Deadline
+from headrace.core.clock import Deadline
 from headrace.kafka.producer import TopicProducer, create_topic
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "library.py"

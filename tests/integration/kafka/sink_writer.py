@@ -19,13 +19,13 @@ import structlog
 
 import headrace.kafka.results
 import headrace.kafka.transactional_producer
-import headrace.spark.sinks.kafka.sink
-from headrace.clock import Deadline
+import headrace.sinks.kafka.sink
+from headrace.core.clock import Deadline
+from headrace.core.records import TopicPartition, identity_of
 from headrace.kafka import KafkaResults
 from headrace.kafka.transactional_producer import fence_producers
-from headrace.records import TopicPartition, identity_of
-from headrace.spark.sinks.contract import PartitionCommit
-from headrace.spark.sinks.kafka import KafkaSink
+from headrace.sinks.contract import PartitionCommit
+from headrace.sinks.kafka import KafkaSink
 from headrace.testing.kills import killed_at_every_line
 from headrace.testing.sinks import micro_batch
 from tests.kafka_sinks import WAIT, committed_records
@@ -33,10 +33,10 @@ from tests.kafka_sinks import WAIT, committed_records
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headrace.spark.sinks.kafka.sink import StagedRecords
+    from headrace.sinks.kafka.sink import StagedRecords
 
 MODULES = (
-    headrace.spark.sinks.kafka.sink,
+    headrace.sinks.kafka.sink,
     headrace.kafka.results,
     headrace.kafka.results,
     headrace.kafka.transactional_producer,

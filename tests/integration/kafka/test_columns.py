@@ -9,14 +9,14 @@ import pytest
 from confluent_kafka import Producer
 
 from headrace.channel.buffer import chunk_of
-from headrace.columns import ColumnRun
-from headrace.errors import ConfigError
+from headrace.core.columns import ColumnRun
+from headrace.core.errors import ConfigError
+from headrace.core.records import Batch, TopicPartition, offset_of
+from headrace.core.tables import table_of
+from headrace.devstack.server import LOOPBACK, free_port
 from headrace.kafka import KafkaRecordSource
 from headrace.kafka.columnar import ColumnarRecordSource
 from headrace.kafka.columnar.library import LibraryMissingError, load
-from headrace.local.server import LOOPBACK, free_port
-from headrace.records import Batch, TopicPartition, offset_of
-from headrace.tables import table_of
 from headrace.testing.records import FakeAssignment, FakeRecord
 from tests.brokers import Broker
 from tests.contracts.kafka_world import Reader
@@ -24,8 +24,8 @@ from tests.contracts.kafka_world import Reader
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from headrace.records import Record
-    from headrace.references import Run
+    from headrace.core.records import Record
+    from headrace.core.references import Run
 
 PREFETCH = 16 << 20
 

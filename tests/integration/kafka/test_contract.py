@@ -4,10 +4,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from headrace.devstack.server import LOOPBACK, free_port
 from headrace.kafka import KafkaOffsetStore, KafkaRecordSource, KafkaTopicCatalog
 from headrace.kafka.columnar import ColumnarRecordSource
 from headrace.kafka.columnar.library import LibraryMissingError, load
-from headrace.local.server import LOOPBACK, free_port
 from tests.brokers import Broker
 from tests.contracts.kafka import KafkaContract, UnreachableContract
 

@@ -4,12 +4,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from headrace.clock import Deadline
-from headrace.errors import KafkaUnavailableError
+from headrace.core.clock import Deadline
+from headrace.core.errors import KafkaUnavailableError
+from headrace.core.records import TopicPartition
 from headrace.kafka.dead_letters import KafkaDeadLetterStore
 from headrace.kafka.ports import DeadLetter, DeadLetterError
 from headrace.kafka.source import KafkaRecordReader
-from headrace.records import TopicPartition
 from headrace.testing import FakeRecord
 from tests.brokers import Broker
 

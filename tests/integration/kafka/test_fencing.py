@@ -10,12 +10,12 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka import TopicPartition as ClientPartition
 
-from headrace.clock import Deadline
+from headrace.core.clock import Deadline
+from headrace.core.records import TopicPartition
 from headrace.kafka import KafkaOffsetStore
 from headrace.kafka.ports import OffsetStoreError, OffsetTimeoutError
 from headrace.kafka.results import sink_group
 from headrace.kafka.transactional_producer import GroupPartition, fence_producers
-from headrace.records import TopicPartition
 from tests.brokers import Broker
 from tests.doubts import leave_in_doubt
 from tests.kafka_sinks import KafkaPlace

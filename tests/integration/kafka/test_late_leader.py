@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headrace.clock import Deadline
+from headrace.core.clock import Deadline
+from headrace.core.records import ResultRecord
+from headrace.devstack import KafkaBroker
+from headrace.devstack.server import LOOPBACK, free_port
 from headrace.kafka.producer import TopicProducer
-from headrace.local import KafkaBroker
-from headrace.local.server import LOOPBACK, free_port
-from headrace.records import ResultRecord
 from tests.brokers import Broker
 from tests.kafka_sinks import KafkaPlace, committed_records
 

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headrace.clock import Deadline
-from headrace.errors import KafkaUnavailableError
+from headrace.core.clock import Deadline
+from headrace.core.errors import KafkaUnavailableError
+from headrace.core.records import TopicPartition
+from headrace.devstack import KafkaBroker
+from headrace.devstack.waiting import wait_for
 from headrace.kafka import TransactionalOffsetStore
 from headrace.kafka.ports import Commit, CommitRefusal, Failure, OffsetStoreError, StoredOffset
-from headrace.local import KafkaBroker
-from headrace.local.waiting import wait_for
-from headrace.records import TopicPartition
 from tests.brokers import stored_offset
 from tests.integration.kafka.test_contract import RealWorld
 

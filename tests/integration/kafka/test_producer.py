@@ -4,11 +4,11 @@ import uuid
 
 import pytest
 
-from headrace.clock import Deadline
-from headrace.errors import KafkaUnavailableError
+from headrace.core.clock import Deadline
+from headrace.core.errors import KafkaUnavailableError
+from headrace.core.records import TopicPartition
 from headrace.kafka import KafkaTopicCatalog
 from headrace.kafka.producer import ProduceError, TopicProducer, create_topic
-from headrace.records import TopicPartition
 
 
 @pytest.fixture

@@ -8,11 +8,11 @@ from uuid import uuid4
 import pytest
 from confluent_kafka import Producer
 
-from headrace.clock import Deadline
+from headrace.core.clock import Deadline
+from headrace.core.records import TopicPartition
+from headrace.core.references import OffsetRun
+from headrace.devstack.server import LOOPBACK, free_port
 from headrace.kafka import KafkaRangeSource, ranges
-from headrace.local.server import LOOPBACK, free_port
-from headrace.records import TopicPartition
-from headrace.references import OffsetRun
 from headrace.testing.records import FakeRecord
 from tests.brokers import WAIT, Broker
 

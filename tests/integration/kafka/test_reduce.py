@@ -9,11 +9,11 @@ from deltalake import DeltaTable, write_deltalake
 from typer.testing import CliRunner
 
 from headrace.cli import app
-from headrace.offsets.reading import RequestError
-from headrace.records import TopicPartition
-from headrace.reducing import commands
-from headrace.reducing.commands import Range, read_range
+from headrace.core.records import TopicPartition
 from headrace.testing import FakeRecord
+from headrace.tools.dryrun import commands
+from headrace.tools.dryrun.commands import Range, read_range
+from headrace.tools.offsets.reading import RequestError
 from tests.brokers import Broker, Stored
 
 if TYPE_CHECKING:

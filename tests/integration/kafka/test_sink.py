@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from headrace.clock import Deadline
-from headrace.errors import FencedError, ResultRefusedError, StartError
+from headrace.core.clock import Deadline
+from headrace.core.errors import FencedError, ResultRefusedError, StartError
+from headrace.core.records import ResultRecord, TopicPartition
 from headrace.kafka.results import sink_group
 from headrace.kafka.transactional_producer import fence_producers
-from headrace.records import ResultRecord, TopicPartition
-from headrace.spark.sinks.kafka import KafkaSink
+from headrace.sinks.kafka import KafkaSink
 from headrace.testing.sinks import BatchCommitContract, TransactionalOffsetsContract, micro_batch
 from tests.brokers import Broker
 from tests.integration.kafka.sink_writer import TOGETHER
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from headrace.kafka import KafkaResults
-    from headrace.spark.sinks.contract import PartitionCommit
+    from headrace.sinks.contract import PartitionCommit
     from headrace.testing.sinks import Frames, Row, SinkPlace
 
 WAIT = 30.0

@@ -6,9 +6,9 @@ import socket
 from contextlib import suppress
 from threading import Event, Lock, Thread
 
-from headrace.clock import Deadline
-from headrace.local.server import LOOPBACK
-from headrace.local.waiting import wait_for
+from headrace.core.clock import Deadline
+from headrace.devstack.server import LOOPBACK
+from headrace.devstack.waiting import wait_for
 
 _CHUNK = 1 << 16
 

@@ -8,14 +8,14 @@ from uuid import uuid4
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from headrace.clock import Deadline
-from headrace.local.waiting import wait_for
+from headrace.core.clock import Deadline
+from headrace.devstack.waiting import wait_for
 from tests.brokers import Broker
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from headrace.local import KafkaBroker, LocalStack
+    from headrace.devstack import KafkaBroker, LocalStack
 
 WAIT = 60.0
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headrace.clock import Deadline
-from headrace.local import KafkaBroker
+from headrace.core.clock import Deadline
+from headrace.devstack import KafkaBroker
 from tests.brokers import Broker
 from tests.integration.channel.rig import WAIT, Group
 from tests.integration.outages.ensemble import Ensemble

@@ -5,10 +5,10 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from headrace.clock import Deadline
-from headrace.local.server import LOOPBACK, free_port
-from headrace.local.waiting import wait_for
-from headrace.local.zookeeper import ZooKeeperServer
+from headrace.core.clock import Deadline
+from headrace.devstack.server import LOOPBACK, free_port
+from headrace.devstack.waiting import wait_for
+from headrace.devstack.zookeeper import ZooKeeperServer
 from tests.integration.outages.cable import Cable
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
     from headrace.coordinators.claims import Claim
-    from headrace.records import TopicPartition
+    from headrace.core.records import TopicPartition
     from headrace.zookeeper.nodes import Operation
     from tests.integration.seen import Log
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from threading import Event
 from typing import TYPE_CHECKING
 
-from headrace.clock import Deadline
-from headrace.errors import CommitFailedError
+from headrace.core.clock import Deadline
+from headrace.core.errors import CommitFailedError
 from headrace.kafka import KafkaTopicCatalog
 from headrace.kafka.ports import StoredOffset
 from headrace.processors import BatchResponse
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     import pytest
 
     from headrace.controller import KafkaController
-    from headrace.local import KafkaBroker
-    from headrace.records import Batch
+    from headrace.core.records import Batch
+    from headrace.devstack import KafkaBroker
     from tests.integration.seen import Log
 
 

@@ -10,12 +10,12 @@ import pytest
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as ClientPartition
 
-from headrace.clock import Deadline
-from headrace.errors import CommitFailedError
+from headrace.core.clock import Deadline
+from headrace.core.errors import CommitFailedError
+from headrace.core.records import offset_of
+from headrace.devstack import Blueprint, LocalStack
 from headrace.kafka.ports import StoredOffset
-from headrace.local import Blueprint, LocalStack
 from headrace.processors import BatchResponse
-from headrace.records import offset_of
 from headrace.testing.records import FakeRecord
 from tests.integration.channel.rig import WAIT, Group, Notes, eventually
 from tests.integration.outages.cluster import Cluster
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from headrace.controller import KafkaController
-    from headrace.records import Batch, TopicPartition
+    from headrace.core.records import Batch, TopicPartition
     from tests.integration.seen import Log
 
 

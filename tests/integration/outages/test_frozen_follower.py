@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headrace.clock import Deadline
 from headrace.coordinators.layout import GroupPaths
 from headrace.coordinators.zookeeper_registry import ZooKeeperRegistry
-from headrace.local.waiting import wait_for
-from headrace.records import TopicPartition
+from headrace.core.clock import Deadline
+from headrace.core.records import TopicPartition
+from headrace.devstack.waiting import wait_for
 from headrace.zookeeper.session import reading
 from tests.integration.coordinators.process import TOPIC
 from tests.integration.coordinators.test_takeover import WAIT, Group, Member
@@ -20,7 +20,7 @@ from tests.integration.coordinators.test_takeover import WAIT, Group, Member
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from headrace.local.zookeeper import ZooKeeperServer
+    from headrace.devstack.zookeeper import ZooKeeperServer
     from tests.integration.outages.ensemble import Ensemble
 
 SESSION = 6.0

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import pytest
 
-from headrace.clock import Deadline
+from headrace.core.clock import Deadline
 from headrace.kafka.ports import StoredOffset
 from headrace.processors import BatchResponse
 from tests.integration.channel.rig import WAIT, Group, Notes, channel_of, eventually
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from headrace.controller import KafkaController
-    from headrace.records import Batch
+    from headrace.core.records import Batch
     from tests.integration.outages.ensemble import Ensemble
     from tests.integration.seen import Log
 

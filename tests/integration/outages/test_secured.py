@@ -16,11 +16,11 @@ from cryptography.hazmat.primitives.serialization import (
 from kazoo.client import KazooClient
 from kazoo.security import OPEN_ACL_UNSAFE, make_digest_acl
 
-from headrace.clock import Deadline
-from headrace.errors import ZooKeeperAccessError, ZooKeeperUnavailableError
+from headrace.core.clock import Deadline
+from headrace.core.errors import ZooKeeperAccessError, ZooKeeperUnavailableError
+from headrace.devstack.server import LOOPBACK, free_port
+from headrace.devstack.zookeeper import ZooKeeperServer
 from headrace.kafka.ports import StoredOffset
-from headrace.local.server import LOOPBACK, free_port
-from headrace.local.zookeeper import ZooKeeperServer
 from headrace.zookeeper.protocol import AccessDeniedError
 from tests.integration.channel.rig import CHANNEL, WAIT, Group, Notes, eventually
 

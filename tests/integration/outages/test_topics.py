@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from headrace.coordinators.layout import OffsetDocument
-from headrace.errors import OffsetOutOfRangeError
+from headrace.core.errors import OffsetOutOfRangeError
 from headrace.kafka.ports import StoredOffset
 from tests.integration.channel.rig import WAIT, Group, Notes, eventually
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headrace.clock import Deadline
-from headrace.errors import LogTruncatedError
+from headrace.core.clock import Deadline
+from headrace.core.errors import LogTruncatedError
 from headrace.kafka import KafkaRangeSource
 from headrace.kafka.columnar.library import LibraryMissingError, load
 from tests.brokers import Broker
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headrace.controller import KafkaController
+    from headrace.devstack import KafkaBroker
     from headrace.kafka.ports import Fetched
-    from headrace.local import KafkaBroker
     from tests.integration.seen import Log
 
 

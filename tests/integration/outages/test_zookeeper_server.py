@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headrace.clock import Deadline
+from headrace.core.clock import Deadline
+from headrace.devstack.zookeeper import ZooKeeperServer
 from headrace.kafka.ports import StoredOffset
-from headrace.local.zookeeper import ZooKeeperServer
 from tests.integration.channel.rig import WAIT, Group, Notes, eventually
 from tests.integration.seen import metric, suspended
 

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from deltalake import DeltaTable
 
-from headrace.clock import Deadline
-from headrace.metrics import Metrics
+from headrace.core.clock import Deadline
+from headrace.core.records import TopicPartition
 from headrace.processors.contract import BatchResponse, ChannelContext
 from headrace.processors.spark import SparkProcessor
-from headrace.records import TopicPartition
+from headrace.sinks.delta import DeltaSink
 from headrace.spark.engine import SparkEngine
-from headrace.spark.sinks.delta import DeltaSink
+from headrace.telemetry.metrics import Metrics
 from headrace.testing.records import FakeAssignment, make_batch
 
 if TYPE_CHECKING:
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
+    from headrace.sinks.contract import Sink
+    from headrace.sinks.micro_batch import MicroBatch
     from headrace.spark.decode import Decode
-    from headrace.spark.micro_batch import MicroBatch
     from headrace.spark.reducer import Reducer
     from headrace.spark.runtime import SparkRuntime
-    from headrace.spark.sinks.contract import Sink
 
 ADVANCE = BatchResponse.advance()
 SECONDS = 100

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from headrace.local.jars import CONNECTOR, cached
+from headrace.devstack.jars import CONNECTOR, cached
 from headrace.spark.settings import SparkSettings, connector_properties
 from headrace.testing.sinks import started_spark
 from tests.integration.spark.channels import Channel

@@ -31,21 +31,21 @@ import sqlalchemy as sa
 import structlog
 from deltalake import DeltaTable
 
-import headrace.spark.sinks.delta.log
-import headrace.spark.sinks.delta.sink
-import headrace.spark.sinks.delta.table
-import headrace.spark.sinks.origin
-import headrace.spark.sinks.sql.database
-import headrace.spark.sinks.sql.offsets
-import headrace.spark.sinks.sql.sink
-import headrace.spark.sinks.sql.target
-import headrace.spark.sinks.staging
-from headrace.records import TopicPartition
-from headrace.spark.sinks.contract import BatchCommitSink, OffsetMove, OutputReplacer
-from headrace.spark.sinks.delta import DeltaSink
-from headrace.spark.sinks.delta.log import LogFiles
-from headrace.spark.sinks.schema import SchemaChanges
-from headrace.spark.sinks.sql import SqlSink, WriteMode
+import headrace.sinks.delta.log
+import headrace.sinks.delta.sink
+import headrace.sinks.delta.table
+import headrace.sinks.origin
+import headrace.sinks.sql.database
+import headrace.sinks.sql.offsets
+import headrace.sinks.sql.sink
+import headrace.sinks.sql.target
+import headrace.sinks.staging
+from headrace.core.records import TopicPartition
+from headrace.sinks.contract import BatchCommitSink, OffsetMove, OutputReplacer
+from headrace.sinks.delta import DeltaSink
+from headrace.sinks.delta.log import LogFiles
+from headrace.sinks.schema import SchemaChanges
+from headrace.sinks.sql import SqlSink, WriteMode
 from headrace.testing.kills import killed_at_every_line
 from headrace.testing.sinks import identity, micro_batch, share, started_spark
 
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
     from types import ModuleType
 
-    from headrace.spark.sinks.contract import Result, Sink
+    from headrace.sinks.contract import Result, Sink
     from headrace.testing.sinks import Row, SinkPlace
 
 _ROOT = Path(__file__).resolve().parents[3]
@@ -240,19 +240,19 @@ def no_entry_of_the_log() -> Iterator[None]:
 
 
 _LOG = (
-    headrace.spark.sinks.delta.log,
-    headrace.spark.sinks.delta.sink,
-    headrace.spark.sinks.delta.table,
+    headrace.sinks.delta.log,
+    headrace.sinks.delta.sink,
+    headrace.sinks.delta.table,
 )
-_FILES = (headrace.spark.sinks.staging, headrace.spark.sinks.staging)
-_ORIGINS = (headrace.spark.sinks.delta.log, headrace.spark.sinks.origin)
+_FILES = (headrace.sinks.staging, headrace.sinks.staging)
+_ORIGINS = (headrace.sinks.delta.log, headrace.sinks.origin)
 _SQL = (
-    headrace.spark.sinks.sql.database,
-    headrace.spark.sinks.sql.offsets,
-    headrace.spark.sinks.sql.offsets,
-    headrace.spark.sinks.sql.sink,
-    headrace.spark.sinks.sql.target,
-    headrace.spark.sinks.sql.sink,
+    headrace.sinks.sql.database,
+    headrace.sinks.sql.offsets,
+    headrace.sinks.sql.offsets,
+    headrace.sinks.sql.sink,
+    headrace.sinks.sql.target,
+    headrace.sinks.sql.sink,
 )
 
 
@@ -266,7 +266,7 @@ def _delta_way(what: str, folder: str) -> Way:
     def place(number: int) -> DeltaPlace:
         return DeltaPlace(Path(folder, str(number)), origin=what == "origin")
 
-    both, frames = (*_LOG, *_FILES), (*_FILES, headrace.spark.sinks.staging)
+    both, frames = (*_LOG, *_FILES), (*_FILES, headrace.sinks.staging)
     return {
         "first": Way(place, _LOG),
         "later": Way(place, both, 1, passes=2),

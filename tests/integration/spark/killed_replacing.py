@@ -21,21 +21,21 @@ import pyarrow.dataset  # else each process would import on its own what is impo
 import structlog
 from deltalake import DeltaTable
 
-import headrace.spark.sinks.delta.data_files
-import headrace.spark.sinks.delta.log
-import headrace.spark.sinks.delta.replacing
-import headrace.spark.sinks.delta.sink
-import headrace.spark.sinks.delta.table
-import headrace.spark.sinks.origin
-import headrace.spark.sinks.sql.database
-import headrace.spark.sinks.sql.offsets
-import headrace.spark.sinks.sql.sink
-import headrace.spark.sinks.sql.target
-from headrace.records import TopicPartition
-from headrace.spark.sinks import OffsetMove
-from headrace.spark.sinks.delta import DeltaSink
-from headrace.spark.sinks.delta.maintenance import compact
-from headrace.spark.sinks.sql import SqlSink
+import headrace.sinks.delta.data_files
+import headrace.sinks.delta.log
+import headrace.sinks.delta.replacing
+import headrace.sinks.delta.sink
+import headrace.sinks.delta.table
+import headrace.sinks.origin
+import headrace.sinks.sql.database
+import headrace.sinks.sql.offsets
+import headrace.sinks.sql.sink
+import headrace.sinks.sql.target
+from headrace.core.records import TopicPartition
+from headrace.sinks import OffsetMove
+from headrace.sinks.delta import DeltaSink
+from headrace.sinks.delta.maintenance import compact
+from headrace.sinks.sql import SqlSink
 from headrace.testing.kills import killed_at_every_line
 from headrace.testing.sinks import identity, micro_batch, share
 from tests.integration.spark.killed import SqlPlace
@@ -127,21 +127,21 @@ def rows_up_to(end: int) -> list[tuple[int, int]]:
 
 MODULES: dict[str, tuple[ModuleType, ...]] = {
     "delta": (
-        headrace.spark.sinks.delta.data_files,
-        headrace.spark.sinks.delta.log,
-        headrace.spark.sinks.delta.replacing,
-        headrace.spark.sinks.delta.sink,
-        headrace.spark.sinks.delta.table,
-        headrace.spark.sinks.origin,
+        headrace.sinks.delta.data_files,
+        headrace.sinks.delta.log,
+        headrace.sinks.delta.replacing,
+        headrace.sinks.delta.sink,
+        headrace.sinks.delta.table,
+        headrace.sinks.origin,
     ),
     "sql": (
-        headrace.spark.sinks.origin,
-        headrace.spark.sinks.sql.database,
-        headrace.spark.sinks.sql.offsets,
-        headrace.spark.sinks.sql.offsets,
-        headrace.spark.sinks.sql.sink,
-        headrace.spark.sinks.sql.target,
-        headrace.spark.sinks.sql.sink,
+        headrace.sinks.origin,
+        headrace.sinks.sql.database,
+        headrace.sinks.sql.offsets,
+        headrace.sinks.sql.offsets,
+        headrace.sinks.sql.sink,
+        headrace.sinks.sql.target,
+        headrace.sinks.sql.sink,
     ),
 }
 

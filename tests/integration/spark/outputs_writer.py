@@ -20,14 +20,14 @@ import pyarrow.dataset  # else each process would import on its own what is impo
 import structlog
 from deltalake import DeltaTable
 
-from headrace.records import TopicPartition
-from headrace.spark.micro_batch import MicroBatch
-from headrace.spark.sinks.contract import PartitionCommit
-from headrace.spark.sinks.delta import DeltaSink
-from headrace.spark.sinks.several import OutputGroup, OutputsApartError, SeveralSink, alone, sink
-from headrace.spark.sinks.sql import SqlSink
+from headrace.core.records import TopicPartition
+from headrace.sinks.contract import PartitionCommit
+from headrace.sinks.delta import DeltaSink
+from headrace.sinks.micro_batch import MicroBatch
+from headrace.sinks.several import OutputGroup, OutputsApartError, SeveralSink, alone, sink
+from headrace.sinks.sql import SqlSink
 from headrace.testing.kills import killed_at_every_line
-from tests.unit.spark.sinks.sql_tables import Base
+from tests.unit.sinks.sql_tables import Base
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -19,10 +19,10 @@ import pyarrow as pa
 import sqlalchemy as sa
 import structlog
 
-from headrace.records import TopicPartition
-from headrace.spark.sinks.contract import CommitConflictError, PartitionCommit
-from headrace.spark.sinks.sql import SqlSink
-from headrace.spark.sinks.sql.sink import StagedRows
+from headrace.core.records import TopicPartition
+from headrace.sinks.contract import CommitConflictError, PartitionCommit
+from headrace.sinks.sql import SqlSink
+from headrace.sinks.sql.sink import StagedRows
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -14,16 +14,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from py4j.protocol import Py4JJavaError
 
-from headrace.clock import Deadline
+from headrace.core.clock import Deadline
+from headrace.core.records import Batch, TopicPartition
+from headrace.core.references import OffsetRun
+from headrace.devstack.waiting import wait_for
 from headrace.kafka import KafkaRangeSource, KafkaRecordSource
-from headrace.local.waiting import wait_for
 from headrace.processors.spark import SparkProcessor
-from headrace.records import Batch, TopicPartition
-from headrace.references import OffsetRun
+from headrace.sinks.delta import DeltaSink
 from headrace.spark.arrow_to_spark import ArrowToSpark, ByReference, ByValue
 from headrace.spark.engine import SparkEngine
 from headrace.spark.settings import Share
-from headrace.spark.sinks.delta import DeltaSink
 from headrace.testing.records import FakeAssignment, FakeRecord
 from tests.brokers import Broker
 from tests.integration.channel.rig import CHANNEL, Group, eventually
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from headrace.controller import KafkaController
+    from headrace.core.references import Run
     from headrace.kafka.ports import RecordSource
-    from headrace.references import Run
+    from headrace.sinks.micro_batch import MicroBatch
     from headrace.spark.arrow_to_spark import Input
-    from headrace.spark.micro_batch import MicroBatch
     from headrace.spark.reducer import Reducer
     from headrace.spark.runtime import SparkRuntime
     from tests.integration.seen import Log

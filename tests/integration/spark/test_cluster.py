@@ -11,9 +11,9 @@ import pytest
 from deltalake import DeltaTable
 
 from benchmarks.scale.cluster import WAIT, Cluster
-from headrace.clock import Deadline
-from headrace.local.jars import CONNECTOR, cached
-from headrace.local.waiting import wait_for
+from headrace.core.clock import Deadline
+from headrace.devstack.jars import CONNECTOR, cached
+from headrace.devstack.waiting import wait_for
 from tests.brokers import Broker
 from tests.integration.daemon.rig import Site
 
@@ -51,7 +51,7 @@ _WIDTH = """
 import json
 import sys
 
-from headrace.clock import Deadline
+from headrace.core.clock import Deadline
 from headrace.spark.runtime import SparkRuntime, SparkSettings
 
 master, properties = json.loads(sys.argv[1])

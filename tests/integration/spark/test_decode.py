@@ -4,11 +4,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from headrace.errors import ConfigError, UndecodableRecordError
-from headrace.records import TopicPartition
+from headrace.core.errors import ConfigError, UndecodableRecordError
+from headrace.core.records import TopicPartition
+from headrace.core.tables import merge, table_of
 from headrace.spark.arrow_to_spark import ArrowToSpark
 from headrace.spark.decode import Decode, Decoder, Decoding, OnUndecodable, undecodable_in
-from headrace.tables import merge, table_of
 from headrace.testing.records import FakeAssignment, FakeRecord, make_batch
 
 if TYPE_CHECKING:

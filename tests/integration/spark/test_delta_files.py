@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from deltalake import DeltaTable
 
-from headrace.spark.sinks.delta import DeltaSink
-from headrace.spark.sinks.staging import STAGING
+from headrace.sinks.delta import DeltaSink
+from headrace.sinks.staging import STAGING
 from headrace.testing.sinks import micro_batch, share
 
 if TYPE_CHECKING:

@@ -17,10 +17,10 @@ _WRITER = """
 import random, sys
 import pyarrow as pa, pyarrow.parquet as pq, structlog
 from pyspark.sql.types import LongType, StructField, StructType
-from headrace.records import TopicPartition
-from headrace.spark.sinks.contract import CommitConflictError, PartitionCommit
-from headrace.spark.sinks.delta import DeltaSink
-from headrace.spark.sinks.staging import StagedFiles, staged_files
+from headrace.core.records import TopicPartition
+from headrace.sinks.contract import CommitConflictError, PartitionCommit
+from headrace.sinks.delta import DeltaSink
+from headrace.sinks.staging import StagedFiles, staged_files
 
 structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
 folder, seed, rounds = sys.argv[1], sys.argv[2], int(sys.argv[3])

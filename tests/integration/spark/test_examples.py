@@ -12,9 +12,9 @@ from headrace.inline.reducer import dry_run as rehearse_inline
 from headrace.inline.reducer import load_arrow_reducer
 from headrace.processors.factory import reducer_of
 from headrace.processors.spark import decode
-from headrace.reducing.commands import read_file
+from headrace.sinks.jsonl import json_lines
 from headrace.spark.dryrun import dry_run
-from headrace.spark.sinks.jsonl import json_lines
+from headrace.tools.dryrun.commands import read_file
 
 if TYPE_CHECKING:
     import pyarrow as pa

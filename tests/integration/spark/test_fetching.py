@@ -8,9 +8,9 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from headrace.spark.sinks import staging
-from headrace.spark.sinks.delta import DeltaSink
-from headrace.spark.sinks.delta.log import LogFiles
+from headrace.sinks import staging
+from headrace.sinks.delta import DeltaSink
+from headrace.sinks.delta.log import LogFiles
 from headrace.testing.sinks import identity, micro_batch, share
 
 if TYPE_CHECKING:

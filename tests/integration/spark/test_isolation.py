@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
-from headrace.clock import Deadline
-from headrace.errors import BatchTimeoutError
-from headrace.local.waiting import wait_for
+from headrace.core.clock import Deadline
+from headrace.core.errors import BatchTimeoutError
+from headrace.devstack.waiting import wait_for
 from tests.integration.spark.channels import ADVANCE, SECONDS, Channel, places
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-    from headrace.spark.micro_batch import MicroBatch
+    from headrace.sinks.micro_batch import MicroBatch
     from headrace.spark.reducer import Reducer
     from headrace.spark.runtime import SparkRuntime
 

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from deltalake import DeltaTable
 
-from headrace.clock import Deadline
-from headrace.metrics import Metrics
+from headrace.core.clock import Deadline
+from headrace.core.records import TopicPartition
 from headrace.processors.spark import SparkProcessor
-from headrace.records import TopicPartition
+from headrace.sinks.delta import DeltaSink
 from headrace.spark.decode import Decode, Decoding
 from headrace.spark.engine import SparkEngine
-from headrace.spark.sinks.delta import DeltaSink
+from headrace.telemetry.metrics import Metrics
 from headrace.testing import InMemoryBroker, InMemoryDeadLetters, in_memory_channel, running
 from tests.integration.spark.channels import SECONDS
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-    from headrace.spark.micro_batch import MicroBatch
+    from headrace.sinks.micro_batch import MicroBatch
     from headrace.spark.reducer import Reducer
     from headrace.spark.runtime import SparkRuntime
 

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 from deltalake import DeltaTable
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
-from headrace.clock import Deadline
 from headrace.config.types.addresses import Replay
-from headrace.local.waiting import wait_for
+from headrace.core.clock import Deadline
+from headrace.core.records import TopicPartition
+from headrace.devstack.waiting import wait_for
 from headrace.processors.spark import SparkProcessor
-from headrace.records import TopicPartition
+from headrace.sinks.delta import DeltaSink
 from headrace.spark.engine import SparkEngine
-from headrace.spark.sinks.delta import DeltaSink
 from headrace.testing import InMemoryBroker, in_memory_channel, running
 from tests.integration.spark.channels import SECONDS
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from headrace.channel.channel import InboundKafkaChannel
-    from headrace.spark.micro_batch import MicroBatch
+    from headrace.sinks.micro_batch import MicroBatch
     from headrace.spark.runtime import SparkRuntime
 
 P0 = TopicPartition("events", 0)

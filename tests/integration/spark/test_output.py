@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from structlog.testing import capture_logs
 
-from headrace.clock import Deadline
-from headrace.local.waiting import wait_for
-from headrace.logs import set_level
-from headrace.logs.levels import forget_levels
+from headrace.core.clock import Deadline
+from headrace.devstack.waiting import wait_for
 from headrace.spark.gateway import Jvm
 from headrace.spark.settings import SparkSettings
+from headrace.telemetry.logs import set_level
+from headrace.telemetry.logs.levels import forget_levels
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
-from headrace.errors import RetryableError
+from headrace.core.errors import RetryableError
 from headrace.processors.contract import BatchResponse
-from headrace.spark.sinks.several import SeveralSink, alone
+from headrace.sinks.several import SeveralSink, alone
 from tests.contracts.places import DeltaPlace
 from tests.integration.spark.channels import ADVANCE, SECONDS, Channel, places
 

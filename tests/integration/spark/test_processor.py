@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.errors import (
+from headrace.core.errors import (
     BatchCancelledError,
     BatchTimeoutError,
     UndecodableRecordError,
 )
-from headrace.records import TopicPartition
+from headrace.core.records import TopicPartition
 from headrace.spark.decode import Decode, Decoding, OnUndecodable
 from headrace.spark.failures import JobFailedError, ReducerError
 from headrace.spark.reducer import WorkerReducer
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-    from headrace.spark.micro_batch import MicroBatch
+    from headrace.sinks.micro_batch import MicroBatch
     from headrace.spark.runtime import SparkRuntime
 
 from tests.integration.spark.channels import (

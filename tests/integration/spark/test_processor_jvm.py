@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headrace.errors import (
+from headrace.core.errors import (
     ImportPathError,
 )
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-    from headrace.spark.micro_batch import MicroBatch
+    from headrace.sinks.micro_batch import MicroBatch
     from headrace.spark.runtime import SparkRuntime
 
 from tests.integration.spark.channels import (

@@ -9,10 +9,10 @@ from zipfile import ZipFile
 
 import pytest
 
-from headrace.clock import Deadline
 from headrace.config import ChannelConfig
 from headrace.controller.code import CodeBook
-from headrace.errors import StartError
+from headrace.core.clock import Deadline
+from headrace.core.errors import StartError
 from headrace.spark.reducer import load_reducer
 from headrace.spark.settings import SparkSettings
 from tests.integration.spark.channels import (

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from headrace.clock import Deadline
-from headrace.errors import StartError
+from headrace.core.clock import Deadline
+from headrace.core.errors import StartError
 from headrace.spark.gateway import Jvm
 from headrace.spark.runtime import SparkRuntime
 from headrace.spark.settings import SparkSettings
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 _START = """
 import sys
-from headrace.clock import Deadline
-from headrace.errors import StartError
+from headrace.core.clock import Deadline
+from headrace.core.errors import StartError
 from headrace.spark.gateway import Jvm
 from headrace.spark.runtime import SparkRuntime
 from headrace.spark.settings import SparkSettings
@@ -43,8 +43,8 @@ runtime.stop(Deadline.after(20))
 
 #: Prints the number of the first job behind the start. Spark counts jobs from 0.
 _WARMED_UP = """
-from headrace.clock import Deadline
-from headrace.local.waiting import wait_for
+from headrace.core.clock import Deadline
+from headrace.devstack.waiting import wait_for
 from headrace.spark.runtime import SparkRuntime
 from headrace.spark.settings import SparkSettings
 
@@ -60,7 +60,7 @@ runtime.stop(Deadline.after(20))
 #: Starts with secrets among its properties, runs a job in Python workers and prints what arrived.
 _WITH_SECRETS = """
 import sys
-from headrace.clock import Deadline
+from headrace.core.clock import Deadline
 from headrace.spark.runtime import SparkRuntime
 from headrace.spark.settings import SparkSettings
 
@@ -88,7 +88,7 @@ runtime.stop(Deadline.after(20))
 _ASKED = """
 import struct
 import sys
-from headrace.clock import Deadline
+from headrace.core.clock import Deadline
 from headrace.spark.runtime import SparkRuntime
 from headrace.spark.settings import SparkSettings
 

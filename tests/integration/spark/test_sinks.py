@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 from rich.console import Console
 
-from headrace.spark.sinks.console import ConsoleSink, NoopSink
-from headrace.spark.sinks.contract import Guarantee
-from headrace.spark.sinks.sql import WriteMode
+from headrace.sinks.console import ConsoleSink, NoopSink
+from headrace.sinks.contract import Guarantee
+from headrace.sinks.sql import WriteMode
 from headrace.testing.replacing import GroupedReplacerContract
 from headrace.testing.sinks import (
     ROWS,

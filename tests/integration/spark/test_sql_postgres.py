@@ -15,23 +15,23 @@ import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 from structlog.testing import capture_logs
 
-from headrace.clock import Deadline
-from headrace.errors import StartError
-from headrace.local.waiting import wait_for
-from headrace.spark.sinks.contract import CommitConflictError
-from headrace.spark.sinks.sql import SqlSink, WriteMode
-from headrace.spark.sinks.sql.database import _LIMITS
-from headrace.spark.sinks.sql.sink import StagedRows
+from headrace.core.clock import Deadline
+from headrace.core.errors import StartError
+from headrace.devstack.waiting import wait_for
+from headrace.sinks.contract import CommitConflictError
+from headrace.sinks.sql import SqlSink, WriteMode
+from headrace.sinks.sql.database import _LIMITS
+from headrace.sinks.sql.sink import StagedRows
 from headrace.testing.replacing import GroupedReplacerContract
 from headrace.testing.sinks import BatchCommitContract, Row, SinkPlace, TablesOfArrow
 from tests.integration.spark import sql_processes
 from tests.postgres import PostgresServer, postgres_server
-from tests.unit.spark.sinks.sql_tables import share, staged_table, wrap_commit
+from tests.unit.sinks.sql_tables import share, staged_table, wrap_commit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from headrace.spark.sinks.contract import Sink
+    from headrace.sinks.contract import Sink
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 

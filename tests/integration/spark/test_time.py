@@ -9,9 +9,9 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+from headrace.telemetry.thread_time import Role, ThreadActivity
+from headrace.telemetry.tracing.recorded import OpenTelemetryTracer
 from headrace.testing.records import make_batch
-from headrace.thread_time import Role, ThreadActivity
-from headrace.tracing.recorded import OpenTelemetryTracer
 from tests.integration.spark.channels import ADVANCE, SECONDS, Channel, places
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headrace.clock import Deadline
-from headrace.local.zookeeper import ZooKeeperServer
+from headrace.core.clock import Deadline
+from headrace.devstack.zookeeper import ZooKeeperServer
 from headrace.zookeeper.identity import Identity
 from headrace.zookeeper.protocol import OutcomeUnknownError, SessionState
 from headrace.zookeeper.session import ZooKeeperSession

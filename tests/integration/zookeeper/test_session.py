@@ -13,7 +13,7 @@ from uuid import uuid4
 
 import pytest
 
-from headrace.clock import Deadline
+from headrace.core.clock import Deadline
 from headrace.zookeeper.identity import Identity
 from headrace.zookeeper.protocol import (
     AccessDeniedError,

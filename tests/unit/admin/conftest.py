@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headrace.logs import levels, set_level
+from headrace.telemetry.logs import levels, set_level
 from headrace.testing import running
 from tests.unit.admin.scene import Scene
 from tests.unit.channel.in_memory import P0, P1, committed, filled_broker

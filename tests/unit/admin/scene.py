@@ -15,10 +15,10 @@ from headrace.admin.loglevels import LogLevels
 from headrace.admin.ports import Phase
 from headrace.admin.process import LocalProcess
 from headrace.admin.server import create_app
-from headrace.clock import SYSTEM_CLOCK
 from headrace.config import Config
 from headrace.controller.reports import ConfigStatus, Pending, ReloadOutcome, ReloadReport
-from headrace.metrics import Metrics
+from headrace.core.clock import SYSTEM_CLOCK
+from headrace.telemetry.metrics import Metrics
 from headrace.testing import InMemoryBroker, InMemoryZooKeeper, in_memory_channel
 from headrace.testing.channel import QUICK
 from tests.unit.channel.recorder import Recorder
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
     from headrace.channel.channel import InboundKafkaChannel
-    from headrace.clock import Deadline
+    from headrace.core.clock import Deadline
     from headrace.processors import BatchProcessor
     from headrace.spark.runtime import SparkReading
 

@@ -11,14 +11,14 @@ from structlog.testing import capture_logs
 
 from headrace.admin.loglevels import MOST
 from headrace.channel.pausing import PauseMode, PauseReason
-from headrace.clock import Deadline
 from headrace.config import ChangeKind, ConfigChange
 from headrace.config.diff import ReloadEffect
 from headrace.controller.reports import ReloadOutcome, ReloadReport
-from headrace.errors import KafkaUnavailableError
-from headrace.local.waiting import wait_for
-from headrace.logs import levels, set_level
-from headrace.records import TopicPartition
+from headrace.core.clock import Deadline
+from headrace.core.errors import KafkaUnavailableError
+from headrace.core.records import TopicPartition
+from headrace.devstack.waiting import wait_for
+from headrace.telemetry.logs import levels, set_level
 
 if TYPE_CHECKING:
     from headrace.channel.channel import InboundKafkaChannel

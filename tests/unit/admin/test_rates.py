@@ -6,10 +6,10 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from headrace.admin.history import INTERVAL, KEPT, Rates
-from headrace.logs.recent import keep
-from headrace.metrics import Summary
+from headrace.telemetry.logs.recent import keep
+from headrace.telemetry.metrics import Summary
+from headrace.telemetry.thread_time import Role, ThreadActivity
 from headrace.testing import FakeClock
-from headrace.thread_time import Role, ThreadActivity
 
 if TYPE_CHECKING:
     from tests.unit.admin.scene import Scene

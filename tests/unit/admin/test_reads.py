@@ -13,7 +13,7 @@ from headrace.config import ChangeKind, ConfigChange
 from headrace.config.diff import ReloadEffect
 from headrace.controller.reports import Pending
 from headrace.coordinators.members import MemberState
-from headrace.records import TopicPartition
+from headrace.core.records import TopicPartition
 from headrace.spark.runtime import SparkReading
 from headrace.testing import running
 from tests.unit.channel.in_memory import P0, P1, eventually

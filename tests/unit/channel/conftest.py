@@ -13,15 +13,15 @@ from headrace.channel.settings import LiveSettings
 from headrace.config import ChannelConfig
 from headrace.coordinators.claims import Claim
 from headrace.coordinators.lease import Lease
-from headrace.metrics import Metrics
-from headrace.records import TopicPartition
+from headrace.core.records import TopicPartition
+from headrace.telemetry.metrics import Metrics
 from headrace.testing import InMemoryBroker
 from headrace.testing.channel import FakeClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headrace.clock import Clock
+    from headrace.core.clock import Clock
     from headrace.kafka.ports import RecordSource
 
 

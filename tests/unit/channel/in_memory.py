@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace.clock import Deadline
-from headrace.local.waiting import wait_for
-from headrace.records import TopicPartition
+from headrace.core.clock import Deadline
+from headrace.core.records import TopicPartition
+from headrace.devstack.waiting import wait_for
 from headrace.testing import InMemoryBroker
 from tests.unit.channel.recorder import PATIENCE
 

@@ -12,8 +12,8 @@ from headrace.processors import BatchProcessor, BatchResponse
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headrace.clock import Deadline
-    from headrace.records import Assignment, Batch
+    from headrace.core.clock import Deadline
+    from headrace.core.records import Assignment, Batch
 
 #: Seconds after which a test gives up waiting.
 PATIENCE = 10.0

@@ -7,9 +7,9 @@ from itertools import product
 import pytest
 
 from headrace.channel.delivery import ResponseContext, ResponseEffect, effect_of
-from headrace.errors import InvalidResponseError
+from headrace.core.errors import InvalidResponseError
+from headrace.core.records import TopicPartition
 from headrace.processors import BatchResponse, Request
-from headrace.records import TopicPartition
 
 STANDING = ResponseContext(TopicPartition("events", 0), processed_offset=100, next_offset=120)
 

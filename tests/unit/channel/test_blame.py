@@ -7,7 +7,7 @@ import errno
 import pytest
 
 from headrace.channel.failures import ErrorScope, classify_error
-from headrace.errors import (
+from headrace.core.errors import (
     BatchTimeoutError,
     InvalidResponseError,
     KafkaUnavailableError,
@@ -16,7 +16,7 @@ from headrace.errors import (
     SinkConflictError,
     UndecodableRecordError,
 )
-from headrace.records import TopicPartition
+from headrace.core.records import TopicPartition
 from headrace.spark.failures import JobTimeoutError, JvmDiedError, ReducerError
 
 P0 = TopicPartition("events", 0)

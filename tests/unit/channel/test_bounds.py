@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from headrace.channel.bounds import Until
-from headrace.clock import Deadline
+from headrace.core.clock import Deadline
+from headrace.core.records import TopicPartition
+from headrace.devstack.waiting import wait_for
 from headrace.kafka.ports import Commit, StoredOffset
-from headrace.local.waiting import wait_for
 from headrace.processors import BatchResponse
-from headrace.records import TopicPartition
 from headrace.testing import (
     FakeRecord,
     InMemoryBroker,
@@ -27,7 +27,7 @@ from tests.unit.channel.recorder import PATIENCE, Recorder
 
 if TYPE_CHECKING:
     from headrace.channel.channel import InboundKafkaChannel
-    from headrace.records import Batch
+    from headrace.core.records import Batch
 
 LATEST = Until()
 

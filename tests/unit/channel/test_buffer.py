@@ -19,7 +19,7 @@ from headrace.channel.buffer import (
 from headrace.testing.records import FakeRecord
 
 if TYPE_CHECKING:
-    from headrace.records import Record
+    from headrace.core.records import Record
 
 WIDE = Limits(1000, 1_000_000, 1.0)
 

@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING
 import pytest
 
 from headrace.channel.states import ChannelState, EndReason
-from headrace.clock import Deadline
-from headrace.errors import (
+from headrace.core.clock import Deadline
+from headrace.core.errors import (
     StartError,
     UnknownTopicError,
 )
+from headrace.devstack.waiting import wait_for
 from headrace.kafka.ports import Commit, Failure, StoredOffset
-from headrace.local.waiting import wait_for
 from headrace.processors import BatchResponse
 from headrace.testing import InMemoryBroker, InMemoryZooKeeper, in_memory_channel, running
 from tests.unit.channel.recorder import PATIENCE, Recorder
 
 if TYPE_CHECKING:
     from headrace.channel.channel import InboundKafkaChannel
-    from headrace.records import Batch, TopicPartition
+    from headrace.core.records import Batch, TopicPartition
 
 from tests.unit.channel.in_memory import P0, P1, committed, values
 

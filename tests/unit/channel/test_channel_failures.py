@@ -14,22 +14,22 @@ from structlog.testing import capture_logs
 from headrace.channel.callbacks import RunningCallback
 from headrace.channel.states import ChannelState
 from headrace.channel.supervision import ABANDONED_WINDOW, CallbackWatchdog
-from headrace.clock import Deadline
-from headrace.errors import (
+from headrace.core.clock import Deadline
+from headrace.core.errors import (
     BatchTimeoutError,
     InvalidResponseError,
     OffsetOutOfRangeError,
     SinkConflictError,
 )
+from headrace.core.records import TopicPartition
 from headrace.kafka.ports import StoredOffset
-from headrace.metrics import Metrics
 from headrace.processors import BatchResponse
-from headrace.records import TopicPartition
+from headrace.telemetry.metrics import Metrics
 from headrace.testing import FakeClock, InMemoryBroker, in_memory_channel, running
 from tests.unit.channel.recorder import PATIENCE, Recorder
 
 if TYPE_CHECKING:
-    from headrace.records import Batch
+    from headrace.core.records import Batch
 
 from tests.unit.channel.in_memory import P0, P1, committed, eventually, values
 

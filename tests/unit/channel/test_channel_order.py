@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from headrace.channel.callbacks import RunningCallback
 from headrace.channel.scheduler import Scheduler
 from headrace.channel.states import ChannelState, PartitionState
-from headrace.clock import Deadline
+from headrace.core.clock import Deadline
 from headrace.processors import BatchResponse
 from headrace.processors.simple import CommitFirstProcessor, SimpleOptions
 from headrace.testing import InMemoryBroker, in_memory_channel, running
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import pytest
 
     from headrace.channel.partition import OwnedPartition
-    from headrace.records import Batch
+    from headrace.core.records import Batch
     from headrace.testing import FakeClock
 
 

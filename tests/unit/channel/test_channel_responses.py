@@ -12,7 +12,7 @@ from headrace.testing import InMemoryBroker, in_memory_channel, running
 from tests.unit.channel.recorder import Recorder
 
 if TYPE_CHECKING:
-    from headrace.records import Batch
+    from headrace.core.records import Batch
 
 from tests.unit.channel.in_memory import P0, P1, committed, values
 

@@ -8,9 +8,9 @@ import pytest
 from confluent_kafka import TopicPartition as ClientPartition
 
 from headrace.channel.commits import AcknowledgedOffsets, OffsetVerdict, judge
+from headrace.core.records import TopicPartition
 from headrace.kafka.offsets import METADATA_VERSION, entry, stored_in
 from headrace.kafka.ports import StoredOffset
-from headrace.records import TopicPartition
 
 #: What we stored last: offset 10 under epoch 5.
 OURS = AcknowledgedOffsets(offset=10, epoch=5, sequence=1, at=0.0)

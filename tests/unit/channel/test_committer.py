@@ -8,10 +8,10 @@ import pytest
 
 from headrace.channel.commits import CHECK_INTERVAL, FRESH, REFRESH_INTERVAL, Committer
 from headrace.channel.topics import KnownTopics
-from headrace.clock import Deadline
 from headrace.config.subscription import Subscription
+from headrace.core.clock import Deadline
 from headrace.kafka.ports import CommitRefusal, Failure, StoredOffset, TopicInfo
-from headrace.metrics import Metrics
+from headrace.telemetry.metrics import Metrics
 from tests.unit.channel.in_memory import P0, P1
 
 if TYPE_CHECKING:

@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from headrace.channel.states import ChannelState
-from headrace.clock import Deadline
-from headrace.errors import (
+from headrace.core.clock import Deadline
+from headrace.core.errors import (
     DeadLetterLimitError,
     PoisonRecordError,
     RetryableError,
     SinkConflictError,
     UnknownTopicError,
 )
+from headrace.core.records import offset_of
 from headrace.kafka.ports import StoredOffset
-from headrace.metrics import Metrics
 from headrace.processors import BatchResponse
-from headrace.records import offset_of
+from headrace.telemetry.metrics import Metrics
 from headrace.testing import (
     FakeRecord,
     InMemoryBroker,
@@ -33,7 +33,7 @@ from tests.unit.channel.recorder import PATIENCE, Recorder
 
 if TYPE_CHECKING:
     from headrace.channel.channel import InboundKafkaChannel
-    from headrace.records import Batch
+    from headrace.core.records import Batch
 
 DEAD = "events.dead"
 

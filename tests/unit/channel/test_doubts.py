@@ -9,12 +9,12 @@ from structlog.testing import capture_logs
 
 from headrace.channel.offset_stores import Fencing
 from headrace.channel.start import DOUBT_EVERY
-from headrace.clock import SYSTEM_CLOCK, Deadline
 from headrace.coordinators.claims import Claim, PreviousOwner
 from headrace.coordinators.layout import EpochDocument, GroupPaths
 from headrace.coordinators.lease import Lease
+from headrace.core.clock import SYSTEM_CLOCK, Deadline
+from headrace.devstack.waiting import wait_for
 from headrace.kafka.ports import OffsetTimeoutError
-from headrace.local.waiting import wait_for
 from headrace.testing import InMemoryZooKeeper, in_memory_channel, running
 from tests.unit.channel.in_memory import P0, P1, committed, values
 from tests.unit.channel.recorder import PATIENCE, Recorder
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from headrace.channel.channel import InboundKafkaChannel
-    from headrace.clock import Deadline as AnyDeadline
+    from headrace.core.clock import Deadline as AnyDeadline
+    from headrace.core.records import TopicPartition
     from headrace.kafka.ports import StoredOffset
-    from headrace.records import TopicPartition
     from headrace.testing import InMemoryBroker
 
 PATHS = GroupPaths("group")

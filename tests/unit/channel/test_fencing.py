@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from headrace.channel.offset_stores import Fencing
-from headrace.clock import SYSTEM_CLOCK, Deadline
 from headrace.coordinators.claims import Claim
 from headrace.coordinators.layout import EpochDocument, GroupPaths
 from headrace.coordinators.lease import Lease
+from headrace.core.clock import SYSTEM_CLOCK, Deadline
 from headrace.kafka.ports import Commit, OffsetStoreError
 from headrace.testing import InMemoryZooKeeper, in_memory_channel, running
 from tests.unit.channel.in_memory import P0, P1, committed, values
@@ -20,8 +20,8 @@ from tests.unit.channel.recorder import PATIENCE, Recorder
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
+    from headrace.core.records import TopicPartition
     from headrace.kafka.ports import StoredOffset
-    from headrace.records import TopicPartition
     from headrace.testing import InMemoryBroker
 
 PATHS = GroupPaths("group")

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace.clock import Deadline
-from headrace.local.waiting import wait_for
+from headrace.core.clock import Deadline
+from headrace.devstack.waiting import wait_for
 from headrace.testing import InMemoryBroker
 from headrace.testing.broker import InMemorySource
 from tests.unit.channel.conftest import fetcher_of, owned_partition
@@ -11,7 +11,7 @@ from tests.unit.channel.conftest import fetcher_of, owned_partition
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from headrace.records import TopicPartition
+    from headrace.core.records import TopicPartition
     from headrace.testing.channel import FakeClock
 
 SECONDS = 20.0

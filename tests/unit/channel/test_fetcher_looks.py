@@ -8,7 +8,7 @@ import pytest
 
 from headrace.channel import fetcher
 from headrace.channel.partition import OwnedPartition
-from headrace.clock import Deadline
+from headrace.core.clock import Deadline
 from headrace.kafka.ports import Fetched
 from headrace.testing import InMemoryBroker
 from headrace.testing.broker import InMemorySource
@@ -18,7 +18,7 @@ from tests.unit.channel.conftest import fetcher_of, owned_partition
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from headrace.records import TopicPartition
+    from headrace.core.records import TopicPartition
     from headrace.testing.channel import FakeClock
 
 SECONDS = 20.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headrace.channel.fetcher import BufferReading, Decision, decide, leeway
-from headrace.records import TopicPartition
+from headrace.core.records import TopicPartition
 
 A, B, C = (TopicPartition("events", number) for number in range(3))
 BUDGET = 300

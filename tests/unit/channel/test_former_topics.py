@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from structlog.testing import capture_logs
 
-from headrace.clock import Deadline
 from headrace.coordinators.layout import GroupPaths, OffsetDocument
+from headrace.core.clock import Deadline
 from headrace.kafka.ports import StoredOffset
 from headrace.testing import InMemoryBroker, InMemoryZooKeeper, in_memory_channel, running
 from tests.unit.channel.in_memory import P0, P1, committed, filled_broker
@@ -17,7 +17,7 @@ from tests.unit.channel.recorder import PATIENCE, Recorder
 if TYPE_CHECKING:
     from collections.abc import MutableMapping
 
-    from headrace.records import TopicPartition
+    from headrace.core.records import TopicPartition
 
 NEW = [b"new-%d" % number for number in range(25)]
 

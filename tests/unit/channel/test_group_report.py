@@ -9,8 +9,8 @@ from headrace.coordinators.claims import Claim, LossReason
 from headrace.coordinators.lease import Lease
 from headrace.coordinators.listener import RebalanceSummary
 from headrace.coordinators.members import Mode
-from headrace.metrics import Metrics
-from headrace.records import TopicPartition
+from headrace.core.records import TopicPartition
+from headrace.telemetry.metrics import Metrics
 from headrace.testing.channel import FakeClock
 
 P0, P1, P2 = (TopicPartition("events", number) for number in range(3))

@@ -11,20 +11,20 @@ from headrace.channel.buffer import BatchSlice
 from headrace.channel.dead_letters import DeadLetters
 from headrace.channel.partition import Outstanding
 from headrace.channel.settings import LiveSettings
-from headrace.clock import SYSTEM_CLOCK
 from headrace.config import ChannelConfig
-from headrace.errors import KafkaUnavailableError
+from headrace.core.clock import SYSTEM_CLOCK
+from headrace.core.errors import KafkaUnavailableError
+from headrace.core.records import Batch
+from headrace.core.references import OffsetRun
 from headrace.kafka.ports import DeadLetterError
-from headrace.metrics import Metrics
-from headrace.records import Batch
-from headrace.references import OffsetRun
+from headrace.telemetry.metrics import Metrics
 from headrace.testing import FakeRecord, InMemoryBroker, InMemoryDeadLetters
 from headrace.testing.channel import QUICK
 from tests.unit.channel.conftest import owned_partition
 
 if TYPE_CHECKING:
-    from headrace.clock import Deadline
-    from headrace.records import Record, TopicPartition
+    from headrace.core.clock import Deadline
+    from headrace.core.records import Record, TopicPartition
 
 
 @pytest.fixture

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from headrace.channel.offset_stores import MovedOffsets
-from headrace.clock import Deadline
 from headrace.coordinators.layout import GroupPaths
 from headrace.coordinators.offset_nodes import ZooKeeperOffsetStore
+from headrace.core.clock import Deadline
+from headrace.core.records import offset_of
 from headrace.kafka.ports import Commit, OffsetStoreError, StoredOffset
-from headrace.records import offset_of
 from headrace.testing import InMemoryZooKeeper, in_memory_channel, running
 from tests.unit.channel.in_memory import P0, P1, committed, values
 from tests.unit.channel.recorder import PATIENCE, Recorder
 
 if TYPE_CHECKING:
-    from headrace.records import TopicPartition
+    from headrace.core.records import TopicPartition
     from headrace.testing import InMemoryBroker
 
 PATHS = GroupPaths("group")

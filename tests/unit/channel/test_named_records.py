@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace.errors import PoisonRecordError
+from headrace.core.errors import PoisonRecordError
+from headrace.core.records import offset_of
 from headrace.processors import BatchResponse
-from headrace.records import offset_of
 from headrace.testing import InMemoryBroker, in_memory_channel, running
 from tests.unit.channel.in_memory import P0, committed, eventually, values
 from tests.unit.channel.recorder import Recorder
 
 if TYPE_CHECKING:
-    from headrace.records import Batch
+    from headrace.core.records import Batch
 
 
 def test_skip_passes_over_a_named_record_alone(broker: InMemoryBroker) -> None:

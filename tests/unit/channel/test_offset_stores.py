@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from headrace.coordinators.offset_nodes import ZooKeeperOffsetStore
-from headrace.records import TopicPartition
+from headrace.core.records import TopicPartition
 from headrace.testing import InMemoryBroker, InMemoryRegistry, InMemoryZooKeeper
 from tests.contracts.members import GROUP, PRODUCER
 from tests.contracts.offsets import MANY, OffsetStoreContract, World, Zombies

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from headrace.channel.offset_stores import open_offset_store
-from headrace.clock import SYSTEM_CLOCK, Deadline
 from headrace.config import ChannelConfig
+from headrace.core.clock import SYSTEM_CLOCK, Deadline
+from headrace.core.records import TopicPartition
 from headrace.kafka import offsets as module
 from headrace.kafka.transactional_producer import GroupPartition
-from headrace.records import TopicPartition
 from headrace.testing import InMemoryZooKeeper
 from tests.unit.channel.test_sink_fencing import SINK
 

@@ -14,9 +14,9 @@ from headrace.channel.partition import Outstanding
 from headrace.channel.pausing import DeliveryGate, Pause, PauseReason
 from headrace.channel.states import FINAL, TRANSITIONS, EndReason, PartitionState
 from headrace.coordinators.lease import Lease
-from headrace.errors import FatalError
+from headrace.core.errors import FatalError
+from headrace.core.records import Batch
 from headrace.processors import BatchResponse
-from headrace.records import Batch
 from headrace.testing.records import FakeRecord
 from tests.unit.channel.conftest import owned_partition
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headrace.channel.partition import OwnedPartition
-    from headrace.records import Record
+    from headrace.core.records import Record
     from headrace.testing.channel import FakeClock
 
 S = PartitionState

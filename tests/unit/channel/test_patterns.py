@@ -8,13 +8,13 @@ import pytest
 from structlog.testing import capture_logs
 
 from headrace.channel.bounds import Until
-from headrace.clock import Deadline
 from headrace.config import DynamicCoordinatorConfig, StaticCoordinatorConfig
 from headrace.coordinators.layout import GroupPaths, MemberDocument
 from headrace.coordinators.members import Mode
-from headrace.errors import ConfigError, TopicDeletedError
+from headrace.core.clock import Deadline
+from headrace.core.errors import ConfigError, TopicDeletedError
+from headrace.core.records import TopicPartition
 from headrace.processors import BatchResponse
-from headrace.records import TopicPartition
 from headrace.testing import InMemoryBroker, InMemoryZooKeeper, in_memory_channel, running
 from tests.unit.channel.in_memory import committed, eventually, values
 from tests.unit.channel.recorder import PATIENCE, Recorder

@@ -9,12 +9,17 @@ from typing import TYPE_CHECKING
 import pytest
 
 from headrace.channel.pausing import Pause, PauseFile, PauseMode, PauseReason
-from headrace.clock import Deadline
 from headrace.coordinators.layout import GroupPaths
-from headrace.errors import CommitFailedError, PausedByOthersError, ShorterPauseError, StartError
+from headrace.core.clock import Deadline
+from headrace.core.errors import (
+    CommitFailedError,
+    PausedByOthersError,
+    ShorterPauseError,
+    StartError,
+)
 from headrace.kafka.ports import Failure
-from headrace.metrics import Metrics
 from headrace.processors import BatchResponse
+from headrace.telemetry.metrics import Metrics
 from headrace.testing import InMemoryBroker, InMemoryZooKeeper, in_memory_channel, running
 from tests.unit.channel.in_memory import P0, P1, committed, eventually, values
 from tests.unit.channel.recorder import PATIENCE, Recorder
@@ -24,8 +29,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from headrace.channel.channel import InboundKafkaChannel
+    from headrace.core.records import Batch
     from headrace.processors import ChannelContext
-    from headrace.records import Batch
 
 IDS = GroupPaths("group").ids
 

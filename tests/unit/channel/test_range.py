@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.clock import Deadline
-from headrace.errors import OffsetOutOfRangeError
+from headrace.core.clock import Deadline
+from headrace.core.errors import OffsetOutOfRangeError
+from headrace.core.records import TopicPartition
 from headrace.kafka.ports import StoredOffset
 from headrace.processors import BatchResponse
-from headrace.records import TopicPartition
 from headrace.testing import InMemoryBroker, in_memory_channel, running
 from tests.unit.channel.recorder import PATIENCE, Recorder
 

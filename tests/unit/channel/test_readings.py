@@ -8,11 +8,11 @@ import pytest
 
 from headrace.channel.buffer import chunk_of
 from headrace.channel.status import reading_of
-from headrace.metrics import Metrics
 from headrace.processors import BatchResponse
+from headrace.telemetry.metrics import Metrics
+from headrace.telemetry.thread_time import Role
 from headrace.testing import InMemoryBroker, in_memory_channel, running
 from headrace.testing.records import TIMESTAMP, FakeRecord
-from headrace.thread_time import Role
 from tests.unit.channel.in_memory import P0, committed, values
 from tests.unit.channel.recorder import Recorder
 from tests.unit.channel.test_partition import hand_out, waiting
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headrace.channel.partition import OwnedPartition
-    from headrace.metrics import PartitionReading
-    from headrace.records import Batch, Record
+    from headrace.core.records import Batch, Record
+    from headrace.telemetry.metrics import PartitionReading
 
 #: When the first record of these tests was made, in seconds since the epoch.
 MADE = TIMESTAMP / 1000

@@ -10,13 +10,13 @@ import pytest
 from structlog.testing import capture_logs
 
 from headrace.channel.pausing import PauseFile
-from headrace.clock import Deadline
 from headrace.config import ChannelConfig
 from headrace.config.problems import fields
 from headrace.config.reference import is_hot
-from headrace.errors import ConfigError, UnknownTopicError
+from headrace.core.clock import Deadline
+from headrace.core.errors import ConfigError, UnknownTopicError
+from headrace.core.records import TopicPartition
 from headrace.processors import BatchResponse
-from headrace.records import TopicPartition
 from headrace.testing import InMemoryBroker, InMemoryZooKeeper, in_memory_channel, running
 from headrace.testing.channel import QUICK
 from tests.unit.channel.in_memory import P0, P1, committed, eventually, filled_broker, values

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headrace.clock import Deadline
+from headrace.core.clock import Deadline
 from headrace.kafka.ports import StoredOffset
 from headrace.processors import BatchResponse
 from headrace.testing import InMemoryBroker, in_memory_channel, running
@@ -14,7 +14,7 @@ from tests.unit.channel.in_memory import P0, P1, committed, filled_broker, value
 from tests.unit.channel.recorder import PATIENCE, Recorder
 
 if TYPE_CHECKING:
-    from headrace.records import Batch
+    from headrace.core.records import Batch
 
 
 @pytest.fixture(autouse=True)

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 from structlog.testing import capture_logs
 
-from headrace.clock import Deadline
 from headrace.config.types.addresses import At, Earliest, Latest, Replay, ShiftBy, Target, To
-from headrace.errors import (
+from headrace.core.clock import Deadline
+from headrace.core.errors import (
     NoSuchOffsetError,
     NotHeldError,
     NotPausedError,
@@ -18,8 +18,8 @@ from headrace.errors import (
     SinkOffsetsError,
     UnfinishedError,
 )
+from headrace.core.records import TopicPartition
 from headrace.processors import BatchResponse
-from headrace.records import TopicPartition
 from headrace.testing import InMemoryBroker, in_memory_channel, running
 from tests.unit.channel.in_memory import P0, P1, committed, values
 from tests.unit.channel.recorder import PATIENCE, Recorder
@@ -27,7 +27,7 @@ from tests.unit.channel.recorder import PATIENCE, Recorder
 if TYPE_CHECKING:
     from headrace.channel.channel import InboundKafkaChannel
     from headrace.channel.events import SeekResult
-    from headrace.records import Assignment, Batch
+    from headrace.core.records import Assignment, Batch
 
 
 class Movable(Recorder):

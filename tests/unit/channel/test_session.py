@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from headrace.clock import Deadline
-from headrace.errors import CoordinationSuspendedError
+from headrace.core.clock import Deadline
+from headrace.core.errors import CoordinationSuspendedError
+from headrace.core.records import TopicPartition
 from headrace.kafka.ports import StoredOffset
 from headrace.processors import BatchResponse
-from headrace.records import TopicPartition
 from headrace.testing import InMemoryBroker, InMemoryZooKeeper, in_memory_channel, running
 from tests.unit.channel.recorder import PATIENCE, Recorder
 

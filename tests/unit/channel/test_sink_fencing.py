@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from headrace.coordinators.layout import EpochDocument, GroupPaths
-from headrace.errors import FencedError, RefusedError
+from headrace.core.errors import FencedError, RefusedError
 from headrace.processors import BatchResponse
 from headrace.testing import InMemoryZooKeeper, in_memory_channel, running
 from tests.unit.channel.in_memory import P0, P1, committed, values
 from tests.unit.channel.recorder import PATIENCE, Recorder
 
 if TYPE_CHECKING:
-    from headrace.records import Assignment, Batch, TopicPartition
+    from headrace.core.records import Assignment, Batch, TopicPartition
     from headrace.testing import InMemoryBroker
 
 PATHS = GroupPaths("group")

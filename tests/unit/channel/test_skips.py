@@ -9,7 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from headrace.channel.start import PartitionStart
-from headrace.errors import (
+from headrace.core.errors import (
     CommittedAlreadyError,
     NoSuchOffsetError,
     NotHeldError,
@@ -17,9 +17,9 @@ from headrace.errors import (
     NotRunningError,
     SinkConflictError,
 )
-from headrace.metrics import Metrics
+from headrace.core.records import TopicPartition, offset_of
 from headrace.processors import BatchResponse
-from headrace.records import TopicPartition, offset_of
+from headrace.telemetry.metrics import Metrics
 from headrace.testing import InMemoryBroker, in_memory_channel, running
 from tests.unit.channel.in_memory import P0, P1, committed, eventually, values
 from tests.unit.channel.recorder import Recorder
@@ -27,7 +27,7 @@ from tests.unit.channel.recorder import Recorder
 if TYPE_CHECKING:
     from headrace.channel.channel import InboundKafkaChannel
     from headrace.channel.partition import OwnedPartition
-    from headrace.records import Batch
+    from headrace.core.records import Batch
 
 #: A failure holds its partition back for longer than any test lasts.
 STUCK = {"backoff": "1h", "max_backoff": "1h"}

@@ -15,7 +15,7 @@ from tests.unit.channel.recorder import PATIENCE, Recorder
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from headrace.records import Batch
+    from headrace.core.records import Batch
 
 
 def _of(logs: Iterable[Mapping[str, Any]], event: str) -> list[Mapping[str, Any]]:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from headrace.channel import commits
 from headrace.channel.supervision import ThreadWatchdog
-from headrace.clock import Deadline
-from headrace.errors import FatalError
+from headrace.core.clock import Deadline
+from headrace.core.errors import FatalError
 from headrace.testing import InMemoryBroker, InMemoryZooKeeper, in_memory_channel
 from headrace.testing.broker import InMemoryOffsets
 from headrace.testing.zookeeper import InMemoryRegistry

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 from structlog.testing import capture_logs
 
-from headrace.clock import Deadline
-from headrace.local.waiting import wait_for
+from headrace.core.clock import Deadline
+from headrace.devstack.waiting import wait_for
 from headrace.processors import BatchResponse
 from headrace.testing import InMemoryBroker, in_memory_channel, running
 from headrace.testing.broker import InMemorySource
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import MutableMapping, Sequence
 
     from headrace.channel.channel import InboundKafkaChannel
-    from headrace.records import TopicPartition
+    from headrace.core.records import TopicPartition
 
 
 @pytest.fixture(autouse=True)

@@ -6,9 +6,9 @@ import pytest
 
 from headrace.channel.offset_stores import Fencing
 from headrace.channel.start import StartOffsets
-from headrace.clock import Deadline
+from headrace.core.clock import Deadline
+from headrace.core.records import TopicPartition
 from headrace.kafka.ports import Commit, OffsetStoreError, StoredOffset
-from headrace.records import TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping

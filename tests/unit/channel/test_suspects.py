@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from headrace.channel.buffer import BatchSlice, chunk_of
 from headrace.channel.failures import divided, names_one_of
-from headrace.errors import PoisonRecordError, UndecodableRecordError
-from headrace.records import TopicPartition, offset_of
+from headrace.core.errors import PoisonRecordError, UndecodableRecordError
+from headrace.core.records import TopicPartition, offset_of
 from headrace.testing.records import FakeRecord
 from tests.unit.channel.conftest import owned_partition
 

@@ -8,8 +8,8 @@ import pytest
 
 from headrace.channel.states import ChannelState
 from headrace.channel.topics import KnownTopics
-from headrace.clock import Deadline
-from headrace.errors import FatalError
+from headrace.core.clock import Deadline
+from headrace.core.errors import FatalError
 from headrace.testing import InMemoryBroker, in_memory_channel
 from headrace.testing.broker import InMemoryOffsets, InMemorySource
 from tests.unit.channel.recorder import PATIENCE, Recorder

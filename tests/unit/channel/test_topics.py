@@ -8,10 +8,10 @@ import pytest
 from structlog.testing import capture_logs
 
 from headrace.channel.topics import KnownTopics, TopicListener, TopicWatcher
-from headrace.clock import SYSTEM_CLOCK, Deadline
 from headrace.config.subscription import Subscription
-from headrace.errors import UnknownTopicError
-from headrace.records import TopicPartition
+from headrace.core.clock import SYSTEM_CLOCK, Deadline
+from headrace.core.errors import UnknownTopicError
+from headrace.core.records import TopicPartition
 from headrace.testing import InMemoryBroker
 
 if TYPE_CHECKING:

@@ -9,12 +9,12 @@ import pytest
 
 from headrace.channel.bounds import Until
 from headrace.channel.events import OffsetOutOfRange
-from headrace.clock import Deadline
-from headrace.errors import KafkaUnavailableError, LogTruncatedError, OffsetOutOfRangeError
+from headrace.core.clock import Deadline
+from headrace.core.errors import KafkaUnavailableError, LogTruncatedError, OffsetOutOfRangeError
+from headrace.core.records import TopicPartition
+from headrace.devstack.waiting import wait_for
 from headrace.kafka.ports import LogLook, StoredOffset
-from headrace.local.waiting import wait_for
 from headrace.processors import BatchResponse
-from headrace.records import TopicPartition
 from headrace.testing import InMemoryBroker, in_memory_channel, running
 from tests.unit.channel.recorder import PATIENCE, Recorder
 

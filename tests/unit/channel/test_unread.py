@@ -6,18 +6,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headrace.clock import Deadline
-from headrace.errors import OffsetOutOfRangeError
+from headrace.core.clock import Deadline
+from headrace.core.errors import OffsetOutOfRangeError
+from headrace.core.records import TopicPartition
+from headrace.core.references import OffsetRun
 from headrace.processors import BatchResponse
-from headrace.records import TopicPartition
-from headrace.references import OffsetRun
 from headrace.testing import InMemoryBroker, in_memory_channel, running
 from headrace.testing.broker import InMemorySource
 from tests.unit.channel.recorder import PATIENCE, Recorder
 
 if TYPE_CHECKING:
+    from headrace.core.records import Batch
     from headrace.kafka.ports import Fetched
-    from headrace.records import Batch
 
 P0 = TopicPartition("events", 0)
 

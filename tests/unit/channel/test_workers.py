@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from headrace.channel.scheduler import Scheduler
 from headrace.channel.workers import Workers
-from headrace.clock import SYSTEM_CLOCK, Deadline
-from headrace.local.waiting import wait_for
-from headrace.metrics import Metrics
+from headrace.core.clock import SYSTEM_CLOCK, Deadline
+from headrace.devstack.waiting import wait_for
+from headrace.telemetry.metrics import Metrics
 from tests.unit.channel.recorder import PATIENCE
 
 if TYPE_CHECKING:

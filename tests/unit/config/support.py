@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from headrace.config import ChannelConfig, Config, load
-from headrace.errors import ConfigError
+from headrace.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from headrace.config import load
-from headrace.errors import ConfigError
+from headrace.core.errors import ConfigError
 from tests.unit.config.support import CHANNELS
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.config import load, show
-from headrace.errors import ConfigError
+from headrace.core.errors import ConfigError
 from tests.unit.config.test_show import FULL
 from tests.unit.strategies import CHARACTERS
 

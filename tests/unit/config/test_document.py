@@ -7,7 +7,7 @@ import pytest
 
 from headrace.config import load
 from headrace.config.loading import MAX_BYTES, MAX_VALUES, parse, read
-from headrace.errors import ConfigError
+from headrace.core.errors import ConfigError
 from tests.unit.config.support import CHANNELS, loaded, refused
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from headrace.config import Config, diff, load, show
 from headrace.config.show import document
-from headrace.errors import ConfigError
+from headrace.core.errors import ConfigError
 from tests.unit.config.test_any_value import ANYTHING, places
 from tests.unit.config.test_secrets import EVERYWHERE, HIDDEN
 from tests.unit.config.test_show import FULL

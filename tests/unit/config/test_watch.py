@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import pytest
 from structlog.testing import capture_logs
 
-from headrace.clock import Deadline
 from headrace.config import ReloadConfig
 from headrace.config.watch import FileWatcher, folders_of
-from headrace.files import digest
-from headrace.local.waiting import wait_for
+from headrace.core.clock import Deadline
+from headrace.core.files import digest
+from headrace.devstack.waiting import wait_for
 from headrace.testing import FakeClock
 
 if TYPE_CHECKING:

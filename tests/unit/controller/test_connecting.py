@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headrace.controller import ReloadOutcome
-from headrace.errors import (
+from headrace.core.errors import (
     FatalError,
     KafkaUnavailableError,
     StartError,

@@ -8,16 +8,16 @@ from structlog.testing import capture_logs
 
 from headrace.channel.bounds import Until
 from headrace.channel.pausing import PauseReason
-from headrace.clock import Deadline
 from headrace.controller import ReloadOutcome
-from headrace.errors import (
+from headrace.core.clock import Deadline
+from headrace.core.errors import (
     ConfigError,
     FatalError,
     ImportPathError,
     KafkaUnavailableError,
     StartError,
 )
-from headrace.records import TopicPartition
+from headrace.core.records import TopicPartition
 from headrace.zookeeper.protocol import SessionState
 from tests.unit.channel.in_memory import P0, eventually, values
 from tests.unit.controller.world import World, delivers, running_world

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from headrace.controller import ReloadOutcome
+from headrace.core.records import offset_of
 from headrace.processors import BatchResponse
-from headrace.records import offset_of
 from tests.unit.channel.in_memory import P0, eventually
 from tests.unit.controller.world import delivers, soon
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headrace.channel.states import StopReport
-    from headrace.clock import Deadline
     from headrace.config import ChannelConfig
-    from headrace.records import Batch
+    from headrace.core.clock import Deadline
+    from headrace.core.records import Batch
     from tests.unit.controller.world import World
 
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from headrace.channel.states import ChannelState
-from headrace.clock import Deadline
-from headrace.errors import StartError, UnknownTopicError
+from headrace.core.clock import Deadline
+from headrace.core.errors import StartError, UnknownTopicError
 from headrace.testing import FakeClock
 from tests.unit.channel.recorder import PATIENCE, Recorder
 from tests.unit.controller.world import CHANNEL, World, delivers, soon

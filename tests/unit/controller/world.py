@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from headrace.channel.channel import InboundKafkaChannel
-from headrace.clock import Deadline
 from headrace.config import load
 from headrace.controller import KafkaController, Reloader
-from headrace.metrics import Metrics
+from headrace.core.clock import Deadline
 from headrace.processors import BatchResponse
+from headrace.telemetry.metrics import Metrics
 from headrace.testing import InMemoryBroker, InMemoryZooKeeper, in_memory_ports
 from headrace.zookeeper.protocol import SessionState
 from tests.unit.channel.in_memory import P0, values
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     from headrace.config import ChannelConfig, Config, ZooKeeperConfig
     from headrace.controller import ReloadReport
+    from headrace.core.records import Batch, TopicPartition
     from headrace.processors import BatchProcessor
-    from headrace.records import Batch, TopicPartition
     from headrace.spark.settings import SparkSettings
 
 #: One channel, as a file has it, that loses no time.

@@ -10,7 +10,7 @@ from headrace.coordinators.coordinator import CoordinatorSettings
 from headrace.coordinators.layout import GroupPaths
 from headrace.coordinators.member import GroupMembership
 from headrace.coordinators.members import MemberInfo
-from headrace.records import TopicPartition
+from headrace.core.records import TopicPartition
 from headrace.testing import InMemoryRegistry, InMemoryZooKeeper
 from headrace.testing.channel import FakeClock
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from headrace.coordinators.claims import Claim, LossReason
     from headrace.coordinators.listener import RebalanceSummary
     from headrace.coordinators.members import AssignmentState, MemberState
-    from headrace.errors import HeadraceError
+    from headrace.core.errors import HeadraceError
 
 TOPIC = "orders"
 INFO = MemberInfo(frozenset({TOPIC}))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from hypothesis import strategies as st
 
 from headrace.coordinators.members import MemberInfo
-from headrace.records import TopicPartition, all_partitions
+from headrace.core.records import TopicPartition, all_partitions
 
 if TYPE_CHECKING:
     from collections.abc import Collection

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from headrace.coordinators.allocation import Allocation, allocate
 from headrace.coordinators.members import MemberInfo, Mode
-from headrace.records import TopicPartition, all_partitions
+from headrace.core.records import TopicPartition, all_partitions
 from tests.unit.coordinators.strategies import Owners, dynamic, groups
 
 if TYPE_CHECKING:

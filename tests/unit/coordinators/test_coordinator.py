@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from headrace.clock import SYSTEM_CLOCK, Deadline
 from headrace.coordinators.claims import LossReason
 from headrace.coordinators.coordinator import Coordinator, CoordinatorSettings
 from headrace.coordinators.layout import GroupPaths
 from headrace.coordinators.members import MemberInfo, MemberState
-from headrace.errors import FatalError, HeadraceError, ZooKeeperAccessError
-from headrace.local.waiting import wait_for
-from headrace.records import TopicPartition
+from headrace.core.clock import SYSTEM_CLOCK, Deadline
+from headrace.core.errors import FatalError, HeadraceError, ZooKeeperAccessError
+from headrace.core.records import TopicPartition
+from headrace.devstack.waiting import wait_for
 from headrace.testing import InMemoryRegistry, InMemoryZooKeeper
 
 if TYPE_CHECKING:

@@ -18,8 +18,8 @@ from headrace.coordinators.layout import (
     decode_name,
 )
 from headrace.coordinators.members import MemberInfo, Mode
-from headrace.errors import ConfigError
-from headrace.records import TopicPartition
+from headrace.core.errors import ConfigError
+from headrace.core.records import TopicPartition
 from tests.unit.strategies import CHARACTERS
 
 DOCUMENTS = (

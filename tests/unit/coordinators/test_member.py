@@ -6,7 +6,7 @@ from unittest.mock import MagicMock
 from headrace.coordinators.claims import LossReason
 from headrace.coordinators.members import AssignmentState, MemberInfo, MemberState, Mode
 from headrace.coordinators.rebalance import ASSIGNMENT_LIMIT
-from headrace.errors import InstanceInUseError
+from headrace.core.errors import InstanceInUseError
 from tests.unit.coordinators.group import (
     INFO,
     PATHS,

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from headrace.clock import Deadline
 from headrace.coordinators import layout
 from headrace.coordinators.layout import EpochDocument, OffsetDocument, OwnerDocument
 from headrace.coordinators.offset_nodes import ZooKeeperOffsetStore
+from headrace.core.clock import Deadline
 from headrace.kafka.ports import OffsetStoreError, StoredOffset
 from tests.unit.coordinators.group import INFO, PATHS, Group, Participant, partition
 

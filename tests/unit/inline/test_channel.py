@@ -9,7 +9,7 @@ import pytest
 from deltalake import DeltaTable
 
 from headrace.config import ChannelConfig, KafkaConfig
-from headrace.errors import ImportPathError
+from headrace.core.errors import ImportPathError
 from headrace.processors.factory import build_processor
 from headrace.testing import FakeRecord, InMemoryBroker, in_memory_channel, running
 from tests.unit.channel.in_memory import P0, P1, committed, eventually, filled_broker

@@ -8,22 +8,22 @@ from typing import TYPE_CHECKING
 import pytest
 from structlog.testing import capture_logs
 
-from headrace.clock import Deadline
+from headrace.core.clock import Deadline
+from headrace.core.records import TopicPartition
+from headrace.devstack.waiting import wait_for
 from headrace.inline.engine import InlineEngine
-from headrace.local.waiting import wait_for
-from headrace.metrics import Metrics
 from headrace.processors import BatchResponse, ChannelContext
 from headrace.processors.spark import SparkProcessor
-from headrace.records import TopicPartition
-from headrace.spark.sinks.console import NoopSink
+from headrace.sinks.console import NoopSink
+from headrace.telemetry.metrics import Metrics
 from headrace.testing import FakeAssignment, make_batch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from concurrent.futures import Future
 
+    from headrace.sinks.contract import PartitionCommit, Result
     from headrace.spark import MicroBatch
-    from headrace.spark.sinks.contract import PartitionCommit, Result
 
 #: Seconds after which a test gives up.
 PATIENCE = 10.0

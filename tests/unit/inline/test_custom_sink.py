@@ -7,12 +7,12 @@ import pytest
 from pyspark import cloudpickle as imported
 
 from headrace.config import ChannelConfig, KafkaConfig
-from headrace.errors import ImportPathError, StartError
+from headrace.core.errors import ImportPathError, StartError
 from headrace.processors.factory import build_processor
+from headrace.sinks import Guarantee
+from headrace.sinks.console import NoopSink
 from headrace.spark.runtime import SparkRuntime
 from headrace.spark.settings import SparkSettings
-from headrace.spark.sinks import Guarantee
-from headrace.spark.sinks.console import NoopSink
 from headrace.testing import InMemoryBroker, in_memory_channel, running
 from tests.unit.channel.in_memory import P0, P1, committed, filled_broker
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from headrace.processors import BatchProcessor
+    from headrace.sinks import PartitionCommit
     from headrace.spark import MicroBatch
-    from headrace.spark.sinks import PartitionCommit
 
 #: pyspark's own copy, which has no annotations.
 cloudpickle: Any = imported
@@ -133,7 +133,7 @@ def test_a_channel_writes_to_a_sink_that_its_configuration_names() -> None:
         ("nothing", {}, "returned None, which is not a sink: it has no open and no stored_offset"),
         ("a_class", {}, "returned <class .*>, which is not a sink: an object is wanted"),
         ("Half", {}, "returned a Half, .*: it has no commit and no discard; docs/sinks.md"),
-        ("Unclear", {}, "its guarantee is none of headrace.spark.sinks.Guarantee"),
+        ("Unclear", {}, "its guarantee is none of headrace.sinks.Guarantee"),
     ],
 )
 def test_what_is_no_sink_stops_the_start(factory: str, options: dict[str, Any], words: str) -> None:

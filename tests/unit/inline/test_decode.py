@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.errors import ConfigError, UndecodableRecordError
+from headrace.core.errors import ConfigError, UndecodableRecordError
+from headrace.core.records import TopicPartition
 from headrace.inline.decode import InlineDecoder, parse_ddl
-from headrace.records import TopicPartition
 from headrace.spark.decode import Decode, Decoding, OnUndecodable
 from headrace.testing import FakeRecord, records_table
 

@@ -7,18 +7,18 @@ import pytest
 from deltalake import DeltaTable
 from structlog.testing import capture_logs
 
-from headrace.clock import Deadline
 from headrace.config import ChannelConfig
-from headrace.errors import ConfigError, HeadraceError, StartError, UndecodableRecordError
+from headrace.core.clock import Deadline
+from headrace.core.errors import ConfigError, HeadraceError, StartError, UndecodableRecordError
+from headrace.devstack.waiting import wait_for
 from headrace.inline.engine import InlineEngine
-from headrace.local.waiting import wait_for
-from headrace.metrics import Metrics
 from headrace.processors import BatchResponse, ChannelContext
 from headrace.processors.spark import SparkProcessor
+from headrace.sinks.console import NoopSink
+from headrace.sinks.delta import DeltaSink
+from headrace.sinks.jsonl import JsonLinesSink
 from headrace.spark.decode import Decode, Decoding
-from headrace.spark.sinks.console import NoopSink
-from headrace.spark.sinks.delta import DeltaSink
-from headrace.spark.sinks.jsonl import JsonLinesSink
+from headrace.telemetry.metrics import Metrics
 from headrace.testing import FakeAssignment, make_batch
 
 if TYPE_CHECKING:
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from headrace.inline import ArrowReducer
+    from headrace.sinks.contract import Sink
     from headrace.spark import MicroBatch
-    from headrace.spark.sinks.contract import Sink
 
 #: Seconds after which a test gives up.
 PATIENCE = 10.0

@@ -6,10 +6,10 @@ import pytest
 
 from headrace.inline.engine import InlineEngine
 from headrace.processors.spark import SparkProcessor
-from headrace.spark.sinks.several import SeveralSink, alone
+from headrace.sinks.several import SeveralSink, alone
 from headrace.testing import InMemoryZooKeeper, in_memory_channel, make_batch, running
 from tests.unit.channel.in_memory import P0, P1, committed, eventually, filled_broker, values
-from tests.unit.spark.sinks.memory import Movable, Store
+from tests.unit.sinks.memory import Movable, Store
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headrace.config import KafkaConfig
-from headrace.errors import ConfigError
+from headrace.core.errors import ConfigError
 from headrace.kafka.clients import client_properties, open_consumer
 
 

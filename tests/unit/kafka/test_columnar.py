@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from headrace.errors import ConfigError
+from headrace.core.errors import ConfigError
+from headrace.core.records import TopicPartition
 from headrace.kafka.columnar import ColumnarRecordSource, library
 from headrace.kafka.columnar.library import LibraryMissingError
 from headrace.kafka.columnar.source import Consumer, Tell
-from headrace.records import TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Callable

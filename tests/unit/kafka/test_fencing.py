@@ -8,11 +8,11 @@ import pytest
 from confluent_kafka import KafkaError
 from structlog.testing import capture_logs
 
-from headrace.clock import Deadline
+from headrace.core.clock import Deadline
+from headrace.core.records import TopicPartition
 from headrace.kafka import transactional_producer
 from headrace.kafka.ports import OffsetStoreError
 from headrace.kafka.transactional_producer import GroupPartition, fence_producers
-from headrace.records import TopicPartition
 from tests.unit.kafka.test_transactional import FENCED, TIMED_OUT, Stage
 
 PLACE = GroupPartition("group", TopicPartition("events", 0))

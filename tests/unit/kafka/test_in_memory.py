@@ -10,7 +10,7 @@ from headrace.testing.broker import InMemoryBroker
 from tests.contracts.kafka import KafkaContract, UnreachableContract
 
 if TYPE_CHECKING:
-    from headrace.records import TopicPartition
+    from headrace.core.records import TopicPartition
     from headrace.testing.records import FakeRecord
     from tests.contracts.kafka_world import World
 

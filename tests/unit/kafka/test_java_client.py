@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from headrace.config import KafkaConfig
-from headrace.errors import ConfigError
+from headrace.core.errors import ConfigError
 from headrace.kafka.java_client import java_client_properties
 
 if TYPE_CHECKING:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.clock import Deadline
 from headrace.config.subscription import Subscription
-from headrace.errors import KafkaUnavailableError
+from headrace.core.clock import Deadline
+from headrace.core.errors import KafkaUnavailableError
 from headrace.kafka.catalog import matching
 from headrace.testing import InMemoryBroker
 

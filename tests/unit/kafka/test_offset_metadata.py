@@ -5,9 +5,9 @@ import json
 import pytest
 from confluent_kafka import TopicPartition as ClientPartition
 
+from headrace.core.records import TopicPartition
 from headrace.kafka.offsets import entry, stored_in
 from headrace.kafka.ports import StoredOffset
-from headrace.records import TopicPartition
 from tests.contracts.kafka import FOREIGN_METADATA
 
 P = TopicPartition("events", 3)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from headrace.clock import Deadline
+from headrace.core.clock import Deadline
 from headrace.kafka import clients, dead_letters, producer, transactional_producer
 from headrace.kafka.dead_letters import KafkaDeadLetterStore
 from headrace.kafka.ports import DeadLetter, DeadLetterError

@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from headrace.errors import FencedError, ResultRefusedError
+from headrace.core.errors import FencedError, ResultRefusedError
+from headrace.core.records import ResultRecord, TopicPartition
 from headrace.kafka import results as module
 from headrace.kafka import transactional_producer
 from headrace.kafka.ports import OffsetStoreError, StoredOffset
 from headrace.kafka.results import KafkaResults, KafkaResultsError
 from headrace.kafka.transactional_producer import STUCK_AFTER
-from headrace.records import ResultRecord, TopicPartition
-from headrace.spark.sinks.contract import PartitionCommit
+from headrace.sinks.contract import PartitionCommit
 from headrace.testing import FakeClock
 from tests.unit.kafka.test_transactional import FENCED, TIMED_OUT, Stage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
-    from headrace.clock import Deadline
+    from headrace.core.clock import Deadline
 
 P0, P1 = TopicPartition("events", 0), TopicPartition("events", 1)
 TOPIC_ID = "eYA908pEQBOrCG8OJGHS_Q"

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from headrace.clock import Deadline
+from headrace.core.clock import Deadline
+from headrace.core.records import TopicPartition
 from headrace.kafka import transactional_producer
 from headrace.kafka.offsets import TransactionalOffsetStore
 from headrace.kafka.ports import Commit, CommitRefusal, OffsetStoreError, StoredOffset
 from headrace.kafka.transactional_producer import STUCK_AFTER
-from headrace.records import TopicPartition
 from headrace.testing import FakeClock
 
 if TYPE_CHECKING:

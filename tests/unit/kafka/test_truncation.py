@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from headrace.errors import KafkaUnavailableError
+from headrace.core.errors import KafkaUnavailableError
+from headrace.core.records import TopicPartition
 from headrace.kafka import truncation
 from headrace.kafka.ports import LogLook
 from headrace.kafka.truncation import (
@@ -19,7 +20,6 @@ from headrace.kafka.truncation import (
     LogLooks,
     LogQuestions,
 )
-from headrace.records import TopicPartition
 from headrace.testing import FakeClock, FakeRecord
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ import os
 import pytest
 
 from benchmarks.growth import Sample, Sampler, more_of, percent_an_hour, usual
-from headrace.clock import Deadline
-from headrace.local.waiting import wait_for
+from headrace.core.clock import Deadline
+from headrace.devstack.waiting import wait_for
 
 
 def _samples(*sizes: float, every: float = 60.0) -> list[Sample]:

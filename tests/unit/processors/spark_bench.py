@@ -5,24 +5,24 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from headrace.metrics import Metrics
+from headrace.core.records import TopicPartition
 from headrace.processors.contract import BatchResponse, ChannelContext
 from headrace.processors.spark import SparkProcessor
-from headrace.records import TopicPartition
+from headrace.telemetry.metrics import Metrics
+from headrace.telemetry.thread_time import ThreadActivity
 from headrace.testing.records import FakeAssignment, make_batch
-from headrace.thread_time import ThreadActivity
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from concurrent.futures import Future
 
-    from headrace.clock import Deadline
+    from headrace.core.clock import Deadline
+    from headrace.core.records import Batch
     from headrace.processors.pending import MergeLimits
     from headrace.processors.sink_commits import CommitQueue
-    from headrace.records import Batch
+    from headrace.sinks.contract import OffsetMove, PartitionCommit
+    from headrace.sinks.micro_batch import MicroBatch
     from headrace.spark.decode import Decode
-    from headrace.spark.micro_batch import MicroBatch
-    from headrace.spark.sinks.contract import OffsetMove, PartitionCommit
 
 ADVANCE = BatchResponse.advance()
 

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace.errors import (
+from headrace.core.errors import (
     BatchCancelledError,
     FencedError,
     OwnershipLostError,
     SinkConflictError,
 )
+from headrace.core.records import TopicPartition
 from headrace.processors.pending import MergeLimits
 from headrace.processors.sink_commits import ROOM
-from headrace.records import TopicPartition
+from headrace.sinks.contract import CommitConflictError, SinkFailedError
 from headrace.spark.failures import JvmDiedError
-from headrace.spark.sinks.contract import CommitConflictError, SinkFailedError
 from tests.unit.processors.spark_bench import ADVANCE, Bench, error_of
 
 if TYPE_CHECKING:
-    from headrace.spark.micro_batch import MicroBatch
+    from headrace.sinks.micro_batch import MicroBatch
 
 
 def test_a_micro_batch_is_staged_while_another_waits_for_its_commit(bench: Bench) -> None:

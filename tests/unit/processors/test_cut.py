@@ -2,17 +2,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace.errors import BatchCancelledError
+from headrace.core.errors import BatchCancelledError
+from headrace.core.records import TopicPartition
+from headrace.core.references import OffsetRun
 from headrace.processors.contract import BatchResponse
 from headrace.processors.spark import cut
-from headrace.records import TopicPartition
-from headrace.references import OffsetRun
 from headrace.testing import FakeRecord
 from headrace.testing.records import FakeAssignment, make_batch
 from tests.unit.processors.spark_bench import ADVANCE, Bench, error_of
 
 if TYPE_CHECKING:
-    from headrace.records import Batch
+    from headrace.core.records import Batch
 
 
 def test_a_batch_is_cut_where_a_part_of_the_sink_stands(bench: Bench) -> None:

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 import pytest
 from structlog.testing import capture_logs
 
-from headrace.errors import (
+from headrace.core.errors import (
     BatchCancelledError,
     FencedError,
     OwnershipLostError,
     SinkConflictError,
 )
+from headrace.core.records import TopicPartition
 from headrace.processors.pending import MergeLimits
 from headrace.processors.sink_commits import GROUPING_BYTES, GROUPING_ROOM, ROOM
-from headrace.records import TopicPartition
-from headrace.spark.sinks.contract import CommitConflictError, RowsRefusedError
+from headrace.sinks.contract import CommitConflictError, RowsRefusedError
 from tests.unit.processors.spark_bench import ADVANCE, Bench, Engine, error_of
 
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.errors import SinkConflictError
+from headrace.core.errors import SinkConflictError
 from headrace.processors.pending import MergeLimits
+from headrace.sinks.contract import CommitConflictError
 from headrace.spark.failures import JvmDiedError
-from headrace.spark.sinks.contract import CommitConflictError
 from tests.unit.processors.spark_bench import Bench, Engine
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from headrace.processors.contract import BatchResponse
-    from headrace.spark.sinks.contract import PartitionCommit
+    from headrace.sinks.contract import PartitionCommit
 
 PARTITIONS = 3
 IN_FLIGHT = 3

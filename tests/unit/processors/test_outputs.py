@@ -6,12 +6,12 @@ import pytest
 
 from headrace.channel.offset_stores import sink_is_fenced
 from headrace.config import ChannelConfig, KafkaConfig
-from headrace.errors import ImportPathError
-from headrace.offsets.keepers import StartPrecedence, keeping_of
+from headrace.core.errors import ImportPathError
 from headrace.processors.factory import open_sink
-from headrace.spark.sinks import Guarantee
-from headrace.spark.sinks.console import NoopSink
-from headrace.spark.sinks.several import SeveralSink
+from headrace.sinks import Guarantee
+from headrace.sinks.console import NoopSink
+from headrace.sinks.several import SeveralSink
+from headrace.tools.offsets.keepers import StartPrecedence, keeping_of
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from headrace.config import ChannelConfig
-from headrace.metrics import Metrics
 from headrace.processors import BatchResponse
 from headrace.processors.contract import ChannelContext
 from headrace.processors.simple import SimpleKafkaProcessor
 from headrace.spark.decode import Decode, Decoding, OnUndecodable
+from headrace.telemetry.metrics import Metrics
 from headrace.testing.channel import FakeClock
 from headrace.testing.records import FakeRecord, make_batch
 from tests.unit.processors.spark_bench import Bench

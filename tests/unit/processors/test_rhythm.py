@@ -20,7 +20,7 @@ from headrace.testing.channel import FakeClock
 from headrace.testing.records import make_batch
 
 if TYPE_CHECKING:
-    from headrace.spark.micro_batch import MicroBatch
+    from headrace.sinks.micro_batch import MicroBatch
     from tests.unit.processors.spark_bench import Bench
 
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from headrace.clock import Deadline
-from headrace.metrics import Metrics
+from headrace.core.clock import Deadline
+from headrace.core.records import TopicPartition
 from headrace.processors import BatchResponse, ChannelContext
 from headrace.processors.simple import (
     CommitFirstProcessor,
@@ -15,7 +15,7 @@ from headrace.processors.simple import (
     SimpleKafkaProcessor,
     SimpleOptions,
 )
-from headrace.records import TopicPartition
+from headrace.telemetry.metrics import Metrics
 from headrace.testing import (
     FakeClock,
     FakeRecord,
@@ -26,7 +26,7 @@ from headrace.testing import (
 )
 
 if TYPE_CHECKING:
-    from headrace.records import Batch, Record
+    from headrace.core.records import Batch, Record
 
 P0 = TopicPartition("events", 0)
 RECORD = SimpleOptions(Deliver.RECORD)

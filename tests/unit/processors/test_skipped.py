@@ -2,10 +2,10 @@ from __future__ import annotations
 
 from structlog.testing import capture_logs
 
-from headrace.metrics import Metrics
+from headrace.core.records import TopicPartition
 from headrace.processors.contract import ChannelContext
 from headrace.processors.sink_commits import SkippedRecords
-from headrace.records import TopicPartition
+from headrace.telemetry.metrics import Metrics
 from headrace.testing import FakeClock
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headrace.errors import BatchCancelledError, SinkConflictError
+from headrace.core.errors import BatchCancelledError, SinkConflictError
+from headrace.core.records import TopicPartition
+from headrace.core.tables import table_of
 from headrace.processors.pending import MergeLimits
-from headrace.records import TopicPartition
-from headrace.spark.sinks.contract import CommitConflictError, PartitionCommit
-from headrace.tables import table_of
+from headrace.sinks.contract import CommitConflictError, PartitionCommit
 from tests.unit.processors.spark_bench import ADVANCE, Bench, Engine, error_of
 
 if TYPE_CHECKING:
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from headrace.records import Batch
-    from headrace.spark.micro_batch import MicroBatch
+    from headrace.core.records import Batch
+    from headrace.sinks.micro_batch import MicroBatch
 
 
 def test_batches_of_several_partitions_become_one_commit(bench: Bench) -> None:

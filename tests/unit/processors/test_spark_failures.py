@@ -4,25 +4,25 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace.clock import Deadline
-from headrace.errors import (
+from headrace.core.clock import Deadline
+from headrace.core.errors import (
     BatchCancelledError,
     BatchTimeoutError,
     OwnershipLostError,
     SinkConflictError,
     StartError,
 )
+from headrace.core.records import TopicPartition
 from headrace.processors.pending import MergeLimits
-from headrace.records import TopicPartition
-from headrace.spark.failures import JobCancelledError, JobTimeoutError, JvmDiedError
-from headrace.spark.sinks.contract import (
+from headrace.sinks.contract import (
     CommitConflictError,
     RowsRefusedError,
     SinkFailedError,
 )
+from headrace.spark.failures import JobCancelledError, JobTimeoutError, JvmDiedError
 
 if TYPE_CHECKING:
-    from headrace.spark.micro_batch import MicroBatch
+    from headrace.sinks.micro_batch import MicroBatch
 
 from tests.unit.processors.spark_bench import ADVANCE, Bench, error_of
 

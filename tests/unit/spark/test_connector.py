@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from headrace.config import SparkConfig
-from headrace.errors import ConfigError
+from headrace.core.errors import ConfigError
 from headrace.spark.factory import spark_settings
 from headrace.spark.settings import connector_properties, default_coordinate
 

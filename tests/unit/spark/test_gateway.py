@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.errors import PySparkRuntimeError
 
-from headrace.errors import StartError
+from headrace.core.errors import StartError
 from headrace.spark.gateway import Jvm
 from tests.unit.channel.in_memory import eventually
 

@@ -27,7 +27,7 @@ _SEGMENTATION = ": Fatal Python error: Segmentation fault\n"
         _LOST + "org.apache.spark.SparkException: " + _CRASHED + ": \n",
         _LOST + "java.lang.IllegalStateException: Python daemon failed to launch worker with code",
         _WORKER + "requests.exceptions.ConnectionError: no route",
-        _WORKER + "headrace.errors.RetryableError: the service is away",
+        _WORKER + "headrace.core.errors.RetryableError: the service is away",
         _WORKER + "TimeoutError",
         _WORKER + "ModuleNotFoundError: No module named 'x'",
     ],

@@ -10,13 +10,13 @@ from unittest.mock import MagicMock, call
 import pytest
 from structlog.testing import capture_logs
 
-from headrace.clock import Deadline
-from headrace.local.waiting import wait_for
-from headrace.logs import Bound
+from headrace.core.clock import Deadline
+from headrace.devstack.waiting import wait_for
 from headrace.spark import engine as lane_module
 from headrace.spark.engine import Lane
 from headrace.spark.runtime import SparkRuntime
 from headrace.spark.settings import Share, SparkSettings
+from headrace.telemetry.logs import Bound
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

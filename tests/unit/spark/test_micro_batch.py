@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.records import TopicPartition
-from headrace.spark.micro_batch import MicroBatch, OffsetRange, ranges_of
+from headrace.core.records import TopicPartition
+from headrace.sinks.micro_batch import MicroBatch, OffsetRange, ranges_of
 from headrace.testing.records import FakeAssignment, make_batch
 
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from structlog.testing import capture_logs
 
-from headrace.logs import Budget
 from headrace.spark.gateway import LAST_WORDS, OutputPump
+from headrace.telemetry.logs import Budget
 from headrace.testing.channel import FakeClock
 
 if TYPE_CHECKING:

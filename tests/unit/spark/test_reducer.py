@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark import cloudpickle
 
-from headrace.errors import ImportPathError
+from headrace.core.errors import ImportPathError
 from headrace.spark.reducer import load_reducer, send_by_value
 
 if TYPE_CHECKING:

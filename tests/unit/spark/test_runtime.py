@@ -10,8 +10,8 @@ from unittest.mock import MagicMock
 import pytest
 from structlog.testing import capture_logs
 
-from headrace.clock import Deadline
-from headrace.errors import StartError
+from headrace.core.clock import Deadline
+from headrace.core.errors import StartError
 from headrace.spark.engine import Lane
 from headrace.spark.failures import JobCancelledError
 from headrace.spark.runtime import SparkRuntime

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.compute as pc
 import pytest
 
-from headrace.errors import UndecodableRecordError
+from headrace.core.errors import UndecodableRecordError
 from headrace.testing import FakeRecord, LocalSpark, records_table, reduce_arrow
 
 if TYPE_CHECKING:

@@ -49,7 +49,7 @@ def logged() -> dict[str, Event]:
                 for name in names(call, function, silent):
                     found[name].levels |= level
                     found[name].fields |= {k.arg for k in call.keywords if k.arg} - {"exc_info"}
-    pipe = (_ROOT / "headrace" / "logs" / "pipe.py").read_text(encoding="utf-8")
+    pipe = (_ROOT / "headrace" / "telemetry" / "logs" / "pipe.py").read_text(encoding="utf-8")
     assert f'event["event"] = event["event"], "{_GIVEN}"' in pipe
     found[_GIVEN].fields.add("detail")
     return dict(found)

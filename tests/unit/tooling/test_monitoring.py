@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from headrace.metrics import Metrics
+from headrace.telemetry.metrics import Metrics
 
 ROOT = Path(__file__).parents[3]
 PROMETHEUS = ROOT / "deploy" / "prometheus"
@@ -71,7 +71,7 @@ def expressions() -> dict[str, str]:
 
 @pytest.mark.parametrize("place", expressions())
 def test_each_metric_is_one_that_is_declared(place: str) -> None:
-    """Names, labels and values of labels are those of headrace.metrics."""
+    """Names, labels and values of labels are those of headrace.telemetry.metrics."""
     expression = expressions()[place]
     metrics = _METRIC.findall(expression)
     assert metrics

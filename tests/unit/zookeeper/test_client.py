@@ -6,9 +6,9 @@ import pytest
 from kazoo import exceptions as kazoo_errors
 from kazoo.security import ACL, Id
 
-from headrace.clock import SYSTEM_CLOCK, Deadline
-from headrace.errors import ConfigError, HeadraceError, ZooKeeperUnavailableError
-from headrace.local.server import free_port
+from headrace.core.clock import SYSTEM_CLOCK, Deadline
+from headrace.core.errors import ConfigError, HeadraceError, ZooKeeperUnavailableError
+from headrace.devstack.server import free_port
 from headrace.zookeeper.client import build_client, transaction_results, translate
 from headrace.zookeeper.nodes import Check, Create, SetData
 from headrace.zookeeper.protocol import (

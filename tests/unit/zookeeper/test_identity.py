@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 import structlog
 
-from headrace.errors import ConfigError, InstanceInUseError
+from headrace.core.errors import ConfigError, InstanceInUseError
 from headrace.zookeeper.client import Credentials
 from headrace.zookeeper.identity import Identity, default_instance_id
 

@@ -1,0 +1,65 @@
+"""What can be known of a configuration that no server has to be asked for.
+
+What asks, takes a while to import, and is imported where there is something to ask.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace.config import ArrowProcessorConfig
+from headrace.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from headrace.config import Config
+    from headrace.config.errors import Problem
+
+
+def preflight(config: Config) -> Iterator[Problem]:
+    """Yield what Kafka's client and the decoder would refuse at the start.
+
+    For ``load``. Connects to nothing; blocks for some milliseconds, and imports what it asks.
+    """
+    yield from _kafka(config)
+    for name, channel in config.channels.items():
+        if isinstance(channel.processor, ArrowProcessorConfig) and channel.processor.ddl:
+            yield from _schema(name, channel.processor.ddl)
+
+
+def _kafka(config: Config) -> Iterator[Problem]:
+    from headrace.kafka.clients import (  # noqa: PLC0415
+        PREFETCH_SHARE,
+        refusal_together,
+        refusals,
+    )
+
+    if not config.kafka.properties:
+        return
+    found = list(refusals(config.kafka))
+    yield from ((("kafka", "properties", name), sentence) for name, sentence in found)
+    if found:
+        return
+    budgets: dict[int, str] = {}
+    for name, channel in config.channels.items():
+        if channel.enabled and not channel.by_reference:
+            budgets.setdefault(channel.buffer.max_bytes, name)
+    for budget, name in budgets.items():
+        reason = refusal_together(config.kafka, int(budget * PREFETCH_SHARE))
+        if reason is not None:
+            sentence = f"do not go together in channel {name}: librdkafka says {reason}"
+            yield ("kafka", "properties"), sentence
+            return
+
+
+def _schema(name: str, ddl: str) -> Iterator[Problem]:
+    from headrace.inline.decode import InlineDecoder  # noqa: PLC0415
+    from headrace.spark.decode import Decode, Decoding  # noqa: PLC0415
+
+    try:
+        InlineDecoder(Decode(Decoding.JSON, ddl))
+    except ConfigError as error:
+        for problem in error.problems:
+            sentence = problem.removeprefix("decode schema ")
+            yield ("channels", name, "processor", "schema"), sentence

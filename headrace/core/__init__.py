@@ -1,0 +1,1 @@
+"""What every room builds on: records, errors, time, files."""

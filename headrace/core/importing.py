@@ -1,0 +1,115 @@
+"""Users' code, found by an import path as it stands in the configuration."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import inspect
+from typing import TYPE_CHECKING, Any
+
+from headrace.core.errors import ImportPathError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from types import ModuleType
+
+
+def load_callable(path: str, *arguments: str) -> Callable[..., Any]:
+    """Import the callable that ``package.module:name`` names.
+
+    ``arguments`` name what it will be called with, if that is known.
+
+    Raises:
+        ImportPathError: the path has another form, names nothing that can be imported or called,
+            or the callable does not take these arguments.
+    """
+    module_name, separator, name = path.partition(":")
+    if not separator or not module_name or not name:
+        raise ImportPathError(f"{path!r} is not of the form package.module:name")
+    function: Callable[..., Any] = _attribute(path, _module(path, module_name), name)
+    if not callable(function):
+        raise ImportPathError(f"{path!r} is a {type(function).__name__}, which cannot be called")
+    if arguments:
+        _check_signature(path, function, arguments)
+    return function
+
+
+def load_factory(path: str, options: Mapping[str, Any]) -> Callable[..., Any]:
+    """Import the callable that makes something of options, given by name.
+
+    Raises:
+        ImportPathError: as :func:`load_callable` does, or it does not take these options.
+    """
+    factory = load_callable(path)
+    try:
+        signature = inspect.signature(factory)
+    except (TypeError, ValueError):
+        return factory  # as below
+    try:
+        signature.bind(**options)
+    except TypeError as error:
+        given = ", ".join(options) or "none"
+        raise ImportPathError(
+            f"{path!r} takes {signature}, and the options are {given}: {error}; correct them, or "
+            "the factory"
+        ) from None
+    return factory
+
+
+def make(path: str, options: Mapping[str, Any]) -> Any:
+    """Return what a factory makes of its options. Blocks for as long as it does.
+
+    Raises:
+        ImportPathError: as :func:`load_factory` does, or the factory failed.
+    """
+    factory = load_factory(path, options)
+    try:
+        return factory(**options)
+    except Exception as error:
+        raise ImportPathError(
+            f"{path!r} with options {sorted(options)} failed: {type(error).__name__}: {error}"
+        ) from error
+
+
+def _module(path: str, name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        missing = error.name or ""
+        if name == missing or name.startswith(f"{missing}."):
+            raise ImportPathError(
+                f"{path!r}: no module {missing!r} on the import path; install its package, or "
+                "name its folder in python_path"
+            ) from error
+        raise ImportPathError(
+            f"{path!r}: module {name!r} imports {missing!r}, which is not installed"
+        ) from error
+    except Exception as error:
+        raise ImportPathError(
+            f"{path!r}: importing {name!r} failed: {type(error).__name__}: {error}"
+        ) from error
+
+
+def _attribute(path: str, module: ModuleType, name: str) -> Any:
+    try:
+        return getattr(module, name)
+    except AttributeError:
+        own = [other for other in vars(module) if callable(getattr(module, other))]
+        near = difflib.get_close_matches(name, own, n=3)
+        hint = f"; did you mean {', '.join(near)}?" if near else ""
+        raise ImportPathError(
+            f"{path!r}: module {module.__name__!r} has no {name!r}{hint}"
+        ) from None
+
+
+def _check_signature(path: str, function: Any, arguments: tuple[str, ...]) -> None:
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return  # a callable without a readable signature shows at its first call
+    try:
+        signature.bind(*arguments)
+    except TypeError:
+        raise ImportPathError(
+            f"{path!r} takes {signature}; it is called with ({', '.join(arguments)})"
+        ) from None

@@ -1,0 +1,114 @@
+"""What can be traced, as the rest of Headrace sees it: nothing, unless somebody listens."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from contextlib import AbstractContextManager
+
+    from headrace.core.clock import Deadline
+    from headrace.core.records import TopicPartition
+
+
+class Span(Protocol):
+    """One piece of work in a trace. May be ended on another thread than it was begun."""
+
+    @property
+    def recording(self) -> bool:
+        """Whether what is told of it is kept."""
+        ...
+
+    def child(self, name: str, others: Sequence[Span] = (), **attributes: str | int) -> Span:
+        """Begin a piece of this work; ``others`` are works that it is for as well."""
+        ...
+
+    def active(self) -> AbstractContextManager[object]:
+        """Have what the block does, user code included, count as part of it."""
+        ...
+
+    def end(self, error: BaseException | None = None, outcome: str = "") -> None:
+        """Note that it is over, and how. Later calls change nothing."""
+        ...
+
+
+class Tracer(Protocol):
+    """Where traces begin. Any thread; does not block."""
+
+    def batch(
+        self, channel: str, partition: TopicPartition, epoch: int, start: int, records: int
+    ) -> Span:
+        """Begin the trace of a batch that is handed to the processor."""
+        ...
+
+    def close(self, deadline: Deadline) -> None:
+        """Hand over what was recorded. Blocks until the deadline at most."""
+        ...
+
+
+class _NoSpan:
+    """Work that is not traced."""
+
+    recording = False
+    _nothing = nullcontext()
+
+    def child(
+        self,
+        name: str,  # noqa: ARG002 - nobody wants to know
+        others: Sequence[Span] = (),  # noqa: ARG002
+        **attributes: str | int,  # noqa: ARG002
+    ) -> Span:
+        return self
+
+    def active(self) -> AbstractContextManager[object]:
+        return self._nothing
+
+    def end(self, error: BaseException | None = None, outcome: str = "") -> None:
+        pass
+
+
+#: Stands for each piece of work that is not traced.
+NO_SPAN: Span = _NoSpan()
+
+
+class _NoTracer:
+    """Traces nothing."""
+
+    def batch(
+        self,
+        channel: str,  # noqa: ARG002 - nobody wants to know
+        partition: TopicPartition,  # noqa: ARG002
+        epoch: int,  # noqa: ARG002
+        start: int,  # noqa: ARG002
+        records: int,  # noqa: ARG002
+    ) -> Span:
+        return NO_SPAN
+
+    def close(self, deadline: Deadline) -> None:
+        pass
+
+
+#: The tracer of processes that trace nothing.
+NO_TRACER: Tracer = _NoTracer()
+
+
+@contextmanager
+def within(span: Span) -> Iterator[Span]:
+    """Do the block as the work of ``span``, and end that with it; an exception passes through."""
+    try:
+        with span.active():
+            yield span
+    except BaseException as error:
+        span.end(error)
+        raise
+    span.end()
+
+
+def joint(spans: Sequence[Span], name: str, **attributes: str | int) -> Span:
+    """Begin work for several others at once: a part of the first, and linked to the rest."""
+    recorded = [span for span in spans if span.recording]
+    if not recorded:
+        return NO_SPAN
+    return recorded[0].child(name, recorded[1:], **attributes)

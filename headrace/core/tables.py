@@ -1,0 +1,148 @@
+"""Records as Arrow tables: the columns of Spark's Kafka source, built without a loop per record.
+
+Records that came in columns stay in them. Of others, 100,000 of 160 bytes take about 0.05 s on one
+core; all of it may run on a worker thread while the previous micro-batch is in Spark.
+"""
+
+from __future__ import annotations
+
+from operator import itemgetter, methodcaller
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.core.columns import HEADERS, POOL, ColumnRun, constant, integer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from headrace.core.records import Batch, Record, TopicPartition
+
+    #: Calls the method of that name on every record of a batch, in order.
+    Each = Callable[[str], Iterator[Any]]
+
+#: The columns of every micro-batch by value. Spark keeps microseconds, so the conversion from
+#: Kafka's milliseconds is done here, once, instead of in the hand-over.
+SCHEMA = pa.schema(
+    [
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp", pa.timestamp("us", tz="UTC")),
+        ("headers", HEADERS),
+    ]
+)
+
+_MICROSECONDS = integer(1000, pa.int64())
+_ZERO = integer(0, pa.int64())
+_UNKNOWN = pa.nulls(1, pa.int64())[0]
+
+#: The last millisecond whose microseconds are a number of 64 bits, in the year 294247.
+_LAST_MILLISECOND = integer((2**63 - 1) // 1000, pa.int64())
+
+
+def table_of(batch: Batch) -> pa.Table:
+    """Return the batch's records with the columns of :data:`SCHEMA`. Any thread.
+
+    In one chunk, or in those that the records came in (``BatchProcessor.in_columns``); then keys,
+    values and headers are not copied, and what keeps a slice of them keeps the fetched memory.
+    """
+    if isinstance(batch.records, ColumnRun):
+        pieces = [_rows(piece, batch.partition) for piece in batch.records.pieces]
+        return pa.Table.from_batches(pieces, schema=SCHEMA)
+    records, count = batch.records, len(batch)
+    each = _reader(records)
+    columns = [
+        _array(each("key"), pa.binary()),
+        _array(each("value"), pa.binary()),
+        *_place(batch.partition, count),
+        _offsets(batch, each),
+        _timestamps(_array(map(itemgetter(1), each("timestamp")), pa.int64())),
+        _headers(each, count),
+    ]
+    return pa.Table.from_arrays(columns, schema=SCHEMA)
+
+
+def _rows(piece: pa.RecordBatch, partition: TopicPartition) -> pa.RecordBatch:
+    """Return a piece of a run with the columns of :data:`SCHEMA`."""
+    columns = [
+        piece.column("key"),
+        piece.column("value"),
+        *_place(partition, piece.num_rows),
+        piece.column("offset"),
+        _timestamps(piece.column("timestamp")),
+        piece.column("headers"),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+
+
+def _place(partition: TopicPartition, count: int) -> tuple[pa.Array, pa.Array]:
+    """Return the columns that are the same in every record of a partition."""
+    topic = constant(pa.string(), partition.topic.encode())
+    number = integer(partition.partition, pa.int32())
+    return tuple(pa.repeat(each, count, memory_pool=POOL) for each in (topic, number))
+
+
+def merge(tables: Sequence[pa.Table], chunks: int) -> pa.Table:
+    """Return the rows of all tables in at most ``chunks`` chunks of even size.
+
+    Every chunk becomes one Spark task; the chunks as they came, one for each batch, would become
+    as many small tasks.
+    """
+    rows = sum(table.num_rows for table in tables)
+    step = max(1, -(-rows // chunks))
+    whole = pa.concat_tables(tables).combine_chunks(memory_pool=POOL)
+    batches = [
+        part for start in range(0, rows, step) for part in whole.slice(start, step).to_batches()
+    ]
+    return pa.Table.from_batches(batches, schema=SCHEMA)
+
+
+def _reader(records: Sequence[Record]) -> Each:
+    """Return what calls one method of every record.
+
+    Through their class where all have the same: that takes a third less.
+    """
+    kinds = set(map(type, records))
+    if len(kinds) > 1:
+        return lambda method: map(methodcaller(method), records)
+    kind = kinds.pop()
+    return lambda method: map(getattr(kind, method), records)
+
+
+def _array(values: Iterator[Any], kind: pa.DataType) -> pa.Array:
+    return pa.array(list(values), kind, memory_pool=POOL)
+
+
+def _offsets(batch: Batch, each: Each) -> pa.Array:
+    """Return the records' offsets; they rise, so where none is missing the ends say them all."""
+    first, last = batch.first_offset, batch.last_offset
+    if last - first + 1 == len(batch):
+        ones = pa.repeat(pa.scalar(1, pa.int64()), len(batch), memory_pool=POOL)
+        return pc.cumulative_sum(ones, start=first - 1, memory_pool=POOL)
+    return _array(each("offset"), pa.int64())
+
+
+def _timestamps(millis: pa.Array) -> pa.Array:
+    """Return the records' times, null for those that are none.
+
+    The client says -1 where the broker kept none. A producer may send any number of 64 bits, and
+    one beyond what microseconds can say would come out as a time that looks like another.
+    """
+    is_known = pc.and_(
+        pc.greater_equal(millis, _ZERO, memory_pool=POOL),
+        pc.less_equal(millis, _LAST_MILLISECOND, memory_pool=POOL),
+        memory_pool=POOL,
+    )
+    known = pc.if_else(is_known, millis, _UNKNOWN, memory_pool=POOL)
+    micros = pc.multiply(known, _MICROSECONDS, memory_pool=POOL)
+    return micros.cast(SCHEMA.field("timestamp").type, memory_pool=POOL)
+
+
+def _headers(each: Each, count: int) -> pa.Array:
+    if not any(each("headers")):
+        return pa.nulls(count, HEADERS, memory_pool=POOL)
+    return _array(each("headers"), HEADERS)

@@ -1,0 +1,97 @@
+"""``headrace local up|down|status``: a ZooKeeper and a Kafka to try things on.
+
+Exit codes: 0 done, or everything runs; 1 something failed, or a server of a running stack is down;
+3 (``status``) no stack runs.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from headrace.core.errors import HeadraceError
+from headrace.devstack import detached
+from headrace.devstack.server import ProcessState
+from headrace.devstack.stack import default_directory
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from headrace.devstack.stack import StackState
+
+EXIT_FAILED = 1
+EXIT_NOT_RUNNING = 3
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="A real ZooKeeper and a real Kafka on this machine's loopback address.",
+)
+
+_Directory = Annotated[
+    Path,
+    typer.Option(
+        "--dir",
+        file_okay=False,
+        resolve_path=True,
+        default_factory=default_directory,
+        show_default="headrace/local in the user's state folder",
+        help="Where data, settings and logs lie.",
+    ),
+]
+
+
+@app.command()
+def up(directory: _Directory) -> None:
+    """Start the servers and leave them running; harmless if they run already."""
+    with _errors_shown():
+        state = detached.up(directory)
+    _show(state)
+    typer.echo(f"stop them with: headrace local down --dir {directory}")
+
+
+@app.command()
+def down(directory: _Directory) -> None:
+    """Stop the servers; data and logs stay. Says so if nothing runs, and exits with 0 then too."""
+    with _errors_shown():
+        stopped = detached.down(directory)
+    typer.echo("stopped" if stopped else f"no local stack runs in {directory}")
+
+
+@app.command()
+def status(directory: _Directory) -> None:
+    """Show the servers. Exits with 0 if all run, 1 if one is down, 3 if no stack runs."""
+    with _errors_shown():
+        state = detached.running_state(directory)
+    if state is None:
+        typer.echo(f"no local stack runs in {directory}")
+        raise typer.Exit(EXIT_NOT_RUNNING)
+    _show(state)
+    if any(server.process.state is not ProcessState.RUNNING for server in state.servers):
+        raise typer.Exit(EXIT_FAILED)
+
+
+def _show(state: StackState) -> None:
+    table = Table("server", "address", "pid", "state", "log", box=None, pad_edge=False)
+    for server in state.servers:
+        table.add_row(
+            server.name,
+            server.address,
+            str(server.process.pid),
+            server.process.state.value,
+            server.log_file,
+        )
+    Console(soft_wrap=True).print(table)
+
+
+@contextmanager
+def _errors_shown() -> Iterator[None]:
+    try:
+        yield
+    except HeadraceError as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(EXIT_FAILED) from error

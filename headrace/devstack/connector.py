@@ -1,0 +1,67 @@
+"""``headrace connector fetch``: Spark's Kafka connector for machines that reach no Maven Central.
+
+Exit codes: 0 done, 1 the jars could not be fetched or the folder cannot be used.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path  # noqa: TC003 - typer reads annotations at run time
+from typing import Annotated
+
+import typer
+
+from headrace.core.errors import HeadraceError
+from headrace.devstack.errors import JarsError
+from headrace.devstack.jars import CONNECTOR, cached, damaged, pinned_sums
+
+EXIT_FAILED = 1
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Spark's Kafka connector, for channels with source: by_reference.",
+)
+
+
+@app.callback()
+def connector() -> None:
+    """Have ``fetch`` be a command also where it is the only one."""
+
+
+@app.command()
+def fetch(
+    directory: Annotated[
+        Path,
+        typer.Argument(file_okay=False, resolve_path=True, help="Where to put the jars."),
+    ],
+) -> None:
+    """Put the connector's jars into a folder, for spark.connector; harmless if they are there."""
+    try:
+        fetch_into(directory)
+    except (HeadraceError, OSError) as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(EXIT_FAILED) from error
+    typer.echo(f"{len(pinned_sums(CONNECTOR))} jars in {directory}; use them with")
+    typer.echo(f"spark: {{connector: {directory}}}")
+
+
+def fetch_into(folder: Path) -> None:
+    """Have exactly the connector's jars in ``folder``, checked. Blocks.
+
+    Raises:
+        JarsError: they could not be fetched, or other jars are in the folder.
+    """
+    sums = pinned_sums(CONNECTOR)
+    others = sorted({path.name for path in folder.glob("*.jar")} - sums.keys())
+    if others:
+        raise JarsError(
+            f"{folder} has other jars, which Spark would load too: {', '.join(others)}; "
+            "give another folder"
+        )
+    if not damaged(folder, sums):
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    for jar in cached(CONNECTOR):
+        part = folder / f".{jar.name}.part"
+        shutil.copyfile(jar, part)
+        part.replace(folder / jar.name)

@@ -1,0 +1,159 @@
+"""A stack that stays when the command that started it returns: up, down, and what runs now."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+from typing import TYPE_CHECKING
+
+import structlog
+
+from headrace.core.clock import Deadline
+from headrace.core.errors import HeadraceError
+from headrace.core.processes import python_command
+from headrace.devstack.errors import LocalStackError
+from headrace.devstack.jars import kafka_jars
+from headrace.devstack.jvm import require_java
+from headrace.devstack.server import ProcessState
+from headrace.devstack.stack import (
+    START_TIMEOUT_S,
+    STOP_TIMEOUT_S,
+    LocalStack,
+    StackState,
+    read_state,
+    remove_state,
+)
+from headrace.devstack.waiting import wait_for
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+#: The keeper's own deadlines end first; this is for a keeper that hangs.
+_PATIENCE_S = 10
+
+
+def running_state(directory: Path) -> StackState | None:
+    """Return the state of the stack that runs in ``directory``, None if none does."""
+    state = read_state(directory)
+    return state if state is not None and state.kept else None
+
+
+def up(directory: Path) -> StackState:
+    """Start a stack in ``directory`` that stays, unless one runs there already. Blocks.
+
+    Raises:
+        LocalStackError: the stack did not start; nothing is left running.
+    """
+    if state := running_state(directory):
+        return state
+    require_java()
+    kafka_jars()
+    directory.mkdir(parents=True, exist_ok=True)
+    remove_state(directory)
+    said = _start_keeper(directory, Deadline.after(START_TIMEOUT_S + _PATIENCE_S))
+    state = running_state(directory)
+    if said != READY or state is None:
+        raise LocalStackError(said or f"the stack did not start; see {_log(directory)}")
+    return state
+
+
+def down(directory: Path) -> bool:
+    """End the stack in ``directory``; False if none ran there. Blocks.
+
+    Only the very processes that the state file names are signalled, never others that were
+    given their pids since. A file left by a stack that is gone is removed.
+    """
+    state = read_state(directory)
+    if state is None:
+        return False
+    was_kept = state.keeper.send(signal.SIGTERM)
+    if not wait_for(lambda: not state.kept, Deadline.after(STOP_TIMEOUT_S + _PATIENCE_S)):
+        state.keeper.send(signal.SIGKILL)
+    if not wait_for(lambda: not _left(state), Deadline.after(_PATIENCE_S)):
+        raise LocalStackError(f"these processes do not end: {', '.join(_left(state))}")
+    remove_state(directory)
+    return was_kept
+
+
+def _left(state: StackState) -> list[str]:
+    processes = {"keeper": state.keeper, **{entry.name: entry.process for entry in state.servers}}
+    return [
+        f"{name} ({process.pid})"
+        for name, process in processes.items()
+        if process.state is not ProcessState.GONE
+    ]
+
+
+def _start_keeper(directory: Path, deadline: Deadline) -> str:
+    """Start the keeper and return what it says about the start."""
+    command = python_command(
+        "import pathlib; from headrace.devstack.detached import main; "
+        "sys.exit(main(pathlib.Path(sys.argv[1])))",
+        str(directory),
+    )
+    with (
+        _log(directory).open("ab") as log,
+        subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log
+        ) as parent,
+    ):
+        assert parent.stdout is not None
+        return _read_all(parent.stdout.fileno(), deadline)
+
+
+def _read_all(pipe: int, deadline: Deadline) -> str:
+    said = b""
+    while select.select([pipe], [], [], deadline.remaining)[0]:
+        part = os.read(pipe, 4096)
+        if not part:
+            return said.decode(errors="replace")
+        said += part
+    return "the stack was not ready in time"
+
+
+def _log(directory: Path) -> Path:
+    return directory / "keeper.log"
+
+
+log = structlog.get_logger(__name__)
+
+#: What the keeper says when the stack is ready and its state written.
+READY = "ready"
+
+
+def main(directory: Path) -> int:
+    """Keep a stack in ``directory`` until told to stop, and return the exit code."""
+    if os.fork():
+        # Without the parent's own clean-up: the child still needs what it holds.
+        os._exit(0)
+    os.setsid()
+    outcome = _take_stdout()
+    stopped = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopped.set())
+    try:
+        with LocalStack.start(directory) as stack:
+            os.write(outcome, READY.encode())
+            StackState.of(stack).write(directory)
+            os.close(outcome)
+            stopped.wait()
+            remove_state(directory)
+    except BrokenPipeError:
+        log.warning("local_stack_unwanted", directory=str(directory))
+        return 1
+    except HeadraceError as error:
+        os.write(outcome, str(error).encode())
+        return 1
+    return 0
+
+
+def _take_stdout() -> int:
+    """Return a descriptor for what was standard output; what is printed goes to the log now."""
+    outcome = os.dup(sys.stdout.fileno())
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    return outcome

@@ -1,0 +1,325 @@
+"""Jars of the broker and of Spark's Kafka connector: fetched once per user, always checked."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from headrace.core.clock import Deadline
+from headrace.devstack.errors import JarsError, LocalStackError
+from headrace.devstack.jvm import java_command, pick_jars
+from headrace.devstack.waiting import wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+
+_MAIN = "org.apache.ivy.Main"
+_PATTERN = "[organisation]_[artifact]-[revision](-[classifier]).[ext]"
+
+#: Names an Ivy settings file, for machines that reach Maven Central only through a mirror.
+SETTINGS_VARIABLE = "HEADRACE_IVY_SETTINGS"
+
+#: How Ivy's lines about one module or one jar begin, and what is told about them.
+_MARKS = {"\tfound ": "found", "\t[SUCCESSFUL ]": "fetched"}
+_TOLD_EVERY = 5
+
+#: What Ivy says of an address that failed, with the reason in parentheses, and of what is missing.
+_ACCESS_ERROR = re.compile(r"Server access error at url .*\((?:[\w.]+: )?(.*)\)$")
+_NOT_FOUND = re.compile(r":: (\S+: not found)$")
+
+
+@dataclass(frozen=True, slots=True)
+class Coordinate:
+    """What Maven calls an artifact: where it stands, its name and its version."""
+
+    organisation: str
+    module: str
+    revision: str
+
+    def __str__(self) -> str:
+        return f"{self.organisation}:{self.module}:{self.revision}"
+
+
+def fetch(
+    coordinate: Coordinate,
+    folder: Path,
+    *,
+    needs: bool = True,
+    report: Callable[[str], None],
+    deadline: Deadline,
+) -> None:
+    """Put the artifact and, if ``needs``, all it depends on into ``folder/jars``.
+
+    Blocks until the deadline.
+
+    Raises:
+        JarsError: Ivy failed or was not done in time.
+    """
+    command = java_command(
+        _MAIN,
+        ivy_arguments(coordinate, folder, os.environ, needs=needs),
+        class_path=pick_jars(["ivy-"]),
+        heap="256m",
+        flags=["-XX:TieredStopAtLevel=1"],
+    )
+    said: list[str] = []
+
+    def hear(line: str) -> None:
+        said.append(line)
+        if step := progress_of(said):
+            report(step)
+
+    if _run(command, hear, deadline) != 0:
+        raise JarsError(
+            f"{coordinate} could not be fetched from Maven Central: {failure_in(said)}; check the "
+            f"network, or name an Ivy settings file with a mirror in {SETTINGS_VARIABLE}, and try "
+            "again"
+        )
+
+
+def ivy_arguments(
+    coordinate: Coordinate, folder: Path, environment: Mapping[str, str], *, needs: bool = True
+) -> list[str]:
+    """Return Ivy's arguments for one artifact, with the settings file if one is named."""
+    settings = environment.get(SETTINGS_VARIABLE)
+    return [
+        *(["-settings", settings] if settings else []),
+        *("-cache", str(folder / "ivy")),
+        *("-dependency", coordinate.organisation, coordinate.module, coordinate.revision),
+        *([] if needs else ["-notransitive"]),
+        *("-confs", "default"),
+        *("-retrieve", str(folder / "jars" / _PATTERN)),
+    ]
+
+
+def progress_of(said: list[str]) -> str | None:
+    """Return what to tell after Ivy's last line: every fifth module found, every fifth jar."""
+    for mark, what in _MARKS.items():
+        if mark in said[-1]:
+            count = sum(mark in line for line in said)
+            return None if count % _TOLD_EVERY else f"{what} {count}"
+    return None
+
+
+def failure_in(said: Sequence[str]) -> str:
+    """Return why Ivy failed: an address that did not answer, else a missing module, or its end."""
+    for pattern in (_ACCESS_ERROR, _NOT_FOUND):
+        for line in said:
+            if match := pattern.search(line):
+                return match[1]
+    return next((line.strip() for line in reversed(said) if line.strip()), "Ivy said nothing")
+
+
+def _run(command: list[str], hear: Callable[[str], None], deadline: Deadline) -> int:
+    """Run the command, hand over its lines as they come, kill it at the deadline."""
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
+        timer = threading.Timer(deadline.remaining, process.kill)
+        timer.start()
+        try:
+            assert process.stdout is not None
+            for line in process.stdout:
+                hear(line.rstrip())
+            return process.wait()
+        finally:
+            timer.cancel()
+            process.kill()
+
+
+_SPARK = "org.apache.spark"
+
+
+@dataclass(frozen=True, slots=True)
+class JarSet:
+    """Jars that belong together, with their sums in ``<name>.sha256`` beside this module.
+
+    ``needs``: whether what the artifacts depend on is fetched as well. ``size`` is in MB.
+    """
+
+    name: str
+    title: str
+    artifacts: tuple[Coordinate, ...]
+    needs: bool
+    size: int
+
+    @property
+    def sums_file(self) -> Path:
+        """The pinned sums, as ``sha256sum`` writes them."""
+        return Path(__file__).with_name(f"{self.name}.sha256")
+
+
+KAFKA = JarSet(
+    "kafka-4.3.0",
+    "Kafka jars",
+    (Coordinate("org.apache.kafka", "kafka_2.13", "4.3.0"),),
+    needs=True,
+    size=44,
+)
+
+#: What Spark 4.0 does not bring itself of what its Kafka source is made of.
+CONNECTOR = JarSet(
+    "spark-kafka-4.0.0",
+    "Kafka connector",
+    (
+        Coordinate(_SPARK, "spark-sql-kafka-0-10_2.13", "4.0.0"),
+        Coordinate(_SPARK, "spark-token-provider-kafka-0-10_2.13", "4.0.0"),
+        Coordinate("org.apache.kafka", "kafka-clients", "3.9.0"),
+        Coordinate("org.apache.commons", "commons-pool2", "2.12.0"),
+    ),
+    needs=False,
+    size=10,
+)
+
+#: What the set-up of a checkout fetches, by the names of its steps.
+SETS = {"kafka": KAFKA, "connector": CONNECTOR}
+
+#: Names the folder for the cache; the default is ``headrace`` in the XDG cache folder.
+CACHE_VARIABLE = "HEADRACE_CACHE"
+
+#: Fetching takes half a minute on a good line; after ten something is wrong.
+_FETCH_TIMEOUT_S = 600
+
+
+def show_on_stderr(step: str) -> None:
+    """Show one step of the fetching: on a terminal in place, elsewhere line by line."""
+    if sys.stderr.isatty():
+        sys.stderr.write(f"\r\x1b[K{step}")
+        sys.stderr.flush()
+    else:
+        sys.stderr.write(f"{step.rstrip()}\n")
+
+
+def main(name: str) -> int:
+    """Have the jars of ``SETS[name]`` in the cache and return an exit code; errors are one line."""
+    try:
+        cached(SETS[name])
+    except LocalStackError as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    return 0
+
+
+def kafka_jars(
+    report: Callable[[str], None] = show_on_stderr, deadline: Deadline | None = None
+) -> list[Path]:
+    """Return the jars of the Kafka broker; see :func:`cached`."""
+    return cached(KAFKA, report, deadline)
+
+
+def cached(
+    wanted: JarSet,
+    report: Callable[[str], None] = show_on_stderr,
+    deadline: Deadline | None = None,
+) -> list[Path]:
+    """Return jars in the user's cache, fetched first where they are missing or damaged.
+
+    Blocks while they are fetched, by this process or by another one of the same user.
+
+    Raises:
+        JarsError: they could not be fetched, or differ from the pinned sums.
+    """
+    sums = pinned_sums(wanted)
+    folder = cache_folder(os.environ) / wanted.name
+    if damaged(folder, sums):
+        _install(wanted, folder, report, deadline or Deadline.after(_FETCH_TIMEOUT_S))
+    return [folder / name for name in sorted(sums)]
+
+
+def cache_folder(environment: Mapping[str, str]) -> Path:
+    """Return the folder that holds what is fetched once per user."""
+    if chosen := environment.get(CACHE_VARIABLE):
+        return Path(chosen).absolute()
+    if shared := environment.get("XDG_CACHE_HOME"):
+        return Path(shared) / "headrace"
+    return Path.home() / ".cache" / "headrace"
+
+
+def pinned_sums(wanted: JarSet) -> dict[str, str]:
+    """Return jar name to SHA-256 sum, from the list in this package (``sha256sum`` format)."""
+    lines = wanted.sums_file.read_text(encoding="utf-8").splitlines()
+    return {name: digest for digest, name in (line.split() for line in lines)}
+
+
+def damaged(folder: Path, sums: Mapping[str, str]) -> list[str]:
+    """Return the names of the jars that are missing from ``folder`` or differ. Takes 50 ms."""
+    return [name for name, digest in sums.items() if _digest(folder / name) != digest]
+
+
+def _digest(path: Path) -> str | None:
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError:
+        return None
+
+
+def _install(
+    wanted: JarSet, folder: Path, report: Callable[[str], None], deadline: Deadline
+) -> None:
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with _locked(wanted, folder.with_suffix(".lock"), report, deadline):
+        if not damaged(folder, pinned_sums(wanted)):
+            return
+        for abandoned in folder.parent.glob(f".{folder.name}-*"):
+            shutil.rmtree(abandoned, ignore_errors=True)
+        with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as new:
+            _fetch_checked(wanted, Path(new), report, deadline)
+            if folder.exists():
+                folder.rename(Path(new, "damaged"))
+            Path(new, "jars").rename(folder)
+
+
+def _fetch_checked(
+    wanted: JarSet, folder: Path, report: Callable[[str], None], deadline: Deadline
+) -> None:
+    sums = pinned_sums(wanted)
+    total, first = len(sums), wanted.artifacts[0]
+    report(f"{wanted.title}: fetching {first}, {total} jars, {wanted.size} MB, once per user")
+    for artifact in wanted.artifacts:
+        fetch(
+            artifact,
+            folder,
+            needs=wanted.needs,
+            report=lambda step: report(f"{wanted.title}: {step} of {total}"),
+            deadline=deadline,
+        )
+    if wrong := damaged(folder / "jars", sums):
+        raise JarsError(
+            f"the jars fetched for {first} are not the pinned ones and were thrown away: "
+            f"{', '.join(wrong)}; a mirror may have changed them; the sums are in "
+            f"{wanted.sums_file}"
+        )
+    report(f"{wanted.title}: {total} jars fetched and checked\n")
+
+
+@contextmanager
+def _locked(
+    wanted: JarSet, path: Path, report: Callable[[str], None], deadline: Deadline
+) -> Iterator[None]:
+    """Hold the file's lock; the operating system frees it with the process that holds it."""
+    with path.open("w") as file:
+        if not _try_lock(file.fileno()):
+            report(f"{wanted.title}: waiting for another process that is fetching them")
+            if not wait_for(lambda: _try_lock(file.fileno()), deadline):
+                raise JarsError(f"another process still fetches {wanted.name}; it holds {path}")
+        yield
+
+
+def _try_lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

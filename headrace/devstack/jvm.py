@@ -1,0 +1,93 @@
+"""Command lines for Java servers: the runtime, the jars that pyspark brings, the class path."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from headrace.devstack.errors import JavaMissingError, LocalStackError
+from headrace.devstack.java import MINIMUM_JAVA, Java, find_java
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+#: Logging for both servers: one slf4j with one log4j behind it, all of one version.
+LOGGING_JARS = ("slf4j-api-", "log4j-api-", "log4j-core-", "log4j-slf4j2-impl-")
+
+#: The serial collector has the smallest footprint; a JVM without memory must not linger on;
+#: performance data would be left behind in /tmp by a killed process.
+_COMMON_FLAGS = ("-XX:+UseSerialGC", "-XX:+ExitOnOutOfMemoryError", "-XX:-UsePerfData")
+
+
+@cache
+def require_java() -> Java:
+    """Return this machine's Java, found once per process.
+
+    Raises:
+        JavaMissingError: none of at least ``MINIMUM_JAVA`` was found.
+    """
+    java = find_java()
+    if java is None:
+        raise JavaMissingError(
+            f"no Java {MINIMUM_JAVA} or later in JAVA_HOME, PATH or the usual folders; install "
+            "one (Debian, Ubuntu: apt-get install openjdk-17-jre-headless) or set JAVA_HOME"
+        )
+    return java
+
+
+def pyspark_jars() -> Path:
+    """Return pyspark's folder of jars, without importing pyspark.
+
+    Raises:
+        LocalStackError: pyspark is not installed in this environment.
+    """
+    spec = importlib.util.find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        raise LocalStackError("the local stack runs on pyspark's jars; install pyspark")
+    return Path(spec.origin).parent / "jars"
+
+
+def pick_jars(prefixes: Sequence[str]) -> list[Path]:
+    """Return the jars of pyspark whose names begin so; all jars if one prefix has none.
+
+    A short class path starts a server in half the time; the full one is what pyspark itself
+    uses, and right when a release renamed a jar.
+    """
+    folder = pyspark_jars()
+    found = [sorted(folder.glob(f"{prefix}[0-9]*.jar")) for prefix in prefixes]
+    return [jar for jars in found for jar in jars] if all(found) else [folder / "*"]
+
+
+def java_command(
+    main: str,
+    arguments: Sequence[str],
+    *,
+    class_path: Sequence[Path],
+    heap: str,
+    flags: Sequence[str] = (),
+) -> list[str]:
+    """Return the command that runs ``main``. ``heap`` is the JVM's own notation: ``512m``."""
+    jars = os.pathsep.join(map(str, class_path))
+    java = str(require_java().path)
+    return [java, f"-Xmx{heap}", *_COMMON_FLAGS, *flags, "-cp", jars, main, *arguments]
+
+
+def log4j_flag(directory: Path) -> str:
+    """Write a log4j2 file into ``directory`` and return the flag that makes a JVM use it."""
+    path = directory / "log4j2.properties"
+    path.write_text(_LOG4J2, encoding="utf-8")
+    return f"-Dlog4j2.configurationFile={path}"
+
+
+_LOG4J2 = """\
+status=ERROR
+rootLogger.level=WARN
+rootLogger.appenderRef.out.ref=OUT
+appender.out.type=Console
+appender.out.name=OUT
+appender.out.layout.type=PatternLayout
+appender.out.layout.pattern=%d{ISO8601} %p %c{1.} %m%n
+"""

@@ -1,0 +1,203 @@
+"""A real Kafka broker on loopback: KRaft, broker and controller in one process."""
+
+from __future__ import annotations
+
+import base64
+import shutil
+import socket
+import struct
+import subprocess
+import uuid
+from typing import TYPE_CHECKING
+
+from headrace.devstack.errors import ServerStartError
+from headrace.devstack.jars import kafka_jars
+from headrace.devstack.jvm import LOGGING_JARS, java_command, log4j_flag, pick_jars
+from headrace.devstack.server import LOOPBACK, LocalServer, free_port
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from headrace.core.clock import Deadline
+
+
+_METADATA = 3
+
+#: The lowest version every Kafka so far answers; names of brokers stand in it uncompacted.
+_VERSION = 1
+
+_CORRELATION = 1
+
+_TIMEOUT_S = 2.0
+
+
+def live_brokers(host: str, port: int) -> list[int]:
+    """Return the ids of the live brokers of the cluster; [] if nobody answers. Blocks briefly.
+
+    A starting broker accepts connections well before the controller counts it as live. Only
+    from then on do metadata list it and topics find a leader.
+    """
+    try:
+        with socket.create_connection((host, port), _TIMEOUT_S) as connection:
+            connection.sendall(_request())
+            size = int.from_bytes(_read(connection.recv, 4), "big")
+            return _broker_ids(_read(connection.recv, size))
+    except (OSError, EOFError):
+        return []
+
+
+def _request() -> bytes:
+    client = b"headrace-local"
+    header = struct.pack(">hhih", _METADATA, _VERSION, _CORRELATION, len(client)) + client
+    no_topics = struct.pack(">i", 0)
+    return struct.pack(">i", len(header) + len(no_topics)) + header + no_topics
+
+
+def _read(receive: Callable[[int], bytes], size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        part = receive(size - len(data))
+        if not part:
+            raise EOFError("the broker closed the connection")
+        data += part
+    return data
+
+
+def _broker_ids(answer: bytes) -> list[int]:
+    """Read correlation id, then an array of (id, host, port, rack)."""
+    count = _number(answer, 4, 4)
+    position, ids = 8, []
+    for _ in range(count):
+        ids.append(_number(answer, position, 4))
+        position = _skip_string(answer, _skip_string(answer, position + 4) + 4)
+    return ids
+
+
+def _skip_string(answer: bytes, position: int) -> int:
+    return position + 2 + max(0, _number(answer, position, 2))
+
+
+def _number(answer: bytes, position: int, size: int) -> int:
+    if position + size > len(answer):
+        raise EOFError("the broker's answer ends too early")
+    return int.from_bytes(answer[position : position + size], "big", signed=True)
+
+
+_MAIN = "kafka.Kafka"
+_FORMAT = "kafka.tools.StorageTool"
+
+#: One broker holds everything, groups begin without delay, and a missing topic is an error. Four
+#: partitions of Kafka's own topics are enough, and start faster than the usual fifty. A killed
+#: broker may register again only when its old session is over: after 3 s instead of 9.
+_SETTINGS = {
+    "process.roles": "broker,controller",
+    "controller.listener.names": "CONTROLLER",
+    "auto.create.topics.enable": "false",
+    "broker.heartbeat.interval.ms": "500",
+    "broker.session.timeout.ms": "3000",
+    "group.initial.rebalance.delay.ms": "0",
+    "offsets.topic.num.partitions": "4",
+    "offsets.topic.replication.factor": "1",
+    "transaction.state.log.num.partitions": "4",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "share.coordinator.state.topic.num.partitions": "4",
+    "share.coordinator.state.topic.replication.factor": "1",
+    "share.coordinator.state.topic.min.isr": "1",
+}
+
+
+class KafkaBroker(LocalServer):
+    """One broker. Data, settings and log live in ``directory`` and survive a restart.
+
+    ``controllers`` are the controller ports of the cluster's members by node id, itself included;
+    without any it is a cluster of its own.
+    ``properties`` are added to the broker's own, and win over them.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        port: int | None = None,
+        controllers: Mapping[int, int] | None = None,
+        cluster_id: str | None = None,
+        properties: Mapping[str, str] | None = None,
+        node_id: int = 1,
+    ) -> None:
+        super().__init__(f"kafka-{node_id}", directory)
+        self.node_id = node_id
+        self.port = free_port() if port is None else port
+        self._controllers = dict(controllers or {node_id: free_port()})
+        self._cluster_id = cluster_id or new_cluster_id()
+        self._properties = dict(properties or {})
+
+    @property
+    def address(self) -> str:
+        """``host:port`` for clients."""
+        return f"{LOOPBACK}:{self.port}"
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """What Kafka clients call the address."""
+        return self.address
+
+    def _command(self, deadline: Deadline) -> list[str]:
+        path = self.directory / "server.properties"
+        lines = [f"{key}={value}\n" for key, value in self._all_properties().items()]
+        path.write_text("".join(lines), encoding="utf-8")
+        self._format(path, deadline)
+        return self._java(_MAIN, [str(path)])
+
+    def _answers(self) -> bool:
+        return self.node_id in live_brokers(LOOPBACK, self.port)
+
+    def _all_properties(self) -> dict[str, str]:
+        plain = f"PLAINTEXT://{self.address}"
+        return {
+            **_SETTINGS,
+            "node.id": str(self.node_id),
+            "controller.quorum.voters": ",".join(
+                f"{node}@{LOOPBACK}:{port}" for node, port in self._controllers.items()
+            ),
+            "listeners": f"{plain},CONTROLLER://{LOOPBACK}:{self._controllers[self.node_id]}",
+            "advertised.listeners": plain,
+            "log.dirs": str(self.directory / "data"),
+            **self._properties,
+        }
+
+    def _format(self, settings: Path, deadline: Deadline) -> None:
+        """Prepare an empty data folder; the mark tells a finished one from an interrupted one."""
+        mark = self.directory / "formatted"
+        if mark.exists():
+            return
+        shutil.rmtree(self.directory / "data", ignore_errors=True)
+        arguments = ["format", f"--cluster-id={self._cluster_id}", "-c", str(settings)]
+        try:
+            subprocess.run(
+                self._java(_FORMAT, arguments, "-XX:TieredStopAtLevel=1"),
+                capture_output=True,
+                check=True,
+                text=True,
+                timeout=deadline.remaining,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise ServerStartError(f"{self.name}: formatting was not done in time") from error
+        except subprocess.CalledProcessError as error:
+            raise ServerStartError(f"{self.name}: formatting failed: {error.stderr}") from error
+        mark.touch()
+
+    def _java(self, main: str, arguments: list[str], *flags: str) -> list[str]:
+        return java_command(
+            main,
+            arguments,
+            class_path=[*pick_jars(LOGGING_JARS), *kafka_jars()],
+            heap="512m",
+            flags=[*flags, log4j_flag(self.directory)],
+        )
+
+
+def new_cluster_id() -> str:
+    """Return a random UUID in Kafka's notation: 22 letters of URL-safe base 64."""
+    return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")

@@ -1,0 +1,398 @@
+"""What the servers of the local stack have in common: process, ports, identity."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import select
+import signal
+import socket
+import subprocess
+import sys
+from abc import ABC, abstractmethod
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import structlog
+
+from headrace.core.clock import SYSTEM_CLOCK
+from headrace.devstack.errors import LocalStackError, PortTakenError, ServerStartError
+from headrace.devstack.waiting import wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from headrace.core.clock import Deadline
+
+
+#: Everything listens here and nowhere else.
+LOOPBACK = "127.0.0.1"
+
+#: Below the range from which operating systems take the ports of outgoing connections (Linux:
+#: 32768 up, others: 49152 up). While a server is down, no client may be given its port, least of
+#: all the client that tries to reconnect to it: it would connect to itself.
+_RANGE = range(15_000, 32_000)
+
+_TRIES = 1_000
+
+
+def free_port() -> int:
+    """Return a port that nothing listens on now; another process may still take it first.
+
+    Raises:
+        OSError: none of many ports tried was free.
+    """
+    generator = random.SystemRandom()
+    for _ in range(_TRIES):
+        port = generator.choice(_RANGE)
+        if _is_free(port):
+            return port
+    raise OSError(f"no free port found on {LOOPBACK} in {_TRIES} tries")
+
+
+class PortBook:
+    """The ports of a folder's servers, kept in a file: the same folder, the same addresses.
+
+    Not thread-safe.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._ports: dict[str, int] = _read(path)
+
+    def port(self, name: str) -> int:
+        """Return the port kept under this name, a free one the first time."""
+        if name not in self._ports:
+            self._ports[name] = free_port()
+        return self._ports[name]
+
+    def forget(self) -> None:
+        """Let all ports go, so that others are chosen."""
+        self._ports.clear()
+
+    def save(self) -> None:
+        """Write the ports down for the next start."""
+        self._path.write_text(json.dumps(self._ports), encoding="utf-8")
+
+
+def _read(path: Path) -> dict[str, int]:
+    """Return the ports in the file; none where it is missing or cannot be read as such."""
+    try:
+        ports = json.loads(path.read_text(encoding="utf-8"))
+        return {str(name): int(port) for name, port in ports.items()}
+    except (OSError, ValueError, AttributeError):
+        return {}
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((LOOPBACK, port))
+        except OSError:
+            return False
+        return True
+
+
+class ProcessState(Enum):
+    """What a process is doing, as far as signals are concerned."""
+
+    RUNNING = "running"
+    """It runs or could run."""
+
+    PAUSED = "paused"
+    """It was stopped by a signal and waits for SIGCONT."""
+
+    GONE = "gone"
+    """It has ended; its pid may belong to another process by now."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessIdentity:
+    """One process, told apart from a later one with the same pid by when it started.
+
+    ``started`` is the operating system's own notation and only good for comparing.
+    """
+
+    pid: int
+    started: str
+
+    @classmethod
+    def of(cls, pid: int) -> ProcessIdentity | None:
+        """Return the identity of the process that has this pid now, None if there is none."""
+        facts = _facts(pid)
+        return None if facts is None else cls(pid, facts[1])
+
+    @property
+    def state(self) -> ProcessState:
+        """What this very process does now. A zombie counts as gone."""
+        facts = _facts(self.pid)
+        if facts is None or facts[1] != self.started:
+            return ProcessState.GONE
+        return ProcessState.PAUSED if facts[0] in "Tt" else ProcessState.RUNNING
+
+    def send(self, number: signal.Signals) -> bool:
+        """Send a signal to this very process; False if it is gone and nothing was sent."""
+        if self.state is ProcessState.GONE:
+            return False
+        try:
+            os.kill(self.pid, number)
+        except ProcessLookupError:
+            return False
+        return True
+
+
+def _facts(pid: int) -> tuple[str, str] | None:
+    """Return (state letter, start) of a live process."""
+    facts = _facts_from_proc(pid) if Path("/proc/self/stat").exists() else _facts_from_ps(pid)
+    return None if facts is None or facts[0] in "ZX" else facts
+
+
+def _facts_from_proc(pid: int) -> tuple[str, str] | None:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    # The command in parentheses may hold anything; what follows the last one is plain. There,
+    # the state comes first and the start time in clock ticks since boot is the twentieth.
+    fields = stat.rpartition(")")[2].split()
+    return fields[0], fields[19]
+
+
+def _facts_from_ps(pid: int) -> tuple[str, str] | None:
+    answer = subprocess.run(
+        ["ps", "-o", "stat=,lstart=", "-p", str(pid)],  # noqa: S607 - ps has no one place
+        capture_output=True,
+        check=False,
+        text=True,
+        timeout=10,
+    )
+    state, _, started = answer.stdout.strip().partition(" ")
+    return (state[0], started.strip()) if state else None
+
+
+#: What the operating system may take to bury a killed process; far above what it needs.
+_BURIAL_S = 10
+
+_SUPERVISOR = Path(__file__).with_name("supervisor.py")
+
+
+class ServerProcess:
+    """A command under a supervisor that kills it when this process is gone, even by SIGKILL.
+
+    It runs in a session of its own, so that Ctrl-C in a terminal reaches only its owner, who
+    then stops it in order. Not thread-safe: one thread at a time.
+    """
+
+    def __init__(self, supervisor: subprocess.Popen[bytes], identity: ProcessIdentity) -> None:
+        self._supervisor = supervisor
+        self.identity = identity
+
+    @classmethod
+    def start(
+        cls,
+        command: Sequence[str],
+        *,
+        log_file: Path,
+        deadline: Deadline,
+        keep_open: Sequence[int] = (),
+        environment: Mapping[str, str] | None = None,
+    ) -> ServerProcess:
+        """Start ``command``, its output appended to ``log_file``; returns once it has a pid.
+
+        The descriptors in ``keep_open`` stay open in the supervisor until the command has ended.
+        ``environment`` has variables to set besides those of this process.
+
+        Raises:
+            ServerStartError: the command cannot be run.
+        """
+        with log_file.open("ab") as log:
+            supervisor = subprocess.Popen(
+                [sys.executable, "-I", "-S", str(_SUPERVISOR), str(os.getpid()), *command],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                start_new_session=True,
+                pass_fds=tuple(keep_open),
+                env={**os.environ, **(environment or {})},
+            )
+        identity = _read_identity(supervisor, deadline)
+        if identity is None:
+            _close(supervisor)
+            raise ServerStartError(f"{command[0]} could not be run; see {log_file}")
+        return cls(supervisor, identity)
+
+    @property
+    def exit_code(self) -> int | None:
+        """The exit code, 128 + n after signal n; None while the process lives."""
+        return self._supervisor.poll()
+
+    def pause(self, deadline: Deadline) -> None:
+        """Stop the process where it stands (SIGSTOP); returns when it stands. Blocks briefly."""
+        self._send(signal.SIGSTOP)
+        wait_for(lambda: self.identity.state is not ProcessState.RUNNING, deadline)
+
+    def resume(self) -> None:
+        """Let a paused process go on (SIGCONT)."""
+        self._send(signal.SIGCONT)
+
+    def stop(self, deadline: Deadline) -> int:
+        """End the process (SIGTERM, SIGKILL at the deadline) and return its exit code. Blocks."""
+        self.identity.send(signal.SIGTERM)
+        self.identity.send(signal.SIGCONT)
+        with suppress(subprocess.TimeoutExpired):
+            self._supervisor.wait(deadline.remaining)
+        return _close(self._supervisor)
+
+    def kill(self) -> int:
+        """End the process at once (SIGKILL) and return its exit code. Blocks briefly."""
+        self.identity.send(signal.SIGKILL)
+        return _close(self._supervisor)
+
+    def _send(self, number: signal.Signals) -> None:
+        if not self.identity.send(number):
+            raise LocalStackError(
+                f"process {self.identity.pid} has ended and cannot take {number.name}"
+            )
+
+
+def _read_identity(
+    supervisor: subprocess.Popen[bytes], deadline: Deadline
+) -> ProcessIdentity | None:
+    assert supervisor.stdout is not None
+    ready, _, _ = select.select([supervisor.stdout], [], [], deadline.remaining)
+    line = supervisor.stdout.readline() if ready else b""
+    if not line:
+        return None
+    # A command that has ended already is nobody by now: no process started at "".
+    return ProcessIdentity.of(int(line)) or ProcessIdentity(int(line), started="")
+
+
+def _close(supervisor: subprocess.Popen[bytes]) -> int:
+    """Close the pipe, upon which the supervisor kills what it holds, and wait for its end."""
+    assert supervisor.stdin is not None
+    assert supervisor.stdout is not None
+    supervisor.stdin.close()
+    supervisor.stdout.close()
+    return supervisor.wait(_BURIAL_S)
+
+
+log = structlog.get_logger(__name__)
+
+#: How much of a log an error message quotes.
+_QUOTED_LINES = 15
+
+
+class LocalServer(ABC):
+    """One server process with its folder, its log and its verbs.
+
+    Port and data stay the same over stop, kill and start. Not thread-safe: one thread at a time.
+    """
+
+    def __init__(self, name: str, directory: Path) -> None:
+        self.name = name
+        self.directory = directory
+        self.log_file = directory / "server.log"
+        #: Descriptors that stay open while the server lives, even beyond its owner.
+        self.keep_open: Sequence[int] = ()
+        self._process: ServerProcess | None = None
+
+    @property
+    @abstractmethod
+    def address(self) -> str:
+        """``host:port`` for clients."""
+
+    @abstractmethod
+    def _command(self, deadline: Deadline) -> list[str]:
+        """Write the settings and return the command that starts the server."""
+
+    @abstractmethod
+    def _answers(self) -> bool:
+        """Whether the server answers a client's question as a ready server does."""
+
+    @property
+    def identity(self) -> ProcessIdentity | None:
+        """The server's process, None while it is stopped."""
+        return None if self._process is None else self._process.identity
+
+    @property
+    def running(self) -> bool:
+        """Whether the process lives (a paused one does)."""
+        return self._process is not None and self._process.exit_code is None
+
+    def start(self, deadline: Deadline) -> None:
+        """Start the server and return when it is ready for clients. Blocks.
+
+        Raises:
+            PortTakenError: something else listens on its port.
+            ServerStartError: it ended, or was not ready at the deadline; it is stopped then.
+            LocalStackError: it runs already.
+        """
+        if self.running:
+            raise LocalStackError(f"{self.name} runs already on {self.address}")
+        self.kill()  # buries one that ended by itself
+        began = SYSTEM_CLOCK.monotonic()
+        self.directory.mkdir(parents=True, exist_ok=True)
+        logged = self.log_file.stat().st_size if self.log_file.exists() else 0
+        self._process = ServerProcess.start(
+            self._command(deadline),
+            log_file=self.log_file,
+            deadline=deadline,
+            keep_open=self.keep_open,
+        )
+        try:
+            self._await_ready(self._process, deadline, logged)
+        except BaseException:
+            self.kill()
+            raise
+        log.info(
+            "local_server_ready",
+            server=self.name,
+            address=self.address,
+            seconds=round(SYSTEM_CLOCK.monotonic() - began, 2),
+        )
+
+    def stop(self, deadline: Deadline) -> None:
+        """Stop the server in order, and by force at the deadline. Blocks. Harmless if stopped."""
+        if self._process is not None:
+            self._process.stop(deadline)
+            self._process = None
+
+    def kill(self) -> None:
+        """Stop the server at once with SIGKILL, as a crash would. Harmless if stopped."""
+        if self._process is not None:
+            self._process.kill()
+            self._process = None
+
+    def pause(self, deadline: Deadline) -> None:
+        """Freeze the server (SIGSTOP): it keeps its connections and answers nothing."""
+        self._live().pause(deadline)
+
+    def resume(self) -> None:
+        """Let a frozen server go on (SIGCONT)."""
+        self._live().resume()
+
+    def _live(self) -> ServerProcess:
+        if self._process is None:
+            raise LocalStackError(f"{self.name} is stopped; start it first")
+        return self._process
+
+    def _await_ready(self, process: ServerProcess, deadline: Deadline, logged: int) -> None:
+        ready = wait_for(lambda: process.exit_code is not None or self._answers(), deadline)
+        if ready and process.exit_code is None:
+            return
+        lines = self._logged_since(logged)
+        if "Address already in use" in lines:
+            raise PortTakenError(f"{self.name}: another process listens on {self.address}")
+        end = "\n".join(lines.splitlines()[-_QUOTED_LINES:])
+        what = f"ended with code {process.exit_code}" if ready else "was not ready in time"
+        raise ServerStartError(f"{self.name} {what}; the end of {self.log_file}:\n{end}")
+
+    def _logged_since(self, position: int) -> str:
+        with self.log_file.open("rb") as file:
+            file.seek(position)
+            return file.read().decode(errors="replace")

@@ -1,0 +1,31 @@
+"""Where results go: the protocol of a sink, and those that come with Headrace."""
+
+from __future__ import annotations
+
+from headrace.sinks.contract import (
+    BatchCommitSink,
+    CommitConflictError,
+    Guarantee,
+    OffsetMove,
+    OutputReplacer,
+    PartitionCommit,
+    Replacement,
+    ReplaceRefusedError,
+    Sink,
+    StoredLeaderEpochs,
+    TransactionalOffsets,
+)
+
+__all__ = [
+    "BatchCommitSink",
+    "CommitConflictError",
+    "Guarantee",
+    "OffsetMove",
+    "OutputReplacer",
+    "PartitionCommit",
+    "ReplaceRefusedError",
+    "Replacement",
+    "Sink",
+    "StoredLeaderEpochs",
+    "TransactionalOffsets",
+]

@@ -1,0 +1,304 @@
+"""What a sink promises. docs/sinks.md tells how to write one of your own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
+
+import pyarrow as pa
+
+from headrace.core.errors import HeadraceError, RetryableError, SinkConflictError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Sequence
+    from typing import TypeAlias
+
+    from pyspark.sql import DataFrame
+
+    from headrace.core.records import TopicPartition
+    from headrace.sinks.micro_batch import MicroBatch
+
+
+if TYPE_CHECKING:
+    #: A DataFrame is a plan: its job runs when a sink asks for the rows. A table has them already,
+    #: and there need not be a Spark session.
+    Result: TypeAlias = DataFrame | pa.Table
+
+
+def columns_of(result: Result) -> list[str]:
+    """Return the names of the columns. Runs nothing."""
+    return list(result.column_names if isinstance(result, pa.Table) else result.columns)
+
+
+def rows_of(result: Result) -> pa.Table:
+    """Return the rows, in this process's memory. Blocks for the job of a DataFrame."""
+    return result if isinstance(result, pa.Table) else result.toArrow()
+
+
+def results_of(
+    returned: object, check: Callable[[object], Any], names: Collection[str] | None = None
+) -> dict[str, Any]:
+    """Return the results that a reducer made for several outputs, each of them checked.
+
+    ``names`` are those of the outputs, where they are known.
+
+    Raises:
+        TypeError: it is no mapping, has names of no outputs, or a result is none.
+    """
+    if not isinstance(returned, Mapping):
+        raise TypeError(
+            f"the reducer returned a {type(returned).__name__}; for several outputs it must return "
+            "a dict of their names and results, or None to store the offsets only"
+        )
+    unknown = [name for name in returned if names is not None and name not in names]
+    if unknown:
+        raise TypeError(
+            f"the reducer returned a result for {unknown[0]!r}, which is none of the outputs "
+            f"{', '.join(names or ())}; name it in sink.outputs, or leave it out"
+        )
+    return {name: check(result) for name, result in returned.items()}
+
+
+class Guarantee(Enum):
+    """What a restart, a crash or a change of owner can do to the sink's content."""
+
+    EXACTLY_ONCE = "exactly once"
+    """Data and offsets move in one transaction: nothing is lost and nothing is there twice."""
+
+    AT_LEAST_ONCE = "at least once"
+    """Nothing is lost; what was written before a crash may be written again."""
+
+    NOT_KEPT = "not kept"
+    """Results are computed and thrown away."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionCommit:
+    """One partition's share of a commit: the sink goes from ``start`` to ``next_offset``.
+
+    ``identity`` is what the sink stores the offset under: it names the data, not just the topic.
+    ``transactional_id`` is one for each stay of this member in the group, for sinks that have the
+    brokers shut out former owners; None where no claim names one. ``leader_epoch`` is one under
+    which the partition's log was seen to lead to ``next_offset``, None where that is not known.
+
+    Raises:
+        ValueError: the offset would not move, so that stored and not stored looked the same.
+    """
+
+    identity: str
+    partition: TopicPartition
+    start: int
+    next_offset: int
+    transactional_id: str | None = None
+    leader_epoch: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.next_offset <= self.start:
+            raise ValueError(f"{self.partition}: {self.next_offset} is not behind {self.start}")
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetMove:
+    """An offset that an operator moves in a sink, forward or back: no data goes with it.
+
+    Of the log at the new offset nothing is known, so that a stored leader epoch is dropped.
+    """
+
+    identity: str
+    partition: TopicPartition
+    start: int
+    next_offset: int
+    transactional_id: str | None = None
+    leader_epoch: int | None = None
+
+
+class CommitConflictError(RetryableError):
+    """Some partitions' stored offsets are not where the micro-batch begins; nothing was stored.
+
+    ``conflicts`` has one error for each of them; the others' offsets were as expected.
+    """
+
+    def __init__(self, conflicts: Sequence[SinkConflictError]) -> None:
+        super().__init__("; ".join(map(str, conflicts)))
+        self.conflicts = tuple(conflicts)
+
+
+@runtime_checkable
+class TransactionalOffsets(Protocol):
+    """What a sink has besides, if its offsets win at the start and an operator may move them.
+
+    Neither method needs :meth:`Sink.open`. Any thread; both block.
+    """
+
+    def stored_offset(self, identity: str) -> int | None:
+        """Return the next offset stored for a partition, None if there is none."""
+        ...
+
+    def move_offsets(self, moves: Sequence[OffsetMove], note: str) -> None:
+        """Move all of the offsets or none; ``note`` says in the sink's own history why.
+
+        Raises:
+            CommitConflictError: an offset is not where its move starts, so somebody writes.
+            Exception: nothing was moved, as far as the sink can tell.
+        """
+        ...
+
+
+@runtime_checkable
+class StoredLeaderEpochs(Protocol):
+    """What a sink with offsets has besides, if it keeps the shares' leader epochs with them."""
+
+    def stored_leader_epoch(self, identity: str) -> int | None:
+        """Return what was stored with the offset, None where nothing was. Any thread; blocks.
+
+        A member of an earlier version moves the offset alone: the epoch counts only where such a
+        one was not the last.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Replacement:
+    """What replacing takes.
+
+    ``offsets`` has where each partition has to go, by its identity: the offsets that were asked
+    for, or lower ones where output can only be removed together with that of earlier records, and
+    partitions that were not asked for where it is of their records, too. ``rows`` counts what is
+    removed.
+    """
+
+    offsets: Mapping[str, int]
+    rows: int
+
+
+class ReplaceRefusedError(HeadraceError):
+    """The sink cannot tell what its output of the range is, or not remove it. Nothing changed."""
+
+
+@runtime_checkable
+class OutputReplacer(Protocol):
+    """What a :class:`TransactionalOffsets` has besides, if it can remove its output of a range.
+
+    A move's range are all records from its ``next_offset`` on, of which the sink may have output up
+    to its ``start``, and more after an earlier move back. A move to where the offset stands removes
+    as well; one forward removes nothing. Neither method needs :meth:`Sink.open`. Any thread; both
+    block.
+    """
+
+    def plan_replace(self, moves: Sequence[OffsetMove]) -> Replacement:
+        """Return what replacing takes, and change nothing.
+
+        Raises:
+            ReplaceRefusedError: the sink cannot replace the output of these ranges.
+        """
+        ...
+
+    def replace(self, moves: Sequence[OffsetMove], note: str) -> int:
+        """Remove the output of the ranges and move the offsets, all or nothing; return the rows.
+
+        Output is removed that is of the ranges alone, and all of it. ``note`` is as in
+        :meth:`TransactionalOffsets.move_offsets`.
+
+        Raises:
+            CommitConflictError: an offset is not where its move starts, so somebody writes.
+            ReplaceRefusedError: as in :meth:`plan_replace`, or it takes other moves than these.
+            Exception: nothing was changed, as far as the sink can tell.
+        """
+        ...
+
+
+@runtime_checkable
+class PartialSink(Protocol):
+    """What a sink has besides, if its parts may stand apart after a crash or a failure."""
+
+    def boundary(self, identity: str, start: int) -> int | None:
+        """Return the offset that a batch from ``start`` must not cross, None without one.
+
+        Any thread; does not block.
+        """
+        ...
+
+
+@runtime_checkable
+class BatchCommitSink(Protocol):
+    """What a sink has besides, if one transaction may have the results of several micro-batches."""
+
+    def commit_all(self, staged: Sequence[Any], offsets: Sequence[PartitionCommit]) -> None:
+        """Make all that was staged visible, in its order, and move the offsets; or do nothing.
+
+        There is one share for each partition, from where the first of the micro-batches begins to
+        where the last one ends. Called as :meth:`Sink.commit` is, and raises the same; of what was
+        staged nothing may be gone then, because each is committed by itself next.
+        """
+        ...
+
+
+class SinkFailedError(RetryableError):
+    """A commit failed for a reason that is not in the rows: the sink is away, full or denied."""
+
+
+class RowsRefusedError(HeadraceError):
+    """The sink will never take some of the rows: too long, null, breaking a rule of the table.
+
+    Raised by a commit that stored nothing. The batch counts as failed for what is in it.
+    """
+
+
+S = TypeVar("S")
+
+
+class Sink(Protocol[S]):
+    """Stores the results of micro-batches, and their offsets where it can.
+
+    ``S`` is what :meth:`stage` hands to :meth:`commit`. Between the two the processor makes sure
+    that every partition is still its own. :meth:`stored_offset` is called on any thread,
+    :meth:`stage` on the lane's, while :meth:`commit` may be at work on an earlier micro-batch: that
+    is called one at a time, in the order of the offsets, and by several threads.
+    """
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """What the sink promises."""
+        ...
+
+    def open(self) -> None:
+        """Get ready, before anything is claimed. May block.
+
+        Raises:
+            StartError: the sink cannot be used as configured.
+        """
+        ...
+
+    def stored_offset(self, identity: str) -> int | None:
+        """Return the next offset stored for a partition, None if the sink has none. May block."""
+        ...
+
+    def stage(self, micro_batch: MicroBatch, result: Result | None) -> S:
+        """Run the job and keep what it made where no reader sees it. Blocks for the job.
+
+        A channel of type spark gives a DataFrame, whose job runs here; one of type arrow a table.
+        """
+        ...
+
+    def commit(self, staged: S, offsets: Sequence[PartitionCommit]) -> None:
+        """Make what was staged visible and move the offsets, both or neither.
+
+        A sink that keeps no offsets makes the data durable and returns.
+
+        Raises:
+            CommitConflictError: a stored offset is neither absent nor the share's ``start``.
+            RowsRefusedError: rows are at fault, so that the error policy may look for them.
+            FencedError: nothing can be stored in this stay in the group; the member joins anew.
+            Exception: nothing was stored, or the sink cannot tell; a replay must be safe.
+        """
+        ...
+
+    def discard(self, staged: S) -> None:
+        """Remove what was staged and will not be committed. Never raises."""
+        ...
+
+    def close(self) -> None:
+        """Release every resource, after the last call."""
+        ...

@@ -1,0 +1,432 @@
+"""The Delta sink: files are written aside, one transaction shows them and moves the offsets."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import structlog
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError, TableNotFoundError
+
+from headrace.core.clock import SYSTEM_CLOCK
+from headrace.core.columns import load_pandas
+from headrace.core.errors import StartError
+from headrace.sinks.contract import (
+    CommitConflictError,
+    Guarantee,
+    ReplaceRefusedError,
+    columns_of,
+)
+from headrace.sinks.delta.log import (
+    RETENTION_PROPERTY,
+    LogFiles,
+    added,
+    check_format,
+    check_retention,
+    format_note,
+    has_origins,
+    leader_epoch_of,
+    leader_marks,
+    moved,
+    origin_marks,
+    replaced,
+    written,
+)
+from headrace.sinks.delta.maintenance import MaintenanceConfig, MaintenanceThread
+from headrace.sinks.delta.replacing import find_output, without_output
+from headrace.sinks.delta.table import (
+    KeptTable,
+    OthersFirstError,
+    OvertakenError,
+    conflicting,
+    shows,
+)
+from headrace.sinks.origin import ORIGIN, origin_text, require_covered
+from headrace.sinks.schema import (
+    SchemaChanges,
+    SchemaMismatchError,
+    check_schema,
+    delta_schema,
+)
+from headrace.sinks.staging import FileStaging, Placing, StagedFiles, local_folder, sync
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+    from typing import TypeAlias
+
+    from deltalake import Field
+
+    from headrace.sinks.contract import OffsetMove, PartitionCommit, Replacement, Result
+    from headrace.sinks.delta.log import Action
+    from headrace.sinks.micro_batch import MicroBatch
+
+    Offset: TypeAlias = PartitionCommit | OffsetMove
+
+log = structlog.get_logger(__name__)
+
+#: How often a commit is tried when other writers come first. Each time one of them has got on, so
+#: that it takes a crowd to use them up.
+_COMMIT_ATTEMPTS = 100
+
+#: How often output is replaced when other writers come first: each time the table is read again.
+_REPLACE_ATTEMPTS = 10
+
+#: How a table is kept unless something else is said.
+DEFAULT_UPKEEP = MaintenanceConfig()
+
+#: What a commit says about itself in the table's history.
+MICRO_BATCH_KEY = "headrace_micro_batch"
+MEMBER_KEY = "headrace_member"
+OFFSETS_KEY = "headrace_offsets"
+
+
+class DeltaSink:
+    """Appends to one Delta table in a local folder, exactly once.
+
+    Each partition's next offset is a ``Transaction`` in the table's log, under the partition's
+    identity, and moves in the same commit as the data. A commit is the log's next entry, made only
+    if nobody else made it, after the offsets were checked against all entries before.
+    docs/sinks.md has every crash point.
+
+    ``partition_by`` names columns of the result; ``durable`` forces files to disk before the
+    offsets count as stored; ``member`` is written beside each commit, to tell who made it.
+    ``upkeep`` says how the table is kept small from ``open`` to ``close``, on a thread of its own,
+    and ``schema_changes`` what follows when a result's columns are not the table's. With ``origin``
+    each row says in a column of its own which records it is of, so that they can be replaced.
+
+    Raises:
+        ConfigError: ``path`` is not a local folder.
+    """
+
+    guarantee = Guarantee.EXACTLY_ONCE
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        partition_by: Sequence[str] = (),
+        durable: bool = True,
+        member: str | None = None,
+        upkeep: MaintenanceConfig = DEFAULT_UPKEEP,
+        schema_changes: SchemaChanges = SchemaChanges.REFUSE,
+        origin: bool = False,
+    ) -> None:
+        self._folder = local_folder(path)
+        self._partition_by = tuple(partition_by)
+        self._durable = durable
+        self._schema_changes = schema_changes
+        self._origin = origin
+        self._metadata = {} if member is None else {MEMBER_KEY: member}
+        self._staging = FileStaging(self._folder, durable=durable)
+        self._lock = threading.Lock()
+        self._table: KeptTable | None = None
+        self._upkeep = upkeep
+        self._maintenance_thread = MaintenanceThread(
+            self._folder, self._staging.own, upkeep, self._metadata
+        )
+
+    def open(self) -> None:
+        """Make the folder, remove what dead processes left staged, look at the table.
+
+        Raises:
+            StartError: the folder cannot be written, or holds a table of another layout or of a
+                later version of Headrace, or one that forgets offsets.
+        """
+        self._staging.open()
+        if self._partition_by:
+            load_pandas()
+        with self._lock:
+            table = self._kept()
+        if table is not None:
+            self._check_offsets(table)
+            self._check_layout(table.opened)
+        self._maintenance_thread.start()
+
+    def stored_offset(self, identity: str) -> int | None:
+        """Return the offset in the newest version of the table, None without table or entry.
+
+        Raises:
+            LaterFormatError: a later version of Headrace writes to the table.
+            ForgottenOffsetsError: the table does not keep offsets for ever.
+        """
+        with self._lock:
+            table = self._kept()
+            if table is None:
+                return None
+            table.refresh()
+            self._check_offsets(table)
+            return table.offset(identity)
+
+    def stored_leader_epoch(self, identity: str) -> int | None:
+        """Return what was stored with the offset, as of the version that was last seen."""
+        with self._lock:
+            table = self._kept()
+            return None if table is None else leader_epoch_of(table, identity)
+
+    def stage(self, micro_batch: MicroBatch, result: Result | None) -> StagedFiles:
+        """Have the result written as Parquet files that no reader of the table sees.
+
+        Raises:
+            SchemaMismatchError: the result has a column of the sink's name.
+        """
+        if result is None:
+            return StagedFiles(micro_batch.id)
+        if ORIGIN in columns_of(result):
+            raise SchemaMismatchError(
+                f"{self._folder}: the result has a column {ORIGIN}, which is the sink's own; give "
+                "it another name"
+            )
+        origin = origin_text(micro_batch.ranges) if self._origin else None
+        return self._staging.write(micro_batch.id, result, self._partition_by, origin)
+
+    def commit(self, staged: StagedFiles, offsets: Sequence[PartitionCommit]) -> None:
+        """Move the files into place and commit them with the offsets, or change nothing visible.
+
+        Without a table, a result creates it; None has nowhere to store offsets and stores none,
+        so that until the first result the group's commit stays the only record.
+
+        Raises:
+            PlacingError: a commit of several that failed left the files half in place, or some of
+                them are gone.
+            CommitConflictError: another writer moved some of the offsets.
+            LaterFormatError: a later version of Headrace writes to the table.
+            ForgottenOffsetsError: the table does not keep offsets for ever.
+            SchemaMismatchError: the result's columns are not the table's.
+            DeltaError: the table could not be written; nothing was stored as far as can be told.
+        """
+        self.commit_all([staged], offsets)
+
+    def commit_all(self, staged: Sequence[StagedFiles], offsets: Sequence[PartitionCommit]) -> None:
+        """Commit several results in one version of the table; see :meth:`commit`."""
+        with self._lock:
+            if (self._kept() or self._create(staged)) is None:
+                return
+            names = ",".join(each.name for each in staged)
+            self._commit(staged, offsets, {MICRO_BATCH_KEY: names})
+        for each in staged:
+            self._staging.remove(each)
+
+    def move_offsets(self, moves: Sequence[OffsetMove], note: str) -> None:
+        """Move the offsets in one commit without data, which the table's history keeps.
+
+        Raises:
+            CommitConflictError: another writer moved some of the offsets.
+            DeltaError: the table could not be written; nothing was stored as far as can be told.
+        """
+        with self._lock:
+            self._commit([], moves, {OFFSETS_KEY: note})
+
+    def plan_replace(self, moves: Sequence[OffsetMove]) -> Replacement:
+        """Look through the table for what it has of these records; see :class:`OutputReplacer`.
+
+        Reads one column of every file.
+
+        Raises:
+            ReplaceRefusedError: the table does not say enough, or is not to be rewritten.
+        """
+        with self._lock:
+            return find_output(self._folder, self._anew(), moves).replacement
+
+    def replace(self, moves: Sequence[OffsetMove], note: str) -> int:
+        """Remove what the table has of these records in the commit that moves the offsets.
+
+        Files with other rows, too, are written anew without these. Readers of the version before
+        find all files until the table's retention is over.
+
+        Raises:
+            CommitConflictError: another writer moved some of the offsets.
+            ReplaceRefusedError: as in :meth:`plan_replace`, or whole micro-batches are not covered.
+            DeltaError: the table could not be read or written; nothing was changed as far as can be
+                told.
+        """
+        with self._lock:
+            for _ in range(_REPLACE_ATTEMPTS):
+                rows = self._try_replace(moves, note)
+                if rows is not None:
+                    return rows
+        raise OthersFirstError(self._folder, _REPLACE_ATTEMPTS)
+
+    def _try_replace(self, moves: Sequence[OffsetMove], note: str) -> int | None:
+        """Replace once. Return None where another writer was first."""
+        table = self._anew()
+        if conflicts := conflicting(table, moves):
+            raise CommitConflictError(conflicts)
+        output = find_output(self._folder, table, moves)
+        require_covered(moves, output.replacement)
+        staged = StagedFiles(f"replace-{uuid.uuid4().hex[:8]}", placing=Placing.DONE)
+        is_done = False
+        try:
+            gone = without_output(self._folder, table, output, SYSTEM_CLOCK.time(), staged.placed)
+            is_done = self._try(table, [staged], moves, {OFFSETS_KEY: note}, gone)
+        finally:
+            if not is_done:
+                self._staging.remove(staged, placed=True)
+        return output.replacement.rows if is_done else None
+
+    def _anew(self) -> KeptTable:
+        """Open the table, so that its files are those of the newest version."""
+        self._table = None
+        table = self._kept()
+        if table is None:
+            raise ReplaceRefusedError(f"{self._folder}: there is no table; there is nothing to do")
+        self._check_offsets(table)
+        return table
+
+    def _commit(
+        self, staged: Sequence[StagedFiles], offsets: Sequence[Offset], metadata: Mapping[str, str]
+    ) -> None:
+        for _ in range(_COMMIT_ATTEMPTS):
+            if self._try(self._checked(staged, offsets), staged, offsets, metadata):
+                return
+        raise OthersFirstError(self._folder, _COMMIT_ATTEMPTS)
+
+    def discard(self, staged: StagedFiles) -> None:
+        """Remove the files, staged or already in place, unless they may be part of the table."""
+        self._staging.remove(staged, placed=True)
+
+    def close(self) -> None:
+        """End the upkeep and remove this process's staging folder. Blocks for 5 s at most."""
+        self._maintenance_thread.stop()
+        self._staging.close()
+
+    def _check_offsets(self, table: KeptTable) -> None:
+        check_format(self._folder, table)
+        check_retention(self._folder, table.properties)
+
+    def _check_layout(self, table: DeltaTable) -> None:
+        columns = table.metadata().partition_columns
+        if tuple(columns) != self._partition_by:
+            raise StartError(
+                f"{self._folder}: the table is partitioned by {columns}, the sink is set to "
+                f"{list(self._partition_by)}; set partition_by to the table's columns"
+            )
+        if has_origins(table) and not self._origin:
+            raise StartError(
+                f"{self._folder}: the table's rows say in {ORIGIN} which records they are of; set "
+                "origin: true, so that all of them do"
+            )
+
+    def _kept(self) -> KeptTable | None:
+        """Return the table as it was last seen, None if there is none."""
+        if self._table is None:
+            with suppress(TableNotFoundError):
+                self._table = KeptTable(self._folder)
+        return self._table
+
+    def _create(self, staged: Sequence[StagedFiles]) -> KeptTable | None:
+        """Create the table empty, so that data only ever comes through the checked commit."""
+        schemas = [each.schema for each in staged if each.schema is not None]
+        if not schemas:
+            return None
+        try:
+            DeltaTable.create(
+                self._folder,
+                schema=delta_schema(schemas[0]),
+                mode="ignore",
+                partition_by=list(self._partition_by) or None,
+                configuration=self._upkeep.properties(new=True),
+            )
+        except DeltaError:
+            if not DeltaTable.is_deltatable(str(self._folder)):
+                raise
+            log.info("delta_table_created_elsewhere", table=str(self._folder))
+        if self._durable:
+            entries = LogFiles(self._folder)
+            for path in (self._folder, entries.entry(0), entries.folder):
+                sync(path)
+        return self._kept()
+
+    def _checked(self, staged: Sequence[StagedFiles], offsets: Sequence[Offset]) -> KeptTable:
+        """Return the table once it says that every offset is where the micro-batches begin."""
+        table = self._kept()
+        assert table is not None, "a table that was there is gone"
+        if RETENTION_PROPERTY in table.properties or conflicting(table, offsets):
+            table.refresh()
+        self._check_offsets(table)
+        schemas = dict.fromkeys(each.schema for each in staged)
+        widening = [schema for schema in schemas if self._new_columns(table, schema)]
+        conflicts = conflicting(table, offsets)
+        if conflicts:
+            raise CommitConflictError(conflicts)
+        for schema in widening:
+            self._widen(table, schema)
+        return table
+
+    def _new_columns(self, table: KeptTable, schema: str | None) -> list[Field]:
+        return check_schema(self._folder, table.opened, schema, self._schema_changes)
+
+    def _widen(self, table: KeptTable, schema: str | None) -> None:
+        """Have the table get columns, in a version of its own; another member may be first."""
+        columns = self._new_columns(table, schema)  # another of the results may have brought them
+        if not columns:
+            return
+        names = [column.name for column in columns]
+        try:
+            DeltaTable(self._folder).alter.add_columns(columns)
+        except DeltaError:
+            table.refresh()
+            if self._new_columns(table, schema):
+                raise
+        else:
+            log.info("delta_columns_added", table=str(self._folder), columns=names)
+            table.refresh()
+
+    def _try(
+        self,
+        table: KeptTable,
+        staged: Sequence[StagedFiles],
+        offsets: Sequence[Offset],
+        metadata: Mapping[str, str],
+        gone: Sequence[Action] = (),
+    ) -> bool:
+        """Commit once. Return False where another writer was first, whose commit is known now.
+
+        ``gone`` are files that leave the table, of which ``staged`` has what stays.
+        """
+        before, now = table.version, SYSTEM_CLOCK.time()
+        moves = {o.identity: o.next_offset for o in offsets}
+        moves |= format_note(table, tuple(moves))
+        moves |= leader_marks(table, offsets)
+        if self._origin and MICRO_BATCH_KEY in metadata:
+            moves |= origin_marks(table, offsets)
+        try:
+            head = replaced if gone else written
+            actions = [
+                head({**metadata, **self._metadata}, now),
+                *gone,
+                *(moved(identity, version, now) for identity, version in moves.items()),
+                *(added(file) for file in self._staging.place(staged)),
+            ]
+            if not table.put(actions, moves, self._staging.own, durable=self._durable):
+                table.refresh()
+                return False
+        except OvertakenError:
+            self._staging.keep(staged)
+            raise
+        except BaseException as error:
+            if not self._is_stored(staged, offsets, error):
+                raise
+        self._maintenance_thread.went_on(before, table.version)
+        return True
+
+    def _is_stored(
+        self, staged: Sequence[StagedFiles], offsets: Sequence[Offset], error: BaseException
+    ) -> bool:
+        """Tell a failed commit's outcome from the table itself, opened anew."""
+        self._table = None
+        try:
+            table = self._table = KeptTable(self._folder)
+            placed = [file for each in staged for file in each.placed]
+            stored = shows(table, placed, offsets)
+        except Exception:
+            self._staging.keep(staged)
+            log.exception("delta_outcome_unknown", table=str(self._folder))
+            raise error from None
+        if stored:
+            self._staging.keep(staged)
+            log.warning("delta_commit_found_stored", table=str(self._folder), error=str(error))
+        return stored

@@ -1,0 +1,7 @@
+"""The Kafka sink. The clients are behind its seam, in :mod:`headrace.kafka`."""
+
+from __future__ import annotations
+
+from headrace.sinks.kafka.sink import KafkaSink, Transactions
+
+__all__ = ["KafkaSink", "Transactions"]

@@ -1,0 +1,303 @@
+"""The Kafka sink: records and offsets in one transaction, former owners shut out by the brokers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.core.columns import integer
+from headrace.core.errors import ResultRefusedError
+from headrace.core.records import ResultRecord
+from headrace.sinks.contract import (
+    CommitConflictError,
+    Guarantee,
+    RowsRefusedError,
+    columns_of,
+    rows_of,
+)
+from headrace.sinks.schema import SchemaMismatchError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from headrace.core.errors import SinkConflictError
+    from headrace.sinks.contract import OffsetMove, PartitionCommit, Result
+    from headrace.sinks.micro_batch import MicroBatch
+
+
+#: Rows that are Python objects at a time.
+CHUNK = 2000
+
+_HEADERS = "array<struct<key: string, value: binary>>"
+
+_ADVICE = "change the reducer"
+
+
+def check_columns(columns: Sequence[str], topic: str | None) -> None:
+    """Compare a result's columns with those of a record, as Spark's own Kafka sink has them.
+
+    Raises:
+        SchemaMismatchError: there is another, one is there twice, or one is missing.
+    """
+    problems = [f"column {name!r} is there twice" for name in columns if columns.count(name) > 1]
+    problems += [
+        f"column {name!r} is none of a record's, which are {', '.join(_KINDS)}"
+        for name in columns
+        if name not in _KINDS
+    ]
+    if "value" not in columns:
+        problems.append("column 'value' is missing, for instance to_json(struct('*')) as value")
+    if topic is None and "topic" not in columns:
+        problems.append("column 'topic' is missing, and the sink names no topic")
+    _refuse(problems)
+
+
+def prepared(rows: pa.Table, topic: str | None) -> pa.Table:
+    """Return the rows as :func:`records_of` needs them: keys and values in bytes, moments in ms.
+
+    Raises:
+        SchemaMismatchError: a column has another type, or a row that no record can have.
+    """
+    if topic is not None and "topic" in rows.column_names:
+        rows = rows.drop_columns(["topic"])
+    problems = [
+        f"column {field.name!r} is {field.type}, and has to be {_KINDS[field.name][1]}"
+        for field in rows.schema
+        if not _KINDS[field.name][0](field.type)
+    ]
+    _refuse(problems)
+    for index, field in enumerate(rows.schema):
+        if field.name in {"key", "value"}:
+            rows = rows.set_column(index, field.name, rows.column(index).cast(pa.binary()))
+        elif field.name == "timestamp":
+            moments = rows.column(index).cast(pa.timestamp("ms", tz="UTC"), safe=False)
+            rows = rows.set_column(index, field.name, moments.cast(pa.int64()))
+    _refuse(list(_wrong_rows(rows)))
+    return rows
+
+
+def _wrong_rows(rows: pa.Table) -> Iterator[str]:
+    if "topic" in rows.column_names:
+        missing = rows.column("topic").null_count
+        if missing:
+            yield f"column 'topic' is null in {missing} rows, and the sink names no topic"
+    if "partition" in rows.column_names:
+        numbers = rows.column("partition")
+        below = pc.sum(pc.less(numbers, integer(0, numbers.type))).as_py()
+        if below:
+            yield f"column 'partition' is below 0 in {below} rows; null leaves it to the key"
+    if "headers" in rows.column_names:
+        headers = pc.list_flatten(rows.column("headers"))
+        nameless = pc.struct_field(headers, "key").null_count
+        if nameless:
+            yield f"column 'headers' has {nameless} headers without a key"
+
+
+def records_of(rows: pa.Table, topic: str | None) -> Iterator[ResultRecord]:
+    """Yield the prepared rows as records, in their order."""
+    for chunk in rows.to_batches(max_chunksize=CHUNK):
+        columns = {name: chunk.column(name).to_pylist() for name in rows.column_names}
+        nothing = [None] * chunk.num_rows
+        yield from map(
+            ResultRecord,
+            columns.get("topic", [topic] * chunk.num_rows),
+            columns["value"],
+            columns.get("key", nothing),
+            map(_headers, columns.get("headers", nothing)),
+            columns.get("partition", nothing),
+            columns.get("timestamp", nothing),
+        )
+
+
+def _headers(found: list[dict[str, Any]] | None) -> list[tuple[str, bytes | None]] | None:
+    return None if found is None else [(each["key"], each["value"]) for each in found]
+
+
+def _refuse(problems: Sequence[str]) -> None:
+    if problems:
+        named = "; ".join(dict.fromkeys(problems))
+        raise SchemaMismatchError(f"the result does not fit records of Kafka: {named}; {_ADVICE}")
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _is_bytes(kind: pa.DataType) -> bool:
+    return bool(_is_text(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+
+
+def _is_headers(kind: pa.DataType) -> bool:
+    if not (pa.types.is_list(kind) and pa.types.is_struct(kind.value_type)):
+        return False
+    fields = {field.name: field.type for field in kind.value_type}
+    return (
+        fields.keys() == {"key", "value"}
+        and _is_text(fields["key"])
+        and bool(pa.types.is_binary(fields["value"]))
+    )
+
+
+def _is_integer(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind))
+
+
+def _is_moment(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_timestamp(kind) and kind.tz is not None)
+
+
+#: A record's columns: which types fit, and what to call them.
+_KINDS: dict[str, tuple[Callable[[pa.DataType], bool], str]] = {
+    "key": (_is_bytes, "string or binary"),
+    "value": (_is_bytes, "string or binary"),
+    "topic": (_is_text, "string"),
+    "partition": (_is_integer, "int"),
+    "headers": (_is_headers, _HEADERS),
+    "timestamp": (_is_moment, "timestamp"),
+}
+
+
+class Transactions(Protocol):
+    """What produces records and keeps offsets (``headrace.kafka.KafkaResults``). Any thread."""
+
+    def require(self, topic: str) -> None:
+        """Return if a topic exists; a StartError says that it does not."""
+        ...
+
+    def stored(self, identity: str) -> int | None:
+        """Return the offset stored for a partition, once no transaction has it in doubt."""
+        ...
+
+    def leader_epoch(self, identity: str) -> int | None:
+        """Return the leader epoch stored with it."""
+        ...
+
+    def commit(
+        self,
+        moves: Sequence[PartitionCommit] | Sequence[OffsetMove],
+        records: Iterable[ResultRecord] = (),
+    ) -> list[SinkConflictError]:
+        """Produce and move, both or neither; return the conflicts for which nothing was done.
+
+        Raises:
+            ResultRefusedError: a record cannot be produced, now or later.
+            RetryableError: nothing was stored as far as can be told.
+        """
+        ...
+
+    def close(self) -> None:
+        """Release the clients."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class StagedRecords:
+    """A result in this process's memory; ``rows`` is None where the reducer returned none."""
+
+    name: str
+    rows: pa.Table | None = None
+
+
+class KafkaSink:
+    """Produces each row as a record, exactly once for readers with ``read_committed``.
+
+    Rows go to ``topic``; without one, each says in its column ``topic`` where it goes. Each
+    partition's next offset moves in the transaction that has the records, after it was found where
+    the micro-batch begins. docs/sinks.md says what keeps former owners out.
+    """
+
+    guarantee = Guarantee.EXACTLY_ONCE
+
+    def __init__(self, transactions: Transactions, topic: str | None = None) -> None:
+        self._transactions = transactions
+        self._topic = topic
+
+    def open(self) -> None:
+        """Look for the topic.
+
+        Raises:
+            StartError: it does not exist, or no broker answers.
+        """
+        if self._topic is not None:
+            self._transactions.require(self._topic)
+
+    def stored_offset(self, identity: str) -> int | None:
+        """Return the offset in Kafka, None without one.
+
+        Raises:
+            KafkaUnavailableError, OffsetStoreError: the brokers did not answer.
+        """
+        return self._transactions.stored(identity)
+
+    def stored_leader_epoch(self, identity: str) -> int | None:
+        """Return what was stored with the offset, in the same commit."""
+        return self._transactions.leader_epoch(identity)
+
+    def stage(self, micro_batch: MicroBatch, result: Result | None) -> StagedRecords:
+        """Collect the result as an Arrow table. Spark's ``maxResultSize`` bounds its size.
+
+        Raises:
+            SchemaMismatchError: the result's columns are not those of records.
+        """
+        columns = [] if result is None else columns_of(result)
+        if result is None or not columns:
+            return StagedRecords(micro_batch.id)
+        check_columns(columns, self._topic)
+        return StagedRecords(micro_batch.id, prepared(rows_of(result), self._topic))
+
+    def commit(self, staged: StagedRecords, offsets: Sequence[PartitionCommit]) -> None:
+        """Produce the rows and move the offsets in one transaction.
+
+        Raises:
+            CommitConflictError: another writer moved some of the offsets.
+            FencedError: a new owner shut this member's producer out.
+            RowsRefusedError: a row is too large, or for a partition that does not exist.
+            HeadraceError: nothing was stored as far as can be told.
+        """
+        self.commit_together([(self, staged)], offsets)
+
+    def commit_all(
+        self, staged: Sequence[StagedRecords], offsets: Sequence[PartitionCommit]
+    ) -> None:
+        """Produce the rows of several results, in their order, in one; see :meth:`commit`."""
+        self.commit_together([(self, own) for own in staged], offsets)
+
+    @staticmethod
+    def commit_together(
+        staged: Sequence[tuple[KafkaSink, StagedRecords]], offsets: Sequence[PartitionCommit]
+    ) -> None:
+        """Commit what sinks with the same transactions have staged in one, as :meth:`commit`."""
+        records = chain.from_iterable(sink._records(own) for sink, own in staged)  # noqa: SLF001 - of this class
+        try:
+            conflicts = staged[0][0]._transactions.commit(offsets, records)  # noqa: SLF001 - as above
+        except ResultRefusedError as error:
+            raise RowsRefusedError(str(error)) from error
+        _require_none(conflicts)
+
+    def _records(self, staged: StagedRecords) -> Iterable[ResultRecord]:
+        return () if staged.rows is None else records_of(staged.rows, self._topic)
+
+    def discard(self, staged: StagedRecords) -> None:
+        """Hold nothing: the rows are in memory, and a failed transaction is undone."""
+
+    def move_offsets(self, moves: Sequence[OffsetMove], note: str) -> None:  # noqa: ARG002
+        """Move the offsets in a transaction without records. Kafka keeps no history for ``note``.
+
+        Raises:
+            CommitConflictError: another writer moved some of the offsets.
+            HeadraceError: nothing was stored as far as can be told.
+        """
+        _require_none(self._transactions.commit(moves))
+
+    def close(self) -> None:
+        """Close the clients."""
+        self._transactions.close()
+
+
+def _require_none(conflicts: Sequence[SinkConflictError]) -> None:
+    if conflicts:
+        raise CommitConflictError(conflicts)

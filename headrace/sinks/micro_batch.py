@@ -1,0 +1,74 @@
+"""What one Spark job runs on, told to the reducer as a value."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from headrace.core.records import TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from headrace.core.records import Batch
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetRange:
+    """The part of one partition that a micro-batch holds.
+
+    ``start`` is the position it continues from and ``next_offset`` the one behind it; ``records``
+    may be fewer than their difference, because compaction and transaction markers leave gaps.
+    ``identity`` is what a sink keeps the partition's offset under, empty in a rehearsal.
+    """
+
+    topic: str
+    partition: int
+    start: int
+    next_offset: int
+    records: int
+    identity: str = ""
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        """The partition as the key that the rest of Headrace uses."""
+        return TopicPartition(self.topic, self.partition)
+
+
+@dataclass(frozen=True, slots=True)
+class MicroBatch:
+    """One Spark job's share of a channel: the batches of one or more partitions.
+
+    ``id`` is unique to this run of the job: running the same ranges again makes a new one. The
+    ranges stand in the order in which their first batches arrived, one for each partition.
+    ``attempt`` counts deliveries of a batch that failed before; such a batch runs alone.
+    """
+
+    id: str
+    channel: str
+    ranges: tuple[OffsetRange, ...]
+    attempt: int = 1
+
+    @property
+    def records(self) -> int:
+        """How many records the micro-batch holds."""
+        return sum(part.records for part in self.ranges)
+
+
+def ranges_of(batches: Iterable[Batch]) -> tuple[OffsetRange, ...]:
+    """Return one range per partition; the batches of one partition follow upon one another."""
+    ranges: dict[TopicPartition, OffsetRange] = {}
+    for batch in batches:
+        key = batch.partition
+        before = ranges.get(key)
+        if before is not None and before.next_offset != batch.start:
+            raise ValueError(f"{key}: {batch.start} does not follow {before.next_offset}")
+        ranges[key] = OffsetRange(
+            key.topic,
+            key.partition,
+            batch.start if before is None else before.start,
+            batch.next_offset,
+            len(batch) + (0 if before is None else before.records),
+            batch.assignment.identity,
+        )
+    return tuple(ranges.values())

@@ -1,0 +1,413 @@
+"""The sink of several outputs: each takes the ranges that it does not have yet, whole."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from headrace.core.errors import HeadraceError, RetryableError, SinkConflictError
+from headrace.sinks.contract import (
+    CommitConflictError,
+    Guarantee,
+    OffsetMove,
+    StoredLeaderEpochs,
+    TransactionalOffsets,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+    from typing import TypeAlias
+
+    from headrace.sinks.contract import PartitionCommit, Result, Sink
+    from headrace.sinks.micro_batch import MicroBatch
+
+
+if TYPE_CHECKING:
+    #: Stores what sinks of one group have staged, all of it or nothing.
+    Together: TypeAlias = Callable[
+        [Sequence[tuple[Any, Any]], Sequence[PartitionCommit]],
+        None,
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class OutputGroup:
+    """Sinks by the names of their outputs, and how to commit several of them at once."""
+
+    outputs: Mapping[str, Sink[Any]]
+    together: Together
+
+    @property
+    def keeps_offsets(self) -> bool:
+        """Whether its outputs tell by themselves what they have."""
+        return all(keeps_offsets(sink) for sink in self.outputs.values())
+
+
+def alone(name: str, sink: Sink[Any]) -> OutputGroup:
+    """Return the group of a single output."""
+    return OutputGroup({name: sink}, _commit)
+
+
+def keeps_offsets(sink: Sink[Any]) -> bool:
+    """Whether a sink keeps offsets, and refuses what it has already."""
+    return sink.guarantee is Guarantee.EXACTLY_ONCE
+
+
+def _commit(staged: Sequence[tuple[Any, Any]], offsets: Sequence[PartitionCommit]) -> None:
+    for sink, own in staged:
+        sink.commit(own, offsets)
+
+
+class OutputOffsetMoves:
+    """Reads the lowest offset of the outputs, and moves that of each. Any thread; blocks."""
+
+    def __init__(self, outputs: Mapping[str, Sink[Any]]) -> None:
+        self.outputs = outputs
+
+    def unmovable(self) -> str | None:
+        """Return the name of an output whose offsets cannot be moved, None without one."""
+        fixed = (
+            name
+            for name, sink in self.outputs.items()
+            if not isinstance(sink, TransactionalOffsets)
+        )
+        return next(fixed, None)
+
+    def stored_offset(self, identity: str) -> int | None:
+        """Return the lowest offset of the outputs that have one."""
+        found = (sink.stored_offset(identity) for sink in self.outputs.values())
+        return min((each for each in found if each is not None), default=None)
+
+    def move_offsets(self, moves: Sequence[OffsetMove], note: str) -> None:
+        """Move the offsets in one output after the other, wherever each stands.
+
+        Raises:
+            CommitConflictError: the lowest offset is not where a move starts.
+            HeadraceError: an output's offsets cannot be moved; or one refused, and another's could
+                not be moved back.
+            Exception: what an output raised; nothing is moved.
+        """
+        fixed = self.unmovable()
+        if fixed is not None:
+            raise HeadraceError(
+                f"output {fixed} keeps offsets and has no move_offsets; give it one"
+            )
+        self._require_starts(moves)
+        done: dict[str, list[OffsetMove]] = {}
+        for name, sink in self._movable():
+            own = list(_from_where_it_stands(sink, moves))
+            try:
+                _move(sink, own, note)
+            except Exception as error:
+                self._move_back(done, name, error, note)
+                raise
+            done[name] = own
+
+    def _movable(self) -> Iterator[tuple[str, TransactionalOffsets]]:
+        for name, sink in self.outputs.items():
+            if isinstance(sink, TransactionalOffsets):
+                yield name, sink
+
+    def _move_back(
+        self, done: Mapping[str, list[OffsetMove]], refusing: str, reason: Exception, note: str
+    ) -> None:
+        for name, sink in self._movable():
+            back = [
+                replace(each, start=each.next_offset, next_offset=each.start)
+                for each in done.get(name, ())
+            ]
+            try:
+                _move(sink, back, f"{note}, taken back")
+            except Exception as error:  # noqa: BLE001 - told beside what it came from
+                raise HeadraceError(
+                    f"output {refusing} refused its move ({reason}), and that of output {name} "
+                    f"could not be taken back ({error}); move all to another offset, and then again"
+                ) from reason
+
+    def _require_starts(self, moves: Sequence[OffsetMove]) -> None:
+        conflicts = []
+        for move in moves:
+            lowest = self.stored_offset(move.identity)
+            if lowest != move.start:
+                conflicts.append(SinkConflictError(move.partition, move.start, lowest))
+        if conflicts:
+            raise CommitConflictError(conflicts)
+
+
+def _move(keeper: TransactionalOffsets, moves: Sequence[OffsetMove], note: str) -> None:
+    if moves:
+        keeper.move_offsets(moves, note)
+
+
+def _from_where_it_stands(
+    keeper: TransactionalOffsets, moves: Sequence[OffsetMove]
+) -> Iterator[OffsetMove]:
+    for move in moves:
+        stored = keeper.stored_offset(move.identity)
+        if stored is not None and stored != move.next_offset:
+            yield OffsetMove(
+                move.identity, move.partition, stored, move.next_offset, move.transactional_id
+            )
+
+
+log = structlog.get_logger(__name__)
+
+
+class Relation(Enum):
+    """What an output has of a range."""
+
+    LACKS = "lacks"
+    """Nothing, and everything before it."""
+
+    HAS = "has"
+    """All of it."""
+
+    APART = "apart"
+    """A part of it, or not what is before it."""
+
+
+def relation(stored: int | None, share: PartitionCommit) -> Relation:
+    """Return what an output with this stored offset has of a share's range."""
+    if stored is None or stored == share.start:
+        return Relation.LACKS
+    return Relation.HAS if stored >= share.next_offset else Relation.APART
+
+
+class OutputOffsets:
+    """The stored offsets of outputs, as they were when last looked at. Any thread.
+
+    They are for decisions alone: whatever is committed, each output compares for itself.
+    """
+
+    def __init__(self, outputs: Mapping[str, Sink[Any]]) -> None:
+        self._outputs = outputs
+        self._known: dict[str, dict[str, int | None]] = {}
+
+    def read(self, identity: str) -> Mapping[str, int | None]:
+        """Ask each output for a partition's offset, by its name. Blocks."""
+        found = {name: sink.stored_offset(identity) for name, sink in self._outputs.items()}
+        self._known[identity] = found
+        _tell(identity, found)
+        return found
+
+    def known(self, identity: str) -> Mapping[str, int | None]:
+        """Return what was read last, or read it. May block."""
+        found = self._known.get(identity, {})
+        return found if len(found) == len(self._outputs) else self.read(identity)
+
+    def stored(self, names: Iterable[str], shares: Sequence[PartitionCommit]) -> None:
+        """Take note that outputs have taken a commit."""
+        for share in shares:
+            moved = dict.fromkeys(names, share.next_offset)
+            self._known[share.identity] = {**self._known.get(share.identity, {}), **moved}
+
+    def forget(self, names: Collection[str], identities: Iterable[str]) -> None:
+        """Have outputs asked again, because they may stand elsewhere."""
+        for identity in identities:
+            found = self._known.get(identity, {})
+            self._known[identity] = {
+                name: stored for name, stored in found.items() if name not in names
+            }
+
+    def next_behind(self, identity: str, start: int) -> int | None:
+        """Return the lowest known offset behind ``start``, None without one. Does not block."""
+        found = self._known.get(identity, {}).values()
+        return min((each for each in found if each is not None and each > start), default=None)
+
+
+def _tell(identity: str, found: Mapping[str, int | None]) -> None:
+    """Say of each output that it has to get what others have."""
+    ahead = max((each for each in found.values() if each is not None), default=0)
+    for name, stored in found.items():
+        if stored is not None and stored < ahead:
+            log.warning(
+                "output_behind", output=name, identity=identity, stored=stored, others=ahead
+            )
+
+
+class OutputsApartError(RetryableError):
+    """An output has a part of what was to be committed, so that it could not take it whole.
+
+    Nothing was stored. The partitions come again one by one, cut where that output stands.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class StagedOutputs:
+    """What outputs have staged and not committed yet, by their names."""
+
+    left: dict[str, Any]
+
+
+class SeveralSink:
+    """Stores the results of one micro-batch in several places, one group after the other.
+
+    Outputs that keep no offsets come first, because a crash behind them has the range computed
+    again for all. Each of the others compares and stores for itself: what a crash or a failure
+    left behind gets its range again, and who has that already takes nothing. ADR 15 says why that
+    is enough. ``keepers`` are the outputs that keep offsets, as operators see them.
+    """
+
+    def __init__(self, groups: Sequence[OutputGroup]) -> None:
+        self.groups = sorted(groups, key=lambda group: group.keeps_offsets)
+        self._outputs = {
+            name: sink for group in self.groups for name, sink in group.outputs.items()
+        }
+        keepers = {name: sink for name, sink in self._outputs.items() if keeps_offsets(sink)}
+        self.keepers = OutputOffsetMoves(keepers)
+        self._standings = OutputOffsets(keepers)
+        self._overtaken: set[str] = set()
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """What the weakest output promises."""
+        promised = {sink.guarantee for sink in self._outputs.values()}
+        for weakest in (Guarantee.AT_LEAST_ONCE, Guarantee.EXACTLY_ONCE):
+            if weakest in promised:
+                return weakest
+        return Guarantee.NOT_KEPT
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the outputs."""
+        return tuple(self._outputs)
+
+    def open(self) -> None:
+        """Open each output.
+
+        Raises:
+            StartError: one of them cannot be used as configured.
+        """
+        for sink in self._outputs.values():
+            sink.open()
+
+    def stored_offset(self, identity: str) -> int | None:
+        """Return the lowest offset of all outputs; None where one has none yet.
+
+        The group's commit, which follows all of them, is the truth then: the others may have got
+        ahead in a commit that the process did not survive. Once it has led behind what the others
+        have, theirs is the answer.
+        """
+        found = self._standings.read(identity).values()
+        known = [each for each in found if each is not None]
+        is_overtaken = identity in self._overtaken
+        self._overtaken.discard(identity)
+        return min(known, default=None) if is_overtaken or len(known) == len(found) else None
+
+    def stored_leader_epoch(self, identity: str) -> int | None:
+        """Return what an output stored with the lowest offset."""
+        found = self._standings.known(identity)
+        lowest = min((each for each in found.values() if each is not None), default=None)
+        for name, each in found.items():
+            sink = self._outputs[name]
+            if each == lowest and isinstance(sink, StoredLeaderEpochs):
+                epoch = sink.stored_leader_epoch(identity)
+                if epoch is not None:
+                    return epoch
+        return None
+
+    def boundary(self, identity: str, start: int) -> int | None:
+        """Return the offset that a batch from ``start`` must not cross: an output stands there."""
+        return self._standings.next_behind(identity, start)
+
+    def stage(
+        self, micro_batch: MicroBatch, result: Mapping[str, Result | None] | None
+    ) -> StagedOutputs:
+        """Run the job of each output."""
+        staged = StagedOutputs({})
+        try:
+            for name, sink in self._outputs.items():
+                own = None if result is None else result.get(name)
+                staged.left[name] = sink.stage(micro_batch, own)
+        except BaseException:
+            self.discard(staged)
+            raise
+        return staged
+
+    def commit(self, staged: StagedOutputs, offsets: Sequence[PartitionCommit]) -> None:
+        """Commit group by group what each output lacks.
+
+        Raises:
+            CommitConflictError: the outputs together stand elsewhere, or another writer was there
+                first. Groups before that one have stored their share.
+            OutputsApartError: an output would have to take a part; nothing was stored.
+            Exception: what an output raised; groups before it have stored their share.
+        """
+        lacking = self._lacking(offsets)
+        for group in self.groups:
+            taking = [name for name in group.outputs if name in lacking]
+            if not taking:
+                continue
+            try:
+                group.together(
+                    [(group.outputs[name], staged.left[name]) for name in taking], offsets
+                )
+            except BaseException:
+                self._standings.forget(taking, [share.identity for share in offsets])
+                raise
+            for name in taking:
+                del staged.left[name]
+            if group.keeps_offsets:
+                self._standings.stored(taking, offsets)
+        self.discard(staged)
+
+    def _lacking(self, offsets: Sequence[PartitionCommit]) -> set[str]:
+        """Return the outputs that take the commit, having looked again if not all seem to."""
+        relations = self._relations(offsets)
+        if any(each != {Relation.LACKS} for each in relations.values()):
+            self._standings.forget(self._outputs, [share.identity for share in offsets])
+            relations = self._relations(offsets)
+            self._require_place(offsets)
+        apart = [
+            name for name, each in relations.items() if len(each) > 1 or Relation.APART in each
+        ]
+        if apart:
+            raise OutputsApartError(
+                f"output {', '.join(apart)} has a part of the micro-batch already; its partitions "
+                "come again one by one, cut where the output stands"
+            )
+        has = {name for name, each in relations.items() if each == {Relation.HAS}}
+        return set(self._outputs) - has
+
+    def _relations(self, offsets: Sequence[PartitionCommit]) -> Mapping[str, set[Relation]]:
+        return {
+            name: {
+                relation(self._standings.known(share.identity)[name], share) for share in offsets
+            }
+            for name in self.keepers.outputs
+        }
+
+    def _require_place(self, offsets: Sequence[PartitionCommit]) -> None:
+        """Raise if the outputs' lowest offset is not where a share begins."""
+        conflicts = []
+        for share in offsets:
+            found = self._standings.known(share.identity).values()
+            lowest = min(share.start if each is None else each for each in found)
+            if lowest != share.start:
+                conflicts.append(SinkConflictError(share.partition, share.start, lowest))
+                self._overtaken.add(share.identity)
+        if conflicts:
+            raise CommitConflictError(conflicts)
+
+    def discard(self, staged: StagedOutputs) -> None:
+        """Remove what no output has taken."""
+        while staged.left:
+            name, own = staged.left.popitem()
+            self._outputs[name].discard(own)
+
+    def move_offsets(self, moves: Sequence[OffsetMove], note: str) -> None:
+        """Move the offsets of all outputs; see :meth:`OutputOffsetMoves.move_offsets`."""
+        try:
+            self.keepers.move_offsets(moves, note)
+        finally:
+            self._standings.forget(self._outputs, [move.identity for move in moves])
+
+    def close(self) -> None:
+        """Close each output."""
+        with ExitStack() as stack:
+            for sink in self._outputs.values():
+                stack.callback(sink.close)

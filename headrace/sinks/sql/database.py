@@ -1,0 +1,204 @@
+"""The database: how it is reached, what it is called in messages, and how long it may keep us."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import (
+    ArgumentError,
+    DBAPIError,
+    NoSuchModuleError,
+    SQLAlchemyError,
+    StatementError,
+)
+
+from headrace.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+    from sqlalchemy.engine import URL, Connection, Engine
+
+#: Seconds one statement may take, waiting for locks included, and seconds a transaction may stand
+#: still before PostgreSQL ends it: a member that was stopped inside of one holds nobody up longer.
+TIMEOUT = 60.0
+
+#: Seconds until a connection stands, and until one whose other end went silent is given up.
+_CONNECT_TIMEOUT = 10
+_SILENCE = 20
+
+#: What libpq takes; whatever the url says of them holds.
+_LIBPQ = {
+    "connect_timeout": _CONNECT_TIMEOUT,
+    "keepalives_idle": _SILENCE // 2,
+    "keepalives_interval": _SILENCE // 4,
+    "keepalives_count": 2,
+    "tcp_user_timeout": _SILENCE * 1000,
+}
+
+_LIMITS = sa.text(
+    "SELECT set_config('statement_timeout', :limit, true), "
+    "set_config('idle_in_transaction_session_timeout', :limit, true)"
+)
+
+#: PostgreSQL's codes for a transaction that gave way to another one: it can be made again.
+_GAVE_WAY = frozenset({"40001", "40P01"})
+
+
+class TableName(NamedTuple):
+    """A table's name, and its schema where one was given."""
+
+    schema: str | None
+    name: str
+
+    @classmethod
+    def of(cls, text: str) -> TableName:
+        """Read ``table`` or ``schema.table``."""
+        schema, _, name = text.rpartition(".")
+        return cls(schema or None, name)
+
+    def __str__(self) -> str:
+        return self.name if self.schema is None else f"{self.schema}.{self.name}"
+
+
+class Database:
+    """A pool of connections. ``name`` is without user, password and options. Any thread.
+
+    Nothing is connected before it is needed. ``password`` takes the place of one in the url;
+    ``timeout`` is in seconds.
+
+    Raises:
+        ConfigError: the url is none, its driver is not installed, or nothing in it would last.
+    """
+
+    def __init__(self, url: str, password: str | None = None, timeout: float = TIMEOUT) -> None:
+        self.url = _parsed(url, password)
+        self.name = _name(self.url)
+        self.dialect = self.url.get_backend_name()
+        self._limit = str(round(timeout * 1000))
+        self.engine = self._engine(timeout)
+
+    def _engine(self, timeout: float) -> Engine:
+        try:
+            engine = sa.create_engine(
+                self.url,
+                connect_args=_connect_args(self.url, timeout),
+                hide_parameters=True,
+                pool_pre_ping=True,
+            )
+        except NoSuchModuleError:
+            problem = f"{self.name}: SQLAlchemy knows no such database; correct the url's beginning"
+            raise ConfigError([problem]) from None
+        except ImportError as error:
+            problem = f"{self.name}: its driver is not installed ({error}); install it with pip"
+            raise ConfigError([problem]) from None
+        sa.event.listen(engine, "handle_error", _without_values)
+        return engine
+
+    @contextmanager
+    def transaction(self) -> Iterator[Connection]:
+        """Commit what is done inside, or roll all of it back when it raises. Blocks."""
+        with self.engine.begin() as connection:
+            if self.dialect == "postgresql":
+                connection.execute(_LIMITS, {"limit": self._limit})
+            yield connection
+
+    def has(self, table: sa.Table) -> bool:
+        """Whether a table is there. Blocks."""
+        with self.transaction() as connection:
+            return sa.inspect(connection).has_table(table.name, schema=table.schema)
+
+    def create(self, table: sa.Table) -> None:
+        """Create a table where it is missing. Blocks.
+
+        Raises:
+            SQLAlchemyError: it is missing and cannot be created.
+        """
+        if self.has(table):
+            return
+        try:
+            with self.transaction() as connection:
+                table.create(connection)
+        except SQLAlchemyError:
+            if not self.has(table):  # else another member was first
+                raise
+
+    def close(self) -> None:
+        """Close the connections that nobody uses."""
+        self.engine.dispose()
+
+
+def gave_way(error: Exception) -> bool:
+    """Whether a transaction was undone in favour of another one and may succeed when repeated."""
+    if not isinstance(error, DBAPIError):
+        return False
+    return getattr(error.orig, "sqlstate", None) in _GAVE_WAY
+
+
+def brief(error: Exception) -> str:
+    """Return the database's own words, without the statement and without rows."""
+    return str(getattr(error, "orig", None) or error).strip()
+
+
+def _without_values(context: sa.ExceptionContext) -> None:
+    """Take out of an error what it says beyond the primary message and a constraint's name.
+
+    PostgreSQL's DETAIL has the whole row that it refuses. The errors are changed themselves,
+    because they are in tracebacks too, as what others came from.
+    """
+    original, error = context.original_exception, context.sqlalchemy_exception
+    said = _primary(original)
+    if said is not None:
+        original.args = (said,)
+    if error is None:
+        return
+    if said is not None:
+        kind = type(original)
+        error.args = (f"({kind.__module__}.{kind.__name__}) {said}",)
+    if isinstance(error, StatementError):
+        error.statement = error.params = None
+
+
+def _primary(error: BaseException) -> str | None:
+    """Return what a PostgreSQL server says in short, None of errors that do not come from one."""
+    diagnosis = getattr(error, "diag", None)
+    message: str | None = getattr(diagnosis, "message_primary", None)
+    if message is None:
+        return None
+    constraint: str | None = getattr(diagnosis, "constraint_name", None)
+    if constraint is None or f'"{constraint}"' in message:
+        return message
+    return f'{message} (constraint "{constraint}")'
+
+
+def _parsed(text: str, password: str | None) -> URL:
+    try:
+        url = make_url(text)
+    except (ArgumentError, ValueError):
+        problem = "the url cannot be read; write it as postgresql+psycopg://user@host/database"
+        raise ConfigError([problem]) from None
+    if url.get_backend_name() == "sqlite" and (url.database or ":memory:") == ":memory:":
+        raise ConfigError(["sqlite: without a file nothing lasts; write sqlite:////path/to/file"])
+    if url.drivername == "postgresql":  # SQLAlchemy 2.0 would take it for psycopg2, 2.1 does not
+        url = url.set(drivername="postgresql+psycopg")
+    return url if password is None else url.set(password=password)
+
+
+def _name(url: URL) -> str:
+    port = "" if url.port is None else f":{url.port}"
+    return f"{url.get_backend_name()}://{url.host or ''}{port}/{url.database or ''}"
+
+
+def _connect_args(url: URL, timeout: float) -> dict[str, Any]:
+    driver = url.drivername.rpartition("+")[2]
+    if url.get_backend_name() == "sqlite":
+        wanted: dict[str, Any] = {"timeout": timeout}
+    elif driver in {"psycopg", "psycopg2"}:
+        wanted = dict(_LIBPQ)
+    else:
+        wanted = {}
+    return {name: value for name, value in wanted.items() if name not in url.query}

@@ -1,7 +1,0 @@
-"""The Kafka sink. The clients are behind its seam, in :mod:`headrace.kafka`."""
-
-from __future__ import annotations
-
-from headrace.spark.sinks.kafka.sink import KafkaSink, Transactions
-
-__all__ = ["KafkaSink", "Transactions"]

@@ -1,0 +1,347 @@
+"""The pipe: from whoever says something to standard error."""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import sys
+from queue import SimpleQueue
+from threading import Event, RLock, Thread, current_thread
+from typing import TYPE_CHECKING, Any, TextIO
+
+import structlog
+
+from headrace.telemetry.logs.context import merge_bound
+from headrace.telemetry.logs.levels import claim, forget_levels, is_library, set_level, take_over
+from headrace.telemetry.logs.recent import Repeats, forget_events, keep
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Sequence
+
+    from structlog.typing import EventDict, Processor, WrappedLogger
+
+    from headrace.config import LoggingConfig
+
+
+log = structlog.get_logger(__name__)
+
+#: Lines of one kind within an interval: enough for what comes in small numbers by its nature.
+BURST = 10
+
+#: Lines of one library within an interval, whatever they say: many have numbers in their text.
+LIBRARY_BURST = 50
+
+#: The fields that say what an event is about. Two events are repeats where they agree in these.
+_ABOUT = (
+    "channel",
+    "topic",
+    "partition",
+    "group",
+    "member",
+    "thread",
+    "lane",
+    "path",
+    "table",
+    "pattern",
+    "transactional_id",
+)
+
+#: Events that are limited where they come from, or that belong together.
+_LIMITED = frozenset({"kafka_client", "repeats_left_out", "spark_log", "spark_output"})
+_TOGETHER = frozenset({"config_pending", "partition_activity", "stack_dump", "thread_stack"})
+
+#: Events that answer for something, each for another thing: who changed what, which record is gone.
+_RECORDS = frozenset({"admin_change", "record_left_out", "skip_asked", "skip_came_late"})
+
+_FREE = _LIMITED | _TOGETHER | _RECORDS
+
+
+class RepeatFilter(logging.Filter):
+    """Holds repeats back, and adds to the next line of the kind how many were ``repeated``.
+
+    Limited are our own events from info to warning, and every line of a library. Errors of our
+    own never are, because they may say why something ended; nor is what was asked for with
+    debug, nor what the user's code logs. Kinds of which nothing more comes are summed up in
+    ``repeats_left_out`` as soon as anything is logged. Any thread.
+    """
+
+    def __init__(self, repeats: Repeats | None = None) -> None:
+        super().__init__()
+        self._repeats = repeats or Repeats(BURST)
+
+    def after_fork_in_child(self) -> None:
+        """Count anew: another thread may have been counting at the fork."""
+        self._repeats = Repeats(BURST)
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether the line is to be written."""
+        if record.name == "root":
+            claim(record)
+            if not logging.getLogger(record.name).isEnabledFor(record.levelno):
+                return False
+        admitted = self._decide(record)
+        for kind, count in self._repeats.over():
+            _report(kind, count)
+        return admitted
+
+    def _decide(self, record: logging.LogRecord) -> bool:
+        if is_library(record.name):
+            return self._admit_library(record)
+        event = _event(record)
+        if event is None or not record.name.startswith("headrace"):
+            return True
+        if event.get("event") in _FREE or not logging.INFO <= record.levelno < logging.ERROR:
+            return True
+        about = tuple(str(event.get(name, "")) for name in _ABOUT)
+        return self._admit(record, (record.name, event.get("event"), *about))
+
+    def _admit_library(self, record: logging.LogRecord) -> bool:
+        event = _event(record)
+        if event is not None and event.get("event") in _FREE:
+            return True
+        library = record.name.partition(".")[0]
+        if self._repeats.admit((library, "library_log"), LIBRARY_BURST) is None:
+            return False
+        return self._admit(record, (record.name, str(event.get("event") if event else record.msg)))
+
+    def _admit(self, record: logging.LogRecord, kind: Hashable) -> bool:
+        repeated = self._repeats.admit(kind)
+        if repeated:
+            record.repeated = repeated
+        return repeated is not None
+
+
+def _event(record: logging.LogRecord) -> dict[str, Any] | None:
+    """Return the event of a line that came through structlog."""
+    return record.msg if isinstance(record.msg, dict) else None
+
+
+def _report(kind: Hashable, count: int) -> None:
+    assert isinstance(kind, tuple)
+    logger, event, *about = kind
+    fields = {name: value for name, value in zip(_ABOUT, about, strict=False) if value}
+    log.info("repeats_left_out", of=event, source=logger, repeated=count, **fields)
+
+
+#: Characters of lines that wait to be written, at most: some ten thousand lines.
+MOST_WAITING = 4 * 1024 * 1024
+
+#: Seconds that the last lines have to be written in, when the process ends.
+FLUSH_TIMEOUT = 2.0
+
+
+class StandardErrorHandler(logging.Handler):
+    """Writes lines on a thread of its own, so that who does not read them holds up nobody.
+
+    While MOST_WAITING characters wait, lines are dropped; ``log_lines_dropped`` says how many as
+    soon as there is room again. Any thread; ``flush``, which the end of the interpreter calls, is
+    the only method that waits. In a forked child, which may end at any moment without a flush,
+    who logs writes the line itself, and waits for who reads.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__()
+        self._stream = stream
+        self._descriptor = _descriptor(stream)
+        self._begin()
+        self._thread: Thread | None = Thread(target=self._run, name="log", daemon=True)
+        self._thread.start()
+
+    def _begin(self) -> None:
+        self._queue: SimpleQueue[str | Event | None] = SimpleQueue()
+        # what a finalizer logs may come in the middle of a line of the same thread's
+        self._counting = RLock()
+        self._added = self._dropped = 0
+        self._taken = self._unwritten = self._told = 0
+
+    def after_fork_in_child(self) -> None:
+        """Go on without the thread, which a fork leaves behind, and locks that others had taken."""
+        self._begin()
+        self._thread = None
+
+    # --- any thread -------------------------------------------------------------------------
+
+    def handle(self, record: logging.LogRecord) -> bool:
+        """Take a line, without the lock of other handlers, under which a text may be made."""
+        admitted = self.filter(record)
+        if admitted:
+            self.emit(record)
+        return bool(admitted)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Have a line written."""
+        try:
+            line = f"{self.format(record)}\n"
+        except Exception:  # noqa: BLE001 - whatever the fields of the line raise
+            self.handleError(record)
+            return
+        with self._counting:
+            if self._thread is None:
+                self._deliver(line)
+                return
+            is_full = self._added - self._taken >= MOST_WAITING
+            if is_full and current_thread() is not self._thread:
+                self._dropped += 1
+                return
+            self._added += len(line)
+        self._queue.put(line)
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - as logging calls it
+        """Say of which logger a line cannot be made, instead of writing it to standard error."""
+        if record.name != __name__:
+            log.error("log_line_failed", source=record.name, exc_info=sys.exc_info()[1])
+
+    def flush(self) -> None:
+        """Wait until what was logged is written, or FLUSH_TIMEOUT is over."""
+        if self._thread is not None and self._thread.is_alive():
+            written = Event()
+            self._queue.put(written)
+            written.wait(FLUSH_TIMEOUT)
+
+    def close(self) -> None:
+        """End the thread, behind what waits."""
+        self._queue.put(None)
+        super().close()
+
+    # --- its thread -------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while (item := self._queue.get()) is not None:
+            if isinstance(item, Event):
+                item.set()
+                continue
+            self._deliver(item)
+            self._taken += len(item)
+
+    def _deliver(self, line: str) -> None:
+        try:
+            self._write(line)
+        except (OSError, ValueError):
+            # nobody has the other end any more, a disk is full: others come, or nobody
+            self._unwritten += 1
+        else:
+            self._tell_dropped()
+
+    def _write(self, line: str) -> None:
+        if self._descriptor is None:
+            self._stream.write(line)
+            self._stream.flush()
+            return
+        # not through the stream: the end of the interpreter waits for its lock
+        left = memoryview(line.encode("utf-8", "backslashreplace"))
+        while left:
+            try:
+                left = left[os.write(self._descriptor, left) :]
+            except BlockingIOError:
+                select.select([], [self._descriptor], [], 1.0)
+
+    def _tell_dropped(self) -> None:
+        dropped = self._dropped + self._unwritten - self._told
+        if dropped and self._added - self._taken < MOST_WAITING / 2:
+            self._told += dropped
+            log.error("log_lines_dropped", lines=dropped)
+
+
+def _descriptor(stream: TextIO) -> int | None:
+    """Return what the stream writes to, None where it only keeps what is written."""
+    try:
+        return stream.fileno()
+    except (AttributeError, OSError, ValueError):
+        return None
+
+
+def flush() -> None:
+    """Wait until what was logged is written, for FLUSH_TIMEOUT at most. Any thread."""
+    for handler in logging.getLogger().handlers:
+        handler.flush()
+
+
+def _after_fork_in_child() -> None:
+    """Have a child log that another thread's line at the fork has left with a lock taken."""
+    forget_events()
+    for handler in logging.getLogger().handlers:
+        for each in (handler, *handler.filters):
+            if isinstance(each, StandardErrorHandler | RepeatFilter):
+                each.after_fork_in_child()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+def configure_logging(config: LoggingConfig) -> None:
+    """Send everything to standard error as JSON lines, or in columns for people.
+
+    Called once, before the first event; libraries and the user's code that log through
+    ``logging`` take the same way. Who logs never waits for who reads. What a worker works for, and
+    fields that the user's code binds with ``structlog.contextvars``, are in every line that the
+    thread logs.
+    """
+    shared: list[Processor] = [
+        merge_bound,
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.stdlib.add_logger_name,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+    ]
+    structlog.configure(
+        processors=[
+            keep,
+            structlog.stdlib.filter_by_level,
+            *shared,
+            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
+        ],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+        cache_logger_on_first_use=True,
+    )
+    former = list(logging.getLogger().handlers)
+    logging.getLogger().handlers[:] = [_handler(config, shared)]
+    for handler in former:
+        if isinstance(handler, StandardErrorHandler):
+            handler.close()
+    take_over()
+    forget_levels()
+    set_level(config.level)
+
+
+def _handler(config: LoggingConfig, shared: Sequence[Processor]) -> logging.Handler:
+    """Return what writes the lines; ``shared`` is done to those of libraries too."""
+    handler = StandardErrorHandler(sys.stderr)
+    handler.addFilter(RepeatFilter())
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=[structlog.stdlib.ExtraAdder(), _name_library_lines, *shared],
+            processors=[
+                _add_repeated,
+                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+                *_renderers(config),
+            ],
+        )
+    )
+    return handler
+
+
+def _name_library_lines(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    """Give a library's line, which is any text, a stable name and keep the text as detail."""
+    event.pop("color_message", None)  # uvicorn's text for terminals
+    if is_library(event["_record"].name):
+        event["detail"], event["event"] = event["event"], "library_log"
+    return event
+
+
+def _add_repeated(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    """Say how many lines like this one were held back before it."""
+    repeated = getattr(event["_record"], "repeated", 0)
+    if repeated:
+        event["repeated"] = repeated
+    return event
+
+
+def _renderers(config: LoggingConfig) -> list[Processor]:
+    for_people = config.format == "console" or (config.format == "auto" and sys.stderr.isatty())
+    if for_people:
+        # the renderer's own tracebacks show local variables, and with them what is secret
+        plain = structlog.dev.plain_traceback
+        return [structlog.dev.ConsoleRenderer(exception_formatter=plain)]
+    return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]

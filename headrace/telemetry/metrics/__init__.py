@@ -1,0 +1,35 @@
+"""All metrics of a process: seconds, bytes, records, and labels that stay few."""
+
+from __future__ import annotations
+
+from headrace.telemetry.metrics.declared import Metrics
+from headrace.telemetry.metrics.readings import (
+    ChannelSummary,
+    MetricSpec,
+    PartitionReading,
+    StageTotal,
+    Summary,
+)
+from headrace.telemetry.metrics.server import (
+    CONTENT_TYPE,
+    MetricSample,
+    MetricsServer,
+    metrics_text,
+    omit_creation_times,
+    read_metrics,
+)
+
+__all__ = [
+    "CONTENT_TYPE",
+    "ChannelSummary",
+    "MetricSample",
+    "MetricSpec",
+    "Metrics",
+    "MetricsServer",
+    "PartitionReading",
+    "StageTotal",
+    "Summary",
+    "metrics_text",
+    "omit_creation_times",
+    "read_metrics",
+]

@@ -1,0 +1,311 @@
+"""Metrics that are read when Prometheus asks: of the partitions held, and of the threads' time."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from headrace.telemetry.thread_time import Role, ThreadActivity
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from prometheus_client import Counter
+
+    from headrace.telemetry.metrics.declared import Metrics
+    from headrace.telemetry.thread_time import ThreadTime
+
+
+@dataclass(frozen=True, slots=True)
+class StageTotal:
+    """A stage of the data flow since the start: how often it was done, in how many seconds."""
+
+    count: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelSummary:
+    """One channel since the start, its running threads, and its group.
+
+    ``stages`` are those that were done at least once, ``threads`` the seconds by role and
+    activity, ``conditions`` the partitions of the group that somebody has to look at.
+    """
+
+    records: float
+    batches: float
+    skipped: float
+    dead_letters: float
+    errors: float
+    commit_failures: float
+    rebalances: float
+    stages: dict[str, StageTotal]
+    threads: dict[tuple[Role, ThreadActivity], float]
+    conditions: dict[str, int]
+
+
+class Summary:
+    """Every channel at one moment: each metric is walked over once, however many they are."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._records = _counted(metrics.records)
+        self._batches = _counted(metrics.batches)
+        self._skipped = _counted(metrics.skipped)
+        self._dead_letters = _counted(metrics.dead_lettered)
+        self._errors = _counted(metrics.errors)
+        self._commit_failures = _counted(metrics.commit_failures)
+        self._rebalances = _counted(metrics.rebalances)
+        self._stages = _stages(metrics)
+        self._threads = _threads(metrics)
+        self._conditions = _conditions(metrics)
+
+    def channel(self, name: str) -> ChannelSummary:
+        """Return what there is of a channel; zeros of one that nothing is known of."""
+        return ChannelSummary(
+            records=self._records.get(name, 0.0),
+            batches=self._batches.get(name, 0.0),
+            skipped=self._skipped.get(name, 0.0),
+            dead_letters=self._dead_letters.get(name, 0.0),
+            errors=self._errors.get(name, 0.0),
+            commit_failures=self._commit_failures.get(name, 0.0),
+            rebalances=self._rebalances.get(name, 0.0),
+            stages=self._stages.get(name, {}),
+            threads=self._threads.get(name, {}),
+            conditions=self._conditions.get(name, {}),
+        )
+
+
+def _counted(counter: Counter) -> dict[str, float]:
+    """Return the sum of a counter by channel, over all its other labels."""
+    counts: defaultdict[str, float] = defaultdict(float)
+    for family in counter.collect():
+        for sample in family.samples:
+            if sample.name.endswith("_total"):
+                counts[sample.labels["channel"]] += sample.value
+    return dict(counts)
+
+
+def _stages(metrics: Metrics) -> dict[str, dict[str, StageTotal]]:
+    counts: dict[tuple[str, str], float] = {}
+    seconds: dict[tuple[str, str], float] = {}
+    for family in metrics.stage_seconds.collect():
+        for sample in family.samples:
+            stage = sample.labels["channel"], sample.labels["stage"]
+            if sample.name.endswith("_count"):
+                counts[stage] = sample.value
+            elif sample.name.endswith("_sum"):
+                seconds[stage] = sample.value
+    found: defaultdict[str, dict[str, StageTotal]] = defaultdict(dict)
+    # what is being observed at this moment may have one of the two and not yet the other
+    for (channel, name), count in counts.items():
+        if count:
+            found[channel][name] = StageTotal(int(count), seconds.get((channel, name), 0.0))
+    return dict(found)
+
+
+def _threads(metrics: Metrics) -> dict[str, dict[tuple[Role, ThreadActivity], float]]:
+    totals: defaultdict[str, dict[tuple[Role, ThreadActivity], float]] = defaultdict(dict)
+    for time in metrics.thread_times():
+        spent = totals[time.channel]
+        for activity, seconds in time.seconds().items():
+            spent[time.role, activity] = spent.get((time.role, activity), 0.0) + seconds
+    return dict(totals)
+
+
+def _conditions(metrics: Metrics) -> dict[str, dict[str, int]]:
+    found: defaultdict[str, dict[str, int]] = defaultdict(dict)
+    for family in metrics.group_partitions.collect():
+        for sample in family.samples:
+            if sample.value:
+                found[sample.labels["channel"]][sample.labels["condition"]] = int(sample.value)
+    return dict(found)
+
+
+_CHANNEL = ("channel",)
+_PARTITION = ("channel", "topic", "partition")
+
+
+@dataclass(frozen=True, slots=True)
+class MetricSpec:
+    """What is declared of one metric.
+
+    ``name`` is what a query says; of a histogram without ``_bucket``, ``_sum`` and ``_count``.
+    ``values`` has those of labels that are known beforehand: the last ones of ``labels``.
+    """
+
+    name: str
+    kind: str
+    labels: tuple[str, ...]
+    text: str
+    values: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionReading:
+    """Where one owned partition stands at the moment of a scrape.
+
+    ``lag_seconds`` is how long the next record has been waiting to be answered, ``sink_seconds``
+    the age of the newest record that was answered for good.
+    """
+
+    channel: str
+    topic: str
+    partition: int
+    state: str
+    epoch: int
+    position: int
+    committed: int | None
+    high_watermark: int | None
+    lag_seconds: float | None = None
+    sink_seconds: float | None = None
+
+    @property
+    def lag_records(self) -> int | None:
+        """Records between the committed offset and the end, None while the end is unknown."""
+        if self.high_watermark is None:
+            return None
+        done = self.position if self.committed is None else self.committed
+        return max(0, self.high_watermark - done)
+
+    @property
+    def paused(self) -> bool:
+        """Whether a pause has come into force, and was not only asked for."""
+        return self.state == "paused"
+
+
+#: Of each held partition, by what a reading calls it.
+_READ = {
+    "position": MetricSpec("headrace_position", "gauge", _PARTITION, "Next offset to deliver."),
+    "committed": MetricSpec(
+        "headrace_committed_offset", "gauge", _PARTITION, "Offset a restart would begin at."
+    ),
+    "high_watermark": MetricSpec(
+        "headrace_high_watermark", "gauge", _PARTITION, "End of the partition as last fetched."
+    ),
+    "lag_records": MetricSpec(
+        "headrace_lag_records",
+        "gauge",
+        _PARTITION,
+        "Records between the committed offset and the end.",
+    ),
+    "lag_seconds": MetricSpec(
+        "headrace_lag_seconds",
+        "gauge",
+        _PARTITION,
+        "Age of the oldest record that is not answered yet, by its own timestamp; 0 without one.",
+    ),
+    "epoch": MetricSpec(
+        "headrace_owner_epoch", "gauge", _PARTITION, "Epoch of the claim on the partition."
+    ),
+    "paused": MetricSpec(
+        "headrace_partition_paused",
+        "gauge",
+        _PARTITION,
+        "1 while the partition is paused, by itself or with its channel, else 0.",
+    ),
+}
+
+_STATES = MetricSpec(
+    "headrace_partitions",
+    "gauge",
+    ("channel", "state"),
+    "Partitions held, by state.",
+    {
+        "state": (
+            "starting",
+            "waiting",
+            "backing_off",
+            "running",
+            "suspended",
+            "paused",
+            "releasing",
+            "terminating",
+        )
+    },
+)
+
+_FRESHNESS = MetricSpec(
+    "headrace_sink_freshness_seconds",
+    "gauge",
+    _CHANNEL,
+    "Age of the newest record that the channel's sink has, by the record's own timestamp.",
+)
+
+_THREADS = MetricSpec(
+    "headrace_thread_seconds_total",
+    "counter",
+    ("channel", "role", "thread", "activity"),
+    "Time of the channel's threads, by what they spend it on.",
+    {
+        "role": tuple(role.value for role in Role),
+        "activity": tuple(activity.value for activity in ThreadActivity),
+    },
+)
+
+
+class PartitionCollector(Collector):
+    """Reads the partitions when Prometheus asks, so that the data path pays nothing for them.
+
+    A partition that is not held any more has no series: their number is bounded by what is held.
+    """
+
+    specs = (*_READ.values(), _STATES, _FRESHNESS)
+
+    def __init__(self) -> None:
+        self.sources: dict[str, Callable[[], Iterable[PartitionReading]]] = {}
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        """Return all families, without samples where nothing is held."""
+        families = {name: _gauges(spec) for name, spec in _READ.items()}
+        watched = list(self.sources.items())
+        counts = {
+            (channel, state): 0 for channel, _ in watched for state in _STATES.values["state"]
+        }
+        freshest: dict[str, float] = {}
+        for _, source in watched:
+            for reading in source():
+                labels = [reading.channel, reading.topic, str(reading.partition)]
+                for name, family in families.items():
+                    value = getattr(reading, name)
+                    if value is not None:
+                        family.add_metric(labels, value)
+                state = reading.channel, reading.state
+                counts[state] = counts.get(state, 0) + 1
+                if reading.sink_seconds is not None:
+                    best = freshest.get(reading.channel, reading.sink_seconds)
+                    freshest[reading.channel] = min(best, reading.sink_seconds)
+        states, freshness = _gauges(_STATES), _gauges(_FRESHNESS)
+        for labels_of_state, count in sorted(counts.items()):
+            states.add_metric(labels_of_state, count)
+        for channel, seconds in freshest.items():
+            freshness.add_metric([channel], seconds)
+        return [*families.values(), states, freshness]
+
+
+class ThreadCollector(Collector):
+    """Reads the threads' time when Prometheus asks; each ends with its thread.
+
+    A thread that is left behind makes way for one of the same name.
+    """
+
+    specs = (_THREADS,)
+
+    def __init__(self) -> None:
+        self.times: dict[object, ThreadTime] = {}
+
+    def collect(self) -> Iterable[CounterMetricFamily]:
+        """Return the family, with the threads that run now."""
+        family = CounterMetricFamily(_THREADS.name, _THREADS.text, labels=_THREADS.labels)
+        for time in tuple(self.times.values()):
+            labels = [time.channel, time.role.value, time.name]
+            for activity, seconds in time.seconds().items():
+                family.add_metric([*labels, activity.value], seconds)
+        return [family]
+
+
+def _gauges(spec: MetricSpec) -> GaugeMetricFamily:
+    return GaugeMetricFamily(spec.name, spec.text, labels=spec.labels)

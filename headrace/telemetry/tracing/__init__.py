@@ -1,0 +1,34 @@
+"""Traces of batches. Nothing of OpenTelemetry is imported unless they are asked for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace.core.errors import StartError
+from headrace.core.spans import NO_TRACER, Tracer
+
+if TYPE_CHECKING:
+    from headrace.config import TracingConfig
+
+
+def open_tracer(config: TracingConfig, instance: str) -> Tracer:
+    """Return what records traces, and sends them from a thread of its own. Does not block.
+
+    ``instance`` names the process.
+
+    Raises:
+        StartError: traces are asked for, and OpenTelemetry is not installed.
+    """
+    if config.endpoint is None:
+        return NO_TRACER
+    try:
+        from headrace.telemetry.tracing.recorded import exporting_tracer  # noqa: PLC0415 - an extra
+    except ImportError as error:
+        raise StartError(
+            f"tracing.endpoint is {config.endpoint}, but OpenTelemetry is not installed ({error}); "
+            "pip install 'headrace[tracing]', or leave tracing.endpoint out"
+        ) from error
+    return exporting_tracer(config, config.endpoint, instance)
+
+
+__all__ = ["open_tracer"]

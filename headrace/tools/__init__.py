@@ -1,0 +1,1 @@
+"""Commands beside the daemon: offsets, groups, the doctor, dry runs, the demo."""

@@ -1,0 +1,54 @@
+"""``headrace demo``.
+
+Exit codes: 0 verified; 1 not verified, or the demo could not be run; 128 + n after signal n.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path  # noqa: TC003 - typer reads annotations at run time
+from typing import Annotated
+
+import typer
+
+#: Fewer would leave partitions empty in some of the phases.
+_LEAST_ROWS = 1_000
+
+
+def demo(
+    rows: Annotated[
+        int | None,
+        typer.Option(min=_LEAST_ROWS, help="How many flights, from the first on; default: all."),
+    ] = None,
+    over: Annotated[
+        float, typer.Option(min=1, help="Seconds over which they are produced, at least.")
+    ] = 40.0,
+    directory: Annotated[
+        Path | None,
+        typer.Option(
+            "--dir", file_okay=False, help="An empty folder to work in, which is then kept."
+        ),
+    ] = None,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Leave ZooKeeper and Kafka running, and keep all files.")
+    ] = False,
+    verify_only: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            exists=True,
+            file_okay=False,
+            help="Only check a kept table.",
+        ),
+    ] = None,
+) -> None:
+    """Run the main job on real flights, kill a daemon on the way, and check every row.
+
+    Starts ZooKeeper and Kafka, produces the flights to a topic, and has two daemons bring them
+    through Spark into a Delta table, one of which is killed and started again. The last line says
+    whether each flight is in the table exactly once; the exit code is 0 only then.
+    """
+    from headrace.tools.demo.demo import main  # noqa: PLC0415 - takes a second to import
+
+    if verify_only is not None and (rows is not None or directory is not None or keep):
+        raise typer.BadParameter("--verify-only runs nothing; leave the other options out")
+    raise typer.Exit(main(rows, over, directory, verify_only, keep=keep))

@@ -1,0 +1,191 @@
+"""The daemons of the demo: real ``headrace run`` processes, each with its own configuration."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import yaml
+
+from headrace.core.clock import Deadline
+from headrace.core.processes import python_command
+from headrace.devstack.server import LOOPBACK, ServerProcess, free_port
+from headrace.telemetry.metrics import read_metrics
+from headrace.tools.demo.errors import DemoError
+from headrace.tools.demo.reducer import SCHEMA
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from headrace.telemetry.metrics import MetricSample
+
+TOPIC = "flights"
+GROUP = "flights"
+CHANNEL = "flights"
+
+#: Seconds in which a process has to exist; it takes milliseconds.
+_SPAWN_S = 30.0
+
+#: Seconds that a daemon has to answer a question about its metrics.
+_SCRAPE_S = 2.0
+
+#: For a JVM that lives a minute: compiling quickly rather than well, and collecting on one core,
+#: halve the work of a start (17 to 9.5 s of processor time), which the demo does three times.
+_SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
+#: The folder for temporary files: what a killed process leaves there goes with the work directory.
+_TEMPORARY = "tmp"
+
+#: How much of a log an error message quotes.
+_QUOTED_LINES = 15
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoints:
+    """What a daemon stands between, as its configuration names them."""
+
+    bootstrap_servers: str
+    zookeeper_hosts: str
+    table: Path
+
+
+@dataclass(frozen=True, slots=True)
+class DaemonReading:
+    """What a daemon says of itself: the partitions it holds and its work since its start.
+
+    ``spark_seconds`` is the time of its Spark jobs.
+    """
+
+    partitions: frozenset[int] = frozenset()
+    lag: int = 0
+    batches: int = 0
+    spark_seconds: float = 0.0
+
+
+class Daemon:
+    """One daemon with its folder; it dies with this process. For one thread."""
+
+    def __init__(self, name: str, directory: Path, endpoints: Endpoints) -> None:
+        self.name = name
+        self.log_file = directory / "daemon.log"
+        self.config_file = directory / "headrace.yaml"
+        self._port = free_port()
+        self._process: ServerProcess | None = None
+        self._temporary = directory / _TEMPORARY
+        self._temporary.mkdir(parents=True, exist_ok=True)
+        document = _document(name, directory, endpoints, self._port)
+        self.config_file.write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
+
+    @property
+    def state(self) -> str:
+        """Whether there is a process, in one word."""
+        return "stopped" if self._process is None else "running"
+
+    def start(self) -> None:
+        """Start the process; it is not ready when this returns."""
+        run = "from headrace.cli import main; main()"
+        command = python_command(run, "run", "-c", str(self.config_file))
+        self._process = ServerProcess.start(
+            command,
+            log_file=self.log_file,
+            deadline=Deadline.after(_SPAWN_S),
+            environment={"TMPDIR": str(self._temporary)},
+        )
+
+    def kill(self) -> None:
+        """End the process with SIGKILL; it is gone when this returns. Harmless without one."""
+        if self._process is not None:
+            self._process.kill()
+            self._process = None
+
+    def stop(self, deadline: Deadline) -> int:
+        """Stop the process with SIGTERM and return its exit code."""
+        assert self._process is not None, "it was started"
+        code = self._process.stop(deadline)
+        self._process = None
+        return code
+
+    def require_running(self) -> None:
+        """Fail if the process ended by itself.
+
+        Raises:
+            DemoError: it did; with its exit code and the end of its log.
+        """
+        code = None if self._process is None else self._process.exit_code
+        if code is not None:
+            raise DemoError(f"{self.name} ended by itself with code {code}")
+
+    def read(self) -> DaemonReading | None:
+        """Ask the process for its metrics; None while it does not answer. Blocks briefly."""
+        if self._process is None:
+            return None
+        try:
+            return reading_of(read_metrics(LOOPBACK, self._port, _SCRAPE_S))
+        except OSError:
+            return None
+
+    def end_of_log(self) -> str:
+        """Return the last lines of the log, below its name."""
+        try:
+            text = self.log_file.read_text(encoding="utf-8", errors="replace")
+        except FileNotFoundError:
+            text = ""
+        lines = text.splitlines()[-_QUOTED_LINES:]
+        return "\n".join([f"the end of {self.log_file}:", *(f"  {line}" for line in lines)])
+
+
+def _document(name: str, directory: Path, endpoints: Endpoints, port: int) -> dict[str, object]:
+    """Return the configuration. Two daemons share two cores, so each Spark gets one."""
+    temporary = directory / _TEMPORARY
+    return {
+        "instance_id": name,
+        "state_dir": str(directory / "state"),
+        "kafka": {"bootstrap_servers": endpoints.bootstrap_servers},
+        "zookeeper": {"hosts": endpoints.zookeeper_hosts, "session_timeout": "5s"},
+        "spark": {
+            "master": "local[1]",
+            "driver_memory": "768MiB",
+            "warm_up": 3,
+            "properties": {
+                "spark.driver.extraJavaOptions": f'{_SHORT_LIVED} "-Djava.io.tmpdir={temporary}"',
+                "spark.local.dir": str(temporary),
+                "spark.sql.warehouse.dir": str(directory / "warehouse"),
+            },
+        },
+        "logging": {"format": "json"},
+        "metrics": {"host": LOOPBACK, "port": port},
+        "channels": {
+            CHANNEL: {
+                "topics": [TOPIC],
+                "group": GROUP,
+                "processor": {
+                    "type": "spark",
+                    "reducer": "headrace.tools.demo.reducer:reduce",
+                    "decode": "json",
+                    "schema": SCHEMA,
+                },
+                "sink": {"type": "delta", "path": str(endpoints.table)},
+            }
+        },
+    }
+
+
+def reading_of(samples: Iterable[MetricSample]) -> DaemonReading:
+    """Return what a daemon's metrics say."""
+    found = list(samples)
+
+    def total(name: str, **labels: str) -> float:
+        return sum(
+            each.value
+            for each in found
+            if each.name == name and labels.items() <= each.labels.items()
+        )
+
+    held = (each.labels["partition"] for each in found if each.name == "headrace_owner_epoch")
+    return DaemonReading(
+        partitions=frozenset(map(int, held)),
+        lag=int(total("headrace_lag_records")),
+        batches=int(total("headrace_batches_total")),
+        spark_seconds=total("headrace_stage_seconds_sum", stage="reduce"),
+    )

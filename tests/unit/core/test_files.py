@@ -1,0 +1,32 @@
+"""Writing files whole."""
+
+from __future__ import annotations
+
+from stat import S_IMODE
+from typing import TYPE_CHECKING
+
+import pytest
+
+from headrace.core.files import write_whole
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_a_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
+    """Nothing but the file is left behind, and nobody but its owner may read it."""
+    file = tmp_path / "offsets.yaml"
+    write_whole(file, "old")
+    write_whole(file, "new")
+    assert file.read_text() == "new"
+    assert list(tmp_path.iterdir()) == [file]
+    assert S_IMODE(file.stat().st_mode) == 0o600
+
+
+def test_what_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
+    """The former file stays as it was, and no half of a new one lies beside it."""
+    file = tmp_path / "offsets.yaml"
+    file.mkdir()
+    with pytest.raises(OSError, match="offsets"):
+        write_whole(file, "new")
+    assert list(tmp_path.iterdir()) == [file]

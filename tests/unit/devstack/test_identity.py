@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from headrace.core.clock import Deadline
+from headrace.devstack import server
+from headrace.devstack.server import ProcessIdentity, ProcessState
+from headrace.devstack.waiting import wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture(params=["proc", "ps"])
+def _source(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read about processes from /proc, and then again from ps as on systems without it."""
+    if request.param == "ps":
+        monkeypatch.setattr(server, "_facts", _facts_by_ps)
+    elif not Path("/proc/self/stat").exists():
+        pytest.skip("no /proc here")
+
+
+def _facts_by_ps(pid: int) -> tuple[str, str] | None:
+    facts = server._facts_from_ps(pid)
+    return None if facts is None or facts[0] in "ZX" else facts
+
+
+@pytest.fixture
+def sleeper() -> Iterator[subprocess.Popen[bytes]]:
+    """A process that does nothing for a while."""
+    with subprocess.Popen(["sleep", "100"]) as process:
+        yield process
+        process.kill()
+
+
+def _of(pid: int) -> ProcessIdentity:
+    found = ProcessIdentity.of(pid)
+    assert found is not None
+    return found
+
+
+@pytest.mark.usefixtures("_source")
+def test_a_live_process_is_running() -> None:
+    """This very process is found under its pid and runs."""
+    assert _of(os.getpid()).state is ProcessState.RUNNING
+
+
+@pytest.mark.usefixtures("_source")
+def test_a_stopped_process_is_paused(sleeper: subprocess.Popen[bytes]) -> None:
+    """SIGSTOP makes a process paused, SIGCONT makes it run again."""
+    found = _of(sleeper.pid)
+    assert found.send(signal.SIGSTOP)
+    assert wait_for(lambda: found.state is ProcessState.PAUSED, Deadline.after(10))
+    assert found.send(signal.SIGCONT)
+    assert wait_for(lambda: found.state is ProcessState.RUNNING, Deadline.after(10))
+
+
+@pytest.mark.usefixtures("_source")
+def test_an_ended_process_is_gone_even_before_it_is_buried(
+    sleeper: subprocess.Popen[bytes],
+) -> None:
+    """A zombie counts as gone and takes no signal."""
+    found = _of(sleeper.pid)
+    os.kill(sleeper.pid, signal.SIGKILL)
+    assert wait_for(lambda: found.state is ProcessState.GONE, Deadline.after(10))
+    assert not found.send(signal.SIGTERM)
+
+
+def test_a_later_process_with_the_same_pid_gets_no_signal(
+    sleeper: subprocess.Popen[bytes],
+) -> None:
+    """A pid whose process started at another time is not signalled."""
+    stale = ProcessIdentity(sleeper.pid, "another time")
+    assert stale.state is ProcessState.GONE
+    assert not stale.send(signal.SIGKILL)
+    assert sleeper.poll() is None
+
+
+def test_a_pid_nobody_has_means_nobody() -> None:
+    """An unused pid has no identity."""
+    with subprocess.Popen(["true"]) as process:
+        process.wait()
+    assert ProcessIdentity.of(process.pid) is None

@@ -1,0 +1,170 @@
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from headrace.core.clock import Deadline
+from headrace.devstack import jars
+from headrace.devstack.errors import JarsError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headrace.devstack.jars import Coordinate
+
+_CONTENTS = {"a.jar": b"first", "b.jar": b"second"}
+
+
+class FakeMaven:
+    """Stands in for Ivy: puts files into the folder and counts how often."""
+
+    def __init__(self) -> None:
+        self.contents = dict(_CONTENTS)
+        self.fetched = 0
+
+    def fetch(
+        self,
+        coordinate: Coordinate,
+        folder: Path,
+        *,
+        needs: bool,
+        report: Callable[[str], None],
+        deadline: Deadline,
+    ) -> None:
+        """Fetch at once."""
+        del coordinate, needs, deadline
+        self.fetched += 1
+        (folder / "jars").mkdir(exist_ok=True)
+        for name, content in self.contents.items():
+            (folder / "jars" / name).write_bytes(content)
+            report(f"fetched {name}")
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache, and sums that pin two small jars."""
+    sums = {name: hashlib.sha256(content).hexdigest() for name, content in _CONTENTS.items()}
+    monkeypatch.setattr(jars, "pinned_sums", lambda _: sums)
+    monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def maven(monkeypatch: pytest.MonkeyPatch, cache: Path) -> FakeMaven:
+    """A source of jars that needs no network."""
+    del cache  # only to come after it
+    fake = FakeMaven()
+    monkeypatch.setattr(jars, "fetch", fake.fetch)
+    return fake
+
+
+def _ignore(_: str) -> None:
+    """Take a report and do nothing."""
+
+
+def test_jars_are_fetched_once(cache: Path, maven: FakeMaven) -> None:
+    """The second call finds the jars where the first one put them."""
+    first = jars.kafka_jars(_ignore)
+    assert first == jars.kafka_jars(_ignore)
+    assert [path.read_bytes() for path in first] == [b"first", b"second"]
+    assert first[0].is_relative_to(cache)
+    assert maven.fetched == 1
+
+
+@pytest.mark.parametrize("harm", ["altered", "deleted"])
+def test_a_damaged_cache_is_mended(maven: FakeMaven, harm: str) -> None:
+    """A jar that was altered or deleted in the cache is noticed, and all are fetched again."""
+    victim = jars.kafka_jars(_ignore)[0]
+    if harm == "altered":
+        victim.write_bytes(b"other")
+    else:
+        victim.unlink()
+    assert jars.kafka_jars(_ignore)[0].read_bytes() == b"first"
+    assert maven.fetched == 2
+
+
+def test_jars_that_are_not_the_pinned_ones_are_refused(cache: Path, maven: FakeMaven) -> None:
+    """A jar with another sum is an error that names it, and nothing of it stays in the cache."""
+    maven.contents["b.jar"] = b"tampered"
+    with pytest.raises(JarsError, match=r"b\.jar"):
+        jars.kafka_jars(_ignore)
+    assert [path.name for path in cache.iterdir()] == ["kafka-4.3.lock"]
+
+
+def test_what_an_interrupted_fetch_left_is_cleared_away(cache: Path, maven: FakeMaven) -> None:
+    """A half-filled folder of a killed process is removed and does no harm."""
+    (cache / ".kafka-4.3.0-killed" / "jars").mkdir(parents=True)
+    jars.kafka_jars(_ignore)
+    assert sorted(path.name for path in cache.iterdir()) == ["kafka-4.3.0", "kafka-4.3.lock"]
+    assert maven.fetched == 1
+
+
+def test_two_processes_do_not_fetch_at_once(cache: Path, maven: FakeMaven) -> None:
+    """While another holds the lock nothing is fetched; the error names the lock's file."""
+    cache.mkdir()
+    told: list[str] = []
+    with (
+        jars._locked(jars.KAFKA, cache / "kafka-4.3.lock", _ignore, Deadline.after(5)),
+        pytest.raises(JarsError, match=r"kafka-4\.3\.lock"),
+    ):
+        jars.kafka_jars(told.append, Deadline.after(0))
+    assert told == ["Kafka jars: waiting for another process that is fetching them"]
+    assert maven.fetched == 0
+
+
+def test_who_waited_for_the_lock_takes_what_the_other_fetched(
+    cache: Path, maven: FakeMaven, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Jars that became whole while this process waited are not fetched a second time."""
+    answers = [["a.jar"], []]
+    monkeypatch.setattr(jars, "damaged", lambda *_: answers.pop(0))
+    assert jars.kafka_jars(_ignore) == [cache / "kafka-4.3.0" / name for name in _CONTENTS]
+    assert maven.fetched == 0
+
+
+@pytest.mark.parametrize(
+    ("environment", "folder"),
+    [
+        ({"HEADRACE_CACHE": "/c", "XDG_CACHE_HOME": "/x"}, Path("/c")),
+        ({"XDG_CACHE_HOME": "/x"}, Path("/x/headrace")),
+        ({}, Path.home() / ".cache" / "headrace"),
+    ],
+)
+def test_the_cache_is_the_users(environment: dict[str, str], folder: Path) -> None:
+    """The named folder wins over the XDG one, and that over the one in the home folder."""
+    assert jars.cache_folder(environment) == folder
+
+
+def test_every_jar_of_the_broker_is_pinned() -> None:
+    """The package carries a SHA-256 sum for each jar, Kafka's own among them."""
+    sums = jars.pinned_sums(jars.KAFKA)
+    assert "org.apache.kafka_kafka_2.13-4.3.0.jar" in sums
+    assert len(sums) == 45
+    assert {len(digest) for digest in sums.values()} == {64}
+
+
+def test_every_jar_of_the_connector_is_pinned() -> None:
+    """There is a sum for each of the connector's artifacts, and for nothing else."""
+    sums = jars.pinned_sums(jars.CONNECTOR)
+    names = {
+        f"{each.organisation}_{each.module}-{each.revision}.jar"
+        for each in jars.CONNECTOR.artifacts
+    }
+    assert sums.keys() == names
+    assert {len(digest) for digest in sums.values()} == {64}
+
+
+def test_the_set_up_is_told_in_one_line_why_there_are_no_jars(
+    cache: Path, maven: FakeMaven, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What the set-up runs ends with 1 and the error in one line; with 0 once it worked."""
+    maven.contents["b.jar"] = b"tampered"
+    assert jars.main("kafka") == 1
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert "b.jar" in last
+    maven.contents["b.jar"] = _CONTENTS["b.jar"]
+    assert jars.main("kafka") == 0
+    assert (cache / "kafka-4.3.0" / "b.jar").exists()

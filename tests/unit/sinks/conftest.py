@@ -1,0 +1,68 @@
+"""Sinks on tables of their own: a Delta sink, and SQL sinks in a SQLite file."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from headrace.sinks.delta import DeltaSink
+from headrace.sinks.sql import SqlSink
+from tests.unit.sinks.sql_tables import CREATE, Base
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+from tests.unit.sinks.delta_tables import share, stage
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Where the table goes."""
+    return tmp_path / "table"
+
+
+@pytest.fixture
+def opened(folder: Path) -> Iterator[Callable[[], DeltaSink]]:
+    """Open sinks on the table; close them at the end."""
+    sinks = []
+
+    def open_one() -> DeltaSink:
+        sink = DeltaSink(folder)
+        sink.open()
+        sinks.append(sink)
+        return sink
+
+    yield open_one
+    for sink in sinks:
+        sink.close()
+
+
+@pytest.fixture
+def sink(opened: Callable[[], DeltaSink]) -> DeltaSink:
+    """Open one sink that has stored [0, 10) of partition 0 with the row 1."""
+    sink = opened()
+    sink.commit(stage(sink, "first", [1]), [share(0, 0, 10)])
+    return sink
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Base:
+    """A file with an empty table."""
+    base = Base(tmp_path / "base.db")
+    base.run(CREATE)
+    return base
+
+
+@pytest.fixture
+def sinks(base: Base) -> Iterator[Callable[..., SqlSink]]:
+    """Make sinks on the table; close them at the end."""
+    made = []
+
+    def make(table: str = "t", **options: Any) -> SqlSink:
+        made.append(SqlSink(base.url, table, **options))
+        return made[-1]
+
+    yield make
+    for sink in made:
+        sink.close()
