@@ -1,4 +1,4 @@
-"""Write docs/commands.md and docs/exit-codes.md from the code.
+"""Write docs/commands.md, and the exit codes in docs/operation.md, from the code.
 
 .venv/bin/python scripts/reference.py
 """
@@ -24,6 +24,9 @@ DOCS = Path(__file__).resolve().parent.parent / "docs"
 
 _WRITTEN = "<!-- written by scripts/reference.py -->\n"
 
+_BEGIN = "<!-- exit codes: written by scripts/reference.py -->"
+_END = "<!-- end of exit codes -->"
+
 _LISTED = re.compile(r"Exit codes: (.*?)(?:\.(?=\s|$)|\n\n|\Z)", re.DOTALL)
 _TOLD = re.compile(r"([^.]*\b[Ee]xits with .*?)(?:\.(?=\s|$)|\n\n|\Z)", re.DOTALL)
 
@@ -37,12 +40,15 @@ def main() -> None:
 
 def pages() -> dict[str, str]:
     """Return the pages by their files' names."""
-    return {"commands.md": commands_page(), "exit-codes.md": exit_codes_page()}
+    return {"commands.md": commands_page(), "operation.md": operation_page()}
 
 
 def commands_page() -> str:
     """Return the reference of the command line."""
-    intro = "Every command has `--help`. What they end with is in [exit codes](exit-codes.md).\n"
+    intro = (
+        "Every command has `--help`. What they end with is in "
+        "[exit codes](operation.md#exit-codes).\n"
+    )
     chapters = [_chapter(name, command) for name, command in commands()]
     return "\n".join([f"# Commands\n\n{_WRITTEN}\n{intro}", *chapters])
 
@@ -105,22 +111,29 @@ def _default(parameter: Any) -> str:
     return "yes" if value is True else f"`{value}`"
 
 
-def exit_codes_page() -> str:
+def operation_page() -> str:
+    """Return the page on operation with the exit codes between its markers written again."""
+    page = (DOCS / "operation.md").read_text(encoding="utf-8")
+    before, _, rest = page.partition(_BEGIN)
+    _, _, after = rest.partition(_END)
+    return f"{before}{_BEGIN}\n\n{exit_codes()}\n{_END}{after}"
+
+
+def exit_codes() -> str:
     """Return the reference of exit codes."""
     run = "\n".join(f"| {code} | `{name}` | {meaning} |" for code, name, meaning in run_codes())
     others = "\n".join(
         f"| `{name}` | {stated} |" for name, command in commands() if (stated := _stated(command))
     )
     return (
-        f"# Exit codes\n\n{_WRITTEN}\n"
-        "## headrace run\n\n"
+        "### Exit codes of headrace run\n\n"
         "| code | name | meaning |\n|---|---|---|\n"
         f"{run}\n"
         "| 128 + n | | Ended at once by a second signal n. |\n\n"
         "A supervisor should start it again after 1, 3, 4, 5 and 70, and not after 0 and 2, as\n"
         "the [unit for systemd](deploy.md#systemd) does. What a stop does, and what it may\n"
         "leave, is in [deploy](deploy.md#how-it-stops).\n\n"
-        "## The other commands\n\n"
+        "### Exit codes of the other commands\n\n"
         "A command line that cannot be understood ends with 2, an unforeseen error with 1.\n\n"
         f"| command | exit codes |\n|---|---|\n{others}\n"
     )

@@ -197,7 +197,7 @@ class LogTruncatedError(PartitionError):
             f"{partition}: the log lost its end: offset {position} was reached, the broker has "
             f"{low} to {high}, and the records from {lost} on are not those that were read; the "
             f"partition rests until it is moved: seek to {lost} to take what stands there now, or "
-            "to another offset, or use headrace offsets reset (docs/recover.md)",
+            "to another offset, or use headrace offsets reset (docs/runbooks.md)",
         )
         self.position = position
         self.low = low

@@ -1,4 +1,4 @@
-"""Take the pictures of docs/status-page.md: python -m tests.web.screenshots docs/images."""
+"""Take the pictures of docs/admin.md: python -m tests.web.screenshots docs/images."""
 
 from __future__ import annotations
 

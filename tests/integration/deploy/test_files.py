@@ -49,7 +49,7 @@ def test_the_image_has_the_connector_where_configurations_look_for_it() -> None:
     assert stage.index("connector fetch") < stage.index("\nUSER ")
 
     tested = ROOT / "tests" / "integration" / "deploy" / "test_image.py"
-    pages = [ROOT / "docs" / name for name in ("deploy.md", "by-reference.md")]
+    pages = [ROOT / "docs" / name for name in ("deploy.md", "spark.md")]
     assert [_connectors(file) for file in [tested, *pages]] == [{*filled}] * 3
     assert _connectors(KUBERNETES) | _connectors(COMPOSE / "config/headrace.yaml") <= {*filled}
 
