@@ -167,7 +167,7 @@ class PartitionStart:
         if start is None:
             start = self._initial(owned, deadline, former=group is not None)
         self._report(owned, start, stored, usable)
-        epoch = self._leader_epoch(owned, start, group)
+        epoch = self._leader_epoch(owned, stored, group if usable is not None else None)
         if epoch is None:
             self._stage(owned, start, None)
         else:
@@ -246,17 +246,18 @@ class PartitionStart:
         return None
 
     def _leader_epoch(
-        self, owned: OwnedPartition, start: int, group: StoredOffset | None
+        self, owned: OwnedPartition, stored: int | None, group: StoredOffset | None
     ) -> int | None:
-        """Return a leader epoch under which the log led to the start position, if one is stored.
+        """Return a leader epoch under which the log led to the start position, if one is known.
 
-        What the sink has counts if the group has one, too: each owner stores its start there, and
-        one of an earlier version without an epoch, while it moves the sink's offset alone.
+        The sink's does not count beside an offset of the group without one: each owner stores its
+        start there, and one of an earlier version no epoch, while it moves the sink's offset alone.
+        Where the group has no offset that counts, the sink's is all that is known of the log.
         """
-        if group is None or group.leader_epoch is None or group.is_of_another(owned.topic_id):
-            return None
-        if group.offset == start:
+        if group is not None and (group.leader_epoch is None or stored in {None, group.offset}):
             return group.leader_epoch
+        if stored is None:
+            return None
         processor = self._parts.callbacks.processor
         return self._parts.callbacks.call(owned, lambda: processor.stored_leader_epoch(owned))
 

@@ -153,8 +153,8 @@ class StoredLeaderEpochs(Protocol):
     def stored_leader_epoch(self, identity: str) -> int | None:
         """Return what was stored with the offset, None where nothing was. Any thread; blocks.
 
-        A member of an earlier version moves the offset alone: the epoch counts only where such a
-        one was not the last.
+        A member of an earlier version moves the offset alone: the epoch does not count where the
+        group's offset shows that such a one was the last.
         """
         ...
 

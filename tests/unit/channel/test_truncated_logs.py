@@ -194,6 +194,44 @@ def test_a_sink_s_offset_is_checked_with_its_own_epoch(
             assert broker.wait_committed("group", P0, 14, Deadline.after(PATIENCE))
 
 
+@pytest.mark.parametrize("left", [None, StoredOffset(3, 0, topic_id="former", leader_epoch=0)])
+@pytest.mark.parametrize("grown", [0, 8])
+def test_a_sink_s_epoch_counts_where_the_group_has_no_offset(
+    broker: InMemoryBroker, left: StoredOffset | None, grown: int
+) -> None:
+    """It expired, or ZooKeeper was wiped, or it is a former topic's: nothing is read on unseen."""
+    if left is not None:
+        broker.store("group").commit({P0: left}, Deadline.after(PATIENCE))
+    broker.truncate(P0, 6)
+    broker.produce(P0, *[b"new"] * grown)
+    recorder = Watching()
+    recorder.stored, recorder.leader_epochs = {0: 10}, {0: 0}
+    channel = in_memory_channel(recorder, broker)
+    with running(channel):
+        assert halted(recorder, channel).end == 6
+    assert recorder.delivered() == []
+    stored = broker.committed("group", P0)
+    assert stored is not None
+    assert (stored.offset, stored.leader_epoch) == (10, 0)
+
+
+def test_a_whole_log_is_read_on_where_the_group_has_no_offset(broker: InMemoryBroker) -> None:
+    """Another leader alone is no reason to stop, and a sink without an offset is not asked."""
+    broker.truncate(P0, 10)
+    broker.produce(P0, *[b"new"] * 4)
+    recorder = Watching()
+    recorder.stored, recorder.leader_epochs = {0: 10}, {0: 0}
+    with running(in_memory_channel(recorder, broker)):
+        assert broker.wait_committed("group", P0, 14, Deadline.after(PATIENCE))
+    assert recorder.delivered() == [(10, 14, 1)]
+    fresh = Watching()
+    fresh.leader_epochs = {0: 0}
+    channel = in_memory_channel(fresh, broker, group="fresh", initial_offset="latest")
+    with running(channel):
+        assert broker.wait_committed("fresh", P0, 14, Deadline.after(PATIENCE))
+    assert fresh.errors() == []
+
+
 def test_a_start_at_another_leader_costs_one_question(broker: InMemoryBroker) -> None:
     """Where the log is whole, the present leader's epoch is what the next start compares."""
     read_all(broker)
