@@ -60,8 +60,8 @@ class Block:
 
 def pages() -> list[Path]:
     """Return the files of the documentation."""
-    extra = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "benchmarks/README.md")]
-    return [*extra, *sorted((ROOT / "docs").rglob("*.md"))]
+    extra = ("README.md", "CONTRIBUTING.md", "benchmarks/README.md", "tests/README.md")
+    return [*(ROOT / name for name in extra), *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def blocks() -> list[Block]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import json
 import re
@@ -35,6 +36,12 @@ _CHANNEL: dict[str, Any] = {
 }
 
 _ENVIRONMENT = {"HOME": "/home/me", "KAFKA": "localhost:9092", "ZOOKEEPER": "localhost:2181"}
+
+#: A function, method, class or constant as pages name it: its file, and its name in there.
+_NAMED = re.compile(r"`((?:tests|headrace|benchmarks)/[\w/]+\.py)::([\w.]+)`")
+
+#: What tests/README.md names every test of: folders, and what a file says where only some count.
+_LISTED = ("tests/chaos", "tests/integration/outages", "tests/web")
 
 _LINK = re.compile(r"(?<!!)\[[^\]]*\]\((?P<target>[^)\s#]*)(?P<anchor>#[^)\s]*)?\)")
 
@@ -172,3 +179,51 @@ def test_generated_pages_are_up_to_date() -> None:
     for name, text in reference.pages().items():
         written = (ROOT / "docs" / name).read_text(encoding="utf-8")
         assert written == text, "run: python scripts/reference.py"
+
+
+def _named_in(page: Path) -> set[tuple[str, str]]:
+    return set(_NAMED.findall(page.read_text(encoding="utf-8")))
+
+
+def _names_of(body: list[ast.stmt], below: str = "") -> Iterator[str]:
+    """Yield the names that a file or a class defines, those in its classes behind a dot."""
+    for node in body:
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            yield f"{below}{node.name}"
+        if isinstance(node, ast.ClassDef):
+            yield from _names_of(node.body, f"{node.name}.")
+        if isinstance(node, ast.Assign):
+            yield from (
+                f"{below}{target.id}" for target in node.targets if isinstance(target, ast.Name)
+            )
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
+def test_code_that_pages_name_exists(page: Path) -> None:
+    """What a page names as `file.py::name` is there: a function, a method, a class or a test."""
+    missing = []
+    for file, name in sorted(_named_in(page)):
+        source = ROOT / file
+        tree = ast.parse(source.read_text(encoding="utf-8")) if source.exists() else ast.parse("")
+        if name not in set(_names_of(tree.body)):
+            missing.append(f"{file}::{name}")
+    assert not missing, "named on the page, and not in the code: rename it on the page as well"
+
+
+def _tests_to_list() -> Iterator[tuple[str, str]]:
+    """Yield the tests of faults and properties that the list has to have, as it names them."""
+    for path in sorted((ROOT / "tests").rglob("test_*.py")):
+        file = str(path.relative_to(ROOT))
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
+                is_property = any("given(" in ast.unparse(each) for each in node.decorator_list)
+                if is_property or "killed_at_every" in node.name or file.startswith(_LISTED):
+                    yield file, node.name
+            elif isinstance(node, ast.Assign) and ast.unparse(node.value).endswith(".TestCase"):
+                yield file, ast.unparse(node.targets[0])
+
+
+def test_the_list_of_faults_and_properties_is_complete() -> None:
+    """tests/README.md names each test of a fault, of a kill at every line and of a property."""
+    listed = _named_in(ROOT / "tests" / "README.md")
+    assert sorted(set(_tests_to_list()) - listed) == [], "add a line for each to tests/README.md"
