@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from headrace.core.records import present_identity
 from headrace.sinks.contract import (
     BatchCommitSink,
     CommitConflictError,
@@ -28,4 +29,5 @@ __all__ = [
     "Sink",
     "StoredLeaderEpochs",
     "TransactionalOffsets",
+    "present_identity",
 ]

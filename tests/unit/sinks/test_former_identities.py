@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
+import headrace.sinks
 from headrace.core.records import (
     TopicPartition,
     former_identity,
@@ -69,6 +70,16 @@ def test_both_alphabets_say_the_same_id() -> None:
     for same in ("7c0vHkNmQtyVv6cS6PqPzw", "id-1"):
         assert former_identity(identity_of("c", "g", same, 0)) is None
         assert present_identity(identity_of("c", "g", same, 0)) == f"c/g/{same}/0"
+
+
+@pytest.mark.parametrize("topic_id", [FORMER, "A" * 21 + "+", "/" + "A" * 21, KAFKAS, "A" * 22])
+@pytest.mark.parametrize("group", ["g", "g/h", "g+h/" + "A" * 22])
+def test_what_a_sink_of_one_s_own_has_stored_can_be_renamed(topic_id: str, group: str) -> None:
+    """Each identity becomes the one that the sink is asked for, however often that is done."""
+    stored = identity_of("c", group, topic_id, 7)
+    wanted = identity_of("c", group, kafkas_topic_id(topic_id), 7)
+    assert headrace.sinks.present_identity(stored) == wanted
+    assert headrace.sinks.present_identity(wanted) == wanted
 
 
 def test_an_earlier_version_s_offset_is_where_the_sink_goes_on(sink: DeltaSink | SqlSink) -> None:
