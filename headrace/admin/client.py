@@ -16,6 +16,7 @@ import httpx
 from headrace.admin.auth import Folder
 from headrace.config import load
 from headrace.core.errors import ConfigError, HeadraceError
+from headrace.core.files import read_regular
 from headrace.core.processes import (
     NoRecordError,
     ProcessNotFoundError,
@@ -354,7 +355,7 @@ def _token(
 
 def _from_file(file: Path) -> tuple[str | None, str]:
     try:
-        return file.read_text(encoding="utf-8").strip(), ""
+        return read_regular(file).decode().strip(), ""
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not text"
         return None, f"{file} cannot be read ({reason}); run this as the process's user"

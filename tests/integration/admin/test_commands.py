@@ -20,6 +20,7 @@ from headrace.config import ChangeKind, ConfigChange, load
 from headrace.config.diff import ReloadEffect
 from headrace.controller.reports import Pending, ReloadOutcome, ReloadReport
 from headrace.core.clock import Deadline
+from headrace.core.errors import ConfigError
 from headrace.core.processes import ProcessRecord
 from tests.unit.channel.in_memory import P0, eventually
 
@@ -260,6 +261,15 @@ def test_a_wrong_token_and_a_missing_one_are_told_apart(desk: Desk, tmp_path: Pa
     assert desk.run("stop", "--token-file", str(desk.folder.token_file)).exit_code == 0
 
 
+def test_a_token_file_that_is_a_fifo_is_refused(desk: Desk, tmp_path: Path) -> None:
+    """Nobody may ever write into it, and the command would wait for that."""
+    os.mkfifo(tmp_path / "token")
+    result = desk.run("stop", "--token-file", str(tmp_path / "token"))
+    assert result.exit_code == 1
+    assert "token cannot be read (is no regular file)" in result.output
+    assert desk.scene.stops == []
+
+
 def test_reading_needs_no_token_that_is_readable(desk: Desk) -> None:
     """Another user of the machine sees the status, without the token's file."""
     assert desk.run("status", "--token-file", "/absent").exit_code == 0
@@ -298,6 +308,35 @@ def spoilt(desk: Desk) -> Iterator[Desk]:
 def test_a_bad_file_takes_no_command_away(spoilt: Desk, arguments: list[str]) -> None:
     """The process goes on with what it read before, and so do all who ask it, with its token."""
     result = spoilt.run(*arguments)
+    assert (result.exit_code, result.stderr) == (0, "")
+
+
+def test_a_bad_file_takes_no_seek_and_no_skip_away(spoilt: Desk) -> None:
+    """What they name is found as well, whatever the file says now."""
+    spoilt.run("pause")
+    assert spoilt.run("seek", "events:1:3").output == "events:1 from 10 to 3\n"
+    result = spoilt.run("skip", "events:1:4", "--reason", "no JSON", "--force")
+    assert (result.exit_code, result.output) == (0, "events:1:4 is left out from now on\n")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["health", "--ready"], ["status"], ["pause", "--wait", "0"], ["reload"], ["stop"]],
+)
+def test_a_secret_that_is_away_takes_no_command_away(
+    desk: Desk, tmp_path: Path, arguments: list[str]
+) -> None:
+    """The file is as it was; what it refers to is missing, as while a volume is mounted anew."""
+    usable, secret = desk.file.read_text(), tmp_path / "secret"
+    document = json.loads(usable)
+    document["admin"]["token"] = f"${{file:{secret}}}"
+    desk.file.write_text(json.dumps(document))
+    try:
+        with pytest.raises(ConfigError, match=str(secret)):
+            load(desk.file)
+        result = desk.run(*arguments)
+    finally:
+        desk.file.write_text(usable)
     assert (result.exit_code, result.stderr) == (0, "")
 
 

@@ -265,6 +265,53 @@ def test_jars_that_cannot_be_had_end_the_set_up_without_a_second_message(
     assert capsys.readouterr().err == ""
 
 
+#: Loads the script without the package and whatever else is installed.
+_LOADED = f"""
+import importlib.util, sys
+spec = importlib.util.spec_from_file_location("bootstrap", {str(_SCRIPT)!r})
+bootstrap = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(bootstrap)
+java = bootstrap.load(bootstrap.ROOT / "headrace" / "devstack" / "java.py")
+"""
+
+
+def _bare_python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run code with the standard library alone, as the script runs on a fresh machine."""
+    command = [sys.executable, "-I", "-S", "-c", _LOADED + code]
+    return subprocess.run(
+        command, env=environment, capture_output=True, text=True, check=False, timeout=60
+    )
+
+
+def test_java_is_looked_for_with_the_standard_library_alone() -> None:
+    """Nothing is installed yet when the script loads that module of the package."""
+    shown = _bare_python(
+        "java.find_java({})\n"
+        "print(java.parse_version('openjdk version \"21\"'), 'headrace' in sys.modules)"
+    )
+    assert (shown.stdout, shown.stderr) == ("21 False\n", "")
+
+
+def test_missing_java_is_one_line_with_the_next_step(tmp_path: Path) -> None:
+    """Before anything is made or fetched, and without root nothing is installed."""
+    shown = _bare_python(
+        "java._IN_ROOT = ()\n"
+        "bootstrap.load = lambda path: java\n"
+        "bootstrap.os.geteuid = lambda: 1000\n"
+        f"bootstrap.VENV = bootstrap.Path({str(tmp_path)!r}, 'venv')\n"
+        "bootstrap.STAMP = bootstrap.VENV / 'set-up.json'\n"
+        "sys.exit(bootstrap.main(['run']))",
+        PATH=str(tmp_path),
+        HOME=str(tmp_path),
+    )
+    assert shown.returncode == 1
+    assert shown.stderr == (
+        "set-up: no Java 17 or later was found; install one (Debian, Ubuntu: apt-get install "
+        "openjdk-17-jre-headless or openjdk-21-jre-headless) or set JAVA_HOME\n"
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
 class FakeApt:
     """An apt-get that notes its arguments and has only some packages."""
 
