@@ -69,7 +69,7 @@ class Diagnostics:
         """Log one event for each thread, and one for each partition held."""
         log_stacks("SIGUSR1")
         for activity in self._activities():
-            log.info("partition_activity", **activity.facts())
+            log.info("partition_status", **activity.facts())
 
 
 #: Seconds in which the brokers have to answer at the start; ZooKeeper and Spark have their own.
@@ -198,7 +198,7 @@ def _last_words(hung: bool) -> None:
     """Say where the main thread is, if a stop did not end, and have the log written."""
     if hung:
         calls = stack_of(threading.main_thread().ident)
-        log.error("stop_hung", signal=SIGNALS.asked, calls=calls)
+        log.error("shutdown_hung", signal=SIGNALS.asked, calls=calls)
     flush()
 
 
@@ -319,6 +319,6 @@ def _stop(
     if failure is not None:
         return ExitCode.CHANNEL_FAILED
     if not report.clean:
-        log.error("stop_overran", unfinished=list(report.left))
+        log.error("shutdown_timed_out", unfinished=list(report.left))
         return ExitCode.OVERRAN
     return ExitCode.STOPPED

@@ -50,7 +50,7 @@ class NotifySocket:
                 sender.settimeout(SEND_TIMEOUT)
                 sender.sendto(message.encode(), self._address)
         except OSError as error:
-            log.warning("notify_failed", message=message, error=str(error))
+            log.warning("systemd_notify_failed", message=message, error=str(error))
 
 
 class Service:

@@ -157,7 +157,7 @@ def _log(asked: Asked, outcome: str, error: str | None) -> None:
         "admin_change",
         action=asked.action,
         channel=asked.channel,
-        asked=wanted,
+        requested=wanted,
         by=asked.by,
         proof=asked.caller.proof,
         address=asked.caller.address,

@@ -172,7 +172,7 @@ class AdminServer:
         self._stopping.set()
         served = self._server.close(deadline)
         if not (deadline.joined(self._sampling) and served):
-            log.warning("admin_close_overran", url=self.url)
+            log.warning("admin_close_timed_out", url=self.url)
             return False
         return True
 

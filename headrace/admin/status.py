@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 class PartitionActivity(Document):
-    """One held partition, by the names that the log's ``partition_activity`` has."""
+    """One held partition, by the names that the log's ``partition_status`` has."""
 
     channel: str
     """The channel."""

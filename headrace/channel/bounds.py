@@ -144,7 +144,7 @@ class Bounds:
         try:
             stored = store.read_many(others, deadline)
         except OffsetStoreError as error:
-            log.warning("bounds_unsure", channel=self._channel, error=str(error))
+            log.warning("bounds_progress_unknown", channel=self._channel, error=str(error))
             return False
         self._reached |= {p for p, each in stored.items() if self._is_there(p, each.offset)}
         return self._reached.issuperset(others)

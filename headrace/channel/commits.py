@@ -163,7 +163,7 @@ class OffsetGuard:
             found = self._store.read_many([owned.partition for owned in believed], deadline)
         except OffsetStoreError as error:
             # commits fail likewise, loudly; the next look tells what came of them
-            log.info("offsets_unseen", channel=self._channel, reason=str(error))
+            log.info("offset_check_failed", channel=self._channel, reason=str(error))
             return {}
         findings = {}
         for owned, acknowledged in believed.items():

@@ -90,7 +90,7 @@ class SeekControl:
         else:
             self._parts.fetcher.seek(owned)
         log.warning(
-            "position_sought",
+            "seek_applied",
             channel=self._parts.name,
             topic=owned.partition.topic,
             partition=owned.partition.partition,
@@ -293,7 +293,7 @@ class PartitionControl:
         owned.post(RecordSkipped())
         self._scheduler.touch(owned)
         log.warning(
-            "skip_asked",
+            "skip_requested",
             channel=self._channel,
             topic=partition.topic,
             partition=partition.partition,

@@ -342,12 +342,12 @@ class Delivery:
                 owned, lambda: self._callbacks.processor.stored_offset(owned)
             )
         except Exception as error:  # noqa: BLE001 - tried again with the batch
-            log.warning("stored_offset_failed", channel=self._parts.name, error=str(error))
+            log.warning("sink_offset_unavailable", channel=self._parts.name, error=str(error))
             stored = None
         if stored is None:
             return self._again(item, wait)
         log.warning(
-            "position_follows_sink",
+            "position_reset_to_sink",
             channel=self._parts.name,
             topic=owned.partition.topic,
             partition=owned.partition.partition,

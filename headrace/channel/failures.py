@@ -227,7 +227,7 @@ class FailurePolicy:
         except (SinkConflictError, FencedError):
             raise
         except Exception as error:
-            log.exception("pass_over_failed", channel=self._channel, error=str(error))
+            log.exception("batch_skip_failed", channel=self._channel, error=str(error))
             return False
         return True
 
@@ -286,7 +286,7 @@ class FailurePolicy:
         topic, number = owned.partition
         self._metrics.bisections.labels(self._channel, topic).inc()
         log.warning(
-            "batch_divided",
+            "batch_bisected",
             channel=self._channel,
             topic=topic,
             partition=number,

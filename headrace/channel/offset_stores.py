@@ -72,7 +72,7 @@ class MovedOffsets:
 
     def _report(self, partition: TopicPartition, former: StoredOffset) -> None:
         log.info(
-            "offset_taken_over",
+            "offset_migrated",
             topic=partition.topic,
             partition=partition.partition,
             offset=former.offset,

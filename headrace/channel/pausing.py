@@ -462,14 +462,14 @@ class PauseManager(PeriodicThread):
         try:
             self._file.save(p for p in self._pauses.all() if p.reason is PauseReason.OPERATOR)
         except OSError as error:
-            log.error("pauses_not_kept", channel=self._channel, error=str(error))  # noqa: TRY400 - the reason says it all
+            log.error("pauses_not_persisted", channel=self._channel, error=str(error))  # noqa: TRY400 - the reason says it all
 
     def _forget(self) -> None:
         assert self._file is not None
         try:
             self._file.forget()
         except OSError as error:
-            log.error("pauses_not_kept", channel=self._channel, error=str(error))  # noqa: TRY400 - as above
+            log.error("pauses_not_persisted", channel=self._channel, error=str(error))  # noqa: TRY400 - as above
 
     def _measure(self) -> None:
         for reason in PauseReason:

@@ -145,7 +145,7 @@ class Releases:
         self._drop(owned)
         owned.become(PartitionState.TERMINATED)
         self._log(
-            "commit_forgone",
+            "commit_abandoned",
             owned,
             committed=owned.committed,
             processed_offset=owned.processed_offset,

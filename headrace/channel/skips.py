@@ -116,6 +116,6 @@ class Skips:
         facts |= {"offset": done.skip.offset, "reason": done.skip.reason, "by": done.skip.by}
         if done.left_out:
             self._metrics.skipped.labels(self._channel, topic, "operator").inc()
-            log.warning("record_left_out", **facts)
+            log.warning("skip_applied", **facts)
         else:
-            log.warning("skip_came_late", **facts)
+            log.warning("skip_too_late", **facts)

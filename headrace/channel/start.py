@@ -235,7 +235,7 @@ class PartitionStart:
                 "looked at now"
             )
         log.warning(
-            "offset_of_former_topic",
+            "offset_of_deleted_topic",
             channel=self._parts.name,
             topic=topic,
             partition=owned.partition.partition,

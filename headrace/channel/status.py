@@ -195,7 +195,7 @@ class RebalanceReporter:
     def resumed(self, kept: int) -> None:
         """Tell that it answers again, and what is left: ``kept`` partitions go on."""
         self._metrics.suspended.labels(self._channel).set(0)
-        event = "coordination_resumed" if kept or not self._lost else "coordination_began_anew"
+        event = "coordination_resumed" if kept or not self._lost else "coordination_restarted"
         log.info(event, channel=self._channel, kept=kept, lost=self._lost)
 
     def say(self, summary: RebalanceSummary) -> None:
@@ -204,7 +204,7 @@ class RebalanceReporter:
         if summary.mine != (frozenset() if before is None else before.mine):
             self._metrics.rebalances.labels(self._channel).inc()
         log.info(
-            "group_changed",
+            "group_rebalanced",
             channel=self._channel,
             members=list(summary.members),
             mine=sorted(map(str, summary.mine)),
@@ -240,7 +240,7 @@ def _wrong(summary: RebalanceSummary) -> dict[str, dict[str, Any]]:
         found["partitions_missing"] = {"listed": listed}
     if summary.foreign:
         owners = {str(p): owner for p, owner in summary.foreign.items()}
-        found["partitions_foreign"] = {"owners": owners}
+        found["partition_owners_unknown"] = {"owners": owners}
     if len(summary.modes) > 1:
         found["modes_differ"] = {"modes": sorted(mode.value for mode in summary.modes)}
     if summary.problems:

@@ -159,7 +159,7 @@ class LagWatchdog(PeriodicThread):
                 self._compare(owned, end, before.get(owned))
         if silent:
             # the client itself says nothing of a partition without a leader
-            log.warning("leaders_silent", channel=self._channel, partitions=silent)
+            log.warning("partition_leader_unavailable", channel=self._channel, partitions=silent)
 
     def _end_of(self, partition: TopicPartition) -> int:
         _, end = self._catalog.watermarks(partition, Deadline.after(ASK_TIMEOUT, self._clock))

@@ -280,7 +280,7 @@ class TopicWatcher(PeriodicThread):
                 with self._looking:
                     self._look()
             except HeadraceError as error:
-                log.warning("topics_unknown", channel=self._channel, error=str(error))
+                log.warning("topic_metadata_unavailable", channel=self._channel, error=str(error))
 
     def _find(self, subscription: Subscription, deadline: Deadline) -> dict[str, TopicInfo]:
         """Ask for what is named or was known before, and for what the patterns match."""
@@ -308,11 +308,11 @@ class TopicWatcher(PeriodicThread):
         for topic in sorted(changes.matched):
             log.info("topic_matched", channel=self._channel, topic=topic)
         for topic in sorted(changes.missing):
-            event = "topic_gone" if self._known.is_gone(topic) else "topic_missing"
+            event = "topic_removed" if self._known.is_gone(topic) else "topic_missing"
             log.warning(event, channel=self._channel, topic=topic)
         for topic, (former, present) in sorted(changes.replaced.items()):
             log.warning(
-                "topic_replaced",
+                "topic_recreated",
                 channel=self._channel,
                 topic=topic,
                 before=former,

@@ -122,7 +122,7 @@ def columns_of(
     try:
         return ColumnarRecordSource(kafka, group, prefetch)
     except LibraryMissingError as missing:
-        log.info("columns_missing", channel=name, reason=str(missing))
+        log.info("columnar_fetch_unavailable", channel=name, reason=str(missing))
         load_pandas()
         return None
 

@@ -324,7 +324,7 @@ class ReloadRun:
         # only now: somebody may have begun or ended one meanwhile
         self._pauses[name] = channel.pauses
         if not report.clean:
-            log.warning("channel_stop_overran", channel=name, unfinished=list(report.left))
+            log.warning("channel_stop_timed_out", channel=name, unfinished=list(report.left))
 
     def _without(self, name: str) -> None:
         config = self._controller.config
@@ -347,7 +347,7 @@ class ReloadRun:
         deadline = self._after(former.shutdown_timeout)
         closed = dict(controller.channels)
         if left := controller.close_all(deadline).left:
-            log.warning("channel_stop_overran", channel=None, unfinished=list(left))
+            log.warning("channel_stop_timed_out", channel=None, unfinished=list(left))
         self._pauses |= {name: channel.pauses for name, channel in closed.items()}
         if moves:
             self._move(former, desired)
@@ -355,7 +355,7 @@ class ReloadRun:
         controller.config = former.model_copy(update={**shared, "channels": desired.channels})
         self._open_all(enabled, processors)
         self.passes = self.passes or bool(self.recoded())
-        log.info("connected_anew", channels=sorted(controller.channels))
+        log.info("clients_reconnected", channels=sorted(controller.channels))
 
     def _move(self, former: Config, desired: Config) -> None:
         """Take another ZooKeeper session, or the former one with the former channels."""

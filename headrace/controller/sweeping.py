@@ -61,7 +61,7 @@ class RebalanceCollection:
             try:
                 self.run_once()
             except Exception:
-                log.exception("sweep_failed")
+                log.exception("garbage_collection_failed")
 
     def run_once(self) -> bool:
         """Look around, if it is time, and return whether garbage was collected. Blocks for that."""

@@ -79,7 +79,7 @@ class ClaimNodes:
             try:
                 claims.append(self._next_claim(partition, membership, lease, node))
             except ForeignVersionError as error:
-                log.warning("epoch_node_foreign", path=error.path, reason=str(error))
+                log.warning("epoch_node_version_unsupported", path=error.path, reason=str(error))
                 results[partition] = ClaimRefusal.FOREIGN
         fresh = {partition for partition, node in nodes.items() if node is None}
         refusals = self._session.multi_each(self._claiming(claims, fresh))
@@ -348,5 +348,7 @@ def _unfenced(
     named = tuple(i for i in ids if i is not None and i != own)
     dropped = named[:-MOST_UNFENCED]
     if dropped:
-        log.warning("unfenced_dropped", partition=str(partition), transactional_ids=list(dropped))
+        log.warning(
+            "unfenced_producers_dropped", partition=str(partition), transactional_ids=list(dropped)
+        )
     return named[-MOST_UNFENCED:]

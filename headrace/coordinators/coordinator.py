@@ -138,7 +138,7 @@ class Coordinator:
         self._registry.unlisten(self._on_session)
         self._registry.unwatch()
         if self._thread.is_alive():
-            log.warning("coordinator_stop_overran", member=self._registry.member)
+            log.warning("coordinator_stop_timed_out", member=self._registry.member)
             late = self._claims
             for claim in late:
                 claim.lease.break_()

@@ -166,7 +166,7 @@ class GroupMembership:
     def _end(self, claim: Claim, state: ClaimState) -> bool:
         holding = self._claim_table.find(claim)
         if holding is None or holding.state not in WITH_CHANNEL:
-            log.debug("claim_ended_before", partition=str(claim.partition), epoch=claim.epoch)
+            log.debug("claim_already_ended", partition=str(claim.partition), epoch=claim.epoch)
             return False
         holding.state = state
         # whoever ends a claim knows whether it shut out the former owners
@@ -222,7 +222,7 @@ class GroupMembership:
         """Be no member until ``undrain``."""
         self._membership = self._lease = self._published = None
         self._become(MemberState.AWAY)
-        log.info("member_away", member=self._registry.member)
+        log.info("member_drained", member=self._registry.member)
 
     def _pause(self) -> float:
         now = self._clock.monotonic()
@@ -255,7 +255,7 @@ class GroupMembership:
             self._wait_for_name(error)
             return
         except RegistryUnavailableError as error:
-            log.warning("join_put_off", member=self._registry.member, reason=str(error))
+            log.warning("join_failed", member=self._registry.member, reason=str(error))
             return
         self._first_holder = None
         self._published = self._info
@@ -273,7 +273,7 @@ class GroupMembership:
             self._first_holder = error.holder
             # the servers may take up to twice a session's time-out to notice its end
             self._give_up_at = now + 2 * self._registry.session_timeout
-            log.info("name_still_held", member=self._registry.member, reason=str(error))
+            log.info("instance_id_in_use", member=self._registry.member, reason=str(error))
         alive = error.holder.beats > self._first_holder.beats
         if alive or now >= self._give_up_at:
             self.fail(InstanceInUseError(str(error)))
@@ -405,7 +405,7 @@ class GroupMembership:
             # the nodes vanish with the session
             log.warning("leave_incomplete", member=self._registry.member, reason=str(error))
         self._become(MemberState.LEFT)
-        log.info("member_left", member=self._registry.member, late=len(late))
+        log.info("member_left", member=self._registry.member, unreleased=len(late))
         return tuple(late)
 
     def fail(self, error: HeadraceError) -> None:

@@ -139,7 +139,7 @@ class MemberNodes:
         try:
             self._session.delete(self._path, self._present_version())
         except (NoNodeError, MembershipLostError):
-            log.debug("member_node_gone_already", path=self._path)
+            log.debug("member_node_already_deleted", path=self._path)
         self._membership = None
 
     def read(self, changed: Callable[[], None] | None) -> GroupView:

@@ -177,7 +177,7 @@ class ZooKeeperOffsetStore:
                 if error.path == path:
                     gone.append(partition)
             except HeadraceError as error:
-                log.warning("offset_node_left", path=path, reason=str(error))
+                log.warning("offset_node_not_deleted", path=path, reason=str(error))
             else:
                 gone.append(partition)
         self._existing.difference_update(gone)

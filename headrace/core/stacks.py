@@ -29,10 +29,10 @@ def thread_stacks() -> dict[str, list[str]]:
     return stacks
 
 
-def log_stacks(because: str) -> None:
+def log_stacks(reason: str) -> None:
     """Log one event for each thread. Any thread; blocks for the log only."""
     stacks = thread_stacks()
-    log.info("stack_dump", because=because, threads=len(stacks))
+    log.info("stack_dump", reason=reason, threads=len(stacks))
     for name, calls in sorted(stacks.items()):
         log.info("thread_stack", thread=name, calls=calls)
 

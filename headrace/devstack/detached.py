@@ -144,7 +144,7 @@ def main(directory: Path) -> int:
             stopped.wait()
             remove_state(directory)
     except BrokenPipeError:
-        log.warning("local_stack_unwanted", directory=str(directory))
+        log.warning("local_stack_orphaned", directory=str(directory))
         return 1
     except HeadraceError as error:
         os.write(outcome, str(error).encode())

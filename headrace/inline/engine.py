@@ -76,7 +76,7 @@ class InlineLane:
             try:
                 self._run_once()
             except Exception:
-                log.exception("lane_turn_failed", lane=self.name)
+                log.exception("lane_failed", lane=self.name)
             finally:
                 self._report.end()
 

@@ -243,7 +243,7 @@ class KafkaOffsetStore:
         later. Nobody waits for this any more, so it happens on a thread of its own.
         """
         if self._unanswered:
-            log.info("commit_left_behind", group=self._group, commits=self._unanswered)
+            log.info("commits_unacknowledged", group=self._group, commits=self._unanswered)
             Thread(target=self._consumer.close, name="kafka-close", daemon=True).start()
         else:
             self._consumer.close()

@@ -358,7 +358,7 @@ class KafkaResults:
         A call that does not come back keeps them: it belongs to a thread that was left behind.
         """
         if not self._lock.acquire(timeout=_MOMENT):
-            log.warning("results_left_behind", group=sink_group(self._group))
+            log.warning("transaction_abandoned", group=sink_group(self._group))
             return
         with self._opening:
             self._producer = None

@@ -209,7 +209,7 @@ class TransactionalProducer:
             if not error.args[0].txn_requires_abort():
                 raise
             log.warning(
-                "group_not_cleared",
+                "pending_offsets_not_cleared",
                 transactional_id=self.transactional_id,
                 error=error.args[0].str(),
             )

@@ -60,7 +60,7 @@ class SkippedRecords:
 
     def _tell(self, partition: TopicPartition, offsets: Sequence[int]) -> None:
         log.warning(
-            "records_skipped",
+            "undecodable_records_skipped",
             reason="undecodable",
             channel=self._context.channel,
             topic=partition.topic,
@@ -254,7 +254,7 @@ class SinkCommitter:
                 return True
             except BaseException as error:  # noqa: BLE001 - it may be about one of them only
                 reason = f"{type(error).__name__}: {error}"
-                log.info("commit_divided", channel=self._context.channel, error=reason)
+                log.info("commit_split", channel=self._context.channel, error=reason)
                 return False
             for job in jobs:
                 with self._giving_back(job):

@@ -219,7 +219,7 @@ class SparkProcessor(BatchProcessor):
         """Cancel what runs, commit what is staged, close the sink; answer what is left."""
         self._open.refuse()
         if not self._engine.close(deadline):
-            log.error("lane_left_behind", channel=self.context.channel)
+            log.error("lane_not_stopped", channel=self.context.channel)
         self._open.withdraw_all("the channel stops")
         if self._runner is not None:
             self._runner.forget()

@@ -167,7 +167,7 @@ class Lane:
                 with self._runtime.job_gate.admitted():
                     self._run_once()
             except Exception:
-                log.exception("lane_turn_failed", lane=self.name)
+                log.exception("lane_failed", lane=self.name)
             finally:
                 self._report.end()
             self._let_go()

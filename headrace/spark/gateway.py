@@ -63,7 +63,7 @@ class OutputPump:
         self._descriptor = descriptor
         self._budget = budget or Budget(RATE, BURST)
         self._held_back: deque[str] = deque(maxlen=LAST_WORDS)
-        self._left_out = 0
+        self._suppressed = 0
         self._lock = Lock()
         self._thread = Thread(target=self._run, name="spark-log", daemon=True)
 
@@ -79,10 +79,10 @@ class OutputPump:
         self._thread.join(seconds)
         with self._lock:
             lines, self._held_back = list(self._held_back), deque(maxlen=LAST_WORDS)
-            left_out, self._left_out = self._left_out - len(lines), 0
+            suppressed, self._suppressed = self._suppressed - len(lines), 0
         for line in lines:
-            _write(line, max(0, left_out))
-            left_out = 0
+            _write(line, max(0, suppressed))
+            suppressed = 0
 
     def _run(self) -> None:
         with os.fdopen(self._descriptor, encoding="utf-8", errors="replace") as stream:
@@ -93,11 +93,11 @@ class OutputPump:
         with self._lock:
             if not self._budget.admit():
                 self._held_back.append(line)
-                self._left_out += 1
+                self._suppressed += 1
                 return
-            left_out, self._left_out = self._left_out, 0
+            suppressed, self._suppressed = self._suppressed, 0
             self._held_back.clear()
-        _write(line, left_out)
+        _write(line, suppressed)
 
 
 def _lines(stream: Any) -> Iterator[str]:
@@ -108,8 +108,8 @@ def _lines(stream: Any) -> Iterator[str]:
             yield text
 
 
-def _write(line: str, left_out: int) -> None:
-    counted = {"left_out": left_out} if left_out else {}
+def _write(line: str, suppressed: int) -> None:
+    counted = {"suppressed": suppressed} if suppressed else {}
     if line.startswith(_LOG4J):
         with suppress(ValueError, KeyError, TypeError):
             _write_log4j(json.loads(line), counted)
@@ -165,7 +165,7 @@ class JvmLevels:
         try:
             self._apply(jvm.org.apache.logging.log4j, {logger: level})
         except (Py4JError, OSError):
-            log.warning("spark_level_not_set", of=logger, exc_info=True)
+            log.warning("spark_log_level_not_set", of=logger, exc_info=True)
 
     def _apply(self, log4j: Any, changes: Mapping[str, int | None]) -> None:
         """Set levels; a default is what the file says, so it has to be read again."""

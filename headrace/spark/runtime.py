@@ -440,6 +440,6 @@ def _aside(name: str, call: Callable[[], None], seconds: float) -> None:
     try:
         outcome.result(seconds)
     except FutureTimeoutError:
-        log.warning("spark_call_overran", call=name, seconds=seconds)
+        log.warning("spark_call_timed_out", call=name, seconds=seconds)
     except Exception:
         log.warning("spark_call_failed", call=name, exc_info=True)

@@ -91,7 +91,7 @@ class CommitThread:
         try:
             return self._run_once()
         except Exception:
-            log.exception("lane_turn_failed", lane=self._name)
+            log.exception("lane_failed", lane=self._name)
             return False
 
 

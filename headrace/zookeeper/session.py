@@ -140,7 +140,7 @@ class ZooKeeperSession:
             self._ending.wait(0)
             return True
         if not self._ending.wait(deadline.remaining):
-            log.warning("zookeeper_close_overran", hosts=self._settings.hosts)
+            log.warning("zookeeper_close_timed_out", hosts=self._settings.hosts)
             return False
         with self._store_lock:
             if self._ending.told_servers and self._store is not None and self._stored is not None:
@@ -194,7 +194,7 @@ class ZooKeeperSession:
                 else "no server let us in"
             )
         log.info(
-            "zookeeper_predecessor_ended",
+            "zookeeper_previous_session_closed",
             session=f"{credentials.session_id:#x}",
             was_alive=found,
         )

@@ -188,7 +188,9 @@ def test_a_socket_that_is_gone_costs_a_line_in_the_log(tmp_path: Path) -> None:
     """The process goes on, whatever becomes of systemd."""
     with capture_logs() as logs:
         NotifySocket(f"{tmp_path}/none").send("READY=1")
-    assert [(entry["event"], entry["message"]) for entry in logs] == [("notify_failed", "READY=1")]
+    assert [(entry["event"], entry["message"]) for entry in logs] == [
+        ("systemd_notify_failed", "READY=1")
+    ]
 
 
 def test_without_systemd_nobody_is_told() -> None:

@@ -128,7 +128,7 @@ _USUAL: list[tuple[float, str, str, Subject, int, dict[str, Any]]] = [
     (5400, "member_joined", "info", Subject.GROUP, 1, {"member": "mill-1", "member_epoch": 7}),
     (
         5399,
-        "group_changed",
+        "group_rebalanced",
         "info",
         Subject.GROUP,
         1,

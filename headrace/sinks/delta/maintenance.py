@@ -390,7 +390,7 @@ class MaintenanceThread:
             try:
                 self._do(task)
             except Exception:
-                log.exception("delta_upkeep_failed", table=str(self._folder), task=task.value)
+                log.exception("delta_maintenance_failed", table=str(self._folder), task=task.value)
             self._stopping.wait(_REST * (SYSTEM_CLOCK.monotonic() - began))
 
     def _next(self) -> MaintenanceTask | None:
@@ -419,7 +419,7 @@ class MaintenanceThread:
         if "properties" in found:
             log.info("delta_properties_set", table=str(self._folder), **found)
         log.debug(
-            "delta_upkeep_done",
+            "delta_maintenance_done",
             table=str(self._folder),
             task=task.value,
             seconds=round(SYSTEM_CLOCK.monotonic() - began, 3),

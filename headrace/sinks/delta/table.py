@@ -96,7 +96,7 @@ class KeptTable:
         while (entry := self._log.read(self.version + 1)) is not None:
             self._take(entry)
         if self._log.checkpoint() > self.version:
-            log.info("delta_table_opened_again", table=str(self._folder), version=self.version)
+            log.info("delta_table_reopened", table=str(self._folder), version=self.version)
             self._open()
 
     def put(

@@ -64,7 +64,7 @@ def _on_error(
 
 def _on_unraisable(arguments: sys.UnraisableHookArgs) -> None:
     """Log what was raised where there is no caller, as in a finalizer."""
-    log.warning("error_without_caller", where=repr(arguments.object), exc_info=_info(arguments))
+    log.warning("unraisable_error", where=repr(arguments.object), exc_info=_info(arguments))
 
 
 def _info(

@@ -48,11 +48,11 @@ _ABOUT = (
 )
 
 #: Events that are limited where they come from, or that belong together.
-_LIMITED = frozenset({"kafka_client", "repeats_left_out", "spark_log", "spark_output"})
-_TOGETHER = frozenset({"config_pending", "partition_activity", "stack_dump", "thread_stack"})
+_LIMITED = frozenset({"kafka_client", "repeats_suppressed", "spark_log", "spark_output"})
+_TOGETHER = frozenset({"config_pending", "partition_status", "stack_dump", "thread_stack"})
 
 #: Events that answer for something, each for another thing: who changed what, which record is gone.
-_RECORDS = frozenset({"admin_change", "record_left_out", "skip_asked", "skip_came_late"})
+_RECORDS = frozenset({"admin_change", "skip_applied", "skip_requested", "skip_too_late"})
 
 _FREE = _LIMITED | _TOGETHER | _RECORDS
 
@@ -63,7 +63,7 @@ class RepeatFilter(logging.Filter):
     Limited are our own events from info to warning, and every line of a library. Errors of our
     own never are, because they may say why something ended; nor is what was asked for with
     debug, nor what the user's code logs. Kinds of which nothing more comes are summed up in
-    ``repeats_left_out`` as soon as anything is logged. Any thread.
+    ``repeats_suppressed`` as soon as anything is logged. Any thread.
     """
 
     def __init__(self, repeats: Repeats | None = None) -> None:
@@ -121,7 +121,7 @@ def _report(kind: Hashable, count: int) -> None:
     assert isinstance(kind, tuple)
     logger, event, *about = kind
     fields = {name: value for name, value in zip(_ABOUT, about, strict=False) if value}
-    log.info("repeats_left_out", of=event, source=logger, repeated=count, **fields)
+    log.info("repeats_suppressed", of=event, source=logger, repeated=count, **fields)
 
 
 #: Characters of lines that wait to be written, at most: some ten thousand lines.

@@ -224,7 +224,7 @@ def _end(registry: ZooKeeperRegistry, hold: Hold) -> None:
         hold.release()
         registry.leave()
     except (RegistryUnavailableError, MembershipLostError, ZooKeeperAccessError) as error:
-        log.warning("hold_left_to_session", error=str(error))
+        log.warning("claims_not_released", error=str(error))
 
 
 def refuse_members(session: Session, group: str) -> None:

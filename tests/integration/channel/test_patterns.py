@@ -56,7 +56,7 @@ def test_topics_come_and_go_below_a_pattern(
         assert [reading.topic for reading in held] == [group.topic]
     log.expect("topic_matched", channel="main", topic=later.topic)
     log.expect("partition_claimed", topic=later.topic, partition=0, epoch=1)
-    log.expect("topic_gone", channel="main", topic=later.topic)
+    log.expect("topic_removed", channel="main", topic=later.topic)
     log.expect("partitions_changed", channel="main", partitions={group.topic: 1, later.topic: 1})
     log.expect("partitions_changed", channel="main", partitions={group.topic: 1})
     log.expect("claim_released", topic=later.topic, partition=0, epoch=1, clean_end=True)

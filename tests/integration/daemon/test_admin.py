@@ -94,7 +94,7 @@ def test_a_poison_record_is_skipped_while_the_daemon_runs(site: Site) -> None:
     assert skipped.stdout.startswith(f"{place} is left out from now on, of record 1 that failed: ")
     eventually(lambda: site.offsets()[0] == 3)
     assert site.seen() == ["a", "c"]
-    assert daemon.wait_event("record_left_out")["offset"] == 1
+    assert daemon.wait_event("skip_applied")["offset"] == 1
     again = _headrace(daemon, "skip", f"{site.topic}:0:1", "--reason", "no JSON")
     assert (again.returncode, "3 is committed" in again.stderr) == (1, True)
 

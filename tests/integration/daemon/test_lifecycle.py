@@ -75,7 +75,7 @@ def test_a_signal_has_the_log_say_what_everybody_is_doing(site: Site) -> None:
     daemon = site.run("hang")
     eventually(lambda: site.seen() == ["first"])
     daemon.signal(signal.SIGUSR1)
-    doing = daemon.wait_event("partition_activity")
+    doing = daemon.wait_event("partition_status")
     assert (doing["topic"], doing["partition"]) == site.partition(0)
     assert doing["state"] == "running"
     assert doing["callback_seconds"] > 0
@@ -111,7 +111,7 @@ def test_a_stop_that_overruns_says_what_was_left(site: Site) -> None:
     eventually(lambda: site.seen() == ["first"])
     daemon.signal(signal.SIGTERM)
     assert daemon.wait() == 5
-    left = daemon.wait_event("stop_overran")["unfinished"]
+    left = daemon.wait_event("shutdown_timed_out")["unfinished"]
     assert any(str(site.partition(0)) in thing for thing in left)
     assert not any(str(site.partition(1)) in thing for thing in left)
     assert site.nodes() == []

@@ -98,7 +98,7 @@ def test_sighup_moves_a_channel_to_another_group_and_connects_anew(site: Site) -
     changing.document["kafka"]["properties"] = {"client.id": "renamed"}
     changing.document["zookeeper"]["session_timeout"] = "8s"
     changing.reload()
-    assert changing.daemon.wait_event("connected_anew")["channels"] == ["main"]
+    assert changing.daemon.wait_event("clients_reconnected")["channels"] == ["main"]
     # one of them only looked whether the new settings get through
     assert changing.count("zookeeper_session_started") == 3
     assert changing.count("partition_released") == 4

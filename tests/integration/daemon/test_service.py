@@ -102,7 +102,7 @@ def test_a_daemon_goes_on_when_systemd_is_gone(site: Site, supervisor: Superviso
     supervisor.wait("READY=1")
     supervisor.close()
     os.unlink(site.directory / "notify")  # noqa: PTH108
-    assert wait_for(lambda: _has(daemon.text(), "notify_failed"), Deadline.after(WAIT))
+    assert wait_for(lambda: _has(daemon.text(), "systemd_notify_failed"), Deadline.after(WAIT))
     daemon.signal(signal.SIGTERM)
     assert daemon.wait() == 0
 

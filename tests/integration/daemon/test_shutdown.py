@@ -90,10 +90,10 @@ def test_a_stop_without_zookeeper_commits_and_says_what_it_could_not_give_back(
     fault(cable)
     assert _stopped(daemon) == 5
     assert site.seen() == ["first"]
-    assert "the ZooKeeper session" in str(daemon.wait_event("stop_overran")["unfinished"])
+    assert "the ZooKeeper session" in str(daemon.wait_event("shutdown_timed_out")["unfinished"])
     cable.mend()
     again = site.daemon({**document, "shutdown_timeout": f"{AMPLE:.0f}s"}).start()
-    again.wait_event("zookeeper_predecessor_ended")
+    again.wait_event("zookeeper_previous_session_closed")
     again.wait_event("partition_claimed")
     assert _stopped(again) == 0
 
@@ -108,7 +108,7 @@ def test_a_stop_without_kafka_gives_back_and_says_what_was_not_committed(
     eventually(lambda: site.seen() == ["first"])
     server.pause(Deadline.after(WAIT))
     assert _stopped(daemon) == 5
-    left = daemon.wait_event("stop_overran")["unfinished"]
+    left = daemon.wait_event("shutdown_timed_out")["unfinished"]
     assert any(f"{site.partition(0)}: commit of offset 1" in thing for thing in left)
     assert site.nodes() == []
 
@@ -253,7 +253,7 @@ def test_a_signal_is_heard_while_the_main_thread_hangs(site: Site) -> None:
     eventually(lambda: _main_calls(daemon)[-1].endswith(" <lambda>"))
     daemon.signal(signal.SIGTERM)
     assert daemon.wait() == 5
-    hung = daemon.wait_event("stop_hung")
+    hung = daemon.wait_event("shutdown_hung")
     assert hung["signal"] == "SIGTERM"
     assert any("functions.py" in call for call in hung["calls"])
 

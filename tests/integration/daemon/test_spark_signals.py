@@ -122,7 +122,7 @@ def test_a_job_that_does_not_end_is_cancelled_at_the_deadline(site: Site) -> Non
     family = _family(daemon)
     daemon.signal(signal.SIGTERM)
     assert daemon.wait() == 5
-    assert "1 unanswered batch" in str(daemon.wait_event("stop_overran")["unfinished"])
+    assert "1 unanswered batch" in str(daemon.wait_event("shutdown_timed_out")["unfinished"])
     _, alive = psutil.wait_procs(family[1:], timeout=WAIT)
     assert alive == []
     assert site.offsets() == [0, 0]

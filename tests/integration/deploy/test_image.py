@@ -149,7 +149,7 @@ def test_the_image_runs_its_work_and_drains(images: Images, site: Site) -> None:
 
     assert container.stop() == 0
     assert '"event": "controller_stopped"' in container.log()
-    assert "stop_overran" not in container.log()
+    assert "shutdown_timed_out" not in container.log()
     assert site.nodes() == []
     rows = (site.directory / "var" / "rows").read_text(encoding="utf-8").splitlines()
     assert sum(json.loads(row)["count"] for row in rows) == 100

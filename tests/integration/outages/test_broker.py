@@ -85,7 +85,7 @@ def test_brokers_that_are_all_away_cost_nothing(
         server.kill()
         may_answer.set()
         log.expect("kafka_client_error")
-        log.says("commit_failed", "topics_unknown")
+        log.says("commit_failed", "topic_metadata_unavailable")
         notes.wait(lambda: bool(notes.errors))
         assert metric(controller, "partitions", state="waiting") == 1
         server.start(Deadline.after(WAIT))

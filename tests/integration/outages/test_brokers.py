@@ -85,7 +85,11 @@ def test_a_killed_broker_holds_up_only_what_it_alone_has(
         single.produce(10, 1, start=10)
         eventually(lambda: group.offsets() + single.offsets(0, 1) == [20, 10, 20])
         alone = str(single.partition(0))
-        eventually(lambda: any(alone in each["partitions"] for each in log.of("leaders_silent")))
+        eventually(
+            lambda: any(
+                alone in each["partitions"] for each in log.of("partition_leader_unavailable")
+            )
+        )
         assert metric(controller, "high_watermark", topic=single.topic, partition=0) == 10
         killed.start(Deadline.after(WAIT))
         eventually(lambda: cluster.leaders(single.topic) == [1, 2])

@@ -91,7 +91,7 @@ def test_an_isolated_member_stops_before_the_other_begins(
                 other.wait(lambda: len(other.assigned) == 1)
                 group.produce(10, *numbers, start=20)
                 eventually(lambda: group.offsets(*numbers) == [30, 30])
-                log.says("coordination_began_anew")
+                log.says("coordination_restarted")
                 assert len(log.of("member_joined")) == 3
                 assert metric(isolated, "claims_lost_total", reason="lease_over") == 2
     (back,) = (p for p, epochs in alone.epochs.items() if len(epochs) > 1)

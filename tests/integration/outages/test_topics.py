@@ -82,7 +82,7 @@ def test_a_topic_created_again_that_has_grown_is_read_from_its_beginning(
         (stored,) = group.stored()
     assert stored is not None
     assert stored.epoch > 1
-    log.expect("topic_replaced", channel="main", topic=group.topic, topic_id=stored.topic_id)
+    log.expect("topic_recreated", channel="main", topic=group.topic, topic_id=stored.topic_id)
     log.expect("start_position_found", channel="main", epoch=stored.epoch)
     assert set(notes.values) == {b"0-%d" % number for number in range(10)} | set(new)
     assert notes.callbacks[group.partition()].count("lost") == 1
@@ -100,7 +100,7 @@ def test_a_topic_replaced_while_offsets_are_in_zookeeper_is_read_from_its_beginn
     _replace(group, 25)
     with group.running(notes, offsets="zookeeper", initial_offset="latest"):
         notes.wait_values(35)
-    log.expect("offset_of_former_topic", channel="main", topic=group.topic, offset=10)
+    log.expect("offset_of_deleted_topic", channel="main", topic=group.topic, offset=10)
     log.expect("start_position_found", channel="main", epoch=2, position=0)
     assert notes.records[group.partition()] == [*range(10), *range(25)]
     with group.zookeeper() as session:
@@ -131,7 +131,7 @@ def test_an_offset_that_an_owner_stored_again_is_known_by_its_topic(
         eventually(lambda: group.stored() == [StoredOffset(25, 2)])
         (present,) = group.stored()
     assert notes.records[group.partition()] == [*range(10), *range(25)]
-    log.expect("offset_of_former_topic", channel="main", topic=group.topic, offset=10)
+    log.expect("offset_of_deleted_topic", channel="main", topic=group.topic, offset=10)
     assert present is not None
     assert present.topic_id not in {None, former.topic_id}
 

@@ -53,7 +53,7 @@ def test_a_server_that_is_away_for_longer_than_the_session_costs_the_claims_only
             came = dict.fromkeys(range(10), 1) | dict.fromkeys(range(10, 20), 2)
             assert notes.under[group.partition(number)] == came
     assert metric(controller, "claims_lost_total", reason="lease_over") == 2
-    log.says("coordination_suspended", "coordination_began_anew")
+    log.says("coordination_suspended", "coordination_restarted")
     log.expect("member_joined", member="a")
     assert list(notes.epochs.values()) == [[1, 2], [1, 2]]
     assert len(notes.values) == 40

@@ -214,7 +214,11 @@ def test_each_change_leaves_a_line_in_the_log(scene: Scene) -> None:
         scene.post("/api/v1/channels/other/pause")
     done, refused = [line for line in lines if line["event"] == "admin_change"]
     assert (done["action"], done["channel"], done["by"]) == ("pause", "member", "ann")
-    assert (done["asked"], done["proof"], done["outcome"]) == ({"reason": "look"}, "token", "done")
+    assert (done["requested"], done["proof"], done["outcome"]) == (
+        {"reason": "look"},
+        "token",
+        "done",
+    )
     assert done["address"].startswith("127.0.0.1")
     assert refused["outcome"] == "refused"
     assert refused["error"].startswith("unknown_channel")

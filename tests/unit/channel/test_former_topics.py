@@ -95,7 +95,7 @@ def test_a_topic_replaced_while_nobody_ran_is_read_from_its_beginning(
         assert stored == StoredOffset(25, 2)
         assert stored is not None
         assert stored.topic_id == of_topic(broker)
-    told = events(logs, "offset_of_former_topic")
+    told = events(logs, "offset_of_deleted_topic")
     assert {(e["offset"], e["before"], e["topic_id"]) for e in told} == {
         (10, former, of_topic(broker))
     }

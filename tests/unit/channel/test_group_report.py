@@ -56,13 +56,13 @@ def test_what_is_wrong_is_warned_of_once() -> None:
         report.say(replace(BROKEN, mine=frozenset({P0, P1})))
         report.say(replace(BROKEN, unowned=frozenset({P1, P2})))
     warned = {entry["event"]: entry for entry in logs if entry["log_level"] == "warning"}
-    assert [entry["event"] for entry in logs].count("group_changed") == 4
+    assert [entry["event"] for entry in logs].count("group_rebalanced") == 4
     assert [entry["event"] for entry in logs].count("partitions_unowned") == 2
     assert len([entry for entry in logs if entry["log_level"] == "warning"]) == 7
     assert warned["partitions_unowned"]["partitions"] == ["events-1", "events-2"]
     assert warned["partitions_contended"]["members"] == {"events-0": ["a", "b"]}
     assert warned["partitions_missing"]["listed"] == {"a": ["events-9"]}
-    assert warned["partitions_foreign"]["owners"] == {"events-1": "stranger"}
+    assert warned["partition_owners_unknown"]["owners"] == {"events-1": "stranger"}
     assert warned["modes_differ"]["modes"] == ["dynamic", "static"]
     assert warned["members_unreadable"]["problems"] == {"c": "it is not JSON"}
 
@@ -95,7 +95,7 @@ def test_nothing_is_resumed_where_everything_was_lost() -> None:
     assert told == [
         ("coordination_resumed", 0, 0),
         ("coordination_resumed", 1, 1),
-        ("coordination_began_anew", 0, 1),
+        ("coordination_restarted", 0, 1),
     ]
 
 

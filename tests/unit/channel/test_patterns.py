@@ -125,9 +125,9 @@ def test_a_matched_topic_that_is_deleted_is_given_up(broker: InMemoryBroker, owe
         assert [str(owned.partition) for owned in channel._parts.manager.all()] == ["events-0"]
     assert recorder.names().count("terminated") == 2
     assert "lost" not in recorder.names()
-    gone = [entry["topic"] for entry in logs if entry["event"] == "topic_gone"]
+    gone = [entry["topic"] for entry in logs if entry["event"] == "topic_removed"]
     assert gone == ["alerts.eu"]
-    forgone = [entry["processed_offset"] for entry in logs if entry["event"] == "commit_forgone"]
+    forgone = [entry["processed_offset"] for entry in logs if entry["event"] == "commit_abandoned"]
     assert forgone == ([3] if owed else [])
 
 

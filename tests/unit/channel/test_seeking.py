@@ -78,7 +78,7 @@ def test_a_paused_partition_goes_on_where_it_is_sent(broker: InMemoryBroker) -> 
         channel.resume(by="test")
         assert committed(broker, P0, 10)
     assert recorder.delivered() == [(0, 10, 1), (4, 10, 1)]
-    moves = [(m["before"], m["position"]) for m in lines if m["event"] == "position_sought"]
+    moves = [(m["before"], m["position"]) for m in lines if m["event"] == "seek_applied"]
     assert moves == [(10, 9), (9, 4)]
 
 

@@ -66,7 +66,7 @@ def test_a_poison_record_is_left_out_while_its_batch_backs_off(broker: InMemoryB
     assert _delivered(recorder) == [[0, 1, 2, 3], [0, 1, 3]]
     assert {(batch.start, batch.next_offset) for batch in recorder.batches} == {(0, 4)}
     assert _counted(metrics) == 1
-    asked, done = [line for line in lines if line["event"] in {"skip_asked", "record_left_out"}]
+    asked, done = [line for line in lines if line["event"] in {"skip_requested", "skip_applied"}]
     assert (asked["offset"], asked["by"]) == (2, "ann")
     assert (done["offset"], done["reason"]) == (2, "no JSON")
 
@@ -135,7 +135,7 @@ def test_where_the_sink_stands_elsewhere_reading_goes_on_there(
         recorder.stored[0] = stored
         channel.skip(P0, 2, reason="no JSON", by="ann")
         assert committed(broker, P0, 4)
-    moves = [line for line in lines if line["event"] == "position_follows_sink"]
+    moves = [line for line in lines if line["event"] == "position_reset_to_sink"]
     assert [(move["position"], move["stored"]) for move in moves] == [(2, stored)]
     assert _delivered(recorder)[-1] == [3]
     assert _delivered(recorder).count([1]) == (2 if stored == 1 else 1)
@@ -153,7 +153,7 @@ def test_a_skip_that_comes_late_is_told_from_one_in_time(broker: InMemoryBroker)
         recorder.futures[0].set_result(BatchResponse.advance())
         eventually(lambda: channel.skips == [])
     assert not _counted(metrics)
-    assert "skip_came_late" in [line["event"] for line in lines]
+    assert "skip_too_late" in [line["event"] for line in lines]
 
 
 def test_what_cannot_be_skipped_is_refused_by_name(broker: InMemoryBroker) -> None:

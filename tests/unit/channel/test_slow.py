@@ -49,7 +49,7 @@ def test_a_hanging_callback_is_told_once_with_its_calls() -> None:
     assert abandoned.keys() == {*stuck.keys(), "seconds"}
     assert any(call.endswith(" hang_here") for call in abandoned["calls"])
     (dump,) = _of(logs, "stack_dump")
-    assert dump["because"] == "worker_stuck"
+    assert dump["reason"] == "worker_stuck"
     names = {entry["thread"] for entry in _of(logs, "thread_stack")}
     assert {"MainThread", "member-watchdog"} < names
 

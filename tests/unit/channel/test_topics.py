@@ -123,7 +123,7 @@ def test_a_matched_topic_is_gone_after_two_looks(broker: InMemoryBroker) -> None
     assert bench.known.in_doubt
     assert bench.known.is_missing("alerts.eu")
     assert not bench.known.is_gone("alerts.eu")
-    assert bench.look() == ["topic_gone alerts.eu", "partitions_changed "]
+    assert bench.look() == ["topic_removed alerts.eu", "partitions_changed "]
     assert bench.event() == [{"events": 2}, ("missing", "alerts.eu")]
     assert not bench.known.in_doubt
     assert bench.known.is_missing("alerts.eu")
@@ -159,7 +159,7 @@ def test_a_gone_topic_that_comes_back_is_a_new_one(broker: InMemoryBroker) -> No
     broker.create_topic("alerts.eu")
     assert bench.look() == [
         "topic_matched alerts.eu",
-        "topic_replaced alerts.eu",
+        "topic_recreated alerts.eu",
         "partitions_changed ",
     ]
     assert bench.event() == [{"alerts.eu": 1}, ("replaced", "alerts.eu")]
@@ -175,7 +175,7 @@ def test_a_matched_topic_may_be_replaced_between_two_looks(broker: InMemoryBroke
     for topic in ("alerts.eu", "events"):
         broker.delete_topic(topic)
         broker.create_topic(topic, 2)
-    assert bench.look()[:2] == ["topic_replaced alerts.eu", "topic_replaced events"]
+    assert bench.look()[:2] == ["topic_recreated alerts.eu", "topic_recreated events"]
     told = bench.event()
     assert sorted(map(str, told[1:])) == ["('replaced', 'alerts.eu')", "('replaced', 'events')"]
     assert bench.known.appeared_later(_p("events"))

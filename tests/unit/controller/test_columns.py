@@ -42,7 +42,7 @@ def test_without_the_library_there_are_no_columns(
     with capture_logs() as lines:
         assert columns_of("flights", "group", {}, 1 << 20) is None
     (line,) = lines
-    assert (line["event"], line["channel"]) == ("columns_missing", "flights")
+    assert (line["event"], line["channel"]) == ("columnar_fetch_unavailable", "flights")
     assert "not built" in line["reason"]
 
 

@@ -82,4 +82,4 @@ def test_looks_are_taken_on_a_thread_of_their_own(
     monkeypatch.setattr(RebalanceCollection, "run_once", fail)
     with capture_logs() as logs, RebalanceCollection(world.controller).running():
         assert [threads.get(timeout=10) for _ in range(2)] == ["sweeping"] * 2
-    assert "sweep_failed" in [each["event"] for each in logs]
+    assert "garbage_collection_failed" in [each["event"] for each in logs]

@@ -138,7 +138,7 @@ def test_producers_that_are_too_many_to_name_are_logged(world: InMemoryWorld) ->
     world.hand.set(path, replace(former, unfenced=named).encode())
     with capture_logs() as logs:
         assert claimed(second, P0).unfenced == named[2:]
-    (dropped,) = [entry for entry in logs if entry["event"] == "unfenced_dropped"]
+    (dropped,) = [entry for entry in logs if entry["event"] == "unfenced_producers_dropped"]
     assert dropped["transactional_ids"] == list(named[:2])
     assert dropped["partition"] == str(P0)
 

@@ -83,7 +83,7 @@ def test_a_dump_has_an_event_for_each_thread_and_partition() -> None:
     assert names[0] == "stack_dump"
     assert names.count("thread_stack") == logs[0]["threads"]
     assert "MainThread" in {entry.get("thread") for entry in logs}
-    assert logs[-1]["event"] == "partition_activity"
+    assert logs[-1]["event"] == "partition_status"
     assert (logs[-1]["partition"], logs[-1]["calls"]) == (3, ("a.py:1 wait",))
 
 

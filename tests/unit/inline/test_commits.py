@@ -166,4 +166,4 @@ def test_a_commit_that_hangs_is_told_of_and_left_behind(
     stuck = next(each for each in logs if each.get("lane") == "sink-main")
     assert any(call.endswith(" commit") for call in stuck["calls"])
     assert stuck["channel"] == "main"
-    assert [each["event"] for each in logs].count("lane_left_behind") == 1
+    assert [each["event"] for each in logs].count("lane_not_stopped") == 1

@@ -125,7 +125,7 @@ def test_a_reducer_that_hangs_is_told_of_and_left_behind(
     (stuck,) = _events(logs, "lane_stuck")
     assert stuck["lane"] == "inline-main"
     assert any(call.endswith(" hang") for call in stuck["calls"])
-    assert _events(logs, "lane_left_behind")
+    assert _events(logs, "lane_not_stopped")
     assert answer.exception(PATIENCE) is not None
 
 

@@ -53,7 +53,7 @@ def test_what_the_user_may_not_do_is_said_and_passed(stage: Stage) -> None:
         fence("a")
     assert stage.calls == ABORTED
     assert [(entry["event"], entry["transactional_id"]) for entry in logs] == [
-        ("group_not_cleared", "a"),
+        ("pending_offsets_not_cleared", "a"),
         ("producer_fenced", "a"),
     ]
     assert logs[0]["error"] == "may not read the group"

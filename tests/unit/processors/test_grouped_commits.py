@@ -110,7 +110,7 @@ def test_what_fails_together_is_committed_one_by_one(bench: Bench) -> None:
     assert [answer.result(0) for answer in answers] == [ADVANCE] * 3
     assert bench.engine.stored_ranges == [[(0, 0, 10)], [(1, 0, 10)], [(0, 10, 20)]]
     assert (len(bench.engine.jobs), bench.engine.discarded) == (3, [])
-    (divided,) = [each for each in logs if each["event"] == "commit_divided"]
+    (divided,) = [each for each in logs if each["event"] == "commit_split"]
     assert divided["error"].endswith("OSError: away")
 
 

@@ -67,4 +67,4 @@ def test_last_words_are_not_held_back() -> None:
     assert [e["line"] for e in entries[:10]] == [f"line {n}" for n in range(10)]
     assert entries[-1]["line"] == f"line {written - 1}"
     assert len(entries) == 10 + LAST_WORDS
-    assert entries[10]["left_out"] == written - len(entries)
+    assert entries[10]["suppressed"] == written - len(entries)

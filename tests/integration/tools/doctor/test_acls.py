@@ -193,5 +193,5 @@ def test_without_the_right_to_read_the_group_a_producer_is_shut_out_all_the_same
     place = GroupPartition("some group", TopicPartition(topic, 0))
     with recorded() as log:
         fence_producers(properties, ["tx.1"], Deadline.after(WAIT), place)
-    log.expect("group_not_cleared", transactional_id="tx.1")
+    log.expect("pending_offsets_not_cleared", transactional_id="tx.1")
     log.expect("producer_fenced", transactional_id="tx.1")

@@ -47,7 +47,7 @@ def test_everything_is_an_event(written: list[str]) -> None:
     """Warnings and errors that nobody caught come as JSON lines, and nothing else is written."""
     events = [line.split('"event": "')[1].split('"')[0] for line in written]
     assert events == ["python_warning"] * 2 + [
-        "error_without_caller",
+        "unraisable_error",
         "thread_died",
         "main_thread_died",
     ]

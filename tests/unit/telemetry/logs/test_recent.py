@@ -30,11 +30,11 @@ def test_troubles_and_milestones_are_kept_at_any_level(capsys: pytest.CaptureFix
     log = structlog.get_logger("headrace.test")
     log.debug("partition_state_changed")
     log.info("something_usual")
-    log.info("group_changed", channel="main")
+    log.info("group_rebalanced", channel="main")
     log.warning("commit_failed", channel="main")
     found = recent_events(before)
     assert [(e.event, e.level, e.subject) for e in found] == [
-        ("group_changed", "info", Subject.GROUP),
+        ("group_rebalanced", "info", Subject.GROUP),
         ("commit_failed", "warning", Subject.WORK),
     ]
     flush()
@@ -82,12 +82,12 @@ def test_what_comes_again_much_later_is_an_entry_of_its_own() -> None:
 def test_a_flood_of_troubles_leaves_the_milestones() -> None:
     """Each kind has a bound of its own, within which the newest stay."""
     ring = RecentEvents(kept=5)
-    ring.add("group_changed", "info", {}, 1)
+    ring.add("group_rebalanced", "info", {}, 1)
     for number in range(20):
         ring.add("commit_failed", "warning", {"channel": str(number)}, 2 + number)
     found = ring.after()
     assert len(found) == 6
-    assert found[0].event == "group_changed"
+    assert found[0].event == "group_rebalanced"
     assert [event.fields["channel"] for event in found[1:]] == ["15", "16", "17", "18", "19"]
 
 

@@ -76,13 +76,13 @@ def test_what_is_not_said_again_is_summed_up(lines: Lines) -> None:
     clock = FakeClock()
     _limited(clock)
     for _ in range(BURST + 4):
-        structlog.get_logger("headrace.x").info("join_put_off", member="m")
+        structlog.get_logger("headrace.x").info("join_failed", member="m")
     clock.advance(INTERVAL)
     structlog.get_logger("headrace.y").info("stopping")
     *_, left_out, last = lines()
     assert last["event"] == "stopping"
-    assert left_out["event"] == "repeats_left_out"
-    assert (left_out["of"], left_out["member"], left_out["repeated"]) == ("join_put_off", "m", 4)
+    assert left_out["event"] == "repeats_suppressed"
+    assert (left_out["of"], left_out["member"], left_out["repeated"]) == ("join_failed", "m", 4)
 
 
 def test_errors_debugging_and_the_users_lines_are_never_held_back(lines: Lines) -> None:
@@ -122,5 +122,5 @@ def test_what_somebody_answers_for_is_never_left_out(lines: Lines) -> None:
     log = structlog.get_logger("headrace.test")
     for number in range(3 * BURST):
         log.warning("admin_change", channel="main", action="skip")
-        log.warning("record_left_out", channel="main", offset=number)
+        log.warning("skip_applied", channel="main", offset=number)
     assert len(lines()) == 6 * BURST
