@@ -227,7 +227,7 @@ class PartitionBuffer:
         self.bound = bound
         self._lock = Lock()
         self._chunks: deque[tuple[float, FetchedRecords]] = deque()
-        self._expected = 0
+        self._fetch_offset = 0
         #: The newest leader epoch of what was fetched, under which the log led to all of that.
         self.leader_epoch: int | None = None
         self.generation = 0
@@ -245,17 +245,17 @@ class PartitionBuffer:
             self._chunks.clear()
             self.records = self.size = 0
             self.generation += 1
-            self.position = self._expected = position
+            self.position = self._fetch_offset = position
 
     @property
-    def expected(self) -> int:
+    def fetch_offset(self) -> int:
         """The lowest offset the next chunk may begin with: where to fetch it from."""
-        return self._expected
+        return self._fetch_offset
 
     @property
     def complete(self) -> bool:
         """Whether everything before the bound was fetched."""
-        return self._expected >= self.bound
+        return self._fetch_offset >= self.bound
 
     def first(self) -> Record | None:
         """Return the record that the next cut begins with, None where none is held."""
@@ -265,7 +265,7 @@ class PartitionBuffer:
     def aim(self) -> tuple[int, int, int | None]:
         """Return the generation, the offset to fetch its next chunk from, and its leader epoch."""
         with self._lock:
-            return self.generation, self._expected, self.leader_epoch
+            return self.generation, self._fetch_offset, self.leader_epoch
 
     def shed(self, generation: int) -> bool:
         """Drop unread records, to fetch them again from ``position``; False if there are none."""
@@ -275,7 +275,7 @@ class PartitionBuffer:
             self._chunks.clear()
             self.records = self.size = 0
             self.generation += 1
-            self._expected = self.position
+            self._fetch_offset = self.position
             return True
 
     def before_bound(self, records: Run) -> Run:
@@ -302,12 +302,12 @@ class PartitionBuffer:
         cache now and, by then, no longer.
         """
         with self._lock:
-            if generation != self.generation or chunk.first_offset < self._expected:
+            if generation != self.generation or chunk.first_offset < self._fetch_offset:
                 return BufferedRecords.REFUSED
             due_before = bool(self._chunks), self._full(limits)
             self.records += len(chunk.records)
             self.size += chunk.size
-            self._expected = chunk.next_offset
+            self._fetch_offset = chunk.next_offset
             if leader_epoch is not None:
                 self.leader_epoch = leader_epoch
             rest = chunk if limits is None else self._join(chunk, limits)
@@ -360,9 +360,9 @@ class PartitionBuffer:
         """
         with self._lock:
             end = int(min(end, self.bound))
-            if generation != self.generation or end <= self._expected:
+            if generation != self.generation or end <= self._fetch_offset:
                 return None
-            self._expected = end
+            self._fetch_offset = end
             return None if self._chunks else end
 
     def due(self, limits: Limits) -> float | None:
@@ -395,7 +395,7 @@ class PartitionBuffer:
             if not records:
                 return None
             if not self._chunks:
-                self.position = self._expected
+                self.position = self._fetch_offset
             self.records -= len(records)
             self.size -= size
             return BatchSlice(start, records, self.position, size)

@@ -63,13 +63,13 @@ class Callbacks:
             BaseException: what the callback raised.
         """
         holder = owned.holder
-        owned.callback = RunningCallback(self._clock.monotonic(), get_ident())
+        owned.begin_callback(RunningCallback(self._clock.monotonic(), get_ident()))
         try:
             return function()
         finally:
             if owned.holder is not holder:
                 raise WorkerAbandoned
-            owned.callback = None
+            owned.end_callback()
 
     def ask(self, owned: OwnedPartition, function: Callable[[], Result]) -> Result | None:
         """Run a callback that concerns no batch; what it raises goes to ``on_exception``."""
@@ -107,7 +107,7 @@ class Callbacks:
 
     def _report(self, owned: OwnedPartition, error: BaseException, batch: Batch | None) -> None:
         topic, number = owned.partition
-        owned.last_error = f"{type(error).__name__}: {error}"
+        owned.note_error(f"{type(error).__name__}: {error}")
         self._metrics.errors.labels(self._channel, topic, type(error).__name__).inc()
         expected = isinstance(error, PartitionError)
         log.warning(

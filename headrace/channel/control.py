@@ -75,20 +75,16 @@ class SeekControl:
         self._check(owned, asked.offset)
         before = owned.position
         in_sink = self._move_sink(owned, asked)
-        owned.discard()
-        owned.buffer.restart(asked.offset)
-        owned.processed_offset = asked.offset
-        owned.attempts = 0
-        owned.not_before = 0.0
-        owned.last_error = None
+        is_fetched = owned.doubt is None and not owned.halted
+        owned.restart_at(asked.offset)
+        owned.note_error(None)
         sequence = owned.pending_commits.stage(None)
         self._parts.committer.stage(owned, asked.offset, sequence)
         self._parts.committer.flush()
-        if owned.halted or owned.doubt is not None:
-            owned.halted, owned.doubt = False, None
-            self._parts.fetcher.assign(owned)
-        else:
+        if is_fetched:
             self._parts.fetcher.seek(owned)
+        else:
+            self._parts.fetcher.assign(owned)
         log.warning(
             "seek_applied",
             channel=self._parts.name,
@@ -280,7 +276,7 @@ class PartitionControl:
             )
         end = owned.high_watermark
         # the watermark is looked at now and then only, and may be behind what was fetched
-        if end is not None and offset >= max(end, owned.buffer.expected):
+        if end is not None and offset >= max(end, owned.buffer.fetch_offset):
             raise NoSuchOffsetError(
                 f"{partition}: the log ends at {end}, there is no record {offset} yet",
                 value=str(offset),

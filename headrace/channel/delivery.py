@@ -22,7 +22,7 @@ from headrace.core.errors import (
     OwnershipLostError,
     SinkConflictError,
 )
-from headrace.core.records import Batch, made_at, offset_of
+from headrace.core.records import Batch, offset_of
 from headrace.core.references import OffsetRun
 from headrace.core.spans import NO_SPAN
 from headrace.processors.contract import BatchResponse, Request
@@ -171,12 +171,10 @@ class Delivery:
         batch = Batch(
             owned, cut.start, records or cut.records, cut.next_offset, cut.size, attempt, span
         )
-        owned.idle_since = None
         deadline = self._clock.monotonic() + self._parts.config.batch_timeout
-        owned.handing_out = cut
+        owned.begin_delivery(cut)
         answer = _passed() if passes else self._ask(owned, batch)
-        owned.outstanding.append(Outstanding(batch, cut, answer, deadline, passes))
-        owned.handing_out = None
+        owned.deliver(Outstanding(batch, cut, answer, deadline, passes))
         if answer.done():
             self.settle(owned)
         else:
@@ -223,18 +221,17 @@ class Delivery:
             return False
         self._over(item.batch, "answered")
         self._count_records(item.batch, effect)
-        owned.attempts = 0
+        owned.clear_failures()
         self._apply(owned, effect, item)
-        if not owned.outstanding:
-            owned.idle_since = self._clock.monotonic()
+        owned.begin_idle(self._clock.monotonic())
         return True
 
     def _pass(self, owned: OwnedPartition, item: Outstanding) -> None:
         """Move behind a batch of which nothing is delivered; all before it is answered."""
-        owned.idle_since = self._clock.monotonic()
+        owned.begin_idle(self._clock.monotonic())
         try:
             if self._parts.policy.passed_over(owned, item):
-                owned.attempts = 0
+                owned.clear_failures()
                 self._commit(
                     owned, ResponseEffect(item.batch.next_offset, None, 0.0, None, None), None
                 )
@@ -283,7 +280,7 @@ class Delivery:
             plan_again(self._parts, owned)
         if self._parts.skips.came_behind(owned, item.cut):
             # the news of it was heard while the batch was out; it comes again as another one
-            owned.attempts, owned.not_before = 0, self._clock.monotonic()
+            owned.retry_at(self._clock.monotonic())
 
     def _go_on(
         self,
@@ -295,8 +292,6 @@ class Delivery:
         """Commit and move as follows from a batch that was not answered."""
         self._commit(owned, effect, None)
         target = effect.seek if effect.seek is not None else item.cut.next_offset
-        if target != item.cut.start:
-            owned.attempts = 0
         self._move(owned, target, retained)
         self._hold_back(owned, effect)
 
@@ -409,9 +404,7 @@ class Delivery:
                 before=owned.processed_offset,
                 offset=effect.commit,
             )
-        owned.processed_offset = effect.commit
-        if batch is not None:
-            self._note_newest(owned, batch, effect.commit)
+        owned.process_to(effect.commit, batch)
         covered = batch is not None and effect.commit >= batch.next_offset
         kept = batch if covered and self._callbacks.wants_processed else None
         span = NO_SPAN if batch is None else batch.span
@@ -420,15 +413,6 @@ class Delivery:
         if kept is not None and owned.held_bytes() >= owned.next_batch.share:
             self._parts.committer.flush()
 
-    @staticmethod
-    def _note_newest(owned: OwnedPartition, batch: Batch, commit: int) -> None:
-        """Remember when the last record before ``commit`` was made."""
-        count = len(batch)
-        if commit < batch.next_offset:
-            count = bisect_left(batch.records, commit, key=offset_of)
-        if count:
-            owned.newest = made_at(batch.records[count - 1])
-
     def _move(self, owned: OwnedPartition, target: int, retained: list[BatchSlice]) -> None:
         if not owned.rewind(target, retained):
             self._parts.fetcher.seek(owned)
@@ -436,7 +420,7 @@ class Delivery:
     def _hold_back(self, owned: OwnedPartition, effect: ResponseEffect) -> None:
         owned.next_batch.wish(effect.max_records, effect.max_bytes)
         if effect.wait > 0:
-            owned.not_before = self._clock.monotonic() + effect.wait
+            owned.hold_until(self._clock.monotonic() + effect.wait)
 
     def _over(self, batch: Batch, outcome: str, error: BaseException | None = None) -> None:
         """Count the batch by how it ended, and end its span."""

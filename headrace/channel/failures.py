@@ -249,7 +249,7 @@ class FailurePolicy:
             attempts=owned.attempts,
             error=str(error),
         )
-        return self._behind(owned, item)
+        return self._behind(item)
 
     def _isolate(
         self, owned: OwnedPartition, item: Outstanding, error: BaseException
@@ -263,7 +263,7 @@ class FailurePolicy:
             self._fail(limit)
             return self._again(owned, item)
         except DeadLetterError as failure:
-            owned.last_error = str(failure)
+            owned.note_error(str(failure))
             log.warning(
                 "dead_letter_failed",
                 channel=self._channel,
@@ -276,7 +276,7 @@ class FailurePolicy:
         if not self.passed_over(owned, item):
             return self._again(owned, item)
         owned.letters.note(item.cut, item.batch.first_offset)
-        return self._behind(owned, item)
+        return self._behind(item)
 
     def _divide(
         self, owned: OwnedPartition, item: Outstanding, error: BaseException
@@ -297,10 +297,9 @@ class FailurePolicy:
             error=f"{type(error).__name__}: {error}",
         )
         owned.letters.divide(item.cut)
-        owned.attempts = 0
+        owned.clear_failures()
         return ResponseEffect(None, item.cut.start, 0.0, None, None, parts)
 
     @staticmethod
-    def _behind(owned: OwnedPartition, item: Outstanding) -> ResponseEffect:
-        owned.attempts = 0
+    def _behind(item: Outstanding) -> ResponseEffect:
         return ResponseEffect(item.batch.next_offset, None, 0.0, None, None)

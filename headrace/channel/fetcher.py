@@ -377,7 +377,7 @@ class Fetcher:
         held = owned.held_bytes()
         end = owned.high_watermark
         done = owned.buffer.complete
-        behind = end is not None and owned.buffer.expected < end and not done
+        behind = end is not None and owned.buffer.fetch_offset < end and not done
         hungry = owned.buffer.size == 0 and behind
         return BufferReading(owned.partition, held, hungry, slot.paused and not done)
 
@@ -421,6 +421,4 @@ class Fetcher:
         for partition, slot in self._slots.items():
             end = self._source.high_watermark(partition)
             if end is not None:
-                slot.owned.high_watermark = end
-                if slot.owned.buffer.expected >= end:
-                    slot.owned.caught_up_at = self._clock.time()
+                slot.owned.note_end(end, self._clock.time())

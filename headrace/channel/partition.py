@@ -1,4 +1,15 @@
-"""One owned partition: its state, its positions, and the batches that are out."""
+"""One owned partition: its state, its positions, and the batches that are out.
+
+Its offsets keep this order, each meaning the next record to read:
+
+``committed <= processed_offset <= position <= fetch_offset <= high_watermark``
+
+``committed`` is known to be stored, ``processed_offset`` was declared done by the processor,
+``position`` is delivered next, ``fetch_offset`` (of the buffer) is fetched next, and
+``high_watermark`` is where the log ends. The watermark is looked at now and then only, so that what
+was fetched since may be past it. A move back (``restart_at``) has ``committed`` follow with the
+next commit.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +28,7 @@ from headrace.channel.commits import PendingCommits
 from headrace.channel.dead_letters import DeadLetterLimits
 from headrace.channel.states import FINAL, TRANSITIONS, EndReason, PartitionState
 from headrace.core.errors import FatalError
-from headrace.core.records import offset_of
+from headrace.core.records import made_at, offset_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -56,7 +67,8 @@ class OwnedPartition:
 
     Exactly one thread at a time holds it, as the scheduler hands it out, and only the holder
     calls methods that change it. Other threads use what is marked so: ``post`` and ``end`` leave
-    word, the fetcher fills ``buffer``, and the properties may be read at any time.
+    word, the fetcher fills ``buffer``, and attributes and properties may be read at any time. Only
+    this module assigns them.
     """
 
     def __init__(
@@ -77,7 +89,7 @@ class OwnedPartition:
         self.pending: deque[BatchSlice] = deque()
         self.outstanding: deque[Outstanding] = deque()
         self.handing_out: BatchSlice | None = None
-        self.settling: BatchSlice | None = None
+        self._settling: BatchSlice | None = None
         self.events: deque[PartitionEvent] = deque()
         self.processed_offset = 0
         self.pending_commits = PendingCommits()
@@ -86,19 +98,19 @@ class OwnedPartition:
         self.newest: float | None = None
         self.attempts = 0
         self.not_before = 0.0
-        self.idle_since: float | None = None
-        self.release_by: float | None = None
-        self.gap_end: int | None = None
+        self._idle_since: float | None = None
+        self._release_by: float | None = None
+        self._gap_end: int | None = None
         self.holder: object = None
         self.callback: RunningCallback | None = None
-        self.predecessor: OwnedPartition | None = None
+        self._predecessor: OwnedPartition | None = None
         self.last_error: str | None = None
         # what was heard of its log: nothing is fetched or delivered until that is settled
         self.doubt: OffsetOutOfRange | LogTruncated | None = None
         # when its leader is asked about that; a batch that backs off does not put it off
-        self.asks_at = 0.0
+        self._asks_at = 0.0
         # the look at its log that its start waits for
-        self.look: Future[LogLook] | None = None
+        self._look: Future[LogLook] | None = None
         # its log lost records behind which it stands: nothing is delivered until it is moved
         self.halted = False
         self.letters = DeadLetterLimits()
@@ -143,7 +155,7 @@ class OwnedPartition:
 
     def leader_epoch_at(self, offset: int) -> int | None:
         """Return a leader epoch under which the log was seen to lead to an offset."""
-        return self.buffer.leader_epoch if offset <= self.buffer.expected else None
+        return self.buffer.leader_epoch if offset <= self.buffer.fetch_offset else None
 
     @property
     def batch(self) -> tuple[int, int] | None:
@@ -152,7 +164,7 @@ class OwnedPartition:
         The position is behind it while it is out.
         """
         try:
-            cut = self.settling or (
+            cut = self._settling or (
                 self.outstanding[0].cut if self.outstanding else self.handing_out
             )
             if cut is None and self.attempts and self._failed is not None:
@@ -196,7 +208,7 @@ class OwnedPartition:
     @property
     def idle_at(self) -> float | None:
         """When it has been idle for so long that the processor is told; None: it is not idle."""
-        idle_since = self.idle_since
+        idle_since = self._idle_since
         return None if idle_since is None else idle_since + self._settings.config.idle_time
 
     def may_act(self) -> bool:
@@ -224,7 +236,7 @@ class OwnedPartition:
         return (
             self.state is PartitionState.STARTING
             and self.pending_commits.staged == 0
-            and (self.predecessor is None or self.predecessor.final)
+            and (self._predecessor is None or self._predecessor.final)
         )
 
     def held_bytes(self) -> int:
@@ -250,12 +262,145 @@ class OwnedPartition:
             if ending.value > self._ending.value:
                 self._ending = ending
 
-    # --- the holder only ------------------------------------------------------------------------
+    def request_release(self, by: float) -> None:
+        """Have it given back in order until ``by`` (monotonic)."""
+        self._release_by = by
+        self.end(EndReason.RELEASE)
+
+    def note_end(self, end: int, now: float) -> None:
+        """Note where the log ends, ``now`` in seconds since the epoch. The fetcher's thread."""
+        self.high_watermark = end
+        if self.buffer.fetch_offset >= end:
+            self.caught_up_at = now
+
+    # --- the scheduler only ---------------------------------------------------------------------
+
+    def await_end_of(self, predecessor: OwnedPartition) -> None:
+        """Begin only when a former claim on the same partition has ended. Before the first turn."""
+        self._predecessor = predecessor
+
+    def take_hold(self) -> None:
+        """Hand it to a worker."""
+        self.holder = object()
+
+    def end_hold(self) -> None:
+        """Take it back from its worker."""
+        self.holder = None
+
+    def begin_callback(self, callback: RunningCallback) -> None:
+        """Note the callback that the holder is in."""
+        self.callback = callback
+
+    def end_callback(self) -> None:
+        """Note that it has come back, or that nobody waits for it any more."""
+        self.callback = None
+
+    # --- the holder only: start and claim -------------------------------------------------------
+
+    def renew_claim(self, claim: Claim) -> None:
+        """Go on under what became of the claim: a higher epoch, or former owners shut out."""
+        self.claim = claim
+
+    def bind_topic(self, topic_id: str, identity: str) -> None:
+        """Take the log for that of this topic; ``identity`` is its name in a sink."""
+        self.topic_id, self.identity = topic_id, identity
+
+    def begin_attempt(self) -> None:
+        """Count a look for its start position."""
+        self.attempts += 1
+
+    def await_look(self, look: Future[LogLook], until: float) -> None:
+        """Look for the start anew only when ``look`` has answered, or at ``until``."""
+        self._look, self.not_before = look, until
+
+    def take_look(self, look: Future[LogLook]) -> bool:
+        """Wait for ``look`` no longer; False if the start does not wait for it any more."""
+        if look is not self._look:
+            return False
+        self._look = None
+        return True
+
+    def start_again(self) -> None:
+        """Look for its start position again at once."""
+        self._look, self.not_before = None, 0.0
+
+    def forget_look(self) -> None:
+        """Look for its start position again at once, unless that waits for an event."""
+        self._look = None
+        if not self.awaits_event:
+            self.not_before = 0.0
+
+    def await_event(self) -> None:
+        """Do nothing before there is an event: time alone brings nothing."""
+        self.not_before = inf
+
+    @property
+    def awaits_event(self) -> bool:
+        """Whether its start goes on with an event only."""
+        return self.not_before == inf
+
+    def begin(self, now: float) -> None:
+        """Enter WAITING: the start position is stored and the processor knows of it."""
+        self.not_before = self._idle_since = now
+        self.become(PartitionState.WAITING)
+
+    # --- the holder only: errors and what holds it back -----------------------------------------
+
+    def note_error(self, error: str | None) -> None:
+        """Remember an error for the status, or that there is none any more."""
+        self.last_error = error
 
     def count_failure(self, cut: BatchSlice) -> None:
         """Count an attempt that failed with a batch."""
         self._failed = cut.start, offset_of(cut.records[0]), cut.next_offset
         self.attempts += 1
+
+    def clear_failures(self) -> None:
+        """Count from 0 again: what comes next is another batch."""
+        self.attempts = 0
+
+    def retry_at(self, now: float) -> None:
+        """Deliver a batch that has failed again now: it is another one without a record."""
+        self.attempts, self.not_before = 0, now
+
+    def hold_until(self, at: float) -> None:
+        """Deliver nothing before ``at`` (monotonic)."""
+        self.not_before = at
+
+    def doubt_log(self, doubt: OffsetOutOfRange | LogTruncated, asks_at: float = 0.0) -> None:
+        """Deliver nothing before it is settled what was heard of the log; ask at ``asks_at``."""
+        self.doubt, self._asks_at = doubt, asks_at
+
+    def trust_log(self) -> None:
+        """Take what was heard of the log as settled."""
+        self.doubt = None
+
+    def is_ask_due(self, now: float) -> bool:
+        """Whether it is time to ask about the log."""
+        return self._asks_at <= now
+
+    def halt(self) -> None:
+        """Deliver nothing until it is moved."""
+        self.halted = True
+
+    def note_gap(self, end: int) -> None:
+        """Note that nothing readable is left before ``end``."""
+        self._gap_end = end
+
+    def take_gap(self) -> int | None:
+        """Return the end of a gap once everything before it is answered, None otherwise."""
+        if self.outstanding or self.pending or self.doubt is not None:
+            return None
+        end, self._gap_end = self._gap_end, None
+        return end
+
+    def limit_release(self, latest: float) -> None:
+        """Have the release end at ``latest``, if not sooner."""
+        self._release_by = earliest(self._release_by, latest)
+
+    def is_overdue(self, now: float) -> bool:
+        """Whether a release has used up its time."""
+        return self._release_by is not None and now >= self._release_by
 
     def become(self, state: PartitionState) -> None:
         """Enter ``state``.
@@ -291,7 +436,7 @@ class OwnedPartition:
     def rest(self, now: float) -> None:
         """Leave RUNNING for the state that says what it waits for."""
         if self.state is PartitionState.RUNNING:
-            held = self.not_before > now or (self.doubt is not None and self.asks_at > now)
+            held = self.not_before > now or (self.doubt is not None and not self.is_ask_due(now))
             self.become(PartitionState.BACKING_OFF if held else PartitionState.WAITING)
 
     def due(self) -> float | None:
@@ -300,18 +445,18 @@ class OwnedPartition:
         None means that nothing needs doing until it is touched: by the fetcher, an answer, news
         or an ending.
         """
-        if self.predecessor is not None and self.predecessor.final:
-            self.predecessor = None
-        if self.final or self.predecessor is not None:
+        if self._predecessor is not None and self._predecessor.final:
+            self._predecessor = None
+        if self.final or self._predecessor is not None:
             return None
         if self._urgent():
             return 0.0
         if self.state is PartitionState.SUSPENDED:
-            return self.release_by
+            return self._release_by
         if self.state in _ENDING_STATES:
-            return earliest(self.release_by, self._timeout_due())
+            return earliest(self._release_by, self._timeout_due())
         if self.state is PartitionState.STARTING:
-            return earliest(self.release_by, None if self.not_before == inf else self.not_before)
+            return earliest(self._release_by, None if self.awaits_event else self.not_before)
         return self._active_due()
 
     @property
@@ -342,7 +487,7 @@ class OwnedPartition:
 
     def _active_due(self) -> float | None:
         paused = self.state is PartitionState.PAUSED
-        asks_at = None if self.doubt is None else self.asks_at
+        asks_at = None if self.doubt is None else self._asks_at
         if self.rests:
             still_busy = paused or self.outstanding or self.has_pending_commit
             return earliest(self._timeout_due(), asks_at) if still_busy else 0.0
@@ -389,14 +534,43 @@ class OwnedPartition:
             self.pending.appendleft(rest)
         return front
 
+    def begin_delivery(self, cut: BatchSlice) -> None:
+        """Note what is handed to the processor just now."""
+        self._idle_since, self.handing_out = None, cut
+
+    def deliver(self, item: Outstanding) -> None:
+        """Note that a batch is out."""
+        self.outstanding.append(item)
+        self.handing_out = None
+
+    def begin_idle(self, now: float) -> None:
+        """Note since when nothing is out, if nothing is."""
+        if not self.outstanding:
+            self._idle_since = now
+
+    def end_idle(self) -> None:
+        """Be idle no more, because the processor is told."""
+        self._idle_since = None
+
     @contextmanager
     def settles(self) -> Iterator[Outstanding]:
         """Take the oldest batch that is out; what follows from its answer is done in the block."""
-        self.settling = self.outstanding[0].cut
+        self._settling = self.outstanding[0].cut
         try:
             yield self.outstanding.popleft()
         finally:
-            self.settling = None
+            self._settling = None
+
+    def process_to(self, offset: int, batch: Batch | None) -> None:
+        """Take what lies before ``offset`` as done; ``batch`` is the one that was answered so."""
+        self.processed_offset = offset
+        if batch is None:
+            return
+        count = len(batch)
+        if offset < batch.next_offset:
+            count = bisect_left(batch.records, offset, key=offset_of)
+        if count:
+            self.newest = made_at(batch.records[count - 1])
 
     def withdraw(self) -> list[BatchSlice]:
         """Take back all outstanding batches and cancel their futures; return their records."""
@@ -407,29 +581,68 @@ class OwnedPartition:
         self.outstanding.clear()
         return cuts
 
-    def discard(self) -> None:
-        """Drop all records that are not handed out; the position stays where it is."""
-        position = self.position
-        self.gap_end = None
+    def discard(self, *, leader_is_known: bool = True) -> None:
+        """Drop all records that are not handed out; the position stays where it is.
+
+        ``leader_is_known``: whether the log leads there as under the leader epoch known so far.
+        """
+        epoch = self.buffer.leader_epoch if leader_is_known else None
+        self._drop_to(self.position, epoch)
+
+    def restart_at(
+        self, offset: int, *, leader_epoch: int | None = None, reverts: bool = False
+    ) -> None:
+        """Move the position to ``offset``, whatever is at hand: the one way to do so.
+
+        Reset is what speaks of the former position:
+
+        * ``outstanding``, whose answers would advance from there: withdrawn;
+        * ``pending``, the buffer and the gap behind it: dropped. The buffer begins a generation,
+          so that what the fetcher has on the way for the former one is refused;
+        * ``leader_epoch`` of the buffer: the one given, under which the log leads to ``offset``;
+        * ``attempts``: the next batch is another one than the one that failed.
+
+        A start, a seek and a reset of the range have compared ``offset`` with the log, and take
+        all that lies before it as done. So these are reset as well:
+
+        * ``processed_offset``, which follows, and which the caller has committed;
+        * ``doubt`` and ``halted``: what was heard of the log concerned the former position;
+        * ``not_before``: the batch that was held back is gone.
+
+        With ``reverts``, as a processor's answer moves it, they stay: what is done is said by the
+        answer's commit, the wait by the answer, and nobody asked whether the log has ``offset``.
+        The fetcher has to be told of the new position in either case.
+        """
+        self.withdraw()
+        self._drop_to(offset, leader_epoch)
+        self.attempts = 0
+        if not reverts:
+            self.processed_offset = offset
+            self.doubt, self.halted = None, False
+            self.not_before = 0.0
+
+    def _drop_to(self, position: int, leader_epoch: int | None) -> None:
+        self._gap_end = None
         self.pending.clear()
-        self.buffer.restart(position, self.buffer.leader_epoch)
+        self.buffer.restart(position, leader_epoch)
 
     def rewind(self, target: int, retained: Iterable[BatchSlice]) -> bool:
-        """Move the position to ``target``.
+        """Move the position to ``target`` as a processor answers, without a fetch where possible.
 
         ``retained`` are records just taken back, which the pending ones and the buffer continue.
 
         Returns:
-            whether the records at hand cover it; if not, the buffer was emptied and the fetcher
+            whether the records at hand cover it; if not, it is a ``restart_at``, and the fetcher
             has to seek.
         """
         cuts = [*retained, *self.pending]
-        self.pending.clear()
         covered = cuts[0].start if cuts else self.buffer.position
         if not covered <= target <= self.buffer.position:
-            self.buffer.restart(target)
-            self.gap_end = None
+            self.restart_at(target, reverts=True)
             return False
+        if target != covered:
+            self.clear_failures()
+        self.pending.clear()
         self.pending.extend(part for cut in cuts if (part := _from(cut, target)) is not None)
         return True
 

@@ -151,7 +151,8 @@ class PartitionManager:
         )
         with self._lock:
             before = self._owned.get(claim.partition)
-            owned.predecessor = before if before is not None and not before.final else None
+            if before is not None and not before.final:
+                owned.await_end_of(before)
             self._owned[claim.partition] = owned
         self._scheduler.touch(owned)
 
@@ -159,8 +160,7 @@ class PartitionManager:
         """Have a partition terminate in order and be given back."""
         owned = self._find(claim)
         if owned is not None:
-            owned.release_by = self._release_by()
-            owned.end(EndReason.RELEASE)
+            owned.request_release(self._release_by())
             self._end_waiting(owned)
             self._scheduler.touch(owned)
 

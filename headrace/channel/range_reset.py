@@ -37,7 +37,6 @@ class RangeReset:
         The claim ends once that is committed: a sink knows the new log by another name.
         """
         self._parts.fetcher.unassign(owned)
-        owned.doubt = None
         self._go_back(owned, 0)
         self._parts.committer.flush()
         self._replaced.add(owned)
@@ -53,16 +52,16 @@ class RangeReset:
         """Fetch and deliver no more until what was heard of the log is settled."""
         if not owned.halted and owned.doubt is None:
             self._parts.fetcher.unassign(owned)
-            owned.doubt, owned.asks_at = doubt, 0.0
+            owned.doubt_log(doubt)
 
     def settle(self, owned: OwnedPartition, doubt: OffsetOutOfRange | LogTruncated) -> None:
         """Ask what is left of the log, and go on from there; where nobody answers, a while later.
 
         It may grow past the position meanwhile, so that the client would find nothing amiss.
         """
-        if owned.asks_at > self._parts.clock.monotonic():
+        if not owned.is_ask_due(self._parts.clock.monotonic()):
             return
-        owned.doubt = None
+        owned.trust_log()
         try:
             if isinstance(doubt, LogTruncated):
                 self._truncated(owned, doubt.end)
@@ -70,15 +69,15 @@ class RangeReset:
                 self._reset(owned)
         except HeadraceError as silence:
             self._note_silence(owned, silence)
-            owned.doubt = doubt
-            owned.asks_at = self._parts.clock.monotonic() + self._parts.backoff.seconds(1)
+            asks_at = self._parts.clock.monotonic() + self._parts.backoff.seconds(1)
+            owned.doubt_log(doubt, asks_at)
 
     def _reset(self, owned: OwnedPartition) -> None:
         """Move the position into range, and say which offsets are passed over."""
         deadline = Deadline.after(WATERMARK_TIMEOUT, self._parts.clock)
         low, high = self._parts.catalog.watermarks(owned.partition, deadline)
         is_same = self._is_same_log(owned, deadline) if owned.position > high else False
-        asked, epoch = owned.buffer.expected, owned.buffer.leader_epoch
+        asked, epoch = owned.buffer.fetch_offset, owned.buffer.leader_epoch
         if epoch is not None and asked > low and (owned.position <= high or is_same):
             # a client that has known the leader takes a position as it is
             is_truncated, end = self._parts.catalog.truncated_at(
@@ -106,7 +105,7 @@ class RangeReset:
         self._move(owned, target, asked)
         if isinstance(response, BatchResponse):
             owned.next_batch.wish(response.max_records, response.max_bytes)
-            owned.not_before = self._parts.clock.monotonic() + response.wait
+            owned.hold_until(self._parts.clock.monotonic() + response.wait)
 
     def _truncated(self, owned: OwnedPartition, end: int | None) -> None:
         """Drop what was read ahead; where that is not enough, have the partition rest.
@@ -130,7 +129,7 @@ class RangeReset:
         )
         if is_whole or not self._is_same_log(owned, deadline):
             # of another topic of the same name nothing is known: its range says what follows
-            owned.buffer.restart(asked)
+            owned.discard(leader_is_known=False)
             fetcher.assign(owned)
         else:
             self._halt(owned, LogTruncatedError(owned.partition, asked, low, high, end))
@@ -152,7 +151,7 @@ class RangeReset:
             partition=owned.partition.partition,
             error=str(silence),
         )
-        owned.last_error = str(silence)
+        owned.note_error(str(silence))
 
     def _halt(self, owned: OwnedPartition, error: LogTruncatedError) -> None:
         """Have the partition rest, unless the processor says where to go on."""
@@ -183,8 +182,8 @@ class RangeReset:
             # a bounded run would wait for the partition without end
             self._parts.fail(error)
             return
-        owned.last_error = str(error)
-        owned.halted = True
+        owned.note_error(str(error))
+        owned.halt()
 
     def _target(self, response: object | None, low: int, high: int) -> int | None:
         """Return where to go on: the processor's offset if the broker has it, else the policy's."""
@@ -223,11 +222,8 @@ class RangeReset:
         """Fetch behind a gap; what was fetched before it is delivered first."""
         gap = owned.buffer.pass_gap(owned.buffer.generation, target)
         if gap is not None:
-            owned.gap_end = gap
+            owned.note_gap(gap)
 
     def _go_back(self, owned: OwnedPartition, target: int) -> None:
-        owned.withdraw()
-        owned.discard()
-        owned.buffer.restart(target)
-        owned.processed_offset = target
+        owned.restart_at(target)
         self._parts.committer.stage(owned, target, owned.pending_commits.stage(None))

@@ -51,7 +51,7 @@ class Releases:
         """
         self._handle(owned)
         latest = self._parts.clock.monotonic() + COMMIT_TIMEOUT
-        owned.release_by = latest if owned.release_by is None else min(owned.release_by, latest)
+        owned.limit_release(latest)
         gone = self._is_gone(owned)
         if owned.has_pending_commit and not gone and not self._parts.overdue(owned):
             return
@@ -68,9 +68,9 @@ class Releases:
                 case OffsetCommitted() as event:
                     owned.pending_commits.confirm(event)
                 case EpochRaised(claim):
-                    owned.claim = claim
+                    owned.renew_claim(claim)
                 case PartitionErrorEvent(error):
-                    owned.last_error = str(error)
+                    owned.note_error(str(error))
 
     def begin(self, owned: OwnedPartition) -> None:
         """Stop fetching; what is out may still be answered."""

@@ -111,7 +111,7 @@ class Parts:
 
     def overdue(self, owned: OwnedPartition) -> bool:
         """Whether a release has used up its time."""
-        return owned.release_by is not None and self.clock.monotonic() >= owned.release_by
+        return owned.is_overdue(self.clock.monotonic())
 
 
 @dataclass(frozen=True, slots=True)

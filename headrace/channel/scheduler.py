@@ -78,7 +78,7 @@ class Scheduler:
                 if self._ready:
                     partition = self._ready.popleft()
                     self._entries[partition].place = _Place.HELD
-                    partition.holder = object()
+                    partition.take_hold()
                     return partition
                 if now >= give_up:
                     return None
@@ -101,13 +101,13 @@ class Scheduler:
         with self._changed:
             if partition.holder is None or partition.callback is not hung:
                 return False
-            partition.callback = None
+            partition.end_callback()
             partition.end(EndReason.ABANDONED)
             self._end_hold(partition)
             return True
 
     def _end_hold(self, partition: OwnedPartition) -> None:
-        partition.holder = None
+        partition.end_hold()
         if partition.final:
             self._entries.pop(partition, None)
         else:

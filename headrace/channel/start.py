@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from math import inf
 from threading import Lock
 from typing import TYPE_CHECKING
 from weakref import WeakSet
@@ -19,7 +18,6 @@ from headrace.channel.events import (
     PartitionErrorEvent,
 )
 from headrace.channel.offset_stores import Fencing
-from headrace.channel.states import PartitionState
 from headrace.core.clock import Deadline
 from headrace.core.errors import HeadraceError
 from headrace.kafka.ports import OffsetTimeoutError
@@ -61,7 +59,7 @@ class StartOffsets:
         Raises:
             OffsetStoreError: no answer, or a former owner may still commit.
         """
-        owned.claim = self._fencing.fence(owned.claim, deadline)
+        owned.renew_claim(self._fencing.fence(owned.claim, deadline))
         if owned.attempts > 1:
             return self._store.find([owned.partition], deadline).get(owned.partition)
         with self._lock:
@@ -115,7 +113,7 @@ class PartitionStart:
         if owned.events:
             self._handle(owned)
             return
-        owned.attempts += 1
+        owned.begin_attempt()
         self._attempt(owned, lambda: self._resolve(owned))
 
     def _attempt(self, owned: OwnedPartition, step: Callable[[], None]) -> None:
@@ -123,8 +121,8 @@ class PartitionStart:
             step()
         except Exception as error:  # noqa: BLE001 - sinks raise what they like; nothing is lost by waiting
             wait = self._parts.backoff.seconds(owned.attempts)
-            owned.not_before = self._parts.clock.monotonic() + wait
-            owned.last_error = str(error)
+            owned.hold_until(self._parts.clock.monotonic() + wait)
+            owned.note_error(str(error))
             log.warning(
                 "start_position_unknown",
                 channel=self._parts.name,
@@ -141,7 +139,7 @@ class PartitionStart:
         parts = self._parts
         if not parts.store.answers(owned.partition, Deadline.after(_ANSWER_TIMEOUT, parts.clock)):
             return
-        owned.claim = self._fencing.doubt(owned.claim)
+        owned.renew_claim(self._fencing.doubt(owned.claim))
         log.warning(
             "start_offset_in_doubt",
             channel=parts.name,
@@ -157,7 +155,7 @@ class PartitionStart:
         group = self._offsets.read(owned, deadline)
         if group is not None and group.epoch >= owned.epoch:
             # The epoch node was wiped or is behind: without this our commits would look stale.
-            owned.not_before = inf
+            owned.await_event()
             parts.coordinator.raise_epoch(owned.claim, group.epoch + 1)
             return
         usable = self._usable(owned, group, deadline)
@@ -175,9 +173,10 @@ class PartitionStart:
 
     def _look(self, owned: OwnedPartition, start: int, epoch: int) -> None:
         """Ask whether the log leads to ``start`` as under ``epoch``: no worker waits for it."""
-        owned.not_before = self._parts.clock.monotonic() + LOOK_TIMEOUT
-        owned.look = self._parts.catalog.look_at_log(owned.partition, start, epoch)
-        owned.look.add_done_callback(partial(self._looked, owned, start, epoch))
+        until = self._parts.clock.monotonic() + LOOK_TIMEOUT
+        look = self._parts.catalog.look_at_log(owned.partition, start, epoch)
+        owned.await_look(look, until)
+        look.add_done_callback(partial(self._looked, owned, start, epoch))
 
     def _looked(self, owned: OwnedPartition, start: int, epoch: int, look: Future[LogLook]) -> None:
         owned.post(LogChecked(start, epoch, look))
@@ -195,15 +194,12 @@ class PartitionStart:
         else:
             self._stage(owned, looked.start, look.leader_epoch)
         if look.is_truncated:
-            owned.doubt = LogTruncated(owned.buffer.generation, look.end)
+            owned.doubt_log(LogTruncated(owned.buffer.generation, look.end))
 
     def _stage(self, owned: OwnedPartition, start: int, epoch: int | None) -> None:
         """Begin at ``start``, and have that stored."""
-        owned.doubt = None
-        owned.buffer.restart(start, epoch)
-        owned.processed_offset = start
-        owned.attempts = 0
-        owned.not_before = inf
+        owned.restart_at(start, leader_epoch=epoch)
+        owned.await_event()
         self._parts.committer.stage(owned, start, owned.pending_commits.stage(None))
         self._parts.committer.flush()
 
@@ -211,8 +207,8 @@ class PartitionStart:
         """Bind the partition to the topic as it is known now: nobody has heard of it yet."""
         topics = self._parts.topics
         # in this order: where the topic changes in between, the news of it finds the older id
-        owned.topic_id = topics.topic_id(owned.partition)
-        owned.identity = topics.identity(owned.partition, self._parts.config.group)
+        topic_id = topics.topic_id(owned.partition)
+        owned.bind_topic(topic_id, topics.identity(owned.partition, self._parts.config.group))
 
     def _usable(
         self, owned: OwnedPartition, group: StoredOffset | None, deadline: Deadline
@@ -290,30 +286,25 @@ class PartitionStart:
         while owned.events:
             match owned.events.popleft():
                 case EpochRaised(claim):
-                    owned.claim = claim
-                    owned.look, owned.not_before = None, 0.0
-                case LogChecked(look=look) as looked if look is owned.look:
-                    owned.look = None
+                    owned.renew_claim(claim)
+                    owned.start_again()
+                case LogChecked(look=look) as looked if owned.take_look(look):
                     self._attempt(owned, partial(self._take, owned, looked))
                 case OffsetCommitted() as event:
                     owned.pending_commits.confirm(event)
                     self._begin(owned)
                     return
                 case PartitionErrorEvent(error):
-                    owned.last_error = str(error)
+                    owned.note_error(str(error))
                 case LogReplaced():
                     # what is not on the way yet begins with the topic as it is now
-                    owned.look = None
-                    owned.not_before = 0.0 if owned.not_before < inf else inf
+                    owned.forget_look()
 
     def _begin(self, owned: OwnedPartition) -> None:
         """Tell the processor and begin to fetch: the start position is stored."""
         processor = self._parts.callbacks.processor
         self._parts.callbacks.ask(owned, lambda: processor.on_assigned(owned))
-        now = self._parts.clock.monotonic()
-        owned.not_before = now
-        owned.idle_since = now
-        owned.become(PartitionState.WAITING)
+        owned.begin(self._parts.clock.monotonic())
         if owned.doubt is None:
             self._parts.fetcher.assign(owned)
         if owned.topic_id != self._parts.topics.topic_id(owned.partition):

@@ -144,7 +144,7 @@ def _lag_seconds(owned: OwnedPartition, now: float) -> float | None:
     record = _oldest(owned)
     if record is not None:
         since = made_at(record)
-    elif owned.high_watermark is None or owned.buffer.expected >= owned.high_watermark:
+    elif owned.high_watermark is None or owned.buffer.fetch_offset >= owned.high_watermark:
         return None if owned.high_watermark is None else 0.0
     else:
         known = [at for at in (owned.newest, owned.caught_up_at) if at is not None]

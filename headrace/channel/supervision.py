@@ -166,7 +166,7 @@ class LagWatchdog(PeriodicThread):
         return end
 
     def _compare(self, owned: OwnedPartition, end: int, before: _Seen | None) -> None:
-        position = owned.buffer.expected
+        position = owned.buffer.fetch_offset
         if before is None or before.position != position:
             before = None
         seen = _Seen(position, end, 0 if before is None else before.refetched)

@@ -145,7 +145,7 @@ class PartitionLoop:
         self._parts.delivery_gate.pauses.progress()
 
     def _idle(self, owned: OwnedPartition) -> None:
-        owned.idle_since = None
+        owned.end_idle()
         processor = self._callbacks.processor
         response = self._callbacks.ask(owned, lambda: processor.on_idle(owned))
         self._delivery.respond(owned, response)
@@ -159,9 +159,9 @@ class PartitionLoop:
             case OffsetOutOfRange() | LogTruncated() if event.generation == owned.buffer.generation:
                 self._range_reset.hold(owned, event)
             case GapSkipped(generation, end) if generation == owned.buffer.generation:
-                owned.gap_end = end
+                owned.note_gap(end)
             case EpochRaised(claim):
-                owned.claim = claim
+                owned.renew_claim(claim)
             case LogReplaced():
                 if owned.topic_id != self._parts.topics.topic_id(owned.partition):
                     self._range_reset.restart_topic(owned)
@@ -178,13 +178,12 @@ class PartitionLoop:
     def _try_at_once(self, owned: OwnedPartition) -> None:
         """Deliver a batch that has failed again now: it is another one without the record."""
         if owned.attempts:
-            owned.attempts = 0
-            owned.not_before = self._parts.clock.monotonic()
+            owned.retry_at(self._parts.clock.monotonic())
 
     def _trouble(self, owned: OwnedPartition, error: PartitionError) -> None:
         """Tell the processor, unless it has had its last callback for the partition."""
         if owned.state is PartitionState.TERMINATING:
-            owned.last_error = str(error)
+            owned.note_error(str(error))
             return
         response = self._callbacks.exception(owned, error, None)
         self._delivery.respond(owned, response)
@@ -204,11 +203,10 @@ class PartitionLoop:
 
     def _pass_gap(self, owned: OwnedPartition) -> None:
         """Commit the end of a gap once everything before it is: or lag would never reach 0."""
-        end = owned.gap_end
-        if end is None or owned.outstanding or owned.pending or owned.doubt is not None:
+        end = owned.take_gap()
+        if end is None or owned.processed_offset != owned.buffer.position:
             return
-        owned.gap_end = None
-        if owned.processed_offset == owned.buffer.position and (owned.committed or 0) < end:
+        if (owned.committed or 0) < end:
             self._parts.committer.stage(owned, end, owned.pending_commits.stage(None))
 
 

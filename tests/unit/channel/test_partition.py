@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import ast
 from concurrent.futures import Future
 from itertools import product
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+import headrace
+from headrace.channel import partition
 from headrace.channel.buffer import BatchSlice, chunk_of
-from headrace.channel.events import OffsetCommitted
+from headrace.channel.events import OffsetCommitted, OffsetOutOfRange
 from headrace.channel.partition import Outstanding
 from headrace.channel.pausing import DeliveryGate, Pause, PauseReason
 from headrace.channel.states import FINAL, TRANSITIONS, EndReason, PartitionState
@@ -212,6 +216,61 @@ def test_a_seek_beyond_what_is_at_hand_needs_a_fetch(
     owned.outstanding.clear()
     assert not owned.rewind(target, [item.cut])
     assert (owned.position, owned.buffer.records) == (target, 0)
+
+
+def test_a_restart_resets_what_speaks_of_the_former_position(
+    own: Callable[..., OwnedPartition],
+) -> None:
+    """Nothing at hand, no failure, no back-off and no doubt of before holds at the new offset."""
+    owned = waiting(own(), fetched=40)
+    out = hand_out(owned)
+    owned.pending.append(BatchSlice(10, records(10, 10), 20, 100))
+    owned.note_gap(50)
+    owned.count_failure(out.cut)
+    owned.hold_until(5000.0)
+    generation = owned.buffer.generation
+    owned.doubt_log(OffsetOutOfRange(generation))
+    owned.halt()
+    owned.restart_at(60, leader_epoch=3)
+    assert out.answer.cancelled()
+    assert (owned.processed_offset, owned.position, owned.buffer.fetch_offset) == (60, 60, 60)
+    assert owned.leader_epoch_at(60) == 3
+    assert owned.buffer.generation > generation
+    assert (owned.held_bytes(), owned.suspects, owned.batch) == (0, 0, None)
+    assert (owned.attempts, owned.not_before, owned.doubt, owned.rests) == (0, 0.0, None, False)
+    assert owned.take_gap() is None
+
+
+def test_a_revert_past_what_is_at_hand_leaves_what_its_answer_does_not_say(
+    own: Callable[..., OwnedPartition],
+) -> None:
+    """What is processed, a wait and a doubt of the log are not the processor's to take back."""
+    owned = waiting(own(), fetched=40)
+    owned.process_to(10, None)
+    owned.hold_until(5000.0)
+    doubt = OffsetOutOfRange(owned.buffer.generation)
+    owned.doubt_log(doubt)
+    assert not owned.rewind(60, [])
+    assert (owned.position, owned.processed_offset) == (60, 10)
+    assert (owned.not_before, owned.doubt) == (5000.0, doubt)
+
+
+def test_only_its_own_module_changes_a_partition(own: Callable[..., OwnedPartition]) -> None:
+    """Every other module of the package calls its methods."""
+    attributes = set(vars(own()))
+    found = []
+    for path in (Path(headrace.__file__).parent).rglob("*.py"):
+        if path == Path(partition.__file__):
+            continue
+        found += [
+            f"{path.name}:{node.lineno}: {ast.unparse(node)}"
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+            if isinstance(node, ast.Attribute)
+            and isinstance(node.ctx, ast.Store)
+            and node.attr in attributes
+            and "owned" in ast.unparse(node.value)
+        ]
+    assert found == []
 
 
 def test_a_seek_into_a_gap_starts_there(own: Callable[..., OwnedPartition]) -> None:

@@ -125,7 +125,7 @@ def test_a_claim_waits_for_the_end_of_the_one_before_it(
     """Callbacks of two claims on one partition never overlap."""
     scheduler = Scheduler(clock)
     before, after = own(), own()
-    after.predecessor = before
+    after.await_end_of(before)
     scheduler.touch(after)
     assert scheduler.take(0) is None
     before.become(PartitionState.LOST)

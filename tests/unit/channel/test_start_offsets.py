@@ -68,7 +68,7 @@ def test_what_has_begun_is_not_asked_for(bench: Bench, own: Callable[..., OwnedP
     """A partition whose start is found, or that waits for its former claim, is left out."""
     begun, waiting, owned = own(0), own(1), own(2)
     begun.pending_commits.stage(None)
-    waiting.predecessor = own(1)
+    waiting.await_end_of(own(1))
     bench.held = [begun, waiting, owned]
     bench.read(owned)
     assert bench.asked == [[2]]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from headrace.channel.bounds import Until
-from headrace.channel.events import OffsetOutOfRange
+from headrace.channel.events import LogTruncated, OffsetOutOfRange, RecordSkipped
 from headrace.core.clock import Deadline
 from headrace.core.errors import KafkaUnavailableError, LogTruncatedError, OffsetOutOfRangeError
 from headrace.core.records import TopicPartition
@@ -417,3 +417,22 @@ def test_a_start_whose_look_fails_is_tried_again(broker: InMemoryBroker) -> None
     with running(channel):
         assert broker.wait_committed("group", P0, 11, Deadline.after(PATIENCE))
     assert failures == []
+
+
+def test_what_waits_for_a_retry_is_dropped_with_what_was_read_ahead(
+    broker: InMemoryBroker,
+) -> None:
+    """A log that is whole up to the position is read again from there, and delivered once."""
+    recorder = Recorder()
+    recorder.raising["batch"] = ValueError("once")
+    channel = in_memory_channel(recorder, broker, on_error=LONG)
+    with running(channel):
+        recorder.wait(lambda: recorder.errors() == [ValueError])
+        (owned,) = channel._parts.manager.all()
+        for event in (LogTruncated(owned.buffer.generation, None), RecordSkipped()):
+            owned.post(event)
+        channel._parts.manager.touch_all()
+        broker.produce(P0, b"more")
+        assert broker.wait_committed("group", P0, 11, Deadline.after(PATIENCE))
+    values = [record.value() for batch in recorder.batches[1:] for record in batch.records]
+    assert values == [*(b"%d" % number for number in range(10)), b"more"]
