@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from headrace.core.errors import FencedError, ResultRefusedError, StartError
 from headrace.core.records import ResultRecord, TopicPartition
 from headrace.kafka.results import sink_group
 from headrace.kafka.transactional_producer import fence_producers
+from headrace.sinks.contract import CommitConflictError, OffsetMove, StoredLeaderEpochs
 from headrace.sinks.kafka import KafkaSink
 from headrace.testing.sinks import BatchCommitContract, TransactionalOffsetsContract, micro_batch
 from tests.brokers import Broker
@@ -129,6 +131,30 @@ def test_a_topic_that_is_missing_stops_the_start(place: KafkaPlace) -> None:
     """Records are not to make a topic by the way."""
     with closing(place.results()) as results, pytest.raises(StartError, match="does not exist"):
         KafkaSink(results, "no-such-topic").open()
+
+
+def test_the_leader_epoch_moves_with_the_offset(place: KafkaPlace) -> None:
+    """Another member reads from the brokers what was stored, and nothing of what was refused."""
+
+    def store(start: int, next_offset: int, epoch: int | None) -> None:
+        share = replace(place.share(0, start, next_offset), leader_epoch=epoch)
+        rows = _as_json([{"id": start}])
+        writer.commit(writer.stage(micro_batch(f"row-{start}"), rows), [share])
+
+    writer, identity = place.sink(), place.identity(0)
+    assert isinstance(writer, StoredLeaderEpochs)
+    assert writer.stored_leader_epoch(identity) is None
+    for at, epoch in enumerate((0, 7, None, 8)):
+        store(at * 10, at * 10 + 10, epoch)
+        assert place.sink().stored_leader_epoch(identity) == epoch
+    with pytest.raises(CommitConflictError):
+        store(10, 20, 9)
+    reader = place.sink()
+    assert (reader.stored_offset(identity), reader.stored_leader_epoch(identity)) == (40, 8)
+    partition = TopicPartition(place.source, 0)
+    writer.move_offsets([OffsetMove(identity, partition, 40, 5)], "back")
+    assert (reader.stored_offset(identity), reader.stored_leader_epoch(identity)) == (5, None)
+    assert place.sink().stored_leader_epoch(place.identity(1)) is None
 
 
 def test_offsets_are_in_a_group_of_their_own_and_name_the_topic(

@@ -1,16 +1,19 @@
 from __future__ import annotations
 
 import queue
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
 
 from headrace.core.clock import Deadline
+from headrace.devstack.waiting import wait_for
 from headrace.devstack.zookeeper import ZooKeeperServer
 from headrace.zookeeper.identity import Identity
 from headrace.zookeeper.protocol import OutcomeUnknownError, SessionState
 from headrace.zookeeper.session import ZooKeeperSession
 from headrace.zookeeper.settings import ZooKeeperSettings
+from tests.integration.coordinators.test_takeover import Group
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,13 +22,21 @@ if TYPE_CHECKING:
 WAIT = 60.0
 
 
+@contextmanager
+def stopping(server: ZooKeeperServer) -> Iterator[ZooKeeperServer]:
+    """Stop a server at the end."""
+    try:
+        yield server
+    finally:
+        server.stop(Deadline.after(WAIT))
+
+
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[ZooKeeperServer]:
     """Return a server that the test may stop and kill."""
-    server = ZooKeeperServer(tmp_path)
-    server.start(Deadline.after(WAIT))
-    yield server
-    server.stop(Deadline.after(WAIT))
+    with stopping(ZooKeeperServer(tmp_path)) as server:
+        server.start(Deadline.after(WAIT))
+        yield server
 
 
 @pytest.fixture
@@ -68,6 +79,26 @@ def test_a_killed_server_suspends_and_the_same_session_comes_back(
     assert states.get(timeout=WAIT) is SessionState.CONNECTED
     assert session.session_id == before
     assert session.exists("/mine") is not None
+
+
+def test_a_time_out_that_is_granted_at_a_reconnect_reaches_the_lease(
+    server: ZooKeeperServer, tmp_path: Path
+) -> None:
+    """A server that grants less than the one before ends the session sooner, and so the lease."""
+    group = Group(server.address, session_timeout=60)
+    member = group.join("a")
+    group.wait(lambda: bool(member.held))
+    lease = member.held[0].lease
+    assert member.session.session_timeout == 60
+    server.kill()
+    settings = {"maxSessionTimeout": "20000"}
+    with stopping(ZooKeeperServer(tmp_path, port=server.port, settings=settings)) as stricter:
+        stricter.start(Deadline.after(WAIT))
+        assert wait_for(lambda: member.session.session_timeout == 20, Deadline.after(WAIT))
+        assert wait_for(lambda: 0 < lease.remaining() <= 18, Deadline.after(WAIT))
+        assert lease.valid()
+        assert member.lost == []
+        member.stop()
 
 
 def _answers(session: ZooKeeperSession) -> bool:

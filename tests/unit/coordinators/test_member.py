@@ -99,6 +99,19 @@ def test_a_second_member_gets_half_and_sees_clean_ends(group: Group) -> None:
     assert not a.channel.lost
 
 
+def test_a_shorter_session_that_is_granted_later_shortens_the_lease(group: Group) -> None:
+    """Another server may grant less at a reconnect; heartbeats come as often as that needs."""
+    a = group.join("a")
+    group.run()
+    lease = a.channel.held[partition(0)].lease
+    assert lease.remaining() > 2
+    group.zookeeper.session_timeout = 2.0
+    group.run(1.5)
+    for _ in range(60):
+        group.run(0.1)
+        assert 0.6 < lease.remaining() < 2
+
+
 def test_members_that_start_together_collide_nowhere(group: Group) -> None:
     """Three members at once share eight partitions without giving any back."""
     members = [group.join(name) for name in "abc"]
