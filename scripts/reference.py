@@ -122,9 +122,11 @@ def operation_page() -> str:
 def exit_codes() -> str:
     """Return the reference of exit codes."""
     run = "\n".join(f"| {code} | `{name}` | {meaning} |" for code, name, meaning in run_codes())
-    others = "\n".join(
-        f"| `{name}` | {stated} |" for name, command in commands() if (stated := _stated(command))
-    )
+    alike: dict[str, list[str]] = {}
+    for name, command in commands():
+        if stated := _stated(command):
+            alike.setdefault(stated, []).append(f"`{name}`")
+    others = "\n".join(f"| {', '.join(names)} | {stated} |" for stated, names in alike.items())
     return (
         "### Exit codes of headrace run\n\n"
         "| code | name | meaning |\n|---|---|---|\n"
