@@ -1,15 +1,19 @@
-"""The command line."""
+"""The command line.
+
+Each command imports what it runs when it runs, so that ``--help`` and the others do not pay for it.
+"""
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
 from headrace.admin.cli import register
-from headrace.config.cli import ConfigFile, schema
-from headrace.config.types.scalars import parse_moment
+from headrace.core.options import ConfigFile  # noqa: TC001 - typer reads annotations at run time
+from headrace.core.positions import parse_moment
 from headrace.devstack.cli import app as local
 from headrace.devstack.connector import app as connector
 from headrace.tools.demo.cli import demo
@@ -39,7 +43,6 @@ app = typer.Typer(
     add_completion=False,
 )
 app.command()(check)
-app.command()(schema)
 app.command()(demo)
 app.command()(group)
 app.command()(doctor)
@@ -48,6 +51,14 @@ register(app)
 app.add_typer(local, name="local")
 app.add_typer(offsets, name="offsets")
 app.add_typer(connector, name="connector")
+
+
+@app.command()
+def schema() -> None:
+    """Print the JSON schema of the configuration, for editors."""
+    from headrace.config.reference import schema  # noqa: PLC0415 - pydantic takes a while to import
+
+    typer.echo(json.dumps(schema(), indent=2))
 
 
 @app.command()
@@ -67,7 +78,7 @@ def run(
     Exit codes: 0 stopped in order, 2 configuration, 3 not started, 4 a channel failed,
     5 the stop overran its deadline, 70 to be started afresh, 1 unexpected.
     """
-    from headrace.daemon import run as serve  # noqa: PLC0415 - Spark takes a second to import
+    from headrace.daemon import run as serve  # noqa: PLC0415 - for this command only
 
     raise typer.Exit(serve(config, None if until is None else _bound(until)))
 

@@ -11,8 +11,8 @@ import os
 import sys
 from dataclasses import dataclass
 from getopt import GetoptError, getopt
-from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from headrace.core.processes import (
@@ -21,6 +21,9 @@ from headrace.core.processes import (
     SeveralProcessesError,
     find_process,
 )
+
+if TYPE_CHECKING:
+    from http.client import HTTPConnection
 
 #: The exit code beside 0: not well, or not to be reached.
 UNWELL = 1
@@ -82,6 +85,8 @@ def _parsed(arguments: list[str]) -> _Arguments | None:
 
 def _reasons(url: str, path: str, timeout: float) -> list[str]:
     """Return why the process is not well, nothing if it is."""
+    from http.client import HTTPException  # noqa: PLC0415 - the command line's help needs none
+
     try:
         connection = _connection(url, timeout)
         try:
@@ -98,6 +103,8 @@ def _reasons(url: str, path: str, timeout: float) -> list[str]:
 
 def _connection(url: str, timeout: float) -> HTTPConnection:
     """Trust any certificate: the address is out of our own folder, and nothing secret is sent."""
+    from http.client import HTTPConnection, HTTPSConnection  # noqa: PLC0415 - as above
+
     parts = urlsplit(url)
     if parts.scheme != "https":
         return HTTPConnection(parts.hostname or "", parts.port, timeout=timeout)

@@ -21,13 +21,9 @@ from headrace.admin.ports import Phase
 from headrace.admin.reads import ChannelName, find_channel
 from headrace.admin.status import pause_status, skip_status
 from headrace.channel.pausing import PauseMode, PauseReason
-from headrace.config.types.addresses import (
-    FORMS,
-    Replay,
-    parse_target,
-)
 from headrace.core.clock import Clock, Deadline
 from headrace.core.errors import HeadraceError
+from headrace.core.positions import FORMS, Replay, parse_target
 from headrace.core.records import TopicPartition
 
 if TYPE_CHECKING:
@@ -41,7 +37,7 @@ if TYPE_CHECKING:
     from headrace.channel.channel import InboundKafkaChannel
     from headrace.channel.events import SeekResult
     from headrace.channel.status import PartitionSnapshot
-    from headrace.config.types.addresses import Target
+    from headrace.core.positions import Target
 
 
 class PauseAnswer(Document):

@@ -15,11 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headrace.config.cli import ConfigFile  # noqa: TC001 - typer reads annotations at run time
-from headrace.config.errors import either
-from headrace.config.types.addresses import FORMS, Replay, parse_target
-from headrace.config.types.scalars import format_moment, parse_moment
-from headrace.config.types.units import parse_duration
+from headrace.core.options import ConfigFile  # noqa: TC001 - typer reads annotations at run time
+from headrace.core.positions import FORMS, Replay, format_moment, parse_moment, parse_target
 from headrace.health import LEAST_TIMEOUT, TIMEOUT
 
 if TYPE_CHECKING:
@@ -321,6 +318,7 @@ def loglevel(
 ) -> Command:
     """Log more or less, until the next start or for a while."""
     from headrace.admin import commands  # noqa: PLC0415 - takes a moment to import
+    from headrace.config.errors import either  # noqa: PLC0415 - as above
 
     if level not in _LEVELS:
         raise typer.BadParameter(f"{level!r} is not {either(_LEVELS)}", param_hint="LEVEL")
@@ -376,6 +374,8 @@ def _target(text: str) -> None:
 
 
 def _seconds(text: str, option: str) -> float:
+    from headrace.config.types.units import parse_duration  # noqa: PLC0415 - imports pydantic
+
     seconds = parse_duration(text)
     if seconds is None:
         raise typer.BadParameter(

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from headrace.channel.skips import Skip
     from headrace.channel.status import PartitionSnapshot
     from headrace.config import ChannelConfig, ConfigChange, CoordinatorConfig
-    from headrace.config.types.addresses import Replay, Target
+    from headrace.core.positions import Replay, Target
     from headrace.core.records import TopicPartition
     from headrace.core.supervision import Heartbeat
     from headrace.processors import BatchProcessor

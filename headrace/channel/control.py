@@ -11,7 +11,6 @@ from headrace.channel.callbacks import WorkerAbandoned
 from headrace.channel.events import RecordSkipped, SeekRequested, SeekResult
 from headrace.channel.skips import Skip, Skips
 from headrace.channel.states import PartitionState
-from headrace.config.types.addresses import At, Earliest, Latest, Replay, ShiftBy, Target, To
 from headrace.core.clock import Deadline
 from headrace.core.errors import (
     CommittedAlreadyError,
@@ -23,6 +22,7 @@ from headrace.core.errors import (
     SinkOffsetsError,
     UnfinishedError,
 )
+from headrace.core.positions import At, Earliest, Latest, Replay, ShiftBy, Target, To
 from headrace.processors import BatchProcessor
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-    from headrace.config.types.addresses import Replay
     from headrace.coordinators.claims import Claim
     from headrace.core.errors import PartitionError
+    from headrace.core.positions import Replay
     from headrace.core.records import TopicPartition
     from headrace.kafka.ports import LogLook
 

@@ -6,18 +6,14 @@ Exit codes: 0 done, or everything runs; 1 something failed, or a server of a run
 
 from __future__ import annotations
 
+import os
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from headrace.core.errors import HeadraceError
-from headrace.devstack import detached
-from headrace.devstack.server import ProcessState
-from headrace.devstack.stack import default_directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,6 +27,13 @@ app = typer.Typer(
     no_args_is_help=True,
     help="A real ZooKeeper and a real Kafka on this machine's loopback address.",
 )
+
+
+def default_directory() -> Path:
+    """Return the folder used when none is named: in the user's XDG state folder."""
+    base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(base) / "headrace" / "local"
+
 
 _Directory = Annotated[
     Path,
@@ -48,6 +51,8 @@ _Directory = Annotated[
 @app.command()
 def up(directory: _Directory) -> None:
     """Start the servers and leave them running; harmless if they run already."""
+    from headrace.devstack import detached  # noqa: PLC0415 - takes a while to import
+
     with _errors_shown():
         state = detached.up(directory)
     _show(state)
@@ -57,6 +62,8 @@ def up(directory: _Directory) -> None:
 @app.command()
 def down(directory: _Directory) -> None:
     """Stop the servers; data and logs stay. Says so if nothing runs, and exits with 0 then too."""
+    from headrace.devstack import detached  # noqa: PLC0415 - as above
+
     with _errors_shown():
         stopped = detached.down(directory)
     typer.echo("stopped" if stopped else f"no local stack runs in {directory}")
@@ -65,6 +72,9 @@ def down(directory: _Directory) -> None:
 @app.command()
 def status(directory: _Directory) -> None:
     """Show the servers. Exits with 0 if all run, 1 if one is down, 3 if no stack runs."""
+    from headrace.devstack import detached  # noqa: PLC0415 - as above
+    from headrace.devstack.server import ProcessState  # noqa: PLC0415 - as above
+
     with _errors_shown():
         state = detached.running_state(directory)
     if state is None:
@@ -76,6 +86,9 @@ def status(directory: _Directory) -> None:
 
 
 def _show(state: StackState) -> None:
+    from rich.console import Console  # noqa: PLC0415 - as above
+    from rich.table import Table  # noqa: PLC0415 - as above
+
     table = Table("server", "address", "pid", "state", "log", box=None, pad_edge=False)
     for server in state.servers:
         table.add_row(

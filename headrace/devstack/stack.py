@@ -8,7 +8,6 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import IO, TYPE_CHECKING, final
 
 from headrace.core.clock import Deadline
@@ -20,6 +19,7 @@ from headrace.devstack.zookeeper import ZooKeeperServer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
     from types import TracebackType
 
     from headrace.devstack.server import LocalServer
@@ -172,12 +172,6 @@ def read_state(directory: Path) -> StackState | None:
 def remove_state(directory: Path) -> None:
     """Delete the folder's file, if it is there."""
     (directory / _FILE).unlink(missing_ok=True)
-
-
-def default_directory() -> Path:
-    """Return the folder used when none is named: in the user's XDG state folder."""
-    base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    return Path(base) / "headrace" / "local"
 
 
 #: Both servers need 4 s on two idle cores; a busy machine may take ten times as long.

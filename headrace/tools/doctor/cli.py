@@ -6,13 +6,9 @@ import sys
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
-from headrace.config.cli import EXIT_CONFIG, ConfigFile, guarantees, report, table
-from headrace.config.loading import load
-from headrace.config.show import show as shown
-from headrace.controller.preflight import preflight
 from headrace.core.errors import ConfigError
+from headrace.core.options import ConfigFile  # noqa: TC001 - typer reads annotations at run time
 
 
 def check(
@@ -28,17 +24,22 @@ def check(
     Exits with 0, or with 2 and all problems on standard error. Connects to nothing and imports
     no processor.
     """
+    from headrace.config import cli, load  # noqa: PLC0415 - pydantic takes a while to import
+    from headrace.config.show import show as shown  # noqa: PLC0415 - as above
+    from headrace.controller.preflight import preflight  # noqa: PLC0415 - as above
+
     try:
         loaded = load(config, also=preflight)
     except ConfigError as error:
-        report(config, error)
-        raise typer.Exit(EXIT_CONFIG) from None
+        cli.report(config, error)
+        raise typer.Exit(cli.EXIT_CONFIG) from None
     if show:
-        typer.echo("".join(f"# {line}\n" for line in guarantees(loaded)) + shown(loaded), nl=False)
+        comments = "".join(f"# {line}\n" for line in cli.guarantees(loaded))
+        typer.echo(comments + shown(loaded), nl=False)
     elif sys.stdout.isatty():
-        Console().print(table(loaded))
+        cli.print_table(loaded)
     else:
-        typer.echo("\n".join(guarantees(loaded)))
+        typer.echo("\n".join(cli.guarantees(loaded)))
 
 
 def doctor(

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from headrace.config.cli import ConfigFile  # noqa: TC001 - typer reads annotations at run time
+from headrace.core.options import ConfigFile  # noqa: TC001 - typer reads annotations at run time
 
 
 def group(

@@ -15,9 +15,9 @@ from rich.text import Text
 
 from headrace.admin.client import AdminClient, ClientOptions, find
 from headrace.admin.tables import duration
-from headrace.config.types.scalars import format_moment
 from headrace.core.clock import SYSTEM_CLOCK
 from headrace.core.errors import HeadraceError
+from headrace.core.positions import format_moment
 from headrace.core.records import TopicPartition
 from headrace.tools.groups.report import (
     GroupActivity,

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from headrace.config.cli import ConfigFile  # noqa: TC001 - typer reads annotations at run time
-from headrace.config.types.addresses import FORMS, Replay, parse_target
-from headrace.tools.offsets.reading import Choice, parse_choice
+from headrace.core.options import ConfigFile  # noqa: TC001 - typer reads annotations at run time
+from headrace.core.positions import FORMS, Replay, parse_target
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from headrace.tools.offsets.reading import Choice
 
 T = TypeVar("T")
 
@@ -137,6 +138,8 @@ def import_(
 
 
 def _choices(topics: list[str] | None) -> list[Choice]:
+    from headrace.tools.offsets.reading import parse_choice  # noqa: PLC0415 - imports the client
+
     return [_parsed(parse_choice, text, "--topic") for text in topics or []]
 
 

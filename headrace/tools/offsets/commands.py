@@ -16,10 +16,10 @@ from rich.table import Table
 from headrace.channel.offset_stores import open_offset_store
 from headrace.config import load
 from headrace.config.cli import EXIT_CONFIG, report
-from headrace.config.types.scalars import format_moment
 from headrace.core.clock import SYSTEM_CLOCK, Deadline
 from headrace.core.errors import ConfigError, HeadraceError
 from headrace.core.files import write_whole
+from headrace.core.positions import format_moment
 from headrace.core.records import TopicPartition, identity_of
 from headrace.kafka import KafkaTopicCatalog
 from headrace.kafka.catalog import subscribers
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from headrace.config import ChannelConfig, Config
-    from headrace.config.types.addresses import Replay, Target
+    from headrace.core.positions import Replay, Target
     from headrace.tools.offsets.planning import OffsetChange, Plan
     from headrace.tools.offsets.reading import Choice, Cluster, PartitionOffsets
 

@@ -8,9 +8,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from headrace.config.types.addresses import At, Earliest, Latest, Replay, ShiftBy, To
-from headrace.config.types.scalars import format_moment
 from headrace.core.clock import Deadline
+from headrace.core.positions import At, Earliest, Latest, Replay, ShiftBy, To, format_moment
 from headrace.core.records import kafkas_topic_id
 from headrace.sinks.contract import CommitConflictError, OffsetMove, OutputReplacer
 from headrace.tools.offsets.hold import holding
@@ -21,8 +20,8 @@ if TYPE_CHECKING:
 
     from headrace.config import ChannelConfig
     from headrace.config.subscription import Subscription
-    from headrace.config.types.addresses import Target
     from headrace.core.clock import Clock
+    from headrace.core.positions import Target
     from headrace.core.records import TopicPartition
     from headrace.kafka.ports import Failure, OffsetStore
     from headrace.sinks.contract import TransactionalOffsets

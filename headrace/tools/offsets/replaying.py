@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from headrace import config
-from headrace.config.types.addresses import Replay
+from headrace.core.positions import Replay
 from headrace.sinks.contract import OutputReplacer, ReplaceRefusedError
 from headrace.tools.offsets.reading import OffsetsError
 

@@ -18,8 +18,8 @@ from confluent_kafka import Consumer
 from deltalake import CommitProperties, DeltaTable, Transaction
 from typer.testing import CliRunner
 
-from headrace.config.types.scalars import format_moment
 from headrace.core.clock import SYSTEM_CLOCK, Deadline
+from headrace.core.positions import format_moment
 from headrace.core.records import identity_of
 from headrace.kafka import KafkaTopicCatalog
 from headrace.kafka.ports import Commit

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from confluent_kafka import Producer
 
-from headrace.config.types.scalars import format_moment
 from headrace.core.clock import SYSTEM_CLOCK
+from headrace.core.positions import format_moment
 from headrace.testing.records import FakeRecord
 from tests.integration.daemon.rig import WAIT, eventually
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from deltalake import DeltaTable
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
-from headrace.config.types.addresses import Replay
 from headrace.core.clock import Deadline
+from headrace.core.positions import Replay
 from headrace.core.records import TopicPartition
 from headrace.devstack.waiting import wait_for
 from headrace.processors.spark import SparkProcessor

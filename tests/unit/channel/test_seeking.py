@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import pytest
 from structlog.testing import capture_logs
 
-from headrace.config.types.addresses import At, Earliest, Latest, Replay, ShiftBy, Target, To
 from headrace.core.clock import Deadline
 from headrace.core.errors import (
     NoSuchOffsetError,
@@ -18,6 +17,7 @@ from headrace.core.errors import (
     SinkOffsetsError,
     UnfinishedError,
 )
+from headrace.core.positions import At, Earliest, Latest, Replay, ShiftBy, Target, To
 from headrace.core.records import TopicPartition
 from headrace.processors import BatchResponse
 from headrace.testing import InMemoryBroker, in_memory_channel, running

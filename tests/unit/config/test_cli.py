@@ -9,7 +9,7 @@ import typer
 import yaml
 from typer.testing import CliRunner
 
-from headrace.config.cli import schema
+from headrace.cli import schema
 from headrace.tools.doctor.cli import check
 from tests.unit.config.support import CHANNELS
 

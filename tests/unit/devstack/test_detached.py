@@ -92,6 +92,6 @@ def test_a_state_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
 def test_the_default_folder_is_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
     """The stack's folder lies in the XDG state folder, by default the one in the home folder."""
     monkeypatch.setenv("XDG_STATE_HOME", "/s")
-    assert stack.default_directory() == Path("/s/headrace/local")
+    assert cli.default_directory() == Path("/s/headrace/local")
     monkeypatch.delenv("XDG_STATE_HOME")
-    assert stack.default_directory() == Path.home() / ".local/state/headrace/local"
+    assert cli.default_directory() == Path.home() / ".local/state/headrace/local"

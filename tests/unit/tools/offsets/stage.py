@@ -25,7 +25,7 @@ from tests.unit.channel.in_memory import P0, P1, values
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from headrace.config.types.addresses import Replay
+    from headrace.core.positions import Replay
     from headrace.core.records import TopicPartition
     from headrace.kafka.ports import OffsetStore
 

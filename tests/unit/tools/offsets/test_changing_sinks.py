@@ -7,7 +7,7 @@ from threading import Semaphore
 
 import pytest
 
-from headrace.config.types.addresses import Replay
+from headrace.core.positions import Replay
 from headrace.tools.offsets.hold import Hold
 from headrace.tools.offsets.reading import OffsetsError
 from tests.unit.channel.in_memory import P0

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from headrace.config.types.addresses import At, Earliest, Latest, ShiftBy, Target, To
+from headrace.core.positions import At, Earliest, Latest, ShiftBy, Target, To
 from headrace.core.records import TopicPartition
 from headrace.kafka.ports import StoredOffset
 from headrace.tools.offsets.planning import OffsetChange, plan_reset

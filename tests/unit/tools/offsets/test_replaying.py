@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from headrace.config import ChannelConfig
-from headrace.config.types.addresses import Replay
+from headrace.core.positions import Replay
 from headrace.core.records import TopicPartition
 from headrace.kafka.ports import StoredOffset
 from headrace.sinks import OffsetMove, Replacement, ReplaceRefusedError

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from headrace.config.subscription import Subscription
-from headrace.config.types.addresses import At, Earliest, Latest, ShiftBy, Target, To, parse_target
+from headrace.core.positions import At, Earliest, Latest, ShiftBy, Target, To, parse_target
 from headrace.core.records import TopicPartition
 from headrace.kafka.ports import TopicInfo
 from headrace.tools.offsets.reading import Choice, RequestError, parse_choice, selected

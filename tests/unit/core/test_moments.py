@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.config.types.scalars import format_moment, parse_moment
+from headrace.core.positions import format_moment, parse_moment
 
 
 @pytest.mark.parametrize(
