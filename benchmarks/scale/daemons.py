@@ -40,7 +40,7 @@ _MIB = 1 << 20
 class Daemon:
     """One ``headrace run`` in a folder of its own. For one thread.
 
-    ``safety_poll``: seconds between two looks at the group though nothing has changed.
+    ``resync_interval``: seconds between two looks at the group though nothing has changed.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Daemon:
         group: str,
         name: str,
         *,
-        safety_poll: int = 15,
+        resync_interval: int = 15,
     ) -> None:
         folder = servers.directory / group / name
         self._file = folder / "notes"
@@ -65,7 +65,7 @@ class Daemon:
                 "group": group,
                 "workers": 1,
                 "initial_offset": "latest",
-                "coordinator": {"type": "dynamic", "safety_poll": f"{safety_poll}s"},
+                "coordinator": {"type": "dynamic", "resync_interval": f"{resync_interval}s"},
                 "batch": {"max_records": 2_000},
                 "processor": {
                     "type": "custom",

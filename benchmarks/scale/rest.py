@@ -23,7 +23,7 @@ def at_rest(servers: LocalStack, topic: stack.Topic, group: str, number: int) ->
     daemons: list[Daemon] = []
     try:
         for each in range(number):
-            daemon = Daemon(servers, topic, group, f"{group}-{each}", safety_poll=_POLL)
+            daemon = Daemon(servers, topic, group, f"{group}-{each}", resync_interval=_POLL)
             daemons.append(daemon)
         await_shares(daemons, len(topic.ends))
         before = requests(servers)

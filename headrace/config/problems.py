@@ -240,6 +240,9 @@ def _choices(place: FieldPlace) -> tuple[str, ...]:
 
 
 def _unknown_key(place: FieldPlace) -> str:
+    renamed = place.section.renamed.get(str(place.steps[-1]))
+    if renamed is not None:
+        return f"is called {renamed} now; write {renamed} in its place"
     names = [name for name, _ in fields(place.section)]
     near = get_close_matches(str(place.steps[-1]), names, n=1)
     if near:

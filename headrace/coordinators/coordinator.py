@@ -32,13 +32,13 @@ class CoordinatorSettings:
     """Times in seconds.
 
     ``rebalance_delay``: members must have been the same for so long before partitions move; when
-    they keep changing, partitions move after ten times that all the same. ``safety_poll``: the
+    they keep changing, partitions move after ten times that all the same. ``resync_interval``: the
     group is read so often though no watch fired. ``retry_delay``: a partition that the channel
     abandoned, or that could not be claimed, is tried again after that.
     """
 
     rebalance_delay: float = 0.5
-    safety_poll: float = 15.0
+    resync_interval: float = 15.0
     retry_delay: float = 10.0
 
 
@@ -291,7 +291,7 @@ def pace(channel: config.ChannelConfig) -> CoordinatorSettings:
     """Return how the coordinator paces itself."""
     return CoordinatorSettings(
         rebalance_delay=channel.coordinator.rebalance_delay,
-        safety_poll=channel.coordinator.safety_poll,
+        resync_interval=channel.coordinator.resync_interval,
     )
 
 

@@ -110,7 +110,7 @@ class Rebalance:
         self._said: RebalanceSummary | None = None
         self._joined_at = clock.monotonic()
         self._assignment = AssignmentState.PENDING
-        self._next_verification = clock.monotonic() + settings.safety_poll
+        self._next_verification = clock.monotonic() + settings.resync_interval
         self.next_look = clock.monotonic()
 
     # --- when -------------------------------------------------------------------------------
@@ -176,7 +176,7 @@ class Rebalance:
         started = self._clock.monotonic()
         if started < self.next_look:
             return
-        self.next_look = started + self._settings.safety_poll
+        self.next_look = started + self._settings.resync_interval
         if started >= self._next_verification:
             self.verify()
         view = self._registry.members()
@@ -231,7 +231,7 @@ class Rebalance:
 
         A claim that is just being raised is left out, because its epoch node may have changed.
         """
-        self._next_verification = self._clock.monotonic() + self._settings.safety_poll
+        self._next_verification = self._clock.monotonic() + self._settings.resync_interval
         claim_table = {
             holding.claim: holding
             for holding in self._claim_table.in_state(*WITH_CHANNEL)

@@ -37,7 +37,7 @@ QUICK: dict[str, Any] = {
     "topics": ["events"],
     "group": "group",
     "processor": {"type": "custom", "factory": "memory:processor"},
-    "coordinator": {"type": "dynamic", "rebalance_delay": "10ms", "safety_poll": "100ms"},
+    "coordinator": {"type": "dynamic", "rebalance_delay": "10ms", "resync_interval": "100ms"},
     "batch": {"max_records": 10, "linger": 0},
     "commit_interval": 0,
     "idle_time": "1h",

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from ipaddress import ip_address
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from headrace.config.errors import FieldConflict
 from headrace.config.models.base import Cold, Section
@@ -30,10 +31,12 @@ _ADDRESS = Text("an address such as http://127.0.0.1:4318/v1/traces", r"https?:/
 class TracingConfig(Section):
     """Traces of batches for OpenTelemetry; they take the extra headrace[tracing]."""
 
+    renamed: ClassVar[Mapping[str, str]] = {"one_in": "sample_one_in"}
+
     endpoint: Cold[Annotated[str, _ADDRESS] | None] = None
     """Where a collector takes OTLP over HTTP; null: nothing is traced, and it costs nothing."""
 
-    one_in: Cold[Annotated[int, WholeNumber(1)]] = 1
+    sample_one_in: Cold[Annotated[int, WholeNumber(1)]] = 1
     """Of how many batches one is traced."""
 
     service_name: Cold[FreeText] = "headrace"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, model_validator
 
@@ -11,7 +11,7 @@ from headrace.config.types.scalars import Flag, LocalPath
 from headrace.config.types.secrets import SecretValue
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from typing_extensions import Self
 
@@ -51,6 +51,9 @@ class Section(BaseModel):
         hide_input_in_errors=True,
         use_attribute_docstrings=True,
     )
+
+    renamed: ClassVar[Mapping[str, str]] = {}
+    """Former keys and what each is called now, for the error that a former key gets."""
 
     def contradictions(self) -> Iterator[FieldConflict]:
         """Yield what does not fit together, looking at this section and those in it."""

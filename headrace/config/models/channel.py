@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, ValidationInfo
 
@@ -132,13 +132,15 @@ class OnErrorConfig(Section):
 class CoordinatorBase(Section):
     """What all coordinators have."""
 
+    renamed: ClassVar[Mapping[str, str]] = {"safety_poll": "resync_interval"}
+
     type: Cold[str]
     """Which coordinator this is."""
 
     rebalance_delay: Hot[Pause] = 0.5
     """How long a change in the group is left to settle before partitions move."""
 
-    safety_poll: Hot[Span] = 15.0
+    resync_interval: Hot[Span] = 15.0
     """How often the group is looked at although no change was reported."""
 
 

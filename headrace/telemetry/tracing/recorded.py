@@ -33,7 +33,7 @@ CLOSE_TIMEOUT = 2.0
 def exporting_tracer(config: TracingConfig, endpoint: str, instance: str) -> OpenTelemetryTracer:
     """Return a tracer that sends what it records to ``endpoint``, by OTLP over HTTP."""
     provider = TracerProvider(
-        sampler=ParentBasedTraceIdRatio(1 / config.one_in),
+        sampler=ParentBasedTraceIdRatio(1 / config.sample_one_in),
         resource=Resource.create(
             {
                 "service.name": config.service_name,

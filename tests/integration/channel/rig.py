@@ -42,7 +42,7 @@ CHANNEL = "main"
 #: What a test wants where a service wants patience.
 QUICK: dict[str, Any] = {
     "processor": {"type": "custom", "factory": "memory:processor"},
-    "coordinator": {"type": "dynamic", "rebalance_delay": "50ms", "safety_poll": "1s"},
+    "coordinator": {"type": "dynamic", "rebalance_delay": "50ms", "resync_interval": "1s"},
     "batch": {"max_records": 100, "linger": 0},
     "commit_interval": "50ms",
     "idle_time": "1h",

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from headrace.controller import KafkaController
     from tests.integration.seen import Log
 
-_PACE = {"rebalance_delay": "50ms", "safety_poll": "1s"}
+_PACE = {"rebalance_delay": "50ms", "resync_interval": "1s"}
 
 
 def fixed(count: int) -> dict[str, Any]:

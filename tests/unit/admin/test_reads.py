@@ -185,7 +185,7 @@ def test_a_process_that_starts_is_live_but_not_ready(bare: Scene) -> None:
 
 def test_a_member_without_its_partitions_is_not_ready(bare: Scene) -> None:
     """While the group settles, a channel that is in it has taken nothing, and says so."""
-    slow = {"type": "dynamic", "rebalance_delay": "1h", "safety_poll": "100ms"}
+    slow = {"type": "dynamic", "rebalance_delay": "1h", "resync_interval": "100ms"}
     channel = bare.controller.add(coordinator=slow)
     with running(channel):
         eventually(lambda: channel.member.state is MemberState.ACTIVE)

@@ -244,7 +244,7 @@ def test_pauses_are_kept_as_configured_now(broker: InMemoryBroker, tmp_path: Pat
 def test_the_coordinator_has_the_pace_configured_now(broker: InMemoryBroker) -> None:
     """A member that was to wait an hour for its group to settle claims at once."""
     zookeeper, recorder = InMemoryZooKeeper(), Recorder()
-    slow = {"type": "dynamic", "rebalance_delay": "1h", "safety_poll": "1h"}
+    slow = {"type": "dynamic", "rebalance_delay": "1h", "resync_interval": "1h"}
     channel = in_memory_channel(recorder, broker, zookeeper=zookeeper, coordinator=slow)
     with running(channel):
         assert channel.partitions() == []

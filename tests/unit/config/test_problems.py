@@ -4,6 +4,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from headrace.config.models.base import Section
+from headrace.config.problems import fields
 from tests.unit.config.support import CHANNELS, refused
 
 if TYPE_CHECKING:
@@ -221,3 +223,38 @@ def test_all_mistakes_are_reported_in_the_order_of_the_file(tmp_path: Path) -> N
         "channels.b.sink (line 6)",
         "unknown (line 7)",
     ]
+
+
+@pytest.mark.parametrize(
+    ("section", "former", "now"),
+    [
+        ("tracing", "one_in", "sample_one_in"),
+        ("channels.flights.coordinator", "safety_poll", "resync_interval"),
+    ],
+)
+def test_a_former_key_is_an_error_that_names_the_new_one(
+    tmp_path: Path, section: str, former: str, now: str
+) -> None:
+    """A key that was renamed is refused, and the sentence says what it is called now."""
+    file = {
+        "tracing": f"tracing: {{{former}: 5}}\n{CHANNELS}",
+        "channels.flights.coordinator": f"{CHANNELS}    coordinator: {{{former}: 5s}}\n",
+    }[section]
+    (problem,) = refused(tmp_path, file)
+    assert problem.startswith(f"{section}.{former} (line ")
+    assert problem.endswith(f": is called {now} now; write {now} in its place")
+
+
+def test_renamed_keys_lead_to_keys_there_are() -> None:
+    """Each table of renamed keys has former keys that no field has, and fields that exist."""
+    sections, waiting = set(), [Section]
+    while waiting:
+        subclasses = waiting.pop().__subclasses__()
+        sections.update(subclasses)
+        waiting.extend(subclasses)
+    assert {"one_in", "safety_poll"} <= {former for each in sections for former in each.renamed}
+    for section in sections:
+        names = {name for name, _ in fields(section)}
+        if section.renamed:
+            assert names.isdisjoint(section.renamed), section
+            assert names.issuperset(section.renamed.values()), section

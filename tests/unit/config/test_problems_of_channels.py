@@ -89,7 +89,7 @@ WORKERS = "a whole number from 1 to 256"
             "coordinator: {type: dynamic, partitions: {}}",
             (
                 "coordinator.partitions: is not a known "
-                "key; known here: type, rebalance_delay, safety_poll, weight"
+                "key; known here: type, rebalance_delay, resync_interval, weight"
             ),
         ),
         (

@@ -35,7 +35,7 @@ CHANNEL: dict[str, Any] = {
     "topics": ["events"],
     "group": "main",
     "processor": {"type": "custom", "factory": "memory:processor"},
-    "coordinator": {"type": "dynamic", "rebalance_delay": "10ms", "safety_poll": "100ms"},
+    "coordinator": {"type": "dynamic", "rebalance_delay": "10ms", "resync_interval": "100ms"},
     "batch": {"max_records": 10, "linger": "0s"},
     "commit_interval": "0s",
 }

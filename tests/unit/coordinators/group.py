@@ -29,7 +29,7 @@ PATHS = GroupPaths("group")
 #: Every step of every test asks for these paths again.
 epoch_path = cache(PATHS.epoch)
 
-SETTINGS = CoordinatorSettings(rebalance_delay=0.5, safety_poll=30, retry_delay=10)
+SETTINGS = CoordinatorSettings(rebalance_delay=0.5, resync_interval=30, retry_delay=10)
 
 
 class Channel:

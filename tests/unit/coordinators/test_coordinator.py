@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from headrace.coordinators.registry import Membership
 
 INFO = MemberInfo(frozenset({"orders"}))
-SETTINGS = CoordinatorSettings(rebalance_delay=0.02, safety_poll=30, retry_delay=0.05)
+SETTINGS = CoordinatorSettings(rebalance_delay=0.02, resync_interval=30, retry_delay=0.05)
 PATHS = GroupPaths("group")
 WAIT = 10.0
 

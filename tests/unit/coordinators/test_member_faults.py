@@ -131,7 +131,7 @@ def test_a_claim_that_was_overtaken_during_a_suspension_is_lost_before_resuming(
     assert a.channel.lost[0][0].partition == partition(2)
 
 
-def test_an_epoch_node_rewritten_by_hand_is_found_by_the_safety_poll(group: Group) -> None:
+def test_an_epoch_node_rewritten_by_hand_is_found_by_the_resync(group: Group) -> None:
     """A claim that could no longer write anything is lost and claimed anew, without an event."""
     a = group.join("a")
     group.run()
@@ -142,7 +142,7 @@ def test_an_epoch_node_rewritten_by_hand_is_found_by_the_safety_poll(group: Grou
 
 
 def test_a_settled_group_is_left_in_peace(group: Group) -> None:
-    """Without events the group is read at the safety poll only."""
+    """Without events the group is read at the resync only."""
     a, b = group.join("a"), group.join("b")
     group.run()
     reads = 0

@@ -26,7 +26,7 @@ PARTITIONS = 5
 MOST_PARTITIONS = 8
 NAMES = ("a", "b", "c")
 
-#: Seconds of a turn in the model, and in which a healed group has to agree: the safety poll finds
+#: Seconds of a turn in the model, and in which a healed group has to agree: the resync finds
 #: what no watch tells, and after a loss a member may have to wait for its own former session.
 STEP = 0.25
 AGREEMENT = 80.0

@@ -273,7 +273,7 @@ def test_traces_reach_a_collector(collector: Collector) -> None:
 
 def test_one_in_a_thousand_is_recorded(collector: Collector) -> None:
     """Most batches cost no more than the decision not to record them."""
-    tracer = open_tracer(TracingConfig(endpoint=collector.endpoint, one_in=1000), "one")
+    tracer = open_tracer(TracingConfig(endpoint=collector.endpoint, sample_one_in=1000), "one")
     spans = [tracer.batch("main", P0, 1, 0, 10) for _ in range(2000)]
     assert sum(span.recording for span in spans) < 100
     tracer.close(Deadline.after(PATIENCE))
