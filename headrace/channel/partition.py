@@ -231,6 +231,11 @@ class OwnedPartition:
         """Whether an offset was staged that is not known to be stored."""
         return self.pending_commits.owes
 
+    @property
+    def is_to_start(self) -> bool:
+        """Whether its start is still to come, and nothing asks it to end."""
+        return self.state is PartitionState.STARTING and self._ending is EndReason.NONE
+
     def is_unresolved(self) -> bool:
         """Whether its start position is still to be looked for, and nothing of before remains."""
         return (
@@ -298,7 +303,7 @@ class OwnedPartition:
     # --- the holder only: start and claim -------------------------------------------------------
 
     def renew_claim(self, claim: Claim) -> None:
-        """Go on under what became of the claim: a higher epoch, or former owners shut out."""
+        """Go on under the same claim, with other former owners that are to be shut out."""
         self.claim = claim
 
     def bind_topic(self, topic_id: str, identity: str) -> None:
@@ -320,9 +325,11 @@ class OwnedPartition:
         self._look = None
         return True
 
-    def start_again(self) -> None:
-        """Look for its start position again at once."""
-        self._look, self.not_before = None, 0.0
+    def raise_epoch(self, claim: Claim) -> None:
+        """Go on under a higher epoch; its start position is looked for again, if it is to start."""
+        self.claim = claim
+        if self.is_to_start:
+            self._look, self.not_before = None, 0.0
 
     def forget_look(self) -> None:
         """Look for its start position again at once, unless that waits for an event."""
@@ -383,9 +390,10 @@ class OwnedPartition:
         """Deliver nothing until it is moved."""
         self.halted = True
 
-    def note_gap(self, end: int) -> None:
-        """Note that nothing readable is left before ``end``."""
-        self._gap_end = end
+    def note_gap(self, end: int, generation: int) -> None:
+        """Note that nothing readable is left before ``end``, in that generation of the buffer."""
+        if generation == self.buffer.generation:
+            self._gap_end = end
 
     def take_gap(self) -> int | None:
         """Return the end of a gap once everything before it is answered, None otherwise."""

@@ -50,7 +50,8 @@ class RangeReset:
 
     def hold(self, owned: OwnedPartition, doubt: OffsetOutOfRange | LogTruncated) -> None:
         """Fetch and deliver no more until what was heard of the log is settled."""
-        if not owned.halted and owned.doubt is None:
+        is_of_now = doubt.generation == owned.buffer.generation
+        if is_of_now and not owned.halted and owned.doubt is None:
             self._parts.fetcher.unassign(owned)
             owned.doubt_log(doubt)
 
@@ -222,7 +223,7 @@ class RangeReset:
         """Fetch behind a gap; what was fetched before it is delivered first."""
         gap = owned.buffer.pass_gap(owned.buffer.generation, target)
         if gap is not None:
-            owned.note_gap(gap)
+            owned.note_gap(gap, owned.buffer.generation)
 
     def _go_back(self, owned: OwnedPartition, target: int) -> None:
         owned.restart_at(target)

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import structlog
 
 from headrace.channel.commits import COMMIT_TIMEOUT
-from headrace.channel.events import EpochRaised, OffsetCommitted, PartitionErrorEvent
 from headrace.channel.offset_stores import sink_is_fenced
 from headrace.channel.states import EndReason, PartitionState
 
@@ -49,7 +48,6 @@ class Releases:
         with all its other partitions. That it has to where a commit of ours under a former claim
         may be stored yet, which is decided before a start position is found.
         """
-        self._handle(owned)
         latest = self._parts.clock.monotonic() + COMMIT_TIMEOUT
         owned.limit_release(latest)
         gone = self._is_gone(owned)
@@ -60,17 +58,6 @@ class Releases:
         self._drop(owned)
         owned.become(PartitionState.TERMINATED)
         self._parts.coordinator.released(owned.claim, clean=clean)
-
-    @staticmethod
-    def _handle(owned: OwnedPartition) -> None:
-        while owned.events:
-            match owned.events.popleft():
-                case OffsetCommitted() as event:
-                    owned.pending_commits.confirm(event)
-                case EpochRaised(claim):
-                    owned.renew_claim(claim)
-                case PartitionErrorEvent(error):
-                    owned.note_error(str(error))
 
     def begin(self, owned: OwnedPartition) -> None:
         """Stop fetching; what is out may still be answered."""

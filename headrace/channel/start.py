@@ -9,14 +9,7 @@ from weakref import WeakSet
 
 import structlog
 
-from headrace.channel.events import (
-    EpochRaised,
-    LogChecked,
-    LogReplaced,
-    LogTruncated,
-    OffsetCommitted,
-    PartitionErrorEvent,
-)
+from headrace.channel.events import LogChecked, LogReplaced, LogTruncated
 from headrace.channel.offset_stores import Fencing
 from headrace.core.clock import Deadline
 from headrace.core.errors import HeadraceError
@@ -110,9 +103,6 @@ class PartitionStart:
 
     def run_once(self, owned: OwnedPartition) -> None:
         """Take the next step towards the first delivery; an error is tried again with back-off."""
-        if owned.events:
-            self._handle(owned)
-            return
         owned.begin_attempt()
         self._attempt(owned, lambda: self._resolve(owned))
 
@@ -181,6 +171,11 @@ class PartitionStart:
     def _looked(self, owned: OwnedPartition, start: int, epoch: int, look: Future[LogLook]) -> None:
         owned.post(LogChecked(start, epoch, look))
         self._parts.scheduler.touch(owned)
+
+    def checked(self, owned: OwnedPartition, looked: LogChecked) -> None:
+        """Go on with the answer of the look that the start waits for."""
+        if owned.is_to_start and owned.take_look(looked.look):
+            self._attempt(owned, partial(self._take, owned, looked))
 
     def _take(self, owned: OwnedPartition, looked: LogChecked) -> None:
         """Begin where it was looked, once it is known whether the log leads there.
@@ -282,25 +277,7 @@ class PartitionStart:
             group_offset=group,
         )
 
-    def _handle(self, owned: OwnedPartition) -> None:
-        while owned.events:
-            match owned.events.popleft():
-                case EpochRaised(claim):
-                    owned.renew_claim(claim)
-                    owned.start_again()
-                case LogChecked(look=look) as looked if owned.take_look(look):
-                    self._attempt(owned, partial(self._take, owned, looked))
-                case OffsetCommitted() as event:
-                    owned.pending_commits.confirm(event)
-                    self._begin(owned)
-                    return
-                case PartitionErrorEvent(error):
-                    owned.note_error(str(error))
-                case LogReplaced():
-                    # what is not on the way yet begins with the topic as it is now
-                    owned.forget_look()
-
-    def _begin(self, owned: OwnedPartition) -> None:
+    def begin(self, owned: OwnedPartition) -> None:
         """Tell the processor and begin to fetch: the start position is stored."""
         processor = self._parts.callbacks.processor
         self._parts.callbacks.ask(owned, lambda: processor.on_assigned(owned))

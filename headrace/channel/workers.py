@@ -8,6 +8,7 @@ from threading import Lock, Thread, current_thread
 from typing import TYPE_CHECKING
 
 import structlog
+from typing_extensions import assert_never
 
 from headrace.channel.callbacks import WorkerAbandoned
 from headrace.channel.control import SeekControl
@@ -15,6 +16,7 @@ from headrace.channel.delivery import Delivery
 from headrace.channel.events import (
     EpochRaised,
     GapSkipped,
+    LogChecked,
     LogReplaced,
     LogTruncated,
     OffsetCommitted,
@@ -91,12 +93,19 @@ class PartitionLoop:
             )
             self._callbacks.exception(owned, error, None)
 
+    def _start(self, owned: OwnedPartition) -> None:
+        """Handle the events; without any, and unless they begin the partition, take a step."""
+        had_events = self._handle_events(owned)
+        if owned.state is not PartitionState.STARTING:
+            return
+        if owned.ending is EndReason.RELEASE:
+            self._releases.unstarted(owned)
+        elif not had_events:
+            self._starts.run_once(owned)
+
     def _go_on(self, owned: OwnedPartition) -> None:
         if owned.state is PartitionState.STARTING:
-            if owned.ending is EndReason.RELEASE:
-                self._releases.unstarted(owned)
-            else:
-                self._starts.run_once(owned)
+            self._start(owned)
             return
         self._catch_up(owned)
         if owned.ending is EndReason.RELEASE and owned.state not in _GIVEN_BACK:
@@ -108,8 +117,7 @@ class PartitionLoop:
 
     def _catch_up(self, owned: OwnedPartition) -> None:
         """Handle the events and settle what was answered or is overdue."""
-        while owned.events:
-            self._handle(owned, owned.events.popleft())
+        self._handle_events(owned)
         self._delivery.settle(owned)
         self._delivery.expire(owned)
         if owned.ending is EndReason.NONE and owned.doubt is not None:
@@ -150,39 +158,61 @@ class PartitionLoop:
         response = self._callbacks.ask(owned, lambda: processor.on_idle(owned))
         self._delivery.respond(owned, response)
 
+    def _handle_events(self, owned: OwnedPartition) -> bool:
+        """Handle what was posted; False if nothing was.
+
+        The event that begins the partition is the last one of its turn: what follows comes next.
+        """
+        was_starting = owned.state is PartitionState.STARTING
+        had_events = bool(owned.events)
+        while owned.events:
+            self._handle(owned, owned.events.popleft())
+            if was_starting and owned.state is not PartitionState.STARTING:
+                break
+        return had_events
+
     def _handle(self, owned: OwnedPartition, event: PartitionEvent) -> None:
+        """Do what follows from one event, in whatever state the partition is."""
         match event:
             case OffsetCommitted():
                 self._committed(owned, event)
             case PartitionErrorEvent(error):
                 self._trouble(owned, error)
-            case OffsetOutOfRange() | LogTruncated() if event.generation == owned.buffer.generation:
-                self._range_reset.hold(owned, event)
-            case GapSkipped(generation, end) if generation == owned.buffer.generation:
-                owned.note_gap(end)
             case EpochRaised(claim):
-                owned.renew_claim(claim)
+                owned.raise_epoch(claim)
+            case LogChecked():
+                self._starts.checked(owned, event)
+            case OffsetOutOfRange() | LogTruncated():
+                self._range_reset.hold(owned, event)
+            case GapSkipped(generation, end):
+                owned.note_gap(end, generation)
             case LogReplaced():
-                if owned.topic_id != self._parts.topics.topic_id(owned.partition):
-                    self._range_reset.restart_topic(owned)
-            case SeekRequested() | RecordSkipped():
-                self._obey(owned, event)
+                self._log_replaced(owned)
+            case SeekRequested():
+                self._seek_control.seek(owned, event)
+            case RecordSkipped():
+                self._retry_without(owned)
+            case _:
+                assert_never(event)
 
-    def _obey(self, owned: OwnedPartition, event: SeekRequested | RecordSkipped) -> None:
-        """Do what an operator asks."""
-        if isinstance(event, SeekRequested):
-            self._seek_control.seek(owned, event)
-        else:
-            self._try_at_once(owned)
-
-    def _try_at_once(self, owned: OwnedPartition) -> None:
+    def _retry_without(self, owned: OwnedPartition) -> None:
         """Deliver a batch that has failed again now: it is another one without the record."""
-        if owned.attempts:
+        if owned.attempts and owned.state is not PartitionState.STARTING:
             owned.retry_at(self._parts.clock.monotonic())
 
+    def _log_replaced(self, owned: OwnedPartition) -> None:
+        if owned.is_to_start:
+            # what is not on the way yet begins with the topic as it is now
+            owned.forget_look()
+        elif (
+            owned.state is not PartitionState.STARTING
+            and owned.topic_id != self._parts.topics.topic_id(owned.partition)
+        ):
+            self._range_reset.restart_topic(owned)
+
     def _trouble(self, owned: OwnedPartition, error: PartitionError) -> None:
-        """Tell the processor, unless it has had its last callback for the partition."""
-        if owned.state is PartitionState.TERMINATING:
+        """Tell the processor, where it knows the partition and has not had its last callback."""
+        if owned.state in (PartitionState.STARTING, PartitionState.TERMINATING):
             owned.note_error(str(error))
             return
         response = self._callbacks.exception(owned, error, None)
@@ -190,7 +220,12 @@ class PartitionLoop:
 
     def _committed(self, owned: OwnedPartition, event: OffsetCommitted) -> None:
         processor = self._callbacks.processor
-        for batch in owned.pending_commits.confirm(event):
+        batches = owned.pending_commits.confirm(event)
+        if owned.state is PartitionState.STARTING:
+            if owned.is_to_start:
+                self._starts.begin(owned)
+            return
+        for batch in batches:
             self._callbacks.ask(owned, partial(processor.on_batch_processed, batch))
         self._parts.skips.committed(owned)
         # somebody may wait for the commit of a partition that was moved

@@ -225,7 +225,7 @@ def test_a_restart_resets_what_speaks_of_the_former_position(
     owned = waiting(own(), fetched=40)
     out = hand_out(owned)
     owned.pending.append(BatchSlice(10, records(10, 10), 20, 100))
-    owned.note_gap(50)
+    owned.note_gap(50, owned.buffer.generation)
     owned.count_failure(out.cut)
     owned.hold_until(5000.0)
     generation = owned.buffer.generation
