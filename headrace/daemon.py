@@ -16,7 +16,6 @@ import structlog
 from headrace.admin.health import not_ready
 from headrace.admin.ports import Phase
 from headrace.admin.process import LocalProcess
-from headrace.admin.server import AdminServer
 from headrace.config import load
 from headrace.controller import KafkaController, Reloader
 from headrace.controller.preflight import preflight
@@ -236,6 +235,8 @@ def _admin(
     if not controller.config.admin.enabled:
         yield
         return
+    from headrace.admin.server import AdminServer  # noqa: PLC0415 - fastapi takes a while to import
+
     server = AdminServer(controller, process, reloader)
     try:
         yield

@@ -6,7 +6,6 @@ from threading import Event, Thread
 from typing import TYPE_CHECKING
 
 import structlog
-import watchfiles
 
 from headrace.core.clock import SYSTEM_CLOCK
 from headrace.core.files import digest
@@ -130,6 +129,8 @@ class FileWatcher:
 
     def _watch(self, folders: frozenset[Path]) -> None:
         """Look when something changes, until the watch has to be set up anew."""
+        import watchfiles  # noqa: PLC0415 - only where files are watched
+
         begun = False
         for changes in watchfiles.watch(
             *folders,

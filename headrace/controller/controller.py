@@ -22,18 +22,14 @@ from headrace.controller.code import CodeBook
 from headrace.coordinators.coordinator import build_coordinator
 from headrace.coordinators.zookeeper_registry import ZooKeeperRegistry
 from headrace.core.clock import SYSTEM_CLOCK, Clock, Deadline
-from headrace.core.columns import load_pandas
 from headrace.core.errors import ConfigError, FatalError, StartError
 from headrace.core.spans import NO_TRACER
 from headrace.kafka import KafkaRangeSource, KafkaRecordSource, KafkaTopicCatalog
 from headrace.kafka.clients import PREFETCH_SHARE, client_properties
-from headrace.kafka.columnar import ColumnarRecordSource
-from headrace.kafka.columnar.library import LibraryMissingError
 from headrace.kafka.dead_letters import KafkaDeadLetterStore
 from headrace.kafka.source import KafkaRecordReader
 from headrace.processors.factory import build_processor
 from headrace.spark.factory import spark_channels, spark_settings
-from headrace.spark.runtime import SparkReading, SparkRuntime
 from headrace.telemetry.metrics import Metrics
 from headrace.telemetry.tracing import open_tracer
 from headrace.zookeeper.identity import Identity
@@ -51,8 +47,10 @@ if TYPE_CHECKING:
     from headrace.coordinators.listener import Listener
     from headrace.core.spans import Tracer
     from headrace.core.supervision import Heartbeat
+    from headrace.kafka.columnar import ColumnarRecordSource
     from headrace.kafka.ports import RecordSource
     from headrace.processors import BatchProcessor
+    from headrace.spark.runtime import SparkReading, SparkRuntime
     from headrace.spark.settings import SparkSettings
 
 
@@ -119,6 +117,10 @@ def columns_of(
     name: str, group: str, kafka: Mapping[str, Any], prefetch: int
 ) -> ColumnarRecordSource | None:
     """Return what fetches records in columns; None, and a line in the log, where nothing can."""
+    from headrace.core.columns import load_pandas  # noqa: PLC0415 - others need no pyarrow
+    from headrace.kafka.columnar import ColumnarRecordSource  # noqa: PLC0415 - as above
+    from headrace.kafka.columnar.library import LibraryMissingError  # noqa: PLC0415 - as above
+
     try:
         return ColumnarRecordSource(kafka, group, prefetch)
     except LibraryMissingError as missing:
@@ -407,6 +409,8 @@ class KafkaController:
 
     def _spark_runtime(self) -> SparkRuntime:
         if self._spark is None:
+            from headrace.spark.runtime import SparkRuntime  # noqa: PLC0415 - others need no pyspark
+
             settings = spark_settings(self.config.spark, spark_channels(self.config))
             self._spark = SparkRuntime(settings)
         return self._spark

@@ -1,4 +1,7 @@
-"""From a channel's configuration to its processor and its sink."""
+"""From a channel's configuration to its processor and its sink.
+
+Here an engine is chosen, and imported: a process has the libraries of those that it uses only.
+"""
 
 from __future__ import annotations
 
@@ -7,26 +10,17 @@ from typing import TYPE_CHECKING, Any, cast
 from headrace import config
 from headrace.core.errors import ImportPathError
 from headrace.core.importing import load_callable, make
-from headrace.inline.engine import InlineEngine
-from headrace.inline.reducer import load_arrow_reducer
 from headrace.kafka import KafkaResults
 from headrace.kafka.clients import client_properties
 from headrace.kafka.java_client import java_client_properties
 from headrace.processors.contract import BatchProcessor
-from headrace.processors.simple import CommitFirstProcessor, SimpleKafkaProcessor, SimpleOptions
-from headrace.processors.spark import JOB_SHARE, SparkProcessor, decode, merge_limits
-from headrace.sinks.kafka import KafkaSink
-from headrace.sinks.several import OutputGroup, SeveralSink, alone
-from headrace.spark.arrow_to_spark import ByReference, ByValue
-from headrace.spark.engine import SparkEngine
 from headrace.spark.factory import build_sink
-from headrace.spark.reducer import WorkerReducer, load_reducer, send_by_value
-from headrace.spark.sql import SqlReducer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping
 
     from headrace.sinks import Sink
+    from headrace.sinks.several import OutputGroup
     from headrace.spark.arrow_to_spark import Input
     from headrace.spark.reducer import Reducer
     from headrace.spark.runtime import SparkRuntime
@@ -43,8 +37,12 @@ def open_sink(channel: config.ChannelConfig, member: str, kafka: config.KafkaCon
         case None:
             raise AssertionError("the configuration demands a sink")
         case config.KafkaSinkConfig(topic=topic):
+            from headrace.sinks.kafka import KafkaSink  # noqa: PLC0415 - for this sink only
+
             return KafkaSink(_transactions(channel, member, kafka), topic)
         case config.SeveralSinkConfig(outputs=outputs):
+            from headrace.sinks.several import SeveralSink  # noqa: PLC0415 - as above
+
             return cast("Sink[Any]", SeveralSink(_groups(outputs, channel, member, kafka)))
         case section:
             return build_sink(section, member)
@@ -74,6 +72,8 @@ def _groups(
 
     def built(section: config.OutputConfig) -> Sink[Any]:
         if isinstance(section, config.KafkaSinkConfig):
+            from headrace.sinks.kafka import KafkaSink  # noqa: PLC0415 - as above
+
             return KafkaSink(transactions, section.topic)
         return build_sink(section, member)
 
@@ -95,8 +95,12 @@ def _transaction_of(name: str, section: config.OutputConfig) -> Hashable:
 
 
 def _group(sections: Mapping[str, config.OutputConfig], sinks: dict[str, Sink[Any]]) -> OutputGroup:
+    from headrace.sinks.several import OutputGroup, alone  # noqa: PLC0415 - as above
+
     match next(iter(sections.values())):
         case config.KafkaSinkConfig():
+            from headrace.sinks.kafka import KafkaSink  # noqa: PLC0415 - as above
+
             return OutputGroup(sinks, KafkaSink.commit_together)
         case config.SqlSinkConfig():
             from headrace.sinks.sql import SqlSink  # noqa: PLC0415 - an extra
@@ -141,6 +145,15 @@ def _spark(
     sink: Sink[Any],
     source: Input,
 ) -> BatchProcessor:
+    from headrace.processors.spark import (  # noqa: PLC0415 - for this engine only
+        JOB_SHARE,
+        SparkProcessor,
+        decode,
+        merge_limits,
+    )
+    from headrace.spark.engine import SparkEngine  # noqa: PLC0415 - as above
+    from headrace.spark.reducer import send_by_value  # noqa: PLC0415 - as above
+
     for each in config.single_sinks(channel.sink).values():
         if isinstance(each, config.CustomSinkConfig):
             send_by_value(load_callable(each.factory))
@@ -151,6 +164,8 @@ def _spark(
 
 
 def _input(channel: config.ChannelConfig, kafka: config.KafkaConfig) -> Input:
+    from headrace.spark.arrow_to_spark import ByReference, ByValue  # noqa: PLC0415 - as above
+
     if channel.by_reference:
         properties = java_client_properties(kafka)
         return ByReference(properties, channel.group, channel.batch.max_records)
@@ -160,6 +175,15 @@ def _input(channel: config.ChannelConfig, kafka: config.KafkaConfig) -> Input:
 def _arrow(
     channel: config.ChannelConfig, chosen: config.ArrowProcessorConfig, sink: Sink[Any]
 ) -> BatchProcessor:
+    from headrace.inline.engine import InlineEngine  # noqa: PLC0415 - for this engine only
+    from headrace.inline.reducer import load_arrow_reducer  # noqa: PLC0415 - as above
+    from headrace.processors.spark import (  # noqa: PLC0415 - as above
+        JOB_SHARE,
+        SparkProcessor,
+        decode,
+        merge_limits,
+    )
+
     engine = InlineEngine(load_arrow_reducer(chosen.reducer), sink, decode(chosen))
     return SparkProcessor(
         engine, limits=merge_limits(channel), job_timeout=channel.batch_timeout * JOB_SHARE
@@ -172,6 +196,10 @@ def reducer_of(chosen: config.SparkProcessorConfig) -> Reducer:
     Raises:
         ImportPathError: it cannot be imported, or called as it will be.
     """
+    from headrace.inline.reducer import load_arrow_reducer  # noqa: PLC0415 - as above
+    from headrace.spark.reducer import WorkerReducer, load_reducer  # noqa: PLC0415 - as above
+    from headrace.spark.sql import SqlReducer  # noqa: PLC0415 - as above
+
     if chosen.sql is not None:
         return SqlReducer(chosen.sql)
     if chosen.arrow is not None:
@@ -185,6 +213,12 @@ def _simple(channel: config.ChannelConfig, chosen: config.SimpleProcessorConfig)
     assert isinstance(channel.sink, config.FunctionSinkConfig), (
         "the configuration demands a function"
     )
+    from headrace.processors.simple import (  # noqa: PLC0415 - for this processor only
+        CommitFirstProcessor,
+        SimpleKafkaProcessor,
+        SimpleOptions,
+    )
+
     function = load_callable(channel.sink.function, chosen.deliver)
     options = SimpleOptions.of(chosen)
     if chosen.no_duplication:

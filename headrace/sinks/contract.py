@@ -7,14 +7,13 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
-import pyarrow as pa
-
 from headrace.core.errors import HeadraceError, RetryableError, SinkConflictError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
     from typing import TypeAlias
 
+    import pyarrow as pa
     from pyspark.sql import DataFrame
 
     from headrace.core.records import TopicPartition
@@ -29,11 +28,15 @@ if TYPE_CHECKING:
 
 def columns_of(result: Result) -> list[str]:
     """Return the names of the columns. Runs nothing."""
+    import pyarrow as pa  # noqa: PLC0415 - who knows of sinks alone needs no pyarrow
+
     return list(result.column_names if isinstance(result, pa.Table) else result.columns)
 
 
 def rows_of(result: Result) -> pa.Table:
     """Return the rows, in this process's memory. Blocks for the job of a DataFrame."""
+    import pyarrow as pa  # noqa: PLC0415 - as above
+
     return result if isinstance(result, pa.Table) else result.toArrow()
 
 

@@ -8,9 +8,6 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, cast
 
-from pyspark.errors import PySparkException
-from pyspark.sql.types import StructType
-
 from headrace.core.errors import ConfigError, UndecodableRecordError
 from headrace.core.records import TopicPartition
 
@@ -121,6 +118,10 @@ def _parse_expression(ddl: str | None) -> str:
     """Return the SQL expression that turns the value into a struct of the schema's columns."""
     if ddl is None or not ddl.strip():
         raise ConfigError(["decode: json needs a schema, as in 'id LONG, name STRING'"])
+    # what decoding is, is asked without Spark too
+    from pyspark.errors import PySparkException  # noqa: PLC0415 - as above
+    from pyspark.sql.types import StructType  # noqa: PLC0415 - as above
+
     try:
         fields = cast("StructType", StructType.fromDDL(ddl)).names
     except (PySparkException, ValueError, AttributeError) as error:

@@ -6,10 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from headrace import config
 from headrace.core.errors import StartError
-from headrace.sinks.console import ConsoleSink, NoopSink, custom_sink
-from headrace.sinks.delta import DeltaSink, MaintenanceConfig
-from headrace.sinks.jsonl import JsonLinesSink
-from headrace.sinks.schema import SchemaChanges
 from headrace.spark.settings import SparkSettings, connector_properties
 
 if TYPE_CHECKING:
@@ -46,36 +42,57 @@ def spark_settings(section: config.SparkConfig, channels: int = 1) -> SparkSetti
 def build_sink(section: config.SinkConfig, member: str) -> Sink[Any]:
     """Build what ``sink`` of a channel of type spark or arrow describes, for a member of this name.
 
+    Imports that sink and what it needs, and no other.
+
     Raises:
         ConfigError: the path or the url cannot be used.
         StartError: the sink takes an extra that is not installed, or its factory cannot be used.
     """
     match section:
         case config.DeltaSinkConfig():
-            return DeltaSink(
-                section.path,
-                partition_by=section.partition_by,
-                member=member,
-                schema_changes=SchemaChanges(section.schema_changes),
-                upkeep=MaintenanceConfig(
-                    section.compact_every, section.log_retention, section.file_retention
-                ),
-                origin=section.origin,
-            )
+            return _delta_sink(section, member)
         case config.SqlSinkConfig():
             return _sql_sink(section, member)
         case config.JsonLinesSinkConfig(path=path):
+            from headrace.sinks.jsonl import JsonLinesSink  # noqa: PLC0415 - for this sink only
+
             return JsonLinesSink(path)
+        case config.ConsoleSinkConfig() | config.NoopSinkConfig() | config.CustomSinkConfig():
+            return _plain_sink(section)
+        case config.KafkaSinkConfig() | config.SeveralSinkConfig():
+            raise AssertionError("headrace.processors.factory builds them, with their clients")
+        case config.FunctionSinkConfig():
+            raise AssertionError("the configuration refuses a function for these processors")
+
+
+def _delta_sink(section: config.DeltaSinkConfig, member: str) -> Sink[Any]:
+    from headrace.sinks.delta import DeltaSink, MaintenanceConfig  # noqa: PLC0415 - as above
+    from headrace.sinks.schema import SchemaChanges  # noqa: PLC0415 - as above
+
+    return DeltaSink(
+        section.path,
+        partition_by=section.partition_by,
+        member=member,
+        schema_changes=SchemaChanges(section.schema_changes),
+        upkeep=MaintenanceConfig(
+            section.compact_every, section.log_retention, section.file_retention
+        ),
+        origin=section.origin,
+    )
+
+
+def _plain_sink(
+    section: config.ConsoleSinkConfig | config.NoopSinkConfig | config.CustomSinkConfig,
+) -> Sink[Any]:
+    from headrace.sinks.console import ConsoleSink, NoopSink, custom_sink  # noqa: PLC0415 - as above
+
+    match section:
         case config.ConsoleSinkConfig(rows=rows):
             return ConsoleSink(rows=rows)
         case config.NoopSinkConfig():
             return NoopSink()
         case config.CustomSinkConfig():
             return custom_sink(section)
-        case config.KafkaSinkConfig() | config.SeveralSinkConfig():
-            raise AssertionError("headrace.processors.factory builds them, with their clients")
-        case config.FunctionSinkConfig():
-            raise AssertionError("the configuration refuses a function for these processors")
 
 
 def _sql_sink(section: config.SqlSinkConfig, member: str) -> Sink[Any]:

@@ -7,7 +7,6 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import structlog
-from pyspark.errors import AnalysisException
 
 from headrace.core.errors import HeadraceError, RetryableError
 from headrace.core.stacks import stack_of
@@ -76,6 +75,8 @@ _FAULT = re.compile(r"\(crashed\): Fatal Python error: Segmentation fault")
 
 def failure_of(error: Exception, text: str) -> ReducerError:
     """Return a failed job's error as the channel should see it; ``text`` is Spark's."""
+    from pyspark.errors import AnalysisException  # noqa: PLC0415 - lanes without Spark fail too
+
     is_no_record = _NO_RECORD.search(text) and not _FAULT.search(text)
     if isinstance(error, AnalysisException) or is_no_record:
         return JobFailedError(text)

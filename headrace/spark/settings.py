@@ -15,8 +15,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pyspark
-
 from headrace.config.types.addresses import MAVEN, is_coordinate
 from headrace.core.errors import ConfigError
 from headrace.core.memory import ARENAS
@@ -112,6 +110,8 @@ _PACKAGES, _EXCLUDES, _JARS = "spark.jars.packages", "spark.jars.excludes", "spa
 
 def default_coordinate() -> str:
     """Return the connector that fits the pyspark installed: the first release of its line."""
+    import pyspark  # noqa: PLC0415 - the settings of a process without Spark are looked at too
+
     major, minor, *_ = pyspark.__version__.split(".")
     return f"org.apache.spark:spark-sql-kafka-0-10_2.13:{major}.{minor}.0"
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import TYPE_CHECKING
 
 import pytest
 
 import headrace
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 #: What takes a moment to import and not every process needs.
 HEAVY = frozenset(
@@ -39,7 +43,7 @@ HEAVY = frozenset(
 _PRINTED = "\nfinally:\n    print(*sorted({name.partition('.')[0] for name in sys.modules}))"
 
 
-def imported(*lines: str) -> set[str]:
+def imported(*lines: str) -> frozenset[str]:
     """Return the heavy libraries that a new process has imported after these lines."""
     code = "import sys\ntry:\n    pass" + "".join(f"\n    {line}" for line in lines) + _PRINTED
     done = subprocess.run(
@@ -49,7 +53,7 @@ def imported(*lines: str) -> set[str]:
     return HEAVY & set(done.stdout.splitlines()[-1].split())
 
 
-def command(*arguments: str) -> set[str]:
+def command(*arguments: str) -> frozenset[str]:
     """Return the heavy libraries that a command has imported at its end."""
     return imported(
         f"sys.argv = {['headrace', *arguments]}", "from headrace.__main__ import main", "main()"
@@ -87,3 +91,49 @@ def test_help_imports_the_command_line_only(arguments: tuple[str, ...]) -> None:
     # typer reads the options of a command with pydantic
     own = {"pydantic"} if len(arguments) > 1 else set()
     assert command(*arguments) <= {"typer", "rich", *own}
+
+
+#: What a channel that reads records takes, whatever becomes of them.
+READING = frozenset(
+    {"confluent_kafka", "kazoo", "prometheus_client", "pydantic", "rich", "structlog", "yaml"}
+)
+
+#: What columns take: pyarrow imports numpy, and pandas where a sink makes it do so early.
+COLUMNS = frozenset({"numpy", "pyarrow"})
+
+ARROW = "{type: arrow, reducer: 'operator:eq'}"
+SPARK = "{type: spark, sql: SELECT * FROM batch}"
+
+
+def built(file: Path, processor: str, sink: str) -> frozenset[str]:
+    """Return what a daemon has imported when the processor of a channel is built."""
+    channel = f"{{group: g, topics: [t], processor: {processor}, sink: {sink}}}"
+    file.write_text(f"kafka: {{bootstrap_servers: b}}\nchannels: {{c: {channel}}}\n")
+    return imported(
+        "import headrace.daemon",
+        "from unittest.mock import Mock",
+        "from headrace.processors.factory import build_processor",
+        f"loaded = headrace.load({str(file)!r})",
+        "build_processor(loaded.channels['c'], Mock, 'member', loaded.kafka)",
+    )
+
+
+@pytest.mark.parametrize(
+    ("processor", "sink", "more"),
+    [
+        ("{type: simple}", "{type: function, function: 'headrace.core.files:digest'}", set()),
+        (ARROW, "{type: jsonl, path: f}", COLUMNS),
+        (ARROW, "{type: delta, path: t}", COLUMNS | {"deltalake"}),
+        (ARROW, "{type: noop}", COLUMNS),
+        (SPARK, "{type: noop}", COLUMNS | {"pyspark", "py4j"}),
+    ],
+    ids=["simple", "arrow to jsonl", "arrow to delta", "arrow to nowhere", "spark to nowhere"],
+)
+def test_a_daemon_imports_what_its_channels_use(
+    tmp_path: Path, processor: str, sink: str, more: set[str]
+) -> None:
+    """No Spark without a channel of type spark, no pyarrow for records, no other sink's library.
+
+    The admin API, the watch of the file and the metrics' server are imported where they are on.
+    """
+    assert built(tmp_path / "headrace.yaml", processor, sink) == READING | more
