@@ -27,6 +27,9 @@ NAMES = (
     "soak",
 )
 
+#: Those of which figures come from several rounds, whose spread a second run has to stay within.
+_BY_ROUND = frozenset({"passthrough", "spark", "pipeline", "peers", "coordination", "lifecycle"})
+
 #: Makes a page with charts of what they printed.
 _RESULTS = "results"
 
@@ -90,7 +93,13 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--without", action="append", default=[], metavar="PEER", help="peers: leave this one out"
     )
-    return parser.parse_args()
+    chosen = parser.parse_args()
+    if chosen.twice and chosen.name not in _BY_ROUND:
+        parser.error(
+            f"--twice: {chosen.name} has no rounds whose spread a second run could stay within; "
+            f"it is for {', '.join(name for name in NAMES if name in _BY_ROUND)}"
+        )
+    return chosen
 
 
 if __name__ == "__main__":

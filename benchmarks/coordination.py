@@ -54,8 +54,8 @@ def run(plan: Plan | None = None) -> Report:
         sizes = {size: _size(plan, servers, size) for size in plan.sizes}
     large = sizes[max(plan.sizes)]
     small = sizes[min(plan.sizes)]
-    figures: dict[str, Any] = {
-        name: round(median(each[name] for each in rounds), 3)
+    by_round = {
+        name: [each[name] for each in rounds]
         for name in (
             "join_stable_s",
             "failover_over_session_s",
@@ -63,6 +63,7 @@ def run(plan: Plan | None = None) -> Report:
             "leave_s",
         )
     }
+    figures: dict[str, Any] = {name: round(median(values), 3) for name, values in by_round.items()}
     figures["moves_over_minimum"] = max(
         each["moves_over_minimum"] for each in [*rounds, *sizes.values()]
     )
@@ -84,6 +85,7 @@ def run(plan: Plan | None = None) -> Report:
             "session_s": plan.session,
             "partitions": plan.partitions,
         },
+        by_round,
     )
 
 

@@ -110,6 +110,11 @@ def _compare(plan: Plan, servers: LocalStack, raw: Side, channels: tuple[Side, .
             "channel_cpu_seconds": rounds.median("channel", "cpu_seconds"),
             "commits_per_round": rounds.values("channel", "commits"),
         },
+        {
+            "ratio_to_raw": rounds.ratios("channel", "raw", "rate"),
+            "ratio_by_records": rounds.ratios("records", "raw", "rate"),
+            "ratio_with_defaults": rounds.ratios("defaults", "raw", "rate"),
+        },
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import count
-from statistics import quantiles
+from statistics import median, quantiles
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
@@ -101,7 +101,7 @@ def run(plan: Plan | None = None) -> Report:
                 side.close()
         growth = commit_growth(servers.directory / "growth", plan.commits)
     figures = _figures(plan, rounds, steady) | growth
-    return Report("pipeline", {"missed": missed(figures), **figures})
+    return Report("pipeline", {"missed": missed(figures), **figures}, by_round(rounds, steady))
 
 
 def missed(figures: Mapping[str, Any]) -> list[str]:
@@ -252,15 +252,23 @@ def _spread(found: list[float], records: int, steady: Steady) -> Measured:
     return {"p50": round(cuts[49], 4), "p99": round(cuts[98], 4), "measured": len(found)}
 
 
+def by_round(rounds: Mapping[str, Rounds], steady: Rounds) -> dict[str, list[float]]:
+    """Return what each ratio was round by round."""
+    found = {
+        name: rounds[load].ratios(side, "streaming", figure)
+        for name, load, side, figure, _ in _RATIOS
+        if load in rounds
+    }
+    return found | {
+        name: steady.ratios("value", "streaming", figure) for name, figure, _ in _LATENCIES
+    }
+
+
 def _figures(plan: Plan, rounds: dict[str, Rounds], steady: Rounds) -> dict[str, Any]:
     figures: dict[str, Any] = {}
-    for name, load, side, figure, _ in _RATIOS:
-        if load in rounds:
-            figures[name] = round(rounds[load].ratio(side, "streaming", figure), 3)
-            each = rounds[load].ratios(side, "streaming", figure)
-            figures[f"{name}s"] = [round(ratio, 3) for ratio in each]
-    for name, figure, _ in _LATENCIES:
-        figures[name] = round(steady.ratio("value", "streaming", figure), 3)
+    for name, ratios in by_round(rounds, steady).items():
+        figures[name] = round(median(ratios), 3)
+        figures[f"{name}s"] = [round(ratio, 3) for ratio in ratios]
     figures["targets"] = {name: target for name, *_, target in (*_RATIOS, *_LATENCIES)}
     for load, measured in rounds.items():
         for side in measured.results:

@@ -6,12 +6,15 @@ import json
 import os
 import platform
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from importlib.metadata import version
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 #: What a figure depends on beside the interpreter.
 _PACKAGES = ("confluent-kafka", "pyspark", "pyarrow", "deltalake")
@@ -19,10 +22,14 @@ _PACKAGES = ("confluent-kafka", "pyspark", "pyarrow", "deltalake")
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The figures of one benchmark, the most important first."""
+    """The figures of one benchmark, the most important first.
+
+    ``by_round`` has those that a second run has to repeat, by name: what each was in every round.
+    """
 
     name: str
     figures: dict[str, Any]
+    by_round: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
     def as_json(self) -> str:
         """Return one line, with what the figures depend on."""
@@ -36,17 +43,17 @@ class Report:
 
 
 def not_repeated(first: Report, second: Report) -> list[str]:
-    """Return where the second run's median lies beyond the rounds of the first, in words.
-
-    What is compared are the ratios that a report has round by round.
-    """
+    """Return where the second run's median lies beyond the rounds of the first, in words."""
+    if not first.by_round:
+        return [f"{first.name} has no figure round by round, so that nothing can be compared"]
     found = []
-    for name, rounds in first.figures.items():
-        again = second.figures.get(name)
-        if "ratios" in name and rounds and again:
-            middle = median(again)
-            if not min(rounds) <= middle <= max(rounds):
-                found.append(f"{name} were {rounds}, and {middle} in the middle of a second run")
+    for name, rounds in first.by_round.items():
+        again = second.by_round.get(name)
+        if not again:
+            found.append(f"{name} is missing in the second run")
+        elif not min(rounds) <= median(again) <= max(rounds):
+            was = ", ".join(f"{each:.3g}" for each in rounds)
+            found.append(f"{name} was {was}, and {median(again):.3g} in the middle of a second run")
     return found
 
 

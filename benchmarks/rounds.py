@@ -74,12 +74,22 @@ def alternate(
             measured = sides[name]()
             results[name].append(measured)
             say(f"round {number + 1} {name}: {_line(measured)}")
-            if shortest and measured["seconds"] < shortest:
-                raise ShortRoundError(
-                    f"a round of {name} took {measured['seconds']} s, which is less than "
-                    f"{shortest:g} s and says nothing; give its plan more records"
-                )
+            if shortest:
+                require_long(name, measured, shortest)
     return Rounds(results)
+
+
+def require_long(name: str, measured: Measured, shortest: float = SHORTEST) -> None:
+    """Return if a round took as long as one has to.
+
+    Raises:
+        ShortRoundError: it took less.
+    """
+    if measured["seconds"] < shortest:
+        raise ShortRoundError(
+            f"a round of {name} took {measured['seconds']} s, which is less than "
+            f"{shortest:g} s and says nothing; give its plan more records"
+        )
 
 
 def _line(measured: Measured) -> str:

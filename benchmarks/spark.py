@@ -18,7 +18,7 @@ from benchmarks.spark_channel import STAGES, SparkChannel
 from benchmarks.structured_streaming import StructuredStreaming
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from benchmarks.rounds import Measured
     from headrace.devstack import LocalStack
@@ -79,7 +79,7 @@ def run(plan: Plan | None = None) -> Report:
         ):
             sides = (channel, streaming, tuned)
             rounds = {load.name: _compare(plan, load, servers, sides) for load in plan.loads}
-    return Report("spark", _figures(plan, rounds))
+    return Report("spark", _figures(plan, rounds), by_round(plan, rounds))
 
 
 def _config(servers: LocalStack, plan: Plan, load: Load) -> str:
@@ -158,6 +158,15 @@ def require_fair_sizes(
     if flattery > sizes_differ * load.batch:
         sizes = f"{ours} records on average against {theirs}"
         raise AssertionError(f"{load.name}: micro-batches of {sizes} are no fair comparison")
+
+
+def by_round(plan: Plan, rounds: Mapping[str, Rounds]) -> dict[str, list[float]]:
+    """Return what each ratio was round by round."""
+    return {
+        f"{tuned}{load.ratio}": rounds[load.name].ratios("channel", other, load.figure)
+        for load in plan.loads
+        for tuned, other in (("", "streaming"), ("tuned_", "tuned"))
+    }
 
 
 def _figures(plan: Plan, rounds: dict[str, Rounds]) -> dict[str, Any]:

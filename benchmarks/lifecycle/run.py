@@ -61,7 +61,8 @@ def run(seed: int = 1, plan: Plan | None = None) -> Report:
         missed = [name for name, most in TARGETS.items() if figures[name] > most]
         if missed:
             say(f"missed {', '.join(missed)}; everything is kept in {world.keep('lifecycle')}")
-    return Report("lifecycle", {"holds": not missed, "missed": missed, **figures})
+    by_round = {name: each for name, each in figures["rounds"].items() if name in TARGETS}
+    return Report("lifecycle", {"holds": not missed, "missed": missed, **figures}, by_round)
 
 
 class Run:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from importlib.metadata import version
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.peers.environments import versions
@@ -29,34 +30,61 @@ def figures(plan: Plan, rounds: Mapping[str, Rounds], without: Collection[str]) 
     """Return ratios first, then what each side took, then how it was measured."""
     found: dict[str, Any] = {}
     for work, measured in rounds.items():
-        found |= _ratios("" if work == "sum" else f"{work}_", measured)
+        found |= _ratios(_prefix(work), measured)
     found |= {"target_to_raw": TARGET_TO_RAW, "target_to_fastest_peer": TARGET_TO_FASTEST}
     for work, measured in rounds.items():
         found |= {f"{work}_{side}": _side(measured, side) for side in measured.results}
     return found | _conditions(plan, rounds, without)
 
 
-def _ratios(prefix: str, rounds: Rounds) -> dict[str, Any]:
-    """Return medians of the rounds' ratios; the fastest peer is that with the highest median."""
+def by_round(rounds: Mapping[str, Rounds]) -> dict[str, list[float]]:
+    """Return what each ratio to the bare loop and to the fastest peer was round by round."""
+    return {
+        name: ratios
+        for work, measured in rounds.items()
+        for name, ratios in _compared(_prefix(work), measured).items()
+    }
+
+
+def _prefix(work: str) -> str:
+    return "" if work == "sum" else f"{work}_"
+
+
+def _named(rounds: Rounds, role: Role) -> list[str]:
     roles = {side.name: side.role for side in SIDES}
-    ours = [name for name in rounds.results if roles[name] is Role.OURS]
-    peers = [name for name in rounds.results if roles[name] is Role.PEER]
-    fastest = max(peers, key=lambda name: rounds.median(name, "rate"), default=None)
-    found: dict[str, Any] = {}
-    for name in ours:
+    return [name for name in rounds.results if roles[name] is role]
+
+
+def _fastest(rounds: Rounds) -> str | None:
+    """Return the peer with the highest median, None without peers."""
+    peers = _named(rounds, Role.PEER)
+    return max(peers, key=lambda name: rounds.median(name, "rate"), default=None)
+
+
+def _compared(prefix: str, rounds: Rounds) -> dict[str, list[float]]:
+    others = {"raw": "raw", "fastest_peer": _fastest(rounds)}
+    found = {}
+    for name in _named(rounds, Role.OURS):
         kind = name.removeprefix(_INLINE).lstrip("_")
         place = f"{prefix}{kind}_" if kind else prefix
-        found[f"{place}ratio_to_raw"] = _ratio(rounds, name, "raw")
-        each = rounds.ratios(name, "raw", "rate")
-        found[f"{place}ratios_to_raw"] = [round(ratio, 3) for ratio in each]
-        if fastest is not None:
-            found[f"{place}ratio_to_fastest_peer"] = _ratio(rounds, name, fastest)
-    found |= {f"{prefix}ratio_to_{peer}": _ratio(rounds, ours[0], peer) for peer in peers}
-    return found | {f"{prefix}fastest_peer": fastest}
+        for called, other in others.items():
+            if other is not None:
+                found[f"{place}ratio_to_{called}"] = rounds.ratios(name, other, "rate")
+    return found
 
 
-def _ratio(rounds: Rounds, one: str, other: str) -> float:
-    return round(rounds.ratio(one, other, "rate"), 3)
+def _ratios(prefix: str, rounds: Rounds) -> dict[str, Any]:
+    """Return medians of the rounds' ratios, and of those to the bare loop the rounds' own."""
+    found: dict[str, Any] = {}
+    for name, ratios in _compared(prefix, rounds).items():
+        found[name] = round(median(ratios), 3)
+        if name.endswith("_to_raw"):
+            each = [round(ratio, 3) for ratio in ratios]
+            found[name.replace("ratio_to_raw", "ratios_to_raw")] = each
+    ours = _named(rounds, Role.OURS)
+    for peer in _named(rounds, Role.PEER):
+        found[f"{prefix}ratio_to_{peer}"] = round(rounds.ratio(ours[0], peer, "rate"), 3)
+    return found | {f"{prefix}fastest_peer": _fastest(rounds)}
 
 
 def _side(rounds: Rounds, name: str) -> dict[str, Any]:

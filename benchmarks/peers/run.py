@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks import stack
 from benchmarks.peers.environments import python_of
-from benchmarks.peers.figures import figures
+from benchmarks.peers.figures import by_round, figures
 from benchmarks.peers.process import PeerError
 from benchmarks.peers.sides import PEERS, SIDES, Role, Runner
 from benchmarks.peers.topics import Topics
@@ -65,7 +65,7 @@ def run(without: Collection[str] = (), plan: Plan | None = None) -> Report:
             for runner in runners:
                 closing.callback(runner.close)
             rounds[work] = _compare(plan, runners, topics)
-    return Report("peers", figures(plan, rounds, without))
+    return Report("peers", figures(plan, rounds, without), by_round(rounds))
 
 
 def _wanted(plan: Plan, without: Collection[str]) -> list[Side]:

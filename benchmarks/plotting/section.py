@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.rounds import SHORTEST
+
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +30,29 @@ def heading(line: Mapping[str, Any]) -> str:
     ]
     load = ", ".join(map(str, line.get("load", ())))
     ended = f" Load when it ended, over 1, 5 and 15 minutes: {load}." if load else ""
-    return f"## `{line['benchmark']}`\n\n{', '.join(said)}.{ended}\n"
+    return f"## `{line['benchmark']}`\n\n{', '.join(said)}.{ended}\n{_short_rounds(line)}"
+
+
+def _short_rounds(line: Mapping[str, Any]) -> str:
+    """Return what to say of a line that was kept before short rounds were refused."""
+    found = list(_seconds(line))
+    short = [each for each in found if each < SHORTEST]
+    if not short:
+        return ""
+    return (
+        f"\n**Kept from before rounds shorter than {SHORTEST:g} seconds were refused**: "
+        f"{len(short)} of its {len(found)} times are shorter, {min(short):g} s at the least, and "
+        "what a process does once is a large part of those. To be measured again.\n"
+    )
+
+
+def _seconds(measured: Mapping[str, Any]) -> Iterator[float]:
+    """Yield the times that rounds took, wherever they stand."""
+    for name, value in measured.items():
+        if isinstance(value, dict):
+            yield from _seconds(value)
+        elif "seconds" in name.split("_") and "cpu" not in name:
+            yield from value if isinstance(value, list) else [value]
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:

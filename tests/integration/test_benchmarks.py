@@ -179,7 +179,12 @@ def test_peers_read_the_same_as_a_channel() -> None:
 def test_scale_has_daemons_read_all_of_a_topic_together() -> None:
     """One daemon and two read and commit each record once, and their requests are counted."""
     plan = ScalePlan(
-        partitions=(8,), daemons=(1, 2), spark_partitions=(), workers=(), records=20_000
+        partitions=(8,),
+        daemons=(1, 2),
+        spark_partitions=(),
+        workers=(),
+        records=20_000,
+        shortest=0.0,
     )
     figures = json.loads(scale(plan).as_json())
     found = [figures["daemons"][number]["8"] for number in ("1", "2")]

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from benchmarks.peers.figures import figures
+from benchmarks.peers.figures import by_round, figures
 from benchmarks.peers.process import PeerError
 from benchmarks.peers.run import Plan, _topic, run
 from benchmarks.rounds import MARGIN, SHORTEST, Rounds
@@ -35,6 +35,10 @@ def test_each_ratio_is_the_median_of_the_rounds() -> None:
     assert found["json_ratio_to_raw"] == 0.8
     assert found["json_ratios_to_raw"] == [0.9, 0.1, 0.8]
     assert found["json_arrow_ratio_to_raw"] == 0.5
+    again = by_round({"json": rounds, "sum": rounds})
+    assert again["json_ratio_to_raw"] == [0.9, 0.1, 0.8]
+    assert again["arrow_ratio_to_fastest_peer"] == [1.25, 1.25, 1.25]
+    assert len(again) == 8
     assert found["json_faust"]["first_batch_s"] == 0.5
     assert (found["json_fastest_peer"], found["json_ratio_to_fastest_peer"]) == ("aiokafka", 2.0)
     assert found["json_ratio_to_faust"] == 10.0

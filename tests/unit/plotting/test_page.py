@@ -103,6 +103,14 @@ def test_the_page_says_what_was_met_what_was_missed_and_where_a_peer_is_better(
     assert "2 cores, a fast one, 24 GiB, Linux, Python 3.11.7" in text
 
 
+def test_a_line_with_short_rounds_is_called_so(tmp_path: Path) -> None:
+    """Lists and parts of a line are looked at; processor time may be as short as it is."""
+    rounds = {"raw_seconds": [3.0, 2.9], "raw_cpu_seconds": 1.0, "part": {"seconds": 1.5}}
+    text = _written(tmp_path, {**_OTHER, **rounds})
+    assert "**: 2 of its 3 times are shorter, 1.5 s at the least" in text
+    assert "shorter" not in _written(tmp_path, {**_OTHER, "raw_seconds": [3.0], "seconds": 4})
+
+
 def test_the_latest_line_of_each_benchmark_counts(tmp_path: Path) -> None:
     """An older result is passed over wherever it stands, and one without charts has a table."""
     newer = {**_OTHER, "worst": 1.1, "at": "2026-11-22T10:00:00+00:00"}
