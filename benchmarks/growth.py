@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _HOUR = 3600.0
 
-#: The number behind a socket or a pipe.
+#: The number after a socket or a pipe.
 _NUMBER = re.compile(r":\[\d+\]$")
 
 #: What the JDK's tool says of the whole heap, in KiB.
@@ -75,7 +75,7 @@ def more_of(
 
 
 def live_heap(pid: int) -> int | None:
-    """Return how many bytes of a JVM's heap are in use behind a full collection. Blocks.
+    """Return how many bytes of a JVM's heap are in use after a full collection. Blocks.
 
     None where the JDK's ``jcmd`` is missing.
     """

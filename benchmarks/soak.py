@@ -224,7 +224,7 @@ def _all_further(
 
 
 def _growth(sampler: Sampler, rests: list[float], began: float, plan: Plan) -> dict[str, Any]:
-    """Compare the last rest with the first one; fit a line to the memory behind the warm-up."""
+    """Compare the last rest with the first one; fit a line to the memory after the warm-up."""
     begin = max(began + plan.settled, rests[0] + plan.rest)
     threads, descriptors, memory, courses = [], [], {}, {}
     for name, found in sampler.samples.items():

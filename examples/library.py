@@ -37,7 +37,7 @@ class Counting(BatchProcessor):
         self._wanted = wanted
 
     def on_next_batch(self, batch: Batch) -> BatchResponse | Future[BatchResponse]:
-        """Count, and commit behind the batch."""
+        """Count, and commit past the batch."""
         self.counts[batch.partition] += len(batch)
         if self.counts.total() >= self._wanted:
             self.enough.set()

@@ -35,7 +35,7 @@ class Conservation:
 
     ``lost`` are missing; ``unreadable`` are missing as well, but where the broker lets nobody read
     the group's offset, so that they were not read. ``duplicated`` counts occurrences beyond the
-    first; ``disordered`` counts records stored behind one with a higher offset, duplicates left
+    first; ``disordered`` counts records stored after one with a higher offset, duplicates left
     out. Of ``claims`` partitions, ``moved`` were written by more than one member; ``moves`` counts
     the changes.
     """

@@ -23,7 +23,7 @@ class Repeat:
     """Records of one partition that were stored again in a row.
 
     ``records`` were there before; of these ``needless`` lie below the last commit before the first
-    of them, so that their claim should have begun behind them. ``uncommitted_s`` is how long the
+    of them, so that their claim should have begun after them. ``uncommitted_s`` is how long the
     storing before it had gone on since that offset was committed first: a claim begins with a
     commit of what it found. ``at`` is in seconds since the epoch.
     """

@@ -107,7 +107,7 @@ class FileSink(BatchProcessor):
 
 
 class PlainSink(FileSink):
-    """Stores records alone: offsets are the channel's, behind what is stored."""
+    """Stores records alone: offsets are the channel's, after what is stored."""
 
     def on_next_batch(self, batch: Batch) -> BatchResponse:
         """Work for a while, and store what came of it."""

@@ -27,7 +27,7 @@ class Measuring:
     def __init__(self, daemon: Daemon, partitions: int) -> None:
         self._daemon = daemon
         self._partitions = partitions
-        #: batches that ran, of what was paused, behind the acknowledgement
+        #: batches that ran, of what was paused, after the acknowledgement
         self.violations = 0
 
     def pause(self, mode: str, partition: int | None = None) -> dict[str, float]:

@@ -25,7 +25,7 @@ _ROOT = Path(__file__).parents[2]
 #: Seconds in which a round has to be over, with the start of the process and of a JVM.
 ROUND_TIMEOUT = 300.0
 
-#: Seconds in which a process has to end behind its last round.
+#: Seconds in which a process has to end after its last round.
 _END_TIMEOUT = 60.0
 
 #: How much of its output an error quotes, in characters.

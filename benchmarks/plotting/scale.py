@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 _METHOD = """\
 Real daemons of one group share one topic of {records:,} records of {size} bytes, on the machine
-that also has the broker and ZooKeeper. They wait behind its end until each has its share, and read
+that also has the broker and ZooKeeper. They wait after its end until each has its share, and read
 it from the beginning at the same moment: records summed by a processor with one worker, counted,
 committed and checked. The Spark part reads the same topics by reference on a standalone master
 with workers of one core, micro-batches of up to {batch:,} records, count by key, no-op sink. Costs

@@ -28,7 +28,7 @@ _CHARTS = (
 
 _METHOD = """\
 One broker and one ZooKeeper on the same machine, 4 partitions, values of {size} bytes, {rounds}
-rounds in alternating order behind one that warms up, in which every row is counted. One process
+rounds in alternating order after one that warms up, in which every row is counted. One process
 with one Spark session for each side, all with the same settings. A ratio is the median of the
 rounds' ratios.
 """

@@ -89,7 +89,7 @@ class SkipAnswer(SkipStatus):
     batch_offset: Offset | None
     """The first record of the batch that was out, or that had failed; null: there was none."""
     batch_end: Offset | None
-    """The offset behind that batch."""
+    """The offset after that batch."""
     attempts: Number
     """How often in a row it had failed."""
     last_error: Text | None

@@ -121,12 +121,12 @@ class PartitionStatus(Document):
     epoch: Number
     """The epoch of the claim."""
     position: Offset
-    """The next offset to deliver: behind a batch that is out."""
+    """The next offset to deliver: after a batch that is out."""
     batch_offset: Offset | None
     """The first record of the oldest batch that is out, or that failed and comes again; null: none
     is."""
     batch_end: Offset | None
-    """The offset behind that batch."""
+    """The offset after that batch."""
     committed: Offset | None
     """The offset that a restart would begin at."""
     end: Offset | None
@@ -176,7 +176,7 @@ class MemberStatus(Document):
 
 
 class SkipStatus(Document):
-    """A record that is left out, until the commit is behind it."""
+    """A record that is left out, until the commit is past it."""
 
     topic: str
     """Its topic."""
@@ -263,7 +263,7 @@ class ChannelStatus(Document):
     pauses: list[PauseStatus]
     """All pauses, the oldest first."""
     skips: list[SkipStatus]
-    """Records that are to be left out and that no commit is behind yet."""
+    """Records that are to be left out and that no commit is past yet."""
     totals: Totals
     """It in numbers."""
     stages: list[StageStatus]

@@ -56,7 +56,7 @@ class PartitionActivity(Document):
     batch_offset: Offset | None
     """The first record of the oldest batch that is out, or that failed and comes again."""
     batch_end: Offset | None
-    """The offset behind that batch."""
+    """The offset after that batch."""
     committed: Offset | None
     """The next offset to read after a restart."""
     high_watermark: Offset | None

@@ -29,7 +29,7 @@ _Claim: TypeAlias = tuple[int, str, int, int]
 
 
 class RebalanceCollection:
-    """Has Python's cyclic collector look at everything, some time behind the end of a claim.
+    """Has Python's cyclic collector look at everything, some time after the end of a claim.
 
     The parts of a channel and of its partitions know each other, so that only the collector can
     free them. It looks at what is old after hours, because it is relaxed for the sake of records

@@ -169,12 +169,12 @@ class HeldClaim:
 class ClaimTable:
     """All claims of one member. Used by the coordinator's thread only.
 
-    ``left_behind`` are partitions that are held no more, of which an owner node of ours may still
+    ``unreleased`` are partitions that are held no more, of which an owner node of ours may still
     be there: a claim that is lost is not given back.
     """
 
     def __init__(self) -> None:
-        self.left_behind: set[TopicPartition] = set()
+        self.unreleased: set[TopicPartition] = set()
         self._by_partition: dict[TopicPartition, HeldClaim] = {}
 
     def __len__(self) -> int:
@@ -188,7 +188,7 @@ class ClaimTable:
 
     def add(self, claim: Claim) -> None:
         """Begin to hold a claim."""
-        self.left_behind.discard(claim.partition)
+        self.unreleased.discard(claim.partition)
         self._by_partition[claim.partition] = HeldClaim(claim, claim.epoch)
 
     def find(self, claim: Claim) -> HeldClaim | None:

@@ -88,7 +88,7 @@ class GroupMembership:
     @property
     def still_claimed(self) -> frozenset[TopicPartition]:
         """The partitions that nobody else can take yet, as far as we know: our nodes are there."""
-        return frozenset(self._claim_table.left_behind.union(c.partition for c in self.claims))
+        return frozenset(self._claim_table.unreleased.union(c.partition for c in self.claims))
 
     def _become(self, state: MemberState) -> None:
         if state is not self.state and state not in TRANSITIONS[self.state]:
@@ -393,7 +393,7 @@ class GroupMembership:
         if self.state in ENDED:
             return ()
         late = [holding.claim for holding in self._claim_table.in_state(*WITH_CHANNEL)]
-        still_claimed = sorted(self._claim_table.left_behind)
+        still_claimed = sorted(self._claim_table.unreleased)
         self._lose_all(LossReason.STOPPED)
         try:
             self._give_back(lambda: None)

@@ -243,7 +243,7 @@ class Rebalance:
     def _owners(self, keep_alive: Callable[[], None]) -> dict[TopicPartition, Owner]:
         owners: dict[TopicPartition, Owner] = {}
         held = {holding.claim.partition.topic for holding in self._claim_table}
-        held |= {partition.topic for partition in self._claim_table.left_behind}
+        held |= {partition.topic for partition in self._claim_table.unreleased}
         for topic in sorted(held | self._counts.keys()):
             keep_alive()
             for number, owner in self._registry.owners(topic).items():
@@ -269,12 +269,12 @@ class Rebalance:
             raised = replace(claim, epoch=holding.raise_to or claim.epoch)
             if owner is None or not (owner.stands_for(claim) or owner.stands_for(raised)):
                 self.lose(holding, LossReason.NODE_CHANGED)
-        self._claim_table.left_behind.clear()
+        self._claim_table.unreleased.clear()
         for partition, owner in owners.items():
             if owner.ours and partition not in self._claim_table:
                 cleared = self._registry.discard(partition)
                 if not cleared:
-                    self._claim_table.left_behind.add(partition)
+                    self._claim_table.unreleased.add(partition)
                 log.warning("orphan_claim_found", partition=str(partition), cleared=cleared)
                 self.look_soon()
 
@@ -359,7 +359,7 @@ class Rebalance:
         """Tell the channel that a claim is over."""
         self._claim_table.remove(holding)
         if reason is not LossReason.SESSION_LOST:
-            self._claim_table.left_behind.add(holding.claim.partition)
+            self._claim_table.unreleased.add(holding.claim.partition)
         log.warning(
             "claim_ended",
             topic=holding.claim.partition.topic,

@@ -210,7 +210,7 @@ class ColumnRun(CompactRun):
 
     @property
     def next_offset(self) -> int:
-        """The offset behind the last one."""
+        """The offset after the last one."""
         return self.extent.next_offset
 
     @property

@@ -97,7 +97,7 @@ class NotInBatchError(RefusedError):
 
 
 class CommittedAlreadyError(RefusedError):
-    """The record is done with: what is committed lies behind it."""
+    """The record is done with: what is committed lies past it."""
 
 
 class SinkOffsetsError(RefusedError):

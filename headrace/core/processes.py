@@ -54,7 +54,7 @@ FALLBACK = "/tmp/headrace-"  # noqa: S108 - whose it is, and who may write there
 #: Write access of others, which nobody's own folder gives.
 _OTHERS_WRITE = 0o022
 
-#: Where the time of the start stands in /proc/PID/stat, counted from behind the program's name.
+#: Where the time of the start stands in /proc/PID/stat, counted from after the program's name.
 _STARTED = 19
 
 

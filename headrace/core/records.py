@@ -214,7 +214,7 @@ class Batch:
     """Consecutive records of one partition, delivered once and answered once.
 
     ``start`` is the position the batch continues from: the previous batch's ``next_offset``. The
-    first record may lie behind it, because compaction, transaction markers and retention leave
+    first record may lie past it, because compaction, transaction markers and retention leave
     gaps. ``attempt`` counts deliveries of its records from 1, those in a larger batch that failed
     included. ``size`` is in bytes. ``span`` is its place in a trace.
     """

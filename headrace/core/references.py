@@ -38,7 +38,7 @@ class CompactRun(Sequence["Record"]):
     @property
     @abstractmethod
     def next_offset(self) -> int:
-        """The offset behind the last one."""
+        """The offset after the last one."""
 
     @property
     @abstractmethod
@@ -130,7 +130,7 @@ class OffsetRun(CompactRun):
 
     @property
     def next_offset(self) -> int:
-        """The offset behind the last one."""
+        """The offset after the last one."""
         return self._offsets.stop
 
     @property

@@ -18,7 +18,7 @@ log = structlog.get_logger(__name__)
 def thread_stacks() -> dict[str, list[str]]:
     """Return by thread the calls it is in, the outermost first, each as ``file:line function``.
 
-    Threads that Python knows no name of have their number for one, and so have, behind it, those
+    Threads that Python knows no name of have their number for one, and so have, after it, those
     whose name another one has too. Any thread; does not block.
     """
     names = {thread.ident: thread.name for thread in threading.enumerate()}

@@ -153,7 +153,7 @@ _META = ("key", "topic", "partition", "offset", "timestamp", "headers")
 #: Each value is read as the one field of an object, so that it can be neither none nor several.
 _FRAME = b'{"v":', b"}"
 
-#: What a value has in it that goes on as a second field of that object, behind its own end. Most
+#: What a value has in it that goes on as a second field of that object, after its own end. Most
 #: with an object inside of theirs have it, too.
 _MAY_GO_ON = re.compile(rb'\}\s*,\s*"')
 

@@ -305,7 +305,7 @@ class TransactionalOffsetStore:
         """Return the group's offsets, once no transaction has them in doubt.
 
         Our own earlier commits of former claims are to be decided before: one that is still on its
-        way could otherwise be stored behind the reading, and be taken back by what comes next.
+        way could otherwise be stored after the reading, and be taken back by what comes next.
         """
         member = self._member
         doubtful = frozenset() if member is None else member.undecided.intersection(partitions)

@@ -63,7 +63,7 @@ class RecordSizes:
             "queued.min.messages": SAMPLE,
             "queued.max.messages.kbytes": 1024,
             "fetch.message.max.bytes": 1 << 20,
-            # where the sample's offset is gone there are others behind it
+            # where the sample's offset is gone there are others after it
             "auto.offset.reset": "earliest",
         }
         self._clock = clock
@@ -189,7 +189,7 @@ class _End(Enum):
     """The end for whoever reads with the isolation level of the source."""
 
     TOP = "top"
-    """The end behind the records of open transactions."""
+    """The end after the records of open transactions."""
 
 
 class KafkaRangeSource:
@@ -406,7 +406,7 @@ class KafkaRangeSource:
     def _hear(self) -> list[str]:
         """Take the answers that are there; return what went wrong."""
         problems: dict[str, list[TopicPartition]] = {}
-        behind: dict[TopicPartition, _Reading] = {}
+        unread: dict[TopicPartition, _Reading] = {}
         for partition, reading in self._readings.items():
             for what in [each for each, answer in reading.asked.items() if answer.done()]:
                 offset, epoch, problem = self._answer(partition, reading.asked.pop(what))
@@ -418,13 +418,13 @@ class KafkaRangeSource:
                 elif what is _End.LOW:
                     reading.low = offset
                 elif what is _End.HIGH and offset < reading.position:
-                    behind[partition] = reading
+                    unread[partition] = reading
                 else:
                     # a position among the records of an open transaction is in range
                     in_range = what is _End.TOP and reading.position <= offset
                     reading.high = reading.position if in_range else offset
         self._look_up()
-        self._send(_End.TOP, behind)
+        self._send(_End.TOP, unread)
         return [_told(problem, partitions) for problem, partitions in problems.items()]
 
 

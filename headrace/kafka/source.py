@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 #: Seconds of one poll.
 _TURN = 0.2
 
-#: What the broker says of an offset behind which it has nothing, or that it has no more.
+#: What the broker says of an offset after which it has nothing, or that it has no more.
 _NOTHING_THERE = (KafkaError._PARTITION_EOF, KafkaError._AUTO_OFFSET_RESET)  # noqa: SLF001 - public names of the client's
 
 

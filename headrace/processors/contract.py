@@ -28,7 +28,7 @@ class Request(Enum):
     """The batch is answered; commit nothing."""
 
     ADVANCE = "advance"
-    """The batch is answered; commit the offset behind it."""
+    """The batch is answered; commit the offset after it."""
 
     REVERT = "revert"
     """Read again from the highest offset that was advanced to."""
@@ -90,7 +90,7 @@ class BatchResponse:
         max_records: int | None = None,
         max_bytes: int | None = None,
     ) -> BatchResponse:
-        """Commit the offset behind the batch.
+        """Commit the offset after the batch.
 
         With ``commit_to``, commit that offset instead and read on; it lies between the committed
         offset and the end of the batch. With ``offset``, seek there and commit that.
@@ -239,7 +239,7 @@ class BatchProcessor(ABC):
         """Take note that a commit is stored which ``batch``'s own answer advanced to its end."""
 
     def pass_over(self, batch: Batch) -> None:
-        """Move the sink's own offset behind a batch that the error policy skips. May block.
+        """Move the sink's own offset past a batch that the error policy skips. May block.
 
         Only for processors whose sink keeps offsets: it would be asked for the skipped records
         again otherwise. Called while nothing of the partition is outstanding; an exception has

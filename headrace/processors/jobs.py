@@ -107,7 +107,7 @@ def commits_of(batches: Sequence[Batch]) -> list[PartitionCommit]:
 def wanted(batches: Sequence[PendingBatch]) -> list[PendingBatch]:
     """Return the batches whose outcome may still take effect; answer the lost ones.
 
-    Behind one that was withdrawn no other of its assignment is wanted: the channel withdraws those
+    After one that was withdrawn no other of its assignment is wanted: the channel withdraws those
     as well, one after the other.
     """
     ended: list[Assignment] = []

@@ -81,7 +81,7 @@ class BatchPacer:
     """The pace of one lane, which is the only one to have a :meth:`job`; all else on any thread.
 
     A batch that is cut as soon as its partition may have another one holds little, and what comes
-    behind it waits for two jobs. One that is cut shortly before the lane is free has it all.
+    after it waits for two jobs. One that is cut shortly before the lane is free has it all.
     ``wake`` is called when a job ended before batches were wanted.
     """
 
@@ -210,7 +210,7 @@ class OpenBatches:
             self._size.took(records, seconds)
 
     def put(self, pending: PendingBatch) -> None:
-        """Queue a batch behind all others, or withdraw it if it must not be processed."""
+        """Queue a batch after all others, or withdraw it if it must not be processed."""
         with self._changed:
             refused = self._closed or self._follows_failed(pending.delivered)
             if not refused:

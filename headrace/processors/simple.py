@@ -101,7 +101,7 @@ class SimpleKafkaProcessor(BatchProcessor):
         return None if per_second is None else RateLimit(per_second, self._context.clock)
 
     def on_next_batch(self, batch: Batch) -> BatchResponse:
-        """Process what is old enough and advance behind it."""
+        """Process what is old enough and advance past it."""
         ripe = self._ripe(batch)
         if ripe == 0:
             wait = max(0.0, self._ripens_in(batch.records[0]))

@@ -95,7 +95,7 @@ class CommitQueue:
     """Jobs go in at the lane's end and are taken by the thread that commits.
 
     That takes one at a time, or all that wait where the sink ``groups``. One that is not committed
-    comes back, and with it each behind it that shares a partition. All methods may be called on any
+    comes back, and with it each after it that shares a partition. All methods may be called on any
     thread.
     """
 

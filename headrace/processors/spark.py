@@ -152,7 +152,7 @@ class SparkProcessor(BatchProcessor):
         return 0.0 if self._runner is None else self._runner.rhythm.next_batch_at()
 
     def _pass_gap(self, part: Batch) -> Future[BatchResponse]:
-        """Have all outputs stand behind offsets that no record has. Blocks."""
+        """Have all outputs stand past offsets that no record has. Blocks."""
         answer: Future[BatchResponse] = Future()
         self.pass_over(part)
         answer.set_result(BatchResponse.advance(offset=part.next_offset))
@@ -182,7 +182,7 @@ class SparkProcessor(BatchProcessor):
         self._open.withdraw(assignment, "the partition was lost")
 
     def pass_over(self, batch: Batch) -> None:
-        """Move the sink's offset behind a batch that will not be processed. Blocks.
+        """Move the sink's offset past a batch that will not be processed. Blocks.
 
         Raises:
             SinkConflictError: the sink does not stand where the batch begins.

@@ -99,7 +99,7 @@ class PartitionCommit:
 
     def __post_init__(self) -> None:
         if self.next_offset <= self.start:
-            raise ValueError(f"{self.partition}: {self.next_offset} is not behind {self.start}")
+            raise ValueError(f"{self.partition}: {self.next_offset} is not past {self.start}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -228,7 +228,7 @@ def _write_all(descriptor: int, content: bytes) -> None:
 
 
 def _end_of_last_line(descriptor: int) -> int:
-    """Return the offset behind the last line end, 0 where there is none."""
+    """Return the offset after the last line end, 0 where there is none."""
     position = os.fstat(descriptor).st_size
     while position > 0:
         begin = max(0, position - _BLOCK)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class OffsetRange:
     """The part of one partition that a micro-batch holds.
 
-    ``start`` is the position it continues from and ``next_offset`` the one behind it; ``records``
+    ``start`` is the position it continues from and ``next_offset`` the one after it; ``records``
     may be fewer than their difference, because compaction and transaction markers leave gaps.
     ``identity`` is what a sink keeps the partition's offset under, empty in a rehearsal.
     """

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 #: The column that says for each row which micro-batch it is of.
 ORIGIN = "headrace_origin"
 
-#: A micro-batch's first offset, and the one behind its last, by the partitions' identities.
+#: A micro-batch's first offset, and the one after its last, by the partitions' identities.
 Ranges: TypeAlias = "Mapping[str, tuple[int, int]]"
 
 
@@ -53,19 +53,19 @@ def ranges_of_text(text: str) -> Ranges:
 def whole_micro_batches(
     wanted: Mapping[str, int],
     stored: Callable[[str], int | None],
-    behind: Callable[[Mapping[str, int]], Mapping[str, Ranges]],
+    micro_batches_after: Callable[[Mapping[str, int]], Mapping[str, Ranges]],
 ) -> tuple[dict[str, int], Collection[str]]:
     """Return where partitions have to go so that whole micro-batches are read again, and which.
 
-    ``wanted`` has the offsets that were asked for; those not behind what is ``stored`` are read
-    again from there. ``behind`` returns the micro-batches that have records from an offset on, by
+    ``wanted`` has the offsets that were asked for; those not after what is ``stored`` are read
+    again from there. ``micro_batches_after`` returns those that have records from an offset on, by
     their names. Each of them drags its other partitions back to where it begins, and those again
     others; a partition that stands there or before needs no move.
     """
     needed = dict(wanted)
     while True:
         again = {name: at for name, at in needed.items() if _is_again(at, stored(name))}
-        found = behind(again)
+        found = micro_batches_after(again)
         before = dict(needed)
         for ranges in found.values():
             for name, (start, _) in ranges.items():
@@ -82,7 +82,7 @@ def require_known(
     needed: Mapping[str, int],
     known_from: Callable[[str], int | None],
 ) -> None:
-    """Return if all rows of what is behind the offsets say which records they are of.
+    """Return if all rows of what is past the offsets say which records they are of.
 
     For a table, ``place``, that has rows which do not. ``known_from`` returns the offset from which
     on those of a partition do, None if none does yet. An offset that moves forward needs no row.

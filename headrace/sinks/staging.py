@@ -206,7 +206,7 @@ _SPELT_ALIKE = frozenset(("boolean", "byte", "short", "integer", "long", "string
 class Fetching:
     """Takes the last result for a sign of the next one. For one thread: the lane's.
 
-    Nothing is known of the first, and of one behind a failure: the tasks write those.
+    Nothing is known of the first, and of one after a failure: the tasks write those.
     """
 
     def __init__(self) -> None:
@@ -327,7 +327,7 @@ class FileStaging:
         except OSError as error:
             raise StartError(f"{self.own} cannot be made: {error}") from error
         for other in self.own.parent.iterdir():
-            if other != self.own and _is_left_behind(other):
+            if other != self.own and _is_abandoned(other):
                 log.info("staging_removed", folder=str(other))
                 shutil.rmtree(other, ignore_errors=True)
 
@@ -498,7 +498,7 @@ def _partition_values(folder: Path) -> dict[str, str | None]:
     }
 
 
-def _is_left_behind(folder: Path) -> bool:
+def _is_abandoned(folder: Path) -> bool:
     """Whether the process that made the staging folder is gone, as far as can be told."""
     host, pid, _ = (*folder.name.rsplit(".", 2), "", "")[:3]
     if host == socket.gethostname() and pid.isdigit():

@@ -76,7 +76,7 @@ def reading(records: int) -> dict[str, str]:
 
     Each time it has taken records from its consumer it asks the broker for both ends of the
     partition: with Kafka's own 500 records at once that is two more requests for 500 records, and
-    behind a fetch at the end of the log, which the broker keeps back for 500 ms by default, they
+    after a fetch at the end of the log, which the broker keeps back for 500 ms by default, they
     wait for that. But what it has taken beyond the range it keeps as objects for five minutes, of
     any number of partitions: an executor of 512 MB did nothing but collect garbage after 250 had
     left a fetch of 1 MiB each. So it takes a whole range, and no more.
@@ -85,7 +85,7 @@ def reading(records: int) -> dict[str, str]:
     return {"kafka.max.poll.records": str(at_once), "kafka.fetch.max.wait.ms": "10"}
 
 
-#: The first offset, and the one behind the last, of offsets without a gap.
+#: The first offset, and the one after the last, of offsets without a gap.
 Stretch: TypeAlias = "tuple[int, int]"
 
 
@@ -134,7 +134,7 @@ class ByReference:
     """The channel planned ranges; Spark's Kafka source reads them on the executors.
 
     ``properties`` are those of a Java client. ``group`` is the channel's: the source's consumers
-    carry a name of their own behind it, always the same, because Spark keeps them by that name.
+    carry a name of their own after it, always the same, because Spark keeps them by that name.
     They are assigned their partitions, and neither join the group nor commit. ``records`` is how
     many a batch has at the most.
     """

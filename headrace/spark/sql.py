@@ -60,5 +60,5 @@ def _parse(frame: DataFrame, query: str) -> None:
 
 
 def _reason(error: PySparkException) -> str:
-    """Return the first line of what Spark says; the plan behind it is long."""
+    """Return the first line of what Spark says; the plan after it is long."""
     return str(error).strip().partition("\n")[0].rstrip(".")

@@ -99,7 +99,7 @@ class InMemoryBroker:
                 del self._logs[TopicPartition(name, number)]
 
     def produce(self, partition: TopicPartition, *values: bytes | FakeRecord | None) -> int:
-        """Append records and return the offset behind them.
+        """Append records and return the offset after them.
 
         A FakeRecord among the values brings its key, value, headers and timestamp.
         """

@@ -21,7 +21,7 @@ TIMESTAMP = 1_700_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class FakeRecord:
-    """A record without a broker. Its fields are attributes with an underscore behind the name."""
+    """A record without a broker. Its fields are attributes with an underscore after the name."""
 
     topic_: str = "events"
     partition_: int = 0

@@ -293,7 +293,7 @@ class BatchCommitContract(ExactlyOnceContract):
     def test_results_without_rows_are_among_them(
         self, sink: Sink[Any], place: SinkPlace, frames: Frames
     ) -> None:
-        """An empty result and none at all, before and behind one with rows."""
+        """An empty result and none at all, before and after one with rows."""
         results = [None, frames([]), frames(ROWS), None]
         staged = [sink.stage(micro_batch(f"m{n}"), each) for n, each in enumerate(results)]
         self.commit_all(sink, staged, [self.share(0, 0, 40)])

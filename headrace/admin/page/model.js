@@ -198,7 +198,7 @@ function* partitionProblems(channel, partitions) {
   }
 }
 
-/** The batch that is out or fails: the position is behind it while it is out. */
+/** The batch that is out or fails: the position is past it while it is out. */
 export function batchOf({ batch_offset: first, batch_end: end, position }) {
   if (first === null) return `offset ${whole(position)}`;
   return end === first + 1 ? `offset ${whole(first)}` : `offsets ${whole(first)} to ${whole(end - 1)}`;

@@ -47,8 +47,7 @@ _OWNED = {
         "is Headrace's own; use initial_offset and offset_out_of_range of the channel"
     ),
     "enable.partition.eof": (
-        "is Headrace's own: it shows where a partition ends behind transaction markers; "
-        "leave it out"
+        "is Headrace's own: it shows where a partition ends after transaction markers; leave it out"
     ),
     "max.in.flight.requests.per.connection": _IN_FLIGHT,
     "max.in.flight": _IN_FLIGHT,

@@ -58,7 +58,7 @@ class DeltaSinkConfig(Section):
     """Commits after which small files are made into larger ones; 0 leaves that to others."""
 
     log_retention: Cold[Annotated[float, Duration(minimum=10)] | None] = None
-    """How long entries of the table's log are kept behind a checkpoint; a new table gets 1h."""
+    """How long entries of the table's log are kept after a checkpoint; a new table gets 1h."""
 
     file_retention: Cold[Annotated[float, Duration(minimum=60)] | None] = None
     """How long files are kept that compaction replaced; a new table gets 1d."""

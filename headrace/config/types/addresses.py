@@ -97,7 +97,7 @@ _SCHEME = re.compile(r"(?P<dialect>[a-z][a-z0-9_]*)(\+[a-z0-9_]+)?://")
 _SQLITE_FILE = re.compile(r"sqlite(\+[a-z0-9_]+)?:///")
 
 
-#: What stands behind the scheme, as SQLAlchemy reads it.
+#: What stands after the scheme, as SQLAlchemy reads it.
 _AUTHORITY = re.compile(
     r"(?:[^:/]*(?::(?P<password>[^@]*))?@)?(?:\[[^/?]+\]|[^/:?]*)(?::(?P<port>[^/?]*))?"
 )

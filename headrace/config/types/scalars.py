@@ -210,7 +210,7 @@ def _distinct(items: tuple[str, ...]) -> tuple[str, ...]:
 
 
 Distinct = AfterValidator(_distinct)
-"""Behind the annotation of a tuple of texts: none of them may stand there twice."""
+"""After the annotation of a tuple of texts: none of them may stand there twice."""
 
 _NAME = r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}"
 #: Signs that nobody sees, some of which have a terminal show what follows in another order.

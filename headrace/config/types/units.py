@@ -98,7 +98,7 @@ class Duration(Kind):
             raise self.not_accepted()
         seconds = parse_duration(value)
         if seconds is None and _BARE.fullmatch(value):
-            raise refuse("has no unit; put ms, s, m, h or d behind the number")
+            raise refuse("has no unit; put ms, s, m, h or d after the number")
         if seconds is None or not self.minimum <= seconds <= self.maximum:
             raise self.not_accepted()
         return seconds

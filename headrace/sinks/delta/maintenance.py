@@ -288,7 +288,7 @@ def main() -> None:
 
 log = structlog.get_logger(__name__)
 
-#: Commits between two checkpoints. What a reader has to read behind the newest one is at most this.
+#: Commits between two checkpoints. What a reader has to read after the newest one is at most this.
 CHECKPOINT_EVERY = 100
 
 #: What a new table gets where the configuration says nothing, in seconds.

@@ -63,7 +63,7 @@ def find_output(folder: Path, table: KeptTable, moves: Sequence[OffsetMove]) -> 
     known = _known(folder, counts.values())
     stored = {move.identity: move.start for move in moves}
 
-    def behind(offsets: Mapping[str, int]) -> Mapping[str, Ranges]:
+    def micro_batches_after(offsets: Mapping[str, int]) -> Mapping[str, Ranges]:
         return {
             text: ranges
             for text, ranges in known.items()
@@ -73,7 +73,7 @@ def find_output(folder: Path, table: KeptTable, moves: Sequence[OffsetMove]) -> 
     needed, origins = whole_micro_batches(
         {move.identity: move.next_offset for move in moves},
         lambda name: stored[name] if name in stored else table.offset(name),
-        behind,
+        micro_batches_after,
     )
     if any(each[None] for each in counts.values()):
         require_known(folder, stored, needed, lambda name: marked_from(table, name))

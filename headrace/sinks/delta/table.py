@@ -110,7 +110,7 @@ class KeptTable:
         """Make the next version of these actions, which move these ``offsets``.
 
         Returns False, with nothing stored, where another writer was first. A new version counts
-        only while no checkpoint is at or behind it: entries before a checkpoint are cleaned away,
+        only while no checkpoint is at or after it: entries before a checkpoint are cleaned away,
         and a writer that was stopped for longer than the log is kept could make one of those anew,
         which no reader looks at.
 

@@ -213,8 +213,8 @@ class OutputOffsets:
                 name: stored for name, stored in found.items() if name not in names
             }
 
-    def next_behind(self, identity: str, start: int) -> int | None:
-        """Return the lowest known offset behind ``start``, None without one. Does not block."""
+    def next_after(self, identity: str, start: int) -> int | None:
+        """Return the lowest known offset after ``start``, None without one. Does not block."""
         found = self._known.get(identity, {}).values()
         return min((each for each in found if each is not None and each > start), default=None)
 
@@ -246,7 +246,7 @@ class StagedOutputs:
 class SeveralSink:
     """Stores the results of one micro-batch in several places, one group after the other.
 
-    Outputs that keep no offsets come first, because a crash behind them has the range computed
+    Outputs that keep no offsets come first, because a crash after them has the range computed
     again for all. Each of the others compares and stores for itself: what a crash or a failure
     left behind gets its range again, and who has that already takes nothing. ADR 15 says why that
     is enough. ``keepers`` are the outputs that keep offsets, as operators see them.
@@ -289,7 +289,7 @@ class SeveralSink:
         """Return the lowest offset of all outputs; None where one has none yet.
 
         The group's commit, which follows all of them, is the truth then: the others may have got
-        ahead in a commit that the process did not survive. Once it has led behind what the others
+        ahead in a commit that the process did not survive. Once it has led past what the others
         have, theirs is the answer.
         """
         found = self._standings.read(identity).values()
@@ -312,7 +312,7 @@ class SeveralSink:
 
     def boundary(self, identity: str, start: int) -> int | None:
         """Return the offset that a batch from ``start`` must not cross: an output stands there."""
-        return self._standings.next_behind(identity, start)
+        return self._standings.next_after(identity, start)
 
     def stage(
         self, micro_batch: MicroBatch, result: Mapping[str, Result | None] | None

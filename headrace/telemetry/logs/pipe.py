@@ -200,7 +200,7 @@ class StandardErrorHandler(logging.Handler):
             written.wait(FLUSH_TIMEOUT)
 
     def close(self) -> None:
-        """End the thread, behind what waits."""
+        """End the thread, after what waits."""
         self._queue.put(None)
         super().close()
 

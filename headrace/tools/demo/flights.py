@@ -74,7 +74,7 @@ _FILE = "run.json"
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """When a daemon was killed: in seconds since the epoch, and behind which version of the table.
+    """When a daemon was killed: in seconds since the epoch, and after which version of the table.
 
     ``partitions`` are those it held.
     """
@@ -137,7 +137,7 @@ def members_of(commits: Iterable[TableCommit]) -> set[str]:
 
 
 def since(commits: Sequence[TableCommit], version: int) -> list[TableCommit]:
-    """Return the commits behind a version."""
+    """Return the commits after a version."""
     return [commit for commit in commits if commit.version > version]
 
 

@@ -209,7 +209,7 @@ def parse_range(text: str) -> Range | None:
     found = Range(partition, int(match["start"]), int(match["end"]))
     if found.end <= found.start:
         raise RequestError(
-            [f"{text}: {found.end} is not behind {found.start}; give FROM-TO, TO not included"]
+            [f"{text}: {found.end} is not past {found.start}; give FROM-TO, TO not included"]
         )
     return found
 

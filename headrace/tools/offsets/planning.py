@@ -110,7 +110,7 @@ def change_to(offsets: PartitionOffsets, wanted: int, *notes: str) -> OffsetChan
     if after > wanted:
         said.append(f"{wanted} is before the log: its first offset")
     if after < wanted:
-        said.append(f"{wanted} is behind the log: its end")
+        said.append(f"{wanted} is past the log: its end")
     if offsets.sink is not None and after < offsets.sink:
         said.append("the sink has output of these records")
     return OffsetChange(offsets, after, tuple(said))
@@ -284,7 +284,7 @@ def _while_held(hold: Hold, work: Callable[[], T]) -> T:
     with ThreadPoolExecutor(1, thread_name_prefix="offsets") as pool:
         future = pool.submit(work)
         while not wait([future], _KEEP_S).done:
-            # a hold that is lost is found out by the confirmation that comes behind each work
+            # a hold that is lost is found out by the confirmation that comes after each work
             with suppress(OffsetsError):
                 hold.keep()
         return future.result()

@@ -47,7 +47,7 @@ LOGIN = "{mechanism: PLAIN, username: a, password: b}"
         (
             "enable.partition.eof",
             (
-                "is Headrace's own: it shows where a partition ends behind transaction markers; "
+                "is Headrace's own: it shows where a partition ends after transaction markers; "
                 "leave it out"
             ),
         ),

@@ -29,7 +29,7 @@ SECTIONS = (
         ("state_dir: [a]", "state_dir (line 1): a list is not a path"),
         (
             "shutdown_timeout: 30",
-            "shutdown_timeout (line 1): 30 has no unit; put ms, s, m, h or d behind the number",
+            "shutdown_timeout (line 1): 30 has no unit; put ms, s, m, h or d after the number",
         ),
         (
             "shutdown_timeout: 30sec",

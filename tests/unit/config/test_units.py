@@ -96,7 +96,7 @@ def _read(annotation: Any, value: object) -> object:
 @pytest.mark.parametrize("value", [60, 60.5, "60"])
 def test_a_bare_number_is_no_duration(value: object) -> None:
     """A number without a unit is refused in words that ask for one."""
-    with pytest.raises(ValidationError, match="has no unit; put ms, s, m, h or d behind"):
+    with pytest.raises(ValidationError, match="has no unit; put ms, s, m, h or d after"):
         _read(Annotated[float, Duration()], value)
 
 

@@ -119,7 +119,7 @@ def test_a_plan_is_a_table_and_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert rows == [
         ["events", "0", "50", "45", again],
         ["events", "0", "45", "45"],
-        ["events", "0", "-", "100", "1000 is behind the log: its end"],
+        ["events", "0", "-", "100", "1000 is past the log: its end"],
     ]
     commands.print_json(commands.plan_json(plan))
     shown: list[dict[str, Any]] = json.loads(capsys.readouterr().out)

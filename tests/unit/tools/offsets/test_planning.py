@@ -40,7 +40,7 @@ def test_what_is_outside_of_the_log_is_clamped_and_said() -> None:
     """To the first offset or to the end, with the offset that was wanted."""
     low, high = reset(ShiftBy(-1000), at()), reset(To(1000), at())
     assert (low.after, low.notes) == (10, ("-950 is before the log: its first offset",))
-    assert (high.after, high.notes) == (100, ("1000 is behind the log: its end",))
+    assert (high.after, high.notes) == (100, ("1000 is past the log: its end",))
 
 
 def test_a_time_behind_the_last_record_is_the_end() -> None:
