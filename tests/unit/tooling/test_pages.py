@@ -37,8 +37,9 @@ _CHANNEL: dict[str, Any] = {
 
 _ENVIRONMENT = {"HOME": "/home/me", "KAFKA": "localhost:9092", "ZOOKEEPER": "localhost:2181"}
 
-#: A function, method, class or constant as pages name it: its file, and its name in there.
-_NAMED = re.compile(r"`((?:tests|headrace|benchmarks)/[\w/]+\.py)::([\w.]+)`")
+#: A function, method, class or constant as pages name it: its file, below the repository or below
+#: headrace/, and its name in there.
+_NAMED = re.compile(r"`([\w/]+\.py)::([\w.]+)`")
 
 #: What tests/README.md names every test of: folders, and what a file says where only some count.
 _LISTED = ("tests/chaos", "tests/integration/outages", "tests/web")
@@ -185,6 +186,11 @@ def _named_in(page: Path) -> set[tuple[str, str]]:
     return set(_NAMED.findall(page.read_text(encoding="utf-8")))
 
 
+def _source(file: str) -> str:
+    found = [each for each in (ROOT / file, ROOT / "headrace" / file) if each.exists()]
+    return found[0].read_text(encoding="utf-8") if found else ""
+
+
 def _names_of(body: list[ast.stmt], below: str = "") -> Iterator[str]:
     """Yield the names that a file or a class defines, those in its classes behind a dot."""
     for node in body:
@@ -203,9 +209,7 @@ def test_code_that_pages_name_exists(page: Path) -> None:
     """What a page names as `file.py::name` is there: a function, a method, a class or a test."""
     missing = []
     for file, name in sorted(_named_in(page)):
-        source = ROOT / file
-        tree = ast.parse(source.read_text(encoding="utf-8")) if source.exists() else ast.parse("")
-        if name not in set(_names_of(tree.body)):
+        if name not in set(_names_of(ast.parse(_source(file)).body)):
             missing.append(f"{file}::{name}")
     assert not missing, "named on the page, and not in the code: rename it on the page as well"
 
