@@ -70,3 +70,21 @@ def test_a_stop_has_the_time_that_its_signal_gave_it(
     daemon._stop(controller, MagicMock(), failure, signals, MagicMock())
     (deadline,) = controller.stop.call_args.args
     assert deadline.remaining <= seconds
+
+
+@pytest.mark.parametrize("is_bounded", [False, True])
+def test_a_start_is_looked_at_more_often(monkeypatch: pytest.MonkeyPatch, is_bounded: bool) -> None:
+    """READY is told as soon as it is true; a bounded run asks the brokers at each turn instead."""
+    reasons = [["claims are pending"], ["claims are pending"], []]
+    monkeypatch.setattr(daemon, "not_ready", lambda *_: reasons.pop(0))
+    controller, service, failure = MagicMock(), MagicMock(), FatalError("the end")
+    controller.is_bounded = is_bounded
+    controller.finished.return_value = False
+    answers = iter([None, None, None, None, failure])
+    controller.wait.side_effect = lambda _: next(answers)
+    ended = daemon._wait(controller, MagicMock(), MagicMock(), Signals(lambda _: None), service)
+    assert ended is failure
+    service.ready.assert_called_once()
+    first, second, third, *later = [call.args[0] for call in controller.wait.call_args_list]
+    assert first == second == third
+    assert all((first < turn) is not is_bounded for turn in later)
