@@ -86,7 +86,7 @@ def run(
 
 
 def _import_structlog_alone() -> None:
-    """Import structlog without rich, which it takes for a renderer that a daemon does not use."""
+    """Import structlog without rich, whose tracebacks a daemon's log does not have."""
     absent: dict[str, Any] = {} if "rich" in sys.modules else {"rich": None}
     sys.modules.update(absent)
     try:

@@ -5,12 +5,17 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import sys
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
+from textwrap import dedent
 from typing import TYPE_CHECKING, Any
 
 import yaml
+from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import PydanticUndefined
 
@@ -33,6 +38,34 @@ if TYPE_CHECKING:
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
+def meanings(section: type[Section]) -> dict[str, str]:
+    """Return what the source says below each field, by the field's name in the file.
+
+    pydantic would read it at every start of a process; only the reference and the schema ask.
+    """
+    said: dict[str, str] = {}
+    for each in reversed(section.__mro__):
+        if issubclass(each, BaseModel) and each is not BaseModel:
+            said |= _said_in(each)
+    named = section.model_fields.items()
+    return {info.alias or name: said[name] for name, info in named if name in said}
+
+
+def _said_in(section: type[BaseModel]) -> dict[str, str]:
+    """Return the text below each field that a class declares itself."""
+    (tree,) = ast.parse(dedent(inspect.getsource(section))).body
+    assert isinstance(tree, ast.ClassDef), "it is the source of a class"
+    return {
+        field.target.id: inspect.cleandoc(text)
+        for field, said in pairwise(tree.body)
+        if isinstance(field, ast.AnnAssign)
+        and isinstance(field.target, ast.Name)
+        and isinstance(said, ast.Expr)
+        and isinstance(said.value, ast.Constant)
+        and isinstance(text := said.value.value, str)
+    }
+
+
 class _Generator(GenerateJsonSchema):
     """Shows defaults as they are written in the file, and references where a word is expected."""
 
@@ -41,6 +74,12 @@ class _Generator(GenerateJsonSchema):
         serialization: Any = schema["schema"].get("serialization", {})
         write = serialization.get("function")
         return write(value) if write is not None and isinstance(value, (int, float)) else value
+
+    def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
+        own = super().model_schema(schema)
+        for name, meaning in meanings(schema["cls"]).items():
+            own["properties"][name]["description"] = meaning
+        return own
 
     def literal_schema(self, schema: core_schema.LiteralSchema) -> JsonSchemaValue:
         own = super().literal_schema(schema)
@@ -115,8 +154,9 @@ def update(page: str) -> str:
 
 
 def _chapter(chapter: Chapter) -> str:
+    said = meanings(chapter.section)
     rows = "\n".join(
-        _row(chapter, name, field)
+        _row(chapter, name, field, said[name])
         for name, field in fields(chapter.section)
         if not (chapter.choice and name == "type")
     )
@@ -125,14 +165,13 @@ def _chapter(chapter: Chapter) -> str:
     return f"### {chapter.title}\n\n{about}\n{table}"
 
 
-def _row(chapter: Chapter, name: str, field: FieldInfo) -> str:
-    meaning = " ".join((field.description or "").split())
+def _row(chapter: Chapter, name: str, field: FieldInfo, meaning: str) -> str:
     cells = (
         f"`{name}`",
         accepted(field_shape(field)),
         _default(field),
         _effect(chapter, name, field),
-        meaning,
+        " ".join(meaning.split()),
     )
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 

@@ -49,7 +49,6 @@ class Section(BaseModel):
         frozen=True,
         extra="forbid",
         hide_input_in_errors=True,
-        use_attribute_docstrings=True,
     )
 
     renamed: ClassVar[Mapping[str, str]] = {}
