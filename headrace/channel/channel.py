@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from headrace.channel.pausing import Pause, PauseMode, PauseReason, ProcessorPauseControl
-from headrace.channel.runtime import Frame, assemble
+from headrace.channel.runtime import ChannelRuntime
 from headrace.channel.settings import LiveSettings
 from headrace.channel.skips import Skips
 from headrace.channel.states import CHANNEL_TRANSITIONS, ChannelState, StopReport
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from headrace.channel.bounds import Until
     from headrace.channel.events import SeekResult
-    from headrace.channel.runtime import Assembly, ChannelPorts
+    from headrace.channel.runtime import ChannelPorts
     from headrace.channel.skips import Skip
     from headrace.channel.status import PartitionSnapshot
     from headrace.config import ChannelConfig, ConfigChange, CoordinatorConfig
@@ -47,13 +47,8 @@ class Reconfiguration:
     What a part reads from the settings each time it needs it takes no telling. Any thread.
     """
 
-    def __init__(
-        self, name: str, settings: LiveSettings, parts: Assembly, processor: BatchProcessor
-    ) -> None:
-        self._name = name
-        self._settings = settings
-        self._parts = parts
-        self._processor = processor
+    def __init__(self, runtime: ChannelRuntime) -> None:
+        self._runtime = runtime
         self._lock = Lock()
 
     def apply(self, config: ChannelConfig, deadline: Deadline) -> tuple[ConfigChange, ...]:
@@ -62,37 +57,39 @@ class Reconfiguration:
             changes = self._changes(config)
             if beyond := [c.path for c in changes if c.effect not in WHILE_RUNNING]:
                 raise ConfigError([f"{path}: the channel has to start anew" for path in beyond])
-            self._parts.dead_letters.recheck(config, deadline)
+            self._runtime.dead_letters.recheck(config, deadline)
             if any(change.effect is ReloadEffect.TOPICS for change in changes):
-                self._parts.topic_watcher.follow(config.subscription, deadline)
+                self._runtime.topic_watcher.follow(config.subscription, deadline)
             self._take_over(config, changes)
             return changes
 
     def set_assignor(self, coordinator: CoordinatorConfig) -> None:
         """Share partitions in another way; see ``InboundKafkaChannel.replace_coordinator``."""
         with self._lock:
-            config = self._settings.config.model_copy(update={"coordinator": coordinator})
+            config = self._runtime.settings.config.model_copy(update={"coordinator": coordinator})
             if found := [f"{dotted(steps)} {rest}" for steps, rest in config.contradictions()]:
-                raise ConfigError([f"channels.{self._name}.{problem}" for problem in found])
+                raise ConfigError([f"channels.{self._runtime.name}.{problem}" for problem in found])
             self._take_over(config, self._changes(config))
 
     def _changes(self, config: ChannelConfig) -> tuple[ConfigChange, ...]:
-        return diff(self._settings.config, config, at=("channels", self._name))
+        return diff(self._runtime.settings.config, config, at=("channels", self._runtime.name))
 
     def _take_over(self, config: ChannelConfig, changes: tuple[ConfigChange, ...]) -> None:
         if not changes:
             return
         # first: where it raises, nothing is taken over, and the next try finds the changes again
-        self._processor.on_reconfigured(config)
-        shares_otherwise = config.coordinator != self._settings.config.coordinator
-        self._settings.replace(config)
+        self._runtime.processor.on_reconfigured(config)
+        shares_otherwise = config.coordinator != self._runtime.settings.config.coordinator
+        self._runtime.settings.replace(config)
         if shares_otherwise:
-            self._parts.subscription.set_assignor(config)
-        self._parts.workers.resize(config.workers)
-        self._parts.pausing.follow_settings()
-        self._parts.committer.flush()
-        self._parts.manager.touch_all()
-        log.info("channel_reconfigured", channel=self._name, changed=[c.path for c in changes])
+            self._runtime.subscription.set_assignor(config)
+        self._runtime.workers.resize(config.workers)
+        self._runtime.pausing.follow_settings()
+        self._runtime.committer.flush()
+        self._runtime.manager.touch_all()
+        log.info(
+            "channel_reconfigured", channel=self._runtime.name, changed=[c.path for c in changes]
+        )
 
 
 class InboundKafkaChannel:
@@ -128,22 +125,18 @@ class InboundKafkaChannel:
         self._lock = Lock()
         self._state = ChannelState.NEW
         self._failure: BaseException | None = None
-        self._unfinished: list[str] = []
-        self._parts = assemble(
-            Frame(
-                name,
-                self._settings,
-                processor,
-                ports,
-                skips or Skips(metrics, name),
-                metrics,
-                clock,
-                self.fail,
-            ),
+        self._runtime = ChannelRuntime(
+            name,
+            self._settings,
+            processor,
+            ports,
+            skips=skips or Skips(metrics, name),
             until=until,
-            unfinished=self._unfinished.append,
+            metrics=metrics,
+            clock=clock,
+            fail=self.fail,
         )
-        self._reconfiguration = Reconfiguration(name, self._settings, self._parts, processor)
+        self._reconfiguration = Reconfiguration(self._runtime)
 
     # --- what it is doing -----------------------------------------------------------------------
 
@@ -164,25 +157,25 @@ class InboundKafkaChannel:
 
     def partitions(self) -> list[PartitionReading]:
         """Return where each held partition stands at this moment."""
-        return self._parts.manager.readings()
+        return self._runtime.manager.readings()
 
     def activities(self) -> list[PartitionSnapshot]:
         """Return what each held partition is doing at this moment, down to a running callback."""
-        return self._parts.manager.activities()
+        return self._runtime.manager.activities()
 
     def heartbeats(self) -> tuple[Heartbeat, ...]:
         """Return the parts that should take turns: what a supervisor's watchdog asks about."""
-        return self._parts.heartbeats
+        return tuple(self._runtime.heartbeats.values())
 
     @property
     def member(self) -> MemberSnapshot:
         """Where this member stands with its group."""
-        return member_reading(self._parts.coordinator)
+        return member_reading(self._runtime.coordinator)
 
     @property
     def topics(self) -> dict[str, int]:
         """The topics, as last seen, and how many partitions each has; none before the start."""
-        return self._parts.topics.counts()
+        return self._runtime.topics.counts()
 
     # --- its life -------------------------------------------------------------------------------
 
@@ -207,30 +200,30 @@ class InboundKafkaChannel:
         with self._life:
             if self._state is ChannelState.NEW:
                 self._prepare(deadline)
-            self._metrics.watch_partitions(self.name, self._parts.manager.readings)
+            self._metrics.watch_partitions(self.name, self._runtime.manager.readings)
             self._become(ChannelState.RUNNING)
-            self._parts.start()
+            self._runtime.start()
 
     def _prepare(self, deadline: Deadline) -> None:
         patience = deadline.remaining
         self._become(ChannelState.STARTING)
         try:
             self._metrics.begin_channel(self.name)
-            self._parts.pausing.restore()
+            self._runtime.pausing.restore()
             self._processor.open(
                 ChannelContext(
                     self.name,
                     self.config.group,
                     self._metrics,
                     self._clock,
-                    ProcessorPauseControl(self._parts.pausing, self._clock),
-                    self._parts.manager.touch_all,
+                    ProcessorPauseControl(self._runtime.pausing, self._clock),
+                    self._runtime.manager.touch_all,
                 )
             )
             brokers = Deadline.after(patience, self._clock)
-            self._parts.topic_watcher.begin(brokers)
-            self._parts.dead_letters.check(self.config, brokers)
-            self._parts.bounds.fix(self._parts.catalog, self._parts.topics.counts(), brokers)
+            self._runtime.topic_watcher.begin(brokers)
+            self._runtime.dead_letters.check(self.config, brokers)
+            self._runtime.bounds.fix(self._runtime.catalog, self._runtime.topics.counts(), brokers)
         except BaseException:
             self._undo(Deadline.after(patience, self._clock))
             raise
@@ -247,8 +240,8 @@ class InboundKafkaChannel:
 
         Blocks until the deadline at most. False for a run without bounds.
         """
-        own = {owned.partition: owned.committed for owned in self._parts.manager.all()}
-        return self._parts.bounds.reached(own, self._parts.store, deadline)
+        own = {owned.partition: owned.committed for owned in self._runtime.manager.all()}
+        return self._runtime.bounds.reached(own, self._runtime.store, deadline)
 
     def stop(self, deadline: Deadline) -> StopReport:
         """Finish what is out, commit it, give every partition back and leave the group. Blocks.
@@ -274,11 +267,11 @@ class InboundKafkaChannel:
         if self._state is ChannelState.STARTING:
             return StopReport(tuple(self._undo(deadline)))
         self._become(ChannelState.STOPPING)
-        self._parts.manager.finish_by(deadline)
-        self._unfinished.clear()
-        claims = self._parts.coordinator.stop(deadline)
-        left = [*self._unfinished, *(f"{claim.partition}: claim" for claim in claims)]
-        left += self._parts.stop(deadline)
+        self._runtime.manager.finish_by(deadline)
+        self._runtime.unfinished.clear()
+        claims = self._runtime.coordinator.stop(deadline)
+        left = [*self._runtime.unfinished, *(f"{claim.partition}: claim" for claim in claims)]
+        left += self._runtime.stop(deadline)
         self._metrics.forget_partitions(self.name)
         left += self._close(deadline)
         self._become(ChannelState.STOPPED)
@@ -305,7 +298,7 @@ class InboundKafkaChannel:
         Raises:
             ShorterPauseError: the one that is there goes on for longer, without ``shorten``.
         """
-        return self._parts.pausing.begin(
+        return self._runtime.pausing.begin(
             reason, by=by, mode=mode, partition=partition, until=until, note=note, shorten=shorten
         )
 
@@ -316,7 +309,7 @@ class InboundKafkaChannel:
         """
         kept = [pause for pause in pauses if pause.reason is PauseReason.OPERATOR]
         if kept:
-            self._parts.pausing.take_over(kept)
+            self._runtime.pausing.take_over(kept)
 
     def resume(
         self,
@@ -333,7 +326,7 @@ class InboundKafkaChannel:
         Raises:
             RefusedError: others have such pauses, and ``by`` has none; ``of`` says whose ends.
         """
-        return self._parts.pausing.end(reason, by=by, partition=partition, of=of)
+        return self._runtime.pausing.end(reason, by=by, partition=partition, of=of)
 
     def wait_paused(self, deadline: Deadline) -> bool:
         """Wait until all pauses have their effect; False if one has not by the deadline.
@@ -341,7 +334,7 @@ class InboundKafkaChannel:
         Then nothing that is paused is in the processor's hands, what was answered is committed, and
         what is to be given back is another member's to take.
         """
-        return self._parts.pausing.wait(deadline)
+        return self._runtime.pausing.wait(deadline)
 
     def seek(
         self,
@@ -364,7 +357,9 @@ class InboundKafkaChannel:
             KafkaUnavailableError: the partition's leader does not say what it has.
         """
         self._require_running()
-        return self._parts.control.seek(partition, offset, by=by, deadline=deadline, replay=replay)
+        return self._runtime.control.seek(
+            partition, offset, by=by, deadline=deadline, replay=replay
+        )
 
     def find(self, target: Target, partition: TopicPartition, deadline: Deadline) -> int:
         """Return the offset within the log that a target means for a paused partition. Blocks.
@@ -372,7 +367,7 @@ class InboundKafkaChannel:
         Raises as ``seek`` does.
         """
         self._require_running()
-        return self._parts.control.find(target, partition, deadline)
+        return self._runtime.control.find(target, partition, deadline)
 
     def skip(
         self, partition: TopicPartition, offset: int, *, reason: str, by: str, force: bool = False
@@ -388,12 +383,12 @@ class InboundKafkaChannel:
             RefusedError: the partition is not held, or there is no such record to skip.
         """
         self._require_running()
-        return self._parts.control.skip(partition, offset, reason=reason, by=by, force=force)
+        return self._runtime.control.skip(partition, offset, reason=reason, by=by, force=force)
 
     @property
     def skips(self) -> list[Skip]:
         """The records that are to be left out and that no commit is behind yet."""
-        return self._parts.control.skips()
+        return self._runtime.control.skips()
 
     def _require_running(self) -> None:
         if self._state is not ChannelState.RUNNING:
@@ -406,7 +401,7 @@ class InboundKafkaChannel:
     @property
     def pauses(self) -> tuple[Pause, ...]:
         """The pauses at this moment, the oldest first."""
-        return self._parts.pausing.all()
+        return self._runtime.pausing.all()
 
     def reconfigure(self, config: ChannelConfig, deadline: Deadline) -> tuple[ConfigChange, ...]:
         """Go on with ``config``, in place; return what is different.
@@ -442,7 +437,7 @@ class InboundKafkaChannel:
             self._failure = error
             if ChannelState.FAILED in CHANNEL_TRANSITIONS[self._state]:
                 self._state = ChannelState.FAILED
-        self._parts.delivery_gate.pauses.add(
+        self._runtime.delivery_gate.pauses.add(
             Pause(PauseReason.ERROR, "headrace", self._clock.time(), note=str(error))
         )
         log.error("channel_failed", channel=self.name, error=f"{type(error).__name__}: {error}")
@@ -451,14 +446,14 @@ class InboundKafkaChannel:
 
     def _close(self, deadline: Deadline) -> list[str]:
         """Release what ``start`` may have opened; return what could not be closed."""
-        self._parts.close(deadline)
+        self._runtime.close(deadline)
         try:
             self._processor.close(deadline)
         except Exception as error:
             log.exception("processor_close_failed", channel=self.name)
             return [f"processor: close failed with {type(error).__name__}"]
         finally:
-            self._parts.catalog.close()
+            self._runtime.catalog.close()
         return []
 
     def _become(self, state: ChannelState) -> None:

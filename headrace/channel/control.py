@@ -9,7 +9,7 @@ import structlog
 
 from headrace.channel.callbacks import WorkerAbandoned
 from headrace.channel.events import RecordSkipped, SeekRequested, SeekResult
-from headrace.channel.skips import Skip, Skips
+from headrace.channel.skips import Skip
 from headrace.channel.states import PartitionState
 from headrace.core.clock import Deadline
 from headrace.core.errors import (
@@ -29,12 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headrace.channel.partition import OwnedPartition
-    from headrace.channel.partition_manager import PartitionManager
-    from headrace.channel.pausing import DeliveryGate
-    from headrace.channel.runtime import Parts
-    from headrace.channel.scheduler import Scheduler
+    from headrace.channel.runtime import ChannelRuntime
     from headrace.core.records import TopicPartition
-    from headrace.kafka.ports import TopicCatalog
 
 
 T = TypeVar("T")
@@ -48,8 +44,8 @@ WATERMARK_TIMEOUT = 5.0
 class SeekControl:
     """What a worker does when an operator moves a partition. Called by the thread that holds it."""
 
-    def __init__(self, parts: Parts) -> None:
-        self._parts = parts
+    def __init__(self, runtime: ChannelRuntime) -> None:
+        self._runtime = runtime
 
     def seek(self, owned: OwnedPartition, asked: SeekRequested) -> None:
         """Move it, and tell who asked what came of it."""
@@ -63,7 +59,7 @@ class SeekControl:
         except Exception as error:  # noqa: BLE001 - who asked hears of it
             asked.outcome.set_exception(error)
         finally:
-            self._parts.delivery_gate.pauses.progress()
+            self._runtime.delivery_gate.pauses.progress()
 
     def _seek(self, owned: OwnedPartition, asked: SeekRequested) -> SeekResult:
         if (
@@ -71,7 +67,7 @@ class SeekControl:
             or owned.outstanding
             or owned.has_pending_commit
         ):
-            raise not_paused(self._parts.name, owned)
+            raise not_paused(self._runtime.name, owned)
         self._check(owned, asked.offset)
         before = owned.position
         in_sink = self._move_sink(owned, asked)
@@ -79,15 +75,15 @@ class SeekControl:
         owned.restart_at(asked.offset)
         owned.note_error(None)
         sequence = owned.pending_commits.stage(None)
-        self._parts.committer.stage(owned, asked.offset, sequence)
-        self._parts.committer.flush()
+        self._runtime.committer.stage(owned, asked.offset, sequence)
+        self._runtime.committer.flush()
         if is_fetched:
-            self._parts.fetcher.seek(owned)
+            self._runtime.fetcher.seek(owned)
         else:
-            self._parts.fetcher.assign(owned)
+            self._runtime.fetcher.assign(owned)
         log.warning(
             "seek_applied",
-            channel=self._parts.name,
+            channel=self._runtime.name,
             topic=owned.partition.topic,
             partition=owned.partition.partition,
             epoch=owned.epoch,
@@ -99,8 +95,8 @@ class SeekControl:
         return SeekResult(owned.partition, before, asked.offset, sequence)
 
     def _check(self, owned: OwnedPartition, offset: int) -> None:
-        deadline = Deadline.after(WATERMARK_TIMEOUT, self._parts.clock)
-        low, high = self._parts.catalog.watermarks(owned.partition, deadline)
+        deadline = Deadline.after(WATERMARK_TIMEOUT, self._runtime.clock)
+        low, high = self._runtime.catalog.watermarks(owned.partition, deadline)
         if not low <= offset <= high:
             raise NoSuchOffsetError(
                 f"{owned.partition}: the log has the offsets from {low} to {high}, not {offset}",
@@ -114,7 +110,7 @@ class SeekControl:
         Where that fails nothing is changed. Where what follows fails the sink's offset counts, and
         the same seek again does the rest.
         """
-        processor = self._parts.callbacks.processor
+        processor = self._runtime.callbacks.processor
         stored = self._ask_sink(owned, asked, lambda: processor.stored_offset(owned))
         if stored is None or stored == asked.offset:
             return stored
@@ -130,7 +126,7 @@ class SeekControl:
         self, owned: OwnedPartition, asked: SeekRequested, function: Callable[[], T]
     ) -> T:
         try:
-            return self._parts.callbacks.call(owned, function)
+            return self._runtime.callbacks.call(owned, function)
         except Exception as error:
             raise SinkOffsetsError(
                 f"{owned.partition}: the sink's offset could not be moved: "
@@ -172,22 +168,8 @@ def _out_of_reach(owned: OwnedPartition, processor: str) -> SinkOffsetsError:
 class PartitionControl:
     """Safe on any thread. What blocks says so; nothing blocks for longer than its deadline."""
 
-    def __init__(
-        self,
-        channel: str,
-        *,
-        manager: PartitionManager,
-        scheduler: Scheduler,
-        delivery_gate: DeliveryGate,
-        catalog: TopicCatalog,
-        skips: Skips,
-    ) -> None:
-        self._channel = channel
-        self._manager = manager
-        self._scheduler = scheduler
-        self._delivery_gate = delivery_gate
-        self._catalog = catalog
-        self._skips = skips
+    def __init__(self, runtime: ChannelRuntime) -> None:
+        self._runtime = runtime
 
     # --- moving -----------------------------------------------------------------------------
 
@@ -211,15 +193,15 @@ class PartitionControl:
         owned = self._resting(partition)
         outcome: Future[SeekResult] = Future()
         owned.post(SeekRequested(offset, by, outcome, replay))
-        self._scheduler.touch(owned)
-        self._delivery_gate.pauses.wait(lambda: outcome.done() or owned.final, deadline)
+        self._runtime.scheduler.touch(owned)
+        self._runtime.delivery_gate.pauses.wait(lambda: outcome.done() or owned.final, deadline)
         if outcome.cancel() or not outcome.done():
             raise _unfinished(partition, owned, offset)
         try:
             result = outcome.result(0)
         except CancelledError:
             raise _unfinished(partition, owned, offset) from None
-        stored = self._delivery_gate.pauses.wait(
+        stored = self._runtime.delivery_gate.pauses.wait(
             lambda: owned.pending_commits.stored >= result.sequence or owned.final, deadline
         )
         if not stored or owned.pending_commits.stored < result.sequence:
@@ -238,7 +220,7 @@ class PartitionControl:
             KafkaUnavailableError: the partition's leader does not say what it has.
         """
         owned = self._resting(partition)
-        low, high = self._catalog.watermarks(partition, deadline)
+        low, high = self._runtime.catalog.watermarks(partition, deadline)
         match target:
             case Earliest():
                 wanted = low
@@ -249,7 +231,7 @@ class PartitionControl:
             case ShiftBy(count):
                 wanted = owned.position + count
             case At(timestamp):
-                found = self._catalog.offset_at(partition, timestamp, deadline)
+                found = self._runtime.catalog.offset_at(partition, timestamp, deadline)
                 wanted = high if found is None else found
         return max(low, min(wanted, high))
 
@@ -285,12 +267,12 @@ class PartitionControl:
         if not force:
             _require_in_batch(owned, offset)
         skip = Skip(partition, offset, reason, by)
-        self._skips.add(owned, skip)
+        self._runtime.skips.add(owned, skip)
         owned.post(RecordSkipped())
-        self._scheduler.touch(owned)
+        self._runtime.scheduler.touch(owned)
         log.warning(
             "skip_requested",
-            channel=self._channel,
+            channel=self._runtime.name,
             topic=partition.topic,
             partition=partition.partition,
             offset=offset,
@@ -301,12 +283,12 @@ class PartitionControl:
 
     def skips(self) -> list[Skip]:
         """Return the records that are to be left out and are not committed yet."""
-        return self._skips.all()
+        return self._runtime.skips.all()
 
     # --- parts ------------------------------------------------------------------------------
 
     def _held(self, partition: TopicPartition) -> OwnedPartition:
-        owned = self._manager.held(partition)
+        owned = self._runtime.manager.held(partition)
         if owned is None:
             raise NotHeldError(
                 f"{partition} is not held by this process",
@@ -329,7 +311,7 @@ class PartitionControl:
     def _resting(self, partition: TopicPartition) -> OwnedPartition:
         owned = self._held(partition)
         if not owned.rests or owned.state is not PartitionState.PAUSED:
-            raise not_paused(self._channel, owned)
+            raise not_paused(self._runtime.name, owned)
         return owned
 
 

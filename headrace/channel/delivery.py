@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from headrace.channel.buffer import BatchSlice
     from headrace.channel.partition import OwnedPartition
-    from headrace.channel.runtime import Parts
+    from headrace.channel.runtime import ChannelRuntime
     from headrace.core.records import Record, TopicPartition
 
 
@@ -115,7 +115,7 @@ log = structlog.get_logger(__name__)
 ANSWER_TIMEOUT = 5.0
 
 
-def is_gone(parts: Parts, owned: OwnedPartition, cut: BatchSlice) -> bool:
+def is_gone(runtime: ChannelRuntime, owned: OwnedPartition, cut: BatchSlice) -> bool:
     """Whether records of ``cut``, which nobody has read yet, are not on the broker any more.
 
     False also where its leader does not answer. Called by the thread that holds the partition;
@@ -123,13 +123,13 @@ def is_gone(parts: Parts, owned: OwnedPartition, cut: BatchSlice) -> bool:
     """
     if not isinstance(cut.records, OffsetRun):
         return False
-    deadline = Deadline.after(ANSWER_TIMEOUT, parts.clock)
+    deadline = Deadline.after(ANSWER_TIMEOUT, runtime.clock)
     try:
-        low, _ = parts.catalog.watermarks(owned.partition, deadline)
+        low, _ = runtime.catalog.watermarks(owned.partition, deadline)
     except HeadraceError as silence:
         log.warning(
             "watermarks_unknown",
-            channel=parts.name,
+            channel=runtime.name,
             topic=owned.partition.topic,
             partition=owned.partition.partition,
             error=str(silence),
@@ -138,13 +138,13 @@ def is_gone(parts: Parts, owned: OwnedPartition, cut: BatchSlice) -> bool:
     return cut.records.start < low
 
 
-def plan_again(parts: Parts, owned: OwnedPartition) -> None:
+def plan_again(runtime: ChannelRuntime, owned: OwnedPartition) -> None:
     """Drop what is planned. The source then finds the position out of range, and says so.
 
     What follows is what the channel's policy has for that, as for records that are fetched.
     """
     owned.discard()
-    parts.fetcher.seek(owned)
+    runtime.fetcher.seek(owned)
 
 
 _NOT_FAILURES = (BatchCancelledError, CancelledError, OwnershipLostError)
@@ -153,32 +153,32 @@ _NOT_FAILURES = (BatchCancelledError, CancelledError, OwnershipLostError)
 class Delivery:
     """What a worker does with an active partition. Called by the thread that holds it."""
 
-    def __init__(self, parts: Parts) -> None:
-        self._parts = parts
-        self._callbacks = parts.callbacks
-        self._clock = parts.clock
+    def __init__(self, runtime: ChannelRuntime) -> None:
+        self._runtime = runtime
+        self._callbacks = runtime.callbacks
+        self._clock = runtime.clock
 
     def deliver(self, owned: OwnedPartition, cut: BatchSlice) -> None:
         """Hand one batch out, and settle it at once if the answer is there."""
-        records = self._parts.skips.without(owned, cut)
+        records = self._runtime.skips.without(owned, cut)
         attempt = 1 if owned.outstanding else cut.failures + owned.attempts + 1
         passes = not records
         span = NO_SPAN
         if not passes:
-            span = self._parts.tracer.batch(
-                self._parts.name, owned.partition, owned.epoch, cut.start, len(records)
+            span = self._runtime.tracer.batch(
+                self._runtime.name, owned.partition, owned.epoch, cut.start, len(records)
             )
         batch = Batch(
             owned, cut.start, records or cut.records, cut.next_offset, cut.size, attempt, span
         )
-        deadline = self._clock.monotonic() + self._parts.config.batch_timeout
+        deadline = self._clock.monotonic() + self._runtime.config.batch_timeout
         owned.begin_delivery(cut)
         answer = _passed() if passes else self._ask(owned, batch)
         owned.deliver(Outstanding(batch, cut, answer, deadline, passes))
         if answer.done():
             self.settle(owned)
         else:
-            answer.add_done_callback(lambda _: self._parts.scheduler.touch(owned))
+            answer.add_done_callback(lambda _: self._runtime.scheduler.touch(owned))
 
     def _ask(self, owned: OwnedPartition, batch: Batch) -> Future[BatchResponse]:
         """Call ``on_next_batch`` and return its answer as a future, whatever form it has."""
@@ -187,7 +187,7 @@ class Delivery:
         try:
             with (
                 Bound(batch=batch.first_offset),
-                self._parts.metrics.stage(self._parts.name, "on_next_batch"),
+                self._runtime.metrics.stage(self._runtime.name, "on_next_batch"),
                 batch.span.active(),
             ):
                 answer = self._callbacks.call(owned, lambda: processor.on_next_batch(batch))
@@ -230,14 +230,14 @@ class Delivery:
         """Move behind a batch of which nothing is delivered; all before it is answered."""
         owned.begin_idle(self._clock.monotonic())
         try:
-            if self._parts.policy.passed_over(owned, item):
+            if self._runtime.policy.passed_over(owned, item):
                 owned.clear_failures()
                 self._commit(
                     owned, ResponseEffect(item.batch.next_offset, None, 0.0, None, None), None
                 )
                 return
             owned.count_failure(item.cut)
-            effect = self._again(item, self._parts.backoff.seconds(owned.attempts))
+            effect = self._again(item, self._runtime.backoff.seconds(owned.attempts))
         except SinkConflictError:
             owned.count_failure(item.cut)
             effect = self._resynchronise(owned, item)
@@ -250,7 +250,7 @@ class Delivery:
         if owned.outstanding and owned.outstanding[0].deadline <= self._clock.monotonic():
             with owned.settles() as item:
                 item.answer.cancel()
-                limit = self._parts.config.batch_timeout
+                limit = self._runtime.config.batch_timeout
                 error = BatchTimeoutError(
                     owned.partition,
                     f"{owned.partition}: batch at offset {item.batch.start} was not answered "
@@ -262,13 +262,13 @@ class Delivery:
         """Withdraw the later batches, ask ``on_exception``, and do as it or the policy says."""
         retained = [item.cut, *owned.withdraw()]
         no_failure = isinstance(error, _NOT_FAILURES)
-        gone = not no_failure and is_gone(self._parts, owned, item.cut)
+        gone = not no_failure and is_gone(self._runtime, owned, item.cut)
         if isinstance(error, FencedError):
             self._over(item.batch, "withdrawn")
             effect = self._rejoin(owned, item, error)
         elif no_failure or gone:
             self._over(item.batch, "withdrawn")
-            effect = self._again(item, self._parts.backoff.seconds(1))
+            effect = self._again(item, self._runtime.backoff.seconds(1))
         else:
             self._over(item.batch, "failed", error)
             owned.count_failure(item.cut)
@@ -277,8 +277,8 @@ class Delivery:
             retained[:1] = effect.parts
         self._go_on(owned, effect, item, retained)
         if gone:
-            plan_again(self._parts, owned)
-        if self._parts.skips.came_behind(owned, item.cut):
+            plan_again(self._runtime, owned)
+        if self._runtime.skips.came_behind(owned, item.cut):
             # the news of it was heard while the batch was out; it comes again as another one
             owned.retry_at(self._clock.monotonic())
 
@@ -303,11 +303,11 @@ class Delivery:
             try:
                 return effect_of(response, _standing(owned, item.batch.next_offset))
             except InvalidResponseError as invalid:
-                log.warning("invalid_response", channel=self._parts.name, error=str(invalid))
+                log.warning("invalid_response", channel=self._runtime.name, error=str(invalid))
         if isinstance(error, SinkConflictError):
             return self._resynchronise(owned, item)
         try:
-            return self._parts.policy.decide(owned, item, error)
+            return self._runtime.policy.decide(owned, item, error)
         except SinkConflictError:
             return self._resynchronise(owned, item)
         except FencedError as fenced:
@@ -319,31 +319,31 @@ class Delivery:
         """Lose the partition, and have the member join anew: the sink refuses its stay."""
         log.warning(
             "sink_fenced",
-            channel=self._parts.name,
+            channel=self._runtime.name,
             topic=owned.partition.topic,
             partition=owned.partition.partition,
             epoch=owned.epoch,
             error=str(error),
         )
         owned.end(EndReason.LOST)
-        self._parts.coordinator.rejoin(owned.claim)
+        self._runtime.coordinator.rejoin(owned.claim)
         return self._again(item, 0.0)
 
     def _resynchronise(self, owned: OwnedPartition, item: Outstanding) -> ResponseEffect:
         """Go on where the sink stands, because its stored offset is the truth."""
-        wait = self._parts.backoff.seconds(owned.attempts)
+        wait = self._runtime.backoff.seconds(owned.attempts)
         try:
             stored = self._callbacks.call(
                 owned, lambda: self._callbacks.processor.stored_offset(owned)
             )
         except Exception as error:  # noqa: BLE001 - tried again with the batch
-            log.warning("sink_offset_unavailable", channel=self._parts.name, error=str(error))
+            log.warning("sink_offset_unavailable", channel=self._runtime.name, error=str(error))
             stored = None
         if stored is None:
             return self._again(item, wait)
         log.warning(
             "position_reset_to_sink",
-            channel=self._parts.name,
+            channel=self._runtime.name,
             topic=owned.partition.topic,
             partition=owned.partition.partition,
             position=item.batch.start,
@@ -381,7 +381,7 @@ class Delivery:
         try:
             effect = effect_of(response, _standing(owned, owned.position))
         except InvalidResponseError as error:
-            log.warning("invalid_response", channel=self._parts.name, error=str(error))
+            log.warning("invalid_response", channel=self._runtime.name, error=str(error))
             return
         self._commit(owned, effect, None)
 
@@ -397,7 +397,7 @@ class Delivery:
         if effect.commit < owned.processed_offset:
             log.warning(
                 "offset_moved_back",
-                channel=self._parts.name,
+                channel=self._runtime.name,
                 topic=owned.partition.topic,
                 partition=owned.partition.partition,
                 epoch=owned.epoch,
@@ -408,14 +408,14 @@ class Delivery:
         covered = batch is not None and effect.commit >= batch.next_offset
         kept = batch if covered and self._callbacks.wants_processed else None
         span = NO_SPAN if batch is None else batch.span
-        self._parts.committer.stage(owned, effect.commit, owned.pending_commits.stage(kept), span)
+        self._runtime.committer.stage(owned, effect.commit, owned.pending_commits.stage(kept), span)
         # nobody else can go on with a partition that only waits for the end of the interval
         if kept is not None and owned.held_bytes() >= owned.next_batch.share:
-            self._parts.committer.flush()
+            self._runtime.committer.flush()
 
     def _move(self, owned: OwnedPartition, target: int, retained: list[BatchSlice]) -> None:
         if not owned.rewind(target, retained):
-            self._parts.fetcher.seek(owned)
+            self._runtime.fetcher.seek(owned)
 
     def _hold_back(self, owned: OwnedPartition, effect: ResponseEffect) -> None:
         owned.next_batch.wish(effect.max_records, effect.max_bytes)
@@ -426,7 +426,7 @@ class Delivery:
         """Count the batch by how it ended, and end its span."""
         batch.span.end(error, outcome)
         topic = batch.partition.topic
-        self._parts.metrics.batches.labels(self._parts.name, topic, outcome).inc()
+        self._runtime.metrics.batches.labels(self._runtime.name, topic, outcome).inc()
 
     def _count_records(self, batch: Batch, effect: ResponseEffect) -> None:
         """Count records that are done with: those before the position that reading goes on at."""
@@ -435,7 +435,7 @@ class Delivery:
         if effect.seek is not None and effect.seek < batch.next_offset:
             done = bisect_left(records, effect.seek, key=offset_of)
         topic = batch.partition.topic
-        self._parts.metrics.records.labels(self._parts.name, topic).inc(done)
+        self._runtime.metrics.records.labels(self._runtime.name, topic).inc(done)
 
 
 def _passed() -> Future[BatchResponse]:

@@ -28,15 +28,12 @@ from headrace.core.records import offset_of
 from headrace.kafka.ports import DeadLetterError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from headrace.channel.buffer import BatchSlice
-    from headrace.channel.callbacks import Callbacks
-    from headrace.channel.dead_letters import DeadLetters
     from headrace.channel.partition import Outstanding, OwnedPartition
-    from headrace.channel.settings import LiveSettings
+    from headrace.channel.runtime import ChannelRuntime
     from headrace.core.records import Record
-    from headrace.telemetry.metrics import Metrics
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,22 +149,8 @@ log = structlog.get_logger(__name__)
 class FailurePolicy:
     """The channel's ``on_error`` section. Called by the thread that holds the partition."""
 
-    def __init__(
-        self,
-        settings: LiveSettings,
-        *,
-        callbacks: Callbacks,
-        dead_letters: DeadLetters,
-        fail: Callable[[BaseException], None],
-        metrics: Metrics,
-        channel: str,
-    ) -> None:
-        self._settings = settings
-        self._callbacks = callbacks
-        self._dead_letters = dead_letters
-        self._fail = fail
-        self._metrics = metrics
-        self._channel = channel
+    def __init__(self, runtime: ChannelRuntime) -> None:
+        self._runtime = runtime
 
     def decide(
         self, owned: OwnedPartition, item: Outstanding, error: BaseException
@@ -178,9 +161,9 @@ class FailurePolicy:
             SinkConflictError: the batch was to be given up, and the sink stands elsewhere.
             FencedError: the batch was to be given up, and the sink refuses this member.
         """
-        policy = self._settings.config.on_error.policy
+        policy = self._runtime.config.on_error.policy
         if policy == "stop" and self._tried_enough(owned):
-            self._fail(error)
+            self._runtime.fail(error)
         if policy in {"retry", "stop"} or classify_error(error) is ErrorScope.ENVIRONMENT:
             return self._again(owned, item)
         named = names_one_of(item.batch.records, error)
@@ -196,7 +179,7 @@ class FailurePolicy:
         return self._again(owned, item)
 
     def _tried_enough(self, owned: OwnedPartition) -> bool:
-        most = self._settings.config.on_error.max_attempts
+        most = self._runtime.config.on_error.max_attempts
         return most is not None and owned.attempts >= most
 
     @staticmethod
@@ -207,11 +190,11 @@ class FailurePolicy:
 
     def _is_one_of_many(self, owned: OwnedPartition, item: Outstanding) -> bool:
         """Whether so many records fail that the limit is soon reached, tried again or not."""
-        limits = self._settings.config.on_error.dead_letter
+        limits = self._runtime.config.on_error.dead_letter
         return limits is not None and owned.letters.heads_for(item.cut, limits)
 
     def _again(self, owned: OwnedPartition, item: Outstanding) -> ResponseEffect:
-        wait = self._settings.now.backoff.seconds(owned.attempts)
+        wait = self._runtime.backoff.seconds(owned.attempts)
         return ResponseEffect(None, item.cut.start, wait, None, None)
 
     def passed_over(self, owned: OwnedPartition, item: Outstanding) -> bool:
@@ -221,13 +204,13 @@ class FailurePolicy:
             SinkConflictError: the sink does not stand where the batch begins.
             FencedError: the sink refuses this member.
         """
-        processor = self._callbacks.processor
+        processor = self._runtime.callbacks.processor
         try:
-            self._callbacks.call(owned, lambda: processor.pass_over(item.batch))
+            self._runtime.callbacks.call(owned, lambda: processor.pass_over(item.batch))
         except (SinkConflictError, FencedError):
             raise
         except Exception as error:
-            log.exception("batch_skip_failed", channel=self._channel, error=str(error))
+            log.exception("batch_skip_failed", channel=self._runtime.name, error=str(error))
             return False
         return True
 
@@ -237,10 +220,12 @@ class FailurePolicy:
         if not self.passed_over(owned, item):
             return self._again(owned, item)
         topic, number = owned.partition
-        self._metrics.skipped.labels(self._channel, topic, "failed").inc(len(item.batch))
+        self._runtime.metrics.skipped.labels(self._runtime.name, topic, "failed").inc(
+            len(item.batch)
+        )
         log.error(
             "batch_skipped",
-            channel=self._channel,
+            channel=self._runtime.name,
             topic=topic,
             partition=number,
             first_offset=item.batch.first_offset,
@@ -258,15 +243,15 @@ class FailurePolicy:
         if len(item.batch) > 1:
             return self._divide(owned, item, error)
         try:
-            self._dead_letters.send(owned, item, error)
+            self._runtime.dead_letters.send(owned, item, error)
         except DeadLetterLimitError as limit:
-            self._fail(limit)
+            self._runtime.fail(limit)
             return self._again(owned, item)
         except DeadLetterError as failure:
             owned.note_error(str(failure))
             log.warning(
                 "dead_letter_failed",
-                channel=self._channel,
+                channel=self._runtime.name,
                 topic=owned.partition.topic,
                 partition=owned.partition.partition,
                 offset=item.batch.first_offset,
@@ -284,10 +269,10 @@ class FailurePolicy:
         batch = item.batch
         parts = divided(item.cut, batch.records, error, batch.attempt)
         topic, number = owned.partition
-        self._metrics.bisections.labels(self._channel, topic).inc()
+        self._runtime.metrics.bisections.labels(self._runtime.name, topic).inc()
         log.warning(
             "batch_bisected",
-            channel=self._channel,
+            channel=self._runtime.name,
             topic=topic,
             partition=number,
             first_offset=batch.first_offset,

@@ -15,19 +15,13 @@ from headrace.channel.status import PartitionSnapshot, RebalanceReporter, activi
 from headrace.core.errors import CommitFailedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from headrace.channel.bounds import Bounds
-    from headrace.channel.pausing import DeliveryGate
-    from headrace.channel.scheduler import Scheduler
-    from headrace.channel.settings import LiveSettings
-    from headrace.channel.topics import KnownTopics
+    from headrace.channel.runtime import ChannelRuntime
     from headrace.coordinators.claims import Claim, LossReason
     from headrace.coordinators.listener import RebalanceSummary
-    from headrace.core.clock import Clock, Deadline
+    from headrace.core.clock import Deadline
     from headrace.core.errors import HeadraceError
     from headrace.core.records import TopicPartition
-    from headrace.telemetry.metrics import Metrics, PartitionReading
+    from headrace.telemetry.metrics import PartitionReading
 
 log = structlog.get_logger(__name__)
 
@@ -42,33 +36,11 @@ class PartitionManager:
     All methods are safe on any thread and do not block.
     """
 
-    def __init__(
-        self,
-        *,
-        name: str,
-        settings: LiveSettings,
-        topics: KnownTopics,
-        copies: int,
-        scheduler: Scheduler,
-        delivery_gate: DeliveryGate,
-        bounds: Bounds,
-        metrics: Metrics,
-        clock: Clock,
-        fail: Callable[[BaseException], None],
-    ) -> None:
-        self._name = name
-        self._settings = settings
-        self._topics = topics
-        self._copies = copies
-        self._scheduler = scheduler
-        self._delivery_gate = delivery_gate
-        self._bounds = bounds
-        self._clock = clock
+    def __init__(self, runtime: ChannelRuntime) -> None:
+        self._runtime = runtime
         self._lock = Lock()
         self._owned: dict[TopicPartition, OwnedPartition] = {}
-        self._fail = fail
-        self._metrics = metrics
-        self._report = RebalanceReporter(name, metrics)
+        self._report = RebalanceReporter(runtime.name, runtime.metrics)
         self._stop_by: Deadline | None = None
 
     def all(self) -> list[OwnedPartition]:
@@ -82,40 +54,44 @@ class PartitionManager:
             owned = self._owned.get(partition)
         return None if owned is None or owned.final else owned
 
+    def has_outstanding(self) -> bool:
+        """Whether a batch is out whose answer is still open."""
+        return any(owned.outstanding for owned in self.all())
+
     def touch_all(self) -> None:
         """Look at every partition again, because a gate opened or closed."""
         for owned in self.all():
-            self._scheduler.touch(owned)
+            self._runtime.scheduler.touch(owned)
 
     def readings(self) -> list[PartitionReading]:
         """Return where each partition stands, for the metrics."""
-        now = self._clock.time()
-        return [reading_of(self._name, owned, now) for owned in self.all()]
+        now = self._runtime.clock.time()
+        return [reading_of(self._runtime.name, owned, now) for owned in self.all()]
 
     def activities(self) -> list[PartitionSnapshot]:
         """Return what each partition is doing."""
-        now = self._clock.monotonic()
-        return [activity_of(self._name, owned, now) for owned in self.all()]
+        now = self._runtime.clock.monotonic()
+        return [activity_of(self._runtime.name, owned, now) for owned in self.all()]
 
     def log_replaced(self, topic: str) -> None:
         """Have the partitions of a topic that was created again begin anew."""
         for owned in self.all():
             if owned.partition.topic == topic:
                 owned.post(LogReplaced())
-                self._scheduler.touch(owned)
+                self._runtime.scheduler.touch(owned)
 
     def topic_missing(self, topic: str) -> None:
         """Have nobody wait for what was deleted: a bounded run, and partitions that are ending."""
-        self._bounds.topic_missing(topic)
-        self._metrics.forget_topic(self._name, topic)
+        self._runtime.bounds.topic_missing(topic)
+        self._runtime.metrics.forget_topic(self._runtime.name, topic)
         for owned in self.all():
             if owned.partition.topic == topic and owned.ending is not EndReason.NONE:
                 self._end_waiting(owned)
-                self._scheduler.touch(owned)
+                self._runtime.scheduler.touch(owned)
 
     def _end_waiting(self, owned: OwnedPartition) -> None:
         """Wake a partition whose end waits for a commit that cannot be stored any more."""
-        if owned.has_pending_commit and self._topics.is_gone(owned.partition.topic):
+        if owned.has_pending_commit and self._runtime.topics.is_gone(owned.partition.topic):
             reason = "its topic was deleted"
             owned.post(
                 PartitionErrorEvent(
@@ -133,28 +109,28 @@ class PartitionManager:
             successor = self._owned.get(owned.partition)
             if successor is owned:
                 del self._owned[owned.partition]
-        self._delivery_gate.pauses.progress()
+        self._runtime.delivery_gate.pauses.progress()
         if successor is not None and successor is not owned:
-            self._scheduler.touch(successor)
+            self._runtime.scheduler.touch(successor)
 
     # --- the coordinator's listener -------------------------------------------------------------
 
     def claimed(self, claim: Claim) -> None:
         """Begin with a partition, behind what may still be ending of it."""
-        self._metrics.begin_topic(self._name, claim.partition.topic)
+        self._runtime.metrics.begin_topic(self._runtime.name, claim.partition.topic)
         owned = OwnedPartition(
             claim,
-            self._settings,
-            copies=self._copies,
-            delivery_gate=self._delivery_gate,
-            bound=self._bounds.of(claim.partition),
+            self._runtime.settings,
+            copies=self._runtime.processor.copies,
+            delivery_gate=self._runtime.delivery_gate,
+            bound=self._runtime.bounds.of(claim.partition),
         )
         with self._lock:
             before = self._owned.get(claim.partition)
             if before is not None and not before.final:
                 owned.await_end_of(before)
             self._owned[claim.partition] = owned
-        self._scheduler.touch(owned)
+        self._runtime.scheduler.touch(owned)
 
     def release_requested(self, claim: Claim) -> None:
         """Have a partition terminate in order and be given back."""
@@ -162,7 +138,7 @@ class PartitionManager:
         if owned is not None:
             owned.request_release(self._release_by())
             self._end_waiting(owned)
-            self._scheduler.touch(owned)
+            self._runtime.scheduler.touch(owned)
 
     def claim_lost(self, claim: Claim, reason: LossReason) -> None:
         """Have a partition end at once."""
@@ -170,35 +146,35 @@ class PartitionManager:
         owned = self._find(claim)
         if owned is not None:
             owned.end(EndReason.LOST)
-            self._scheduler.touch(owned)
+            self._runtime.scheduler.touch(owned)
 
     def epoch_raised(self, old: Claim, new: Claim) -> None:
         """Go on under a higher epoch."""
         owned = self._find(old)
         if owned is not None:
             owned.post(EpochRaised(new))
-            self._scheduler.touch(owned)
+            self._runtime.scheduler.touch(owned)
 
     def suspended(self) -> None:
         """Deliver and commit nothing until ZooKeeper is heard again."""
-        self._delivery_gate.suspended.set()
+        self._runtime.delivery_gate.suspended.set()
         self._report.suspended()
         self.touch_all()
 
     def resumed(self) -> None:
         """Go on."""
-        self._delivery_gate.suspended.clear()
+        self._runtime.delivery_gate.suspended.clear()
         self._report.resumed(sum(owned.is_current() for owned in self.all()))
         self.touch_all()
 
     def rebalanced(self, summary: RebalanceSummary) -> None:
         """Tell of the group, and remember what a bounded run has to wait for."""
-        self._bounds.group_is(summary.owners, summary.unowned)
+        self._runtime.bounds.group_is(summary.owners, summary.unowned)
         self._report.say(summary)
 
     def failed(self, error: HeadraceError) -> None:
         """Stop the channel, because its coordinator has ended by itself."""
-        self._fail(error)
+        self._runtime.fail(error)
 
     def _find(self, claim: Claim) -> OwnedPartition | None:
         with self._lock:
@@ -208,8 +184,8 @@ class PartitionManager:
         return owned if owned is not None and claim.epoch >= owned.claim.epoch else None
 
     def _release_by(self) -> float:
-        now = self._clock.monotonic()
-        usual = now + self._settings.config.batch_timeout + COMMIT_TIMEOUT
+        now = self._runtime.clock.monotonic()
+        usual = now + self._runtime.config.batch_timeout + COMMIT_TIMEOUT
         if self._stop_by is None:
             return usual
         return min(usual, now + self._stop_by.remaining * RELEASE_SHARE)

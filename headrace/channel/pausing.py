@@ -20,12 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
 
-    from headrace.channel.commits import Committer
-    from headrace.channel.partition_manager import PartitionManager
-    from headrace.channel.settings import LiveSettings
-    from headrace.coordinators.coordinator import Coordinator
+    from headrace.channel.runtime import ChannelRuntime
     from headrace.core.clock import Clock, Deadline
-    from headrace.telemetry.metrics import Metrics
 
 
 class PauseReason(Enum):
@@ -255,33 +251,14 @@ class PauseManager(PeriodicThread):
     Only ``wait`` blocks, and a kept pause for as long as a file takes.
     """
 
-    def __init__(
-        self,
-        pauses: Pauses,
-        *,
-        manager: PartitionManager,
-        committer: Committer,
-        coordinator: Coordinator,
-        settings: LiveSettings,
-        file: PauseFile | None,
-        metrics: Metrics,
-        channel: str,
-        clock: Clock,
-        fail: Callable[[BaseException], None],
-    ) -> None:
-        self._pauses = pauses
-        self._manager = manager
-        self._committer = committer
-        self._coordinator = coordinator
-        self._settings = settings
+    def __init__(self, runtime: ChannelRuntime, file: PauseFile | None) -> None:
+        self._runtime = runtime
+        self._pauses = runtime.delivery_gate.pauses
         self._file = file
-        self._metrics = metrics
-        self._channel = channel
-        self._clock = clock
         self._lock = Lock()
         self._withdrawn = False
         self._wake = Event()
-        super().__init__(f"{channel}-pauses", fail)
+        super().__init__(f"{runtime.name}-pauses", runtime.fail)
 
     # --- beginning and ending ---------------------------------------------------------------
 
@@ -317,7 +294,7 @@ class PauseManager(PeriodicThread):
         Raises:
             ShorterPauseError: the holder's own goes on for longer, and is not to be shortened.
         """
-        pause = Pause(reason, by, self._clock.time(), until, mode, partition, note)
+        pause = Pause(reason, by, self._runtime.clock.time(), until, mode, partition, note)
         pause = self._limited(pause)
         with self._lock:
             if not shorten:
@@ -339,7 +316,7 @@ class PauseManager(PeriodicThread):
                 goes_on = f"for {own.until - pause.until:.1f} s longer than this one would"
             else:
                 continue
-            scope = pause.partition or f"the channel {self._channel}"
+            scope = pause.partition or f"the channel {self._runtime.name}"
             raise ShorterPauseError(
                 f"{scope} is paused by {pause.by} already, {goes_on}",
                 value=pause.by,
@@ -374,7 +351,7 @@ class PauseManager(PeriodicThread):
         return ended
 
     def _held_by_others(self, there: list[Pause], by: str) -> PausedByOthersError:
-        scope = there[0].partition or f"the channel {self._channel}"
+        scope = there[0].partition or f"the channel {self._runtime.name}"
         holders = ", ".join(pause.by for pause in there)
         return PausedByOthersError(
             f"{scope} is paused by {holders}, and not by {by}",
@@ -400,11 +377,11 @@ class PauseManager(PeriodicThread):
 
     @property
     def _keeps(self) -> bool:
-        return self._settings.config.pause.persist
+        return self._runtime.config.pause.persist
 
     def _limited(self, pause: Pause) -> Pause:
         """Return the pause with an end that ``pause.max_duration`` allows."""
-        longest = self._settings.config.pause.max_duration
+        longest = self._runtime.config.pause.max_duration
         if longest is None or pause.reason is PauseReason.ERROR:
             return pause
         latest = pause.since + longest
@@ -425,11 +402,11 @@ class PauseManager(PeriodicThread):
         if not self._pauses.wait(self._rests, deadline):
             return False
         if self._pauses.drains:
-            return self._coordinator.wait_away(deadline)
-        return self._coordinator.wait_given_back(self._pauses.drained_partitions, deadline)
+            return self._runtime.coordinator.wait_away(deadline)
+        return self._runtime.coordinator.wait_given_back(self._pauses.drained_partitions, deadline)
 
     def _rests(self) -> bool:
-        held = self._manager.all()
+        held = self._runtime.manager.all()
         if self._pauses.drains:
             return not held
         given_back = self._pauses.drained_partitions
@@ -448,11 +425,15 @@ class PauseManager(PeriodicThread):
             drains = self._pauses.drains
             if drains != self._withdrawn:
                 self._withdrawn = drains
-                (self._coordinator.withdraw if drains else self._coordinator.undrain)()
-            self._coordinator.leave_out(self._pauses.drained_partitions)
+                (
+                    self._runtime.coordinator.withdraw
+                    if drains
+                    else self._runtime.coordinator.undrain
+                )()
+            self._runtime.coordinator.leave_out(self._pauses.drained_partitions)
         self._measure()
-        self._committer.flush()
-        self._manager.touch_all()
+        self._runtime.committer.flush()
+        self._runtime.manager.touch_all()
         self._wake.set()
 
     def _save(self) -> None:
@@ -462,25 +443,25 @@ class PauseManager(PeriodicThread):
         try:
             self._file.save(p for p in self._pauses.all() if p.reason is PauseReason.OPERATOR)
         except OSError as error:
-            log.error("pauses_not_persisted", channel=self._channel, error=str(error))  # noqa: TRY400 - the reason says it all
+            log.error("pauses_not_persisted", channel=self._runtime.name, error=str(error))  # noqa: TRY400 - the reason says it all
 
     def _forget(self) -> None:
         assert self._file is not None
         try:
             self._file.forget()
         except OSError as error:
-            log.error("pauses_not_persisted", channel=self._channel, error=str(error))  # noqa: TRY400 - as above
+            log.error("pauses_not_persisted", channel=self._runtime.name, error=str(error))  # noqa: TRY400 - as above
 
     def _measure(self) -> None:
         for reason in PauseReason:
             begun = [p.since for p in self._pauses.all() if p.reason is reason]
-            labels = self._channel, reason.value
-            self._metrics.pauses.labels(*labels).set(len(begun))
-            self._metrics.paused_since.labels(*labels).set(min(begun, default=0))
+            labels = self._runtime.name, reason.value
+            self._runtime.metrics.pauses.labels(*labels).set(len(begun))
+            self._runtime.metrics.paused_since.labels(*labels).set(min(begun, default=0))
 
     def _facts(self, pause: Pause) -> dict[str, object]:
         return {
-            "channel": self._channel,
+            "channel": self._runtime.name,
             "reason": pause.reason.value,
             "by": pause.by,
             "mode": pause.mode.value,
@@ -497,10 +478,10 @@ class PauseManager(PeriodicThread):
     def _run(self) -> None:
         while not self._stopping.is_set():
             end = self._pauses.next_end
-            wait = LONGEST_INTERVAL if end is None else end - self._clock.time()
+            wait = LONGEST_INTERVAL if end is None else end - self._runtime.clock.time()
             self._wake.wait(max(0.0, min(LONGEST_INTERVAL, wait)))
             self._wake.clear()
-            over = self._pauses.expire(self._clock.time())
+            over = self._pauses.expire(self._runtime.clock.time())
             for pause in over:
                 log.warning("pause_expired", **self._facts(pause))
             if over:

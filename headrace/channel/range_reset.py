@@ -15,7 +15,7 @@ from headrace.processors import BatchResponse
 if TYPE_CHECKING:
     from headrace.channel.events import OffsetOutOfRange
     from headrace.channel.partition import OwnedPartition
-    from headrace.channel.runtime import Parts
+    from headrace.channel.runtime import ChannelRuntime
 
 log = structlog.get_logger(__name__)
 
@@ -26,8 +26,8 @@ WATERMARK_TIMEOUT = 5.0
 class RangeReset:
     """Finds a position that the broker has. Called by the thread that holds the partition."""
 
-    def __init__(self, parts: Parts) -> None:
-        self._parts = parts
+    def __init__(self, runtime: ChannelRuntime) -> None:
+        self._runtime = runtime
         self._replaced: set[OwnedPartition] = set()
 
     def restart_topic(self, owned: OwnedPartition) -> None:
@@ -36,9 +36,9 @@ class RangeReset:
         Where it does not begin at 0 any more, what follows is what follows a deleted position.
         The claim ends once that is committed: a sink knows the new log by another name.
         """
-        self._parts.fetcher.unassign(owned)
+        self._runtime.fetcher.unassign(owned)
         self._go_back(owned, 0)
-        self._parts.committer.flush()
+        self._runtime.committer.flush()
         self._replaced.add(owned)
 
     def has_restarted(self, owned: OwnedPartition) -> bool:
@@ -52,7 +52,7 @@ class RangeReset:
         """Fetch and deliver no more until what was heard of the log is settled."""
         is_of_now = doubt.generation == owned.buffer.generation
         if is_of_now and not owned.halted and owned.doubt is None:
-            self._parts.fetcher.unassign(owned)
+            self._runtime.fetcher.unassign(owned)
             owned.doubt_log(doubt)
 
     def settle(self, owned: OwnedPartition, doubt: OffsetOutOfRange | LogTruncated) -> None:
@@ -60,7 +60,7 @@ class RangeReset:
 
         It may grow past the position meanwhile, so that the client would find nothing amiss.
         """
-        if not owned.is_ask_due(self._parts.clock.monotonic()):
+        if not owned.is_ask_due(self._runtime.clock.monotonic()):
             return
         owned.trust_log()
         try:
@@ -70,18 +70,18 @@ class RangeReset:
                 self._reset(owned)
         except HeadraceError as silence:
             self._note_silence(owned, silence)
-            asks_at = self._parts.clock.monotonic() + self._parts.backoff.seconds(1)
+            asks_at = self._runtime.clock.monotonic() + self._runtime.backoff.seconds(1)
             owned.doubt_log(doubt, asks_at)
 
     def _reset(self, owned: OwnedPartition) -> None:
         """Move the position into range, and say which offsets are passed over."""
-        deadline = Deadline.after(WATERMARK_TIMEOUT, self._parts.clock)
-        low, high = self._parts.catalog.watermarks(owned.partition, deadline)
+        deadline = Deadline.after(WATERMARK_TIMEOUT, self._runtime.clock)
+        low, high = self._runtime.catalog.watermarks(owned.partition, deadline)
         is_same = self._is_same_log(owned, deadline) if owned.position > high else False
         asked, epoch = owned.buffer.fetch_offset, owned.buffer.leader_epoch
         if epoch is not None and asked > low and (owned.position <= high or is_same):
             # a client that has known the leader takes a position as it is
-            is_truncated, end = self._parts.catalog.truncated_at(
+            is_truncated, end = self._runtime.catalog.truncated_at(
                 owned.partition, asked, epoch, deadline
             )
             if is_truncated:
@@ -92,21 +92,21 @@ class RangeReset:
             owned.discard()
             asked = owned.position
         if low <= asked <= high:
-            self._parts.fetcher.assign(owned)
+            self._runtime.fetcher.assign(owned)
             return
         if is_same:
             self._halt(owned, LogTruncatedError(owned.partition, asked, low, high, None))
             return
         error = OffsetOutOfRangeError(owned.partition, asked, low, high)
-        response = self._parts.callbacks.exception(owned, error, None)
+        response = self._runtime.callbacks.exception(owned, error, None)
         target = self._target(response, low, high)
         if target is None:
-            self._parts.fail(error)
+            self._runtime.fail(error)
             return
         self._move(owned, target, asked)
         if isinstance(response, BatchResponse):
             owned.next_batch.wish(response.max_records, response.max_bytes)
-            owned.hold_until(self._parts.clock.monotonic() + response.wait)
+            owned.hold_until(self._runtime.clock.monotonic() + response.wait)
 
     def _truncated(self, owned: OwnedPartition, end: int | None) -> None:
         """Drop what was read ahead; where that is not enough, have the partition rest.
@@ -115,13 +115,13 @@ class RangeReset:
         markers of transactions, of a later leader than the records: then nothing is missed. And
         where the log begins only behind what was read, nobody knows those leaders any more.
         """
-        fetcher, asked = self._parts.fetcher, owned.position
+        fetcher, asked = self._runtime.fetcher, owned.position
         if end is not None and asked <= end:
             owned.discard()
             fetcher.assign(owned)
             return
-        deadline = Deadline.after(WATERMARK_TIMEOUT, self._parts.clock)
-        catalog = self._parts.catalog
+        deadline = Deadline.after(WATERMARK_TIMEOUT, self._runtime.clock)
+        catalog = self._runtime.catalog
         low, high = catalog.watermarks(owned.partition, deadline)
         is_whole = asked <= low or (
             end is not None
@@ -138,16 +138,16 @@ class RangeReset:
     def _is_same_log(self, owned: OwnedPartition, deadline: Deadline) -> bool:
         """Whether the topic is still the one that was read; where not, it is looked at soon."""
         topic = owned.partition.topic
-        found = self._parts.catalog.describe([topic], deadline).get(topic)
+        found = self._runtime.catalog.describe([topic], deadline).get(topic)
         if found is not None and found.topic_id == owned.topic_id:
             return True
-        self._parts.topics.look()
+        self._runtime.topics.look()
         return False
 
     def _note_silence(self, owned: OwnedPartition, silence: HeadraceError) -> None:
         log.warning(
             "watermarks_unknown",
-            channel=self._parts.name,
+            channel=self._runtime.name,
             topic=owned.partition.topic,
             partition=owned.partition.partition,
             error=str(silence),
@@ -157,10 +157,10 @@ class RangeReset:
     def _halt(self, owned: OwnedPartition, error: LogTruncatedError) -> None:
         """Have the partition rest, unless the processor says where to go on."""
         topic, number = owned.partition
-        self._parts.metrics.truncations.labels(self._parts.name, topic).inc()
+        self._runtime.metrics.truncations.labels(self._runtime.name, topic).inc()
         log.error(
             "log_truncated",
-            channel=self._parts.name,
+            channel=self._runtime.name,
             topic=topic,
             partition=number,
             epoch=owned.epoch,
@@ -169,19 +169,19 @@ class RangeReset:
             end=error.high,
             former_end=error.end,
         )
-        response = self._parts.callbacks.exception(owned, error, None)
+        response = self._runtime.callbacks.exception(owned, error, None)
         if (
             isinstance(response, BatchResponse)
             and response.offset is not None
             and error.low <= response.offset <= error.high
         ):
             self._go_back(owned, response.offset)
-            self._parts.fetcher.assign(owned)
+            self._runtime.fetcher.assign(owned)
             return
         is_bounded = owned.buffer.bound < inf
-        if is_bounded or self._parts.config.offset_out_of_range == "stop":
+        if is_bounded or self._runtime.config.offset_out_of_range == "stop":
             # a bounded run would wait for the partition without end
-            self._parts.fail(error)
+            self._runtime.fail(error)
             return
         owned.note_error(str(error))
         owned.halt()
@@ -194,7 +194,7 @@ class RangeReset:
             and low <= response.offset <= high
         ):
             return response.offset
-        policy = self._parts.config.offset_out_of_range
+        policy = self._runtime.config.offset_out_of_range
         if policy == "stop":
             return None
         return low if policy == "earliest" else high
@@ -202,10 +202,10 @@ class RangeReset:
     def _move(self, owned: OwnedPartition, target: int, asked: int) -> None:
         lost = max(0, target - asked)
         topic, number = owned.partition
-        self._parts.metrics.skipped.labels(self._parts.name, topic, "out_of_range").inc(lost)
+        self._runtime.metrics.skipped.labels(self._runtime.name, topic, "out_of_range").inc(lost)
         log.error(
             "offset_out_of_range",
-            channel=self._parts.name,
+            channel=self._runtime.name,
             topic=topic,
             partition=number,
             position=asked,
@@ -216,7 +216,7 @@ class RangeReset:
             self._skip(owned, target)
         else:
             self._go_back(owned, target)
-        self._parts.fetcher.assign(owned)
+        self._runtime.fetcher.assign(owned)
 
     @staticmethod
     def _skip(owned: OwnedPartition, target: int) -> None:
@@ -227,4 +227,4 @@ class RangeReset:
 
     def _go_back(self, owned: OwnedPartition, target: int) -> None:
         owned.restart_at(target)
-        self._parts.committer.stage(owned, target, owned.pending_commits.stage(None))
+        self._runtime.committer.stage(owned, target, owned.pending_commits.stage(None))

@@ -13,7 +13,7 @@ from headrace.channel.states import EndReason, PartitionState
 if TYPE_CHECKING:
     from headrace.channel.delivery import Delivery
     from headrace.channel.partition import OwnedPartition
-    from headrace.channel.runtime import Parts
+    from headrace.channel.runtime import ChannelRuntime
 
 log = structlog.get_logger(__name__)
 
@@ -21,8 +21,8 @@ log = structlog.get_logger(__name__)
 class Releases:
     """What a worker does with a partition that has to end. Called by the thread that holds it."""
 
-    def __init__(self, parts: Parts, delivery: Delivery) -> None:
-        self._parts = parts
+    def __init__(self, runtime: ChannelRuntime, delivery: Delivery) -> None:
+        self._runtime = runtime
         self._delivery = delivery
 
     def lose(self, owned: OwnedPartition) -> None:
@@ -33,12 +33,12 @@ class Releases:
         told_the_end = owned.state is PartitionState.TERMINATING
         self._drop(owned)
         if started and not told_the_end:
-            processor = self._parts.callbacks.processor
-            self._parts.callbacks.tell_end(owned, lambda: processor.on_partition_lost(owned))
+            processor = self._runtime.callbacks.processor
+            self._runtime.callbacks.tell_end(owned, lambda: processor.on_partition_lost(owned))
         owned.become(PartitionState.LOST)
         self._log("partition_lost", owned, reason=owned.ending.name.lower())
         if owned.ending is EndReason.ABANDONED:
-            self._parts.coordinator.abandon(owned.claim)
+            self._runtime.coordinator.abandon(owned.claim)
 
     def unstarted(self, owned: OwnedPartition) -> None:
         """Give back a partition that the processor has not heard of yet.
@@ -48,27 +48,27 @@ class Releases:
         with all its other partitions. That it has to where a commit of ours under a former claim
         may be stored yet, which is decided before a start position is found.
         """
-        latest = self._parts.clock.monotonic() + COMMIT_TIMEOUT
+        latest = self._runtime.clock.monotonic() + COMMIT_TIMEOUT
         owned.limit_release(latest)
         gone = self._is_gone(owned)
-        if owned.has_pending_commit and not gone and not self._parts.overdue(owned):
+        if owned.has_pending_commit and not gone and not self._is_overdue(owned):
             return
         doubtful = owned.committed is None and owned.claim.follows_own_doubt
         clean = gone or not (owned.has_pending_commit or doubtful)
         self._drop(owned)
         owned.become(PartitionState.TERMINATED)
-        self._parts.coordinator.released(owned.claim, clean=clean)
+        self._runtime.coordinator.released(owned.claim, clean=clean)
 
     def begin(self, owned: OwnedPartition) -> None:
         """Stop fetching; what is out may still be answered."""
-        self._parts.fetcher.unassign(owned)
+        self._runtime.fetcher.unassign(owned)
         owned.discard()
         owned.become(PartitionState.RELEASING)
-        self._parts.committer.flush()
+        self._runtime.committer.flush()
 
     def run_once(self, owned: OwnedPartition) -> None:
         """Go on releasing: answers, their commits, the callback, its commit, the claim."""
-        overdue, gone = self._parts.overdue(owned), self._is_gone(owned)
+        overdue, gone = self._is_overdue(owned), self._is_gone(owned)
         if owned.state is PartitionState.RELEASING:
             if (owned.outstanding or (owned.has_pending_commit and not gone)) and not overdue:
                 return
@@ -80,18 +80,23 @@ class Releases:
         elif overdue:
             self._give_up(owned)
 
+    def _is_overdue(self, owned: OwnedPartition) -> bool:
+        return owned.is_overdue(self._runtime.clock.monotonic())
+
     def _is_gone(self, owned: OwnedPartition) -> bool:
         """Whether the topic was deleted, so that no offset of it can be stored any more."""
-        return self._parts.topics.is_gone(owned.partition.topic)
+        return self._runtime.topics.is_gone(owned.partition.topic)
 
     def _terminate(self, owned: OwnedPartition) -> None:
         left = owned.withdraw()
         if left:
             count = f"{len(left)} unanswered batch{'es' if len(left) > 1 else ''}"
-            self._parts.unfinished(f"{owned.partition}: {count} from offset {left[0].start}")
+            self._runtime.unfinished.append(
+                f"{owned.partition}: {count} from offset {left[0].start}"
+            )
             self._log("batches_withdrawn", owned, records=sum(len(cut.records) for cut in left))
-        processor = self._parts.callbacks.processor
-        response = self._parts.callbacks.tell_end(
+        processor = self._runtime.callbacks.processor
+        response = self._runtime.callbacks.tell_end(
             owned, lambda: processor.on_stream_termination(owned)
         )
         owned.become(PartitionState.TERMINATING)
@@ -103,7 +108,7 @@ class Releases:
         owned.become(PartitionState.TERMINATED)
         under_way = self._may_still_store(owned)
         self._log("partition_released", owned, committed=owned.committed, clean=not under_way)
-        self._parts.coordinator.released(owned.claim, clean=not under_way)
+        self._runtime.coordinator.released(owned.claim, clean=not under_way)
 
     def _may_still_store(self, owned: OwnedPartition) -> bool:
         """Whether a batch that was withdrawn is just being stored, so that we are to be shut out.
@@ -111,21 +116,23 @@ class Releases:
         With it goes what this member does for other partitions; without it the next owner could
         read the sink's offset before that batch, and store it again.
         """
-        processor = self._parts.callbacks.processor
-        return sink_is_fenced(self._parts.config) and processor.may_still_store(owned)
+        processor = self._runtime.callbacks.processor
+        return sink_is_fenced(self._runtime.config) and processor.may_still_store(owned)
 
     def _give_up(self, owned: OwnedPartition) -> None:
         """The last commit is not stored in time: the next owner must know that."""
         self._drop(owned)
         owned.become(PartitionState.TERMINATED)
-        self._parts.unfinished(f"{owned.partition}: commit of offset {owned.processed_offset}")
+        self._runtime.unfinished.append(
+            f"{owned.partition}: commit of offset {owned.processed_offset}"
+        )
         self._log(
             "release_overdue",
             owned,
             committed=owned.committed,
             processed_offset=owned.processed_offset,
         )
-        self._parts.coordinator.released(owned.claim, clean=False)
+        self._runtime.coordinator.released(owned.claim, clean=False)
 
     def _forgo(self, owned: OwnedPartition) -> None:
         """The last commit cannot be stored, and nobody will go on: there is nobody to shut out."""
@@ -137,11 +144,11 @@ class Releases:
             committed=owned.committed,
             processed_offset=owned.processed_offset,
         )
-        self._parts.coordinator.released(owned.claim, clean=True)
+        self._runtime.coordinator.released(owned.claim, clean=True)
 
     def _drop(self, owned: OwnedPartition) -> None:
-        self._parts.fetcher.unassign(owned)
-        self._parts.committer.forget(owned)
+        self._runtime.fetcher.unassign(owned)
+        self._runtime.committer.forget(owned)
         owned.withdraw()
         owned.discard()
 
@@ -149,7 +156,7 @@ class Releases:
         topic, number = owned.partition
         log.info(
             event,
-            channel=self._parts.name,
+            channel=self._runtime.name,
             topic=topic,
             partition=number,
             epoch=owned.epoch,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from headrace.channel.partition import OwnedPartition
-    from headrace.channel.runtime import Parts
+    from headrace.channel.runtime import ChannelRuntime
     from headrace.kafka.ports import LogLook, OffsetStore, StoredOffset
 
 
@@ -96,10 +96,10 @@ _ANSWER_TIMEOUT = 2.0
 class PartitionStart:
     """What a worker does with a partition in STARTING. Called by the thread that holds it."""
 
-    def __init__(self, parts: Parts) -> None:
-        self._parts = parts
-        self._fencing = Fencing(parts.store)
-        self._offsets = StartOffsets(parts.store, self._fencing, parts.held)
+    def __init__(self, runtime: ChannelRuntime) -> None:
+        self._runtime = runtime
+        self._fencing = Fencing(runtime.store)
+        self._offsets = StartOffsets(runtime.store, self._fencing, runtime.manager.all)
 
     def run_once(self, owned: OwnedPartition) -> None:
         """Take the next step towards the first delivery; an error is tried again with back-off."""
@@ -110,12 +110,12 @@ class PartitionStart:
         try:
             step()
         except Exception as error:  # noqa: BLE001 - sinks raise what they like; nothing is lost by waiting
-            wait = self._parts.backoff.seconds(owned.attempts)
-            owned.hold_until(self._parts.clock.monotonic() + wait)
+            wait = self._runtime.backoff.seconds(owned.attempts)
+            owned.hold_until(self._runtime.clock.monotonic() + wait)
             owned.note_error(str(error))
             log.warning(
                 "start_position_unknown",
-                channel=self._parts.name,
+                channel=self._runtime.name,
                 topic=owned.partition.topic,
                 partition=owned.partition.partition,
                 error=f"{type(error).__name__}: {error}",
@@ -126,31 +126,33 @@ class PartitionStart:
 
     def _doubt(self, owned: OwnedPartition) -> None:
         """Have the producers of before shut out once more, if only a transaction is in the way."""
-        parts = self._parts
-        if not parts.store.answers(owned.partition, Deadline.after(_ANSWER_TIMEOUT, parts.clock)):
+        runtime = self._runtime
+        if not runtime.store.answers(
+            owned.partition, Deadline.after(_ANSWER_TIMEOUT, runtime.clock)
+        ):
             return
         owned.renew_claim(self._fencing.doubt(owned.claim))
         log.warning(
             "start_offset_in_doubt",
-            channel=parts.name,
+            channel=runtime.name,
             topic=owned.partition.topic,
             partition=owned.partition.partition,
             transactional_ids=list(owned.claim.unfenced),
         )
 
     def _resolve(self, owned: OwnedPartition) -> None:
-        parts = self._parts
-        deadline = Deadline.after(READ_TIMEOUT, parts.clock)
+        runtime = self._runtime
+        deadline = Deadline.after(READ_TIMEOUT, runtime.clock)
         self._take_note_of_topic(owned)
         group = self._offsets.read(owned, deadline)
         if group is not None and group.epoch >= owned.epoch:
             # The epoch node was wiped or is behind: without this our commits would look stale.
             owned.await_event()
-            parts.coordinator.raise_epoch(owned.claim, group.epoch + 1)
+            runtime.coordinator.raise_epoch(owned.claim, group.epoch + 1)
             return
         usable = self._usable(owned, group, deadline)
-        processor = parts.callbacks.processor
-        stored = parts.callbacks.call(owned, lambda: processor.stored_offset(owned))
+        processor = runtime.callbacks.processor
+        stored = runtime.callbacks.call(owned, lambda: processor.stored_offset(owned))
         start = stored if stored is not None else usable
         if start is None:
             start = self._initial(owned, deadline, former=group is not None)
@@ -163,14 +165,14 @@ class PartitionStart:
 
     def _look(self, owned: OwnedPartition, start: int, epoch: int) -> None:
         """Ask whether the log leads to ``start`` as under ``epoch``: no worker waits for it."""
-        until = self._parts.clock.monotonic() + LOOK_TIMEOUT
-        look = self._parts.catalog.look_at_log(owned.partition, start, epoch)
+        until = self._runtime.clock.monotonic() + LOOK_TIMEOUT
+        look = self._runtime.catalog.look_at_log(owned.partition, start, epoch)
         owned.await_look(look, until)
         look.add_done_callback(partial(self._looked, owned, start, epoch))
 
     def _looked(self, owned: OwnedPartition, start: int, epoch: int, look: Future[LogLook]) -> None:
         owned.post(LogChecked(start, epoch, look))
-        self._parts.scheduler.touch(owned)
+        self._runtime.scheduler.touch(owned)
 
     def checked(self, owned: OwnedPartition, looked: LogChecked) -> None:
         """Go on with the answer of the look that the start waits for."""
@@ -195,15 +197,15 @@ class PartitionStart:
         """Begin at ``start``, and have that stored."""
         owned.restart_at(start, leader_epoch=epoch)
         owned.await_event()
-        self._parts.committer.stage(owned, start, owned.pending_commits.stage(None))
-        self._parts.committer.flush()
+        self._runtime.committer.stage(owned, start, owned.pending_commits.stage(None))
+        self._runtime.committer.flush()
 
     def _take_note_of_topic(self, owned: OwnedPartition) -> None:
         """Bind the partition to the topic as it is known now: nobody has heard of it yet."""
-        topics = self._parts.topics
+        topics = self._runtime.topics
         # in this order: where the topic changes in between, the news of it finds the older id
         topic_id = topics.topic_id(owned.partition)
-        owned.bind_topic(topic_id, topics.identity(owned.partition, self._parts.config.group))
+        owned.bind_topic(topic_id, topics.identity(owned.partition, self._runtime.config.group))
 
     def _usable(
         self, owned: OwnedPartition, group: StoredOffset | None, deadline: Deadline
@@ -218,16 +220,16 @@ class PartitionStart:
         if not group.is_of_another(owned.topic_id):
             return group.offset
         topic = owned.partition.topic
-        found = self._parts.catalog.describe([topic], deadline).get(topic)
+        found = self._runtime.catalog.describe([topic], deadline).get(topic)
         if found is None or found.topic_id != owned.topic_id:
-            self._parts.topics.look()
+            self._runtime.topics.look()
             raise HeadraceError(
                 f"topic {topic} was deleted or created again since it was last looked at; it is "
                 "looked at now"
             )
         log.warning(
             "offset_of_deleted_topic",
-            channel=self._parts.name,
+            channel=self._runtime.name,
             topic=topic,
             partition=owned.partition.partition,
             offset=group.offset,
@@ -249,15 +251,15 @@ class PartitionStart:
             return group.leader_epoch
         if stored is None:
             return None
-        processor = self._parts.callbacks.processor
-        return self._parts.callbacks.call(owned, lambda: processor.stored_leader_epoch(owned))
+        processor = self._runtime.callbacks.processor
+        return self._runtime.callbacks.call(owned, lambda: processor.stored_leader_epoch(owned))
 
     def _initial(self, owned: OwnedPartition, deadline: Deadline, *, former: bool) -> int:
         """Return where a partition without a usable offset begins, after a ``former`` topic's."""
-        low, high = self._parts.catalog.watermarks(owned.partition, deadline)
-        if former or self._parts.topics.appeared_later(owned.partition):
+        low, high = self._runtime.catalog.watermarks(owned.partition, deadline)
+        if former or self._runtime.topics.appeared_later(owned.partition):
             return low
-        return high if self._parts.config.initial_offset == "latest" else low
+        return high if self._runtime.config.initial_offset == "latest" else low
 
     def _report(
         self, owned: OwnedPartition, start: int, stored: int | None, group: int | None
@@ -267,7 +269,7 @@ class PartitionStart:
         )
         log.info(
             "start_position_found",
-            channel=self._parts.name,
+            channel=self._runtime.name,
             topic=owned.partition.topic,
             partition=owned.partition.partition,
             epoch=owned.epoch,
@@ -279,10 +281,10 @@ class PartitionStart:
 
     def begin(self, owned: OwnedPartition) -> None:
         """Tell the processor and begin to fetch: the start position is stored."""
-        processor = self._parts.callbacks.processor
-        self._parts.callbacks.ask(owned, lambda: processor.on_assigned(owned))
-        owned.begin(self._parts.clock.monotonic())
+        processor = self._runtime.callbacks.processor
+        self._runtime.callbacks.ask(owned, lambda: processor.on_assigned(owned))
+        owned.begin(self._runtime.clock.monotonic())
         if owned.doubt is None:
-            self._parts.fetcher.assign(owned)
-        if owned.topic_id != self._parts.topics.topic_id(owned.partition):
+            self._runtime.fetcher.assign(owned)
+        if owned.topic_id != self._runtime.topics.topic_id(owned.partition):
             owned.post(LogReplaced())

@@ -21,15 +21,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from headrace.channel.callbacks import RunningCallback
-    from headrace.channel.fetcher import Fetcher
     from headrace.channel.partition import OwnedPartition
+    from headrace.channel.runtime import ChannelRuntime
     from headrace.channel.scheduler import Scheduler
     from headrace.channel.status import PartitionSnapshot
     from headrace.channel.workers import Workers
     from headrace.core.clock import Clock
     from headrace.core.records import TopicPartition
     from headrace.core.supervision import Heartbeat
-    from headrace.kafka.ports import TopicCatalog
     from headrace.telemetry.metrics import Metrics
 
 
@@ -118,25 +117,10 @@ class LagWatchdog(PeriodicThread):
     answer for any while a broker is away.
     """
 
-    def __init__(
-        self,
-        *,
-        partitions: Callable[[], Iterable[OwnedPartition]],
-        fetcher: Fetcher,
-        catalog: TopicCatalog,
-        metrics: Metrics,
-        channel: str,
-        clock: Clock,
-        fail: Callable[[BaseException], None],
-    ) -> None:
-        self._partitions = partitions
-        self._fetcher = fetcher
-        self._catalog = catalog
-        self._metrics = metrics
-        self._channel = channel
-        self._clock = clock
+    def __init__(self, runtime: ChannelRuntime) -> None:
+        self._runtime = runtime
         self._seen: dict[OwnedPartition, _Seen] = {}
-        super().__init__(f"{channel}-stalls", fail)
+        super().__init__(f"{runtime.name}-stalls", runtime.fail)
 
     def _run(self) -> None:
         while not self._stopping.wait(LOOK_INTERVAL):
@@ -144,9 +128,9 @@ class LagWatchdog(PeriodicThread):
 
     def _look(self) -> None:
         before, self._seen = self._seen, {}
-        if not self._fetcher.fetching:
+        if not self._runtime.fetcher.fetching:
             return
-        waiting = {owned.partition: owned for owned in self._partitions() if _waits(owned)}
+        waiting = {owned.partition: owned for owned in self._runtime.manager.all() if _waits(owned)}
         silent = []
         for partition, owned in sorted(waiting.items()):
             if self._stopping.is_set():
@@ -159,10 +143,14 @@ class LagWatchdog(PeriodicThread):
                 self._compare(owned, end, before.get(owned))
         if silent:
             # the client itself says nothing of a partition without a leader
-            log.warning("partition_leader_unavailable", channel=self._channel, partitions=silent)
+            log.warning(
+                "partition_leader_unavailable", channel=self._runtime.name, partitions=silent
+            )
 
     def _end_of(self, partition: TopicPartition) -> int:
-        _, end = self._catalog.watermarks(partition, Deadline.after(ASK_TIMEOUT, self._clock))
+        _, end = self._runtime.catalog.watermarks(
+            partition, Deadline.after(ASK_TIMEOUT, self._runtime.clock)
+        )
         return end
 
     def _compare(self, owned: OwnedPartition, end: int, before: _Seen | None) -> None:
@@ -177,11 +165,11 @@ class LagWatchdog(PeriodicThread):
     def _stalled(self, owned: OwnedPartition, seen: _Seen) -> None:
         """Fetch anew; say it louder when that was done before."""
         topic, number = owned.partition
-        self._metrics.stalls.labels(self._channel, topic).inc()
+        self._runtime.metrics.stalls.labels(self._runtime.name, topic).inc()
         log.log(
             logging.ERROR if seen.refetched else logging.WARNING,
             "partition_stalled",
-            channel=self._channel,
+            channel=self._runtime.name,
             topic=topic,
             partition=number,
             epoch=owned.epoch,
@@ -190,7 +178,7 @@ class LagWatchdog(PeriodicThread):
             refetched=seen.refetched,
         )
         seen.refetched += 1
-        self._fetcher.seek(owned)
+        self._runtime.fetcher.seek(owned)
 
 
 def _waits(owned: OwnedPartition) -> bool:

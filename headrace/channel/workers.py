@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from headrace.channel.events import PartitionEvent
     from headrace.channel.partition import OwnedPartition
-    from headrace.channel.runtime import Parts
+    from headrace.channel.runtime import ChannelRuntime
     from headrace.channel.scheduler import Scheduler
     from headrace.core.clock import Deadline
     from headrace.core.errors import PartitionError
@@ -52,17 +52,22 @@ _GIVEN_BACK = (PartitionState.RELEASING, PartitionState.TERMINATING)
 class PartitionLoop:
     """Decides what a partition needs and has it done. Called by the thread that holds it."""
 
-    def __init__(self, parts: Parts) -> None:
-        self._parts = parts
-        self._callbacks = parts.callbacks
-        self._delivery = Delivery(parts)
-        self._starts = PartitionStart(parts)
-        self._releases = Releases(parts, self._delivery)
-        self._range_reset = RangeReset(parts)
-        self._seek_control = SeekControl(parts)
+    def __init__(self, runtime: ChannelRuntime) -> None:
+        self._runtime = runtime
+        self._callbacks = runtime.callbacks
+        self._delivery = Delivery(runtime)
+        self._starts = PartitionStart(runtime)
+        self._releases = Releases(runtime, self._delivery)
+        self._range_reset = RangeReset(runtime)
+        self._seek_control = SeekControl(runtime)
 
     def run_once(self, owned: OwnedPartition) -> None:
         """Run once: events, answers and time-outs first, then at most one batch."""
+        self._run_once(owned)
+        if owned.final:
+            self._runtime.manager.ended(owned)
+
+    def _run_once(self, owned: OwnedPartition) -> None:
         if owned.ending.value >= EndReason.LOST.value:
             self._releases.lose(owned)
         elif not owned.may_act() and owned.state not in _GIVEN_BACK:
@@ -72,16 +77,16 @@ class PartitionLoop:
                 owned.unsuspend()
                 # somebody may wait for a paused partition to be so again, or for the commit that
                 # was held back
-                self._parts.delivery_gate.pauses.progress()
-                self._parts.committer.flush()
+                self._runtime.delivery_gate.pauses.progress()
+                self._runtime.committer.flush()
             self._go_on(owned)
 
     def _suspend(self, owned: OwnedPartition) -> None:
         if owned.state is PartitionState.SUSPENDED:
-            if self._parts.overdue(owned):
+            if owned.is_overdue(self._runtime.clock.monotonic()):
                 # The lease may still hold, so the coordinator does not know that we gave up.
                 owned.end(EndReason.LOST)
-                self._parts.coordinator.released(owned.claim, clean=False)
+                self._runtime.coordinator.released(owned.claim, clean=False)
             return
         starting = owned.state is PartitionState.STARTING
         owned.suspend()
@@ -125,7 +130,7 @@ class PartitionLoop:
         self._pass_gap(owned)
 
     def _work(self, owned: OwnedPartition) -> None:
-        now = self._parts.clock.monotonic()
+        now = self._runtime.clock.monotonic()
         if owned.rests:
             self._pause(owned)
             return
@@ -139,7 +144,7 @@ class PartitionLoop:
             self._delivery.deliver(owned, cut)
         elif (idle_at := owned.idle_at) is not None and idle_at <= now:
             self._idle(owned)
-        owned.rest(self._parts.clock.monotonic())
+        owned.rest(self._runtime.clock.monotonic())
 
     def _pause(self, owned: OwnedPartition) -> None:
         """Enter PAUSED once what was handed out is answered and committed."""
@@ -150,7 +155,7 @@ class PartitionLoop:
         self._callbacks.ask(owned, lambda: processor.on_pause(owned))
         # only now nothing of it is in the processor's hands, which is what a pause promises
         owned.become(PartitionState.PAUSED)
-        self._parts.delivery_gate.pauses.progress()
+        self._runtime.delivery_gate.pauses.progress()
 
     def _idle(self, owned: OwnedPartition) -> None:
         owned.end_idle()
@@ -198,7 +203,7 @@ class PartitionLoop:
     def _retry_without(self, owned: OwnedPartition) -> None:
         """Deliver a batch that has failed again now: it is another one without the record."""
         if owned.attempts and owned.state is not PartitionState.STARTING:
-            owned.retry_at(self._parts.clock.monotonic())
+            owned.retry_at(self._runtime.clock.monotonic())
 
     def _log_replaced(self, owned: OwnedPartition) -> None:
         if owned.is_to_start:
@@ -206,7 +211,7 @@ class PartitionLoop:
             owned.forget_look()
         elif (
             owned.state is not PartitionState.STARTING
-            and owned.topic_id != self._parts.topics.topic_id(owned.partition)
+            and owned.topic_id != self._runtime.topics.topic_id(owned.partition)
         ):
             self._range_reset.restart_topic(owned)
 
@@ -227,14 +232,14 @@ class PartitionLoop:
             return
         for batch in batches:
             self._callbacks.ask(owned, partial(processor.on_batch_processed, batch))
-        self._parts.skips.committed(owned)
+        self._runtime.skips.committed(owned)
         # somebody may wait for the commit of a partition that was moved
         if owned.state is PartitionState.PAUSED:
-            self._parts.delivery_gate.pauses.progress()
+            self._runtime.delivery_gate.pauses.progress()
         if self._range_reset.has_restarted(owned):
             owned.end(EndReason.LOST)
-            self._parts.coordinator.released(owned.claim, clean=False)
-            self._parts.scheduler.touch(owned)
+            self._runtime.coordinator.released(owned.claim, clean=False)
+            self._runtime.scheduler.touch(owned)
 
     def _pass_gap(self, owned: OwnedPartition) -> None:
         """Commit the end of a gap once everything before it is: or lag would never reach 0."""
@@ -242,7 +247,7 @@ class PartitionLoop:
         if end is None or owned.processed_offset != owned.buffer.position:
             return
         if (owned.committed or 0) < end:
-            self._parts.committer.stage(owned, end, owned.pending_commits.stage(None))
+            self._runtime.committer.stage(owned, end, owned.pending_commits.stage(None))
 
 
 log = structlog.get_logger(__name__)

@@ -141,7 +141,7 @@ def test_stacks_name_the_threads(scene: Scene) -> None:
 def test_stacks_say_what_each_partition_is_doing(scene: Scene) -> None:
     """By the names that the log has for it, and also where an error is no text that UTF-8 has."""
     channel = scene.controller.channels["member"]
-    for owned in channel._parts.manager.all():
+    for owned in channel._runtime.manager.all():
         owned.last_error = "bad \ud83d"
     partitions = scene.get("/api/v1/stacks").json()["partitions"]
     assert {(each["topic"], each["partition"]) for each in partitions} == {P0, P1}
@@ -153,7 +153,7 @@ def test_a_wait_for_a_record_of_a_year_that_is_none_leaves_the_status_readable(
     scene: Scene,
 ) -> None:
     """A record's time may be any number, and a delay has delivery wait for it."""
-    for owned in scene.controller.channels["member"]._parts.manager.all():
+    for owned in scene.controller.channels["member"]._runtime.manager.all():
         owned.not_before = 2**63 / 1000
     (channel,) = scene.get("/api/v1/status").json()["channels"]
     shown = {each["held_back_until"] for each in channel["partitions"]}

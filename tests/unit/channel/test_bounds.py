@@ -40,7 +40,7 @@ def done(channel: InboundKafkaChannel) -> bool:
 
 def knows_owner(channel: InboundKafkaChannel, partition: TopicPartition) -> bool:
     """Whether the member has seen that somebody owns a partition: until then nobody is to."""
-    group = channel._parts.bounds._group
+    group = channel._runtime.bounds._group
     return group is not None and partition in group.owned
 
 
@@ -255,7 +255,7 @@ def test_a_partition_added_later_is_not_part_of_the_run(broker: InMemoryBroker) 
     """Its bound is its beginning."""
     channel = in_memory_channel(Recorder(), broker, until=LATEST)
     with running(channel):
-        assert channel._parts.bounds.of(TopicPartition("events", 7)) == 0
+        assert channel._runtime.bounds.of(TopicPartition("events", 7)) == 0
 
 
 def test_a_channel_without_bounds_is_never_done(broker: InMemoryBroker) -> None:

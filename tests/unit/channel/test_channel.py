@@ -215,7 +215,7 @@ def test_a_start_position_on_its_way_is_waited_for_when_its_partition_goes(
     slow = in_memory_channel(
         Recorder(), broker, zookeeper=zookeeper, member="a", commit_interval="20ms"
     )
-    store = slow._parts.committer._store
+    store = slow._runtime.committer._store
     monkeypatch.setattr(store, "commit", lambda offsets, _: dict.fromkeys(offsets, Failure("no")))
     new = Recorder()
     after = in_memory_channel(new, broker, zookeeper=zookeeper, member="b")
@@ -225,7 +225,7 @@ def test_a_start_position_on_its_way_is_waited_for_when_its_partition_goes(
             assert wait_for(lambda: _to_release(slow) == {P1}, Deadline.after(PATIENCE))
             monkeypatch.undo()
             new.wait(lambda: "assigned" in new.names(1))
-            [owned] = after._parts.manager.all()
+            [owned] = after._runtime.manager.all()
             assert owned.claim.previous is not None
             assert owned.claim.previous.clean_end
 
@@ -308,5 +308,5 @@ def _states(channel: InboundKafkaChannel) -> set[str]:
 
 
 def _to_release(channel: InboundKafkaChannel) -> set[TopicPartition]:
-    owned = channel._parts.manager.all()
+    owned = channel._runtime.manager.all()
     return {each.partition for each in owned if each.ending is EndReason.RELEASE}

@@ -40,7 +40,7 @@ class Doubt:
     """
 
     def __init__(self, channel: InboundKafkaChannel, until: str, times: int = 1) -> None:
-        self._store = channel._parts.store
+        self._store = channel._runtime.store
         self._find, self._fence = self._store.find, self._store.fence
         self._until = until
         self._left = times

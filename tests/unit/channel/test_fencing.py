@@ -93,7 +93,7 @@ def test_a_partition_waits_until_its_former_owner_is_shut_out(broker: InMemoryBr
     zookeeper.put(PATHS.epoch(P0), former.encode())
     channel = in_memory_channel(recorder, broker, zookeeper=zookeeper)
     broker.produce(P0, *values(1))
-    fence = channel._parts.store.fence
+    fence = channel._runtime.store.fence
     asked: list[list[str]] = []
 
     def refuse(ids: list[str], partition: TopicPartition, deadline: Deadline) -> None:
@@ -103,7 +103,7 @@ def test_a_partition_waits_until_its_former_owner_is_shut_out(broker: InMemoryBr
         assert recorder.names() == []
         fence(ids, partition, deadline)
 
-    channel._parts.store.fence = refuse  # type: ignore[method-assign,assignment]
+    channel._runtime.store.fence = refuse  # type: ignore[method-assign,assignment]
     with running(channel):
         assert committed(broker, P0, 1)
     assert asked == [[OLDER, GONE]] * 3
@@ -121,7 +121,7 @@ def test_a_claim_that_ends_before_it_fenced_hands_the_duty_down(broker: InMemory
         tried_once.set()
         raise OffsetStoreError("never")
 
-    channel._parts.store.fence = refuse  # type: ignore[method-assign,assignment]
+    channel._runtime.store.fence = refuse  # type: ignore[method-assign,assignment]
     with running(channel):
         assert committed(broker, P1, 0)
         assert tried_once.wait(PATIENCE)
@@ -138,7 +138,7 @@ def test_a_claim_that_ends_before_own_commits_are_decided_is_no_clean_end(
     former = EpochDocument(7, "member", 8, transactional_id=own, clean_end=False)
     zookeeper.put(PATHS.epoch(P0), former.encode())
     channel = in_memory_channel(Recorder(), broker, zookeeper=zookeeper, offsets=TRANSACTIONS)
-    find, tried_once = channel._parts.store.find, Event()
+    find, tried_once = channel._runtime.store.find, Event()
 
     def undecided(
         partitions: Collection[TopicPartition], deadline: Deadline
@@ -148,7 +148,7 @@ def test_a_claim_that_ends_before_own_commits_are_decided_is_no_clean_end(
             raise OffsetStoreError("a commit is not decided yet")
         return find(partitions, deadline)
 
-    channel._parts.store.find = undecided  # type: ignore[method-assign]
+    channel._runtime.store.find = undecided  # type: ignore[method-assign]
     with running(channel):
         assert tried_once.wait(PATIENCE)
     found = epoch_node(zookeeper)

@@ -140,13 +140,13 @@ def test_a_member_that_knows_an_older_topic_looks_again(broker: InMemoryBroker) 
     with running(in_memory_channel(a, broker, zookeeper=zookeeper, member="a")) as older:
         assert committed(broker, P0, 10)
         assert committed(broker, P1, 10)
-        before = older._parts.topics._known
+        before = older._runtime.topics._known
         replace_topic(broker)
         with running(in_memory_channel(b, broker, zookeeper=zookeeper, member="b")):
             b.wait(lambda: len(b.batches) > 0)
             moved = b.batches[0].partition
             assert committed(broker, moved, 25)
-            assert older._parts.topics._known is before, "it has not looked yet"
+            assert older._runtime.topics._known is before, "it has not looked yet"
         a.wait(lambda: a.names(moved.partition).count("assigned") == 2)
         broker.produce(moved, b"last")
         assert committed(broker, moved, 26)

@@ -122,7 +122,7 @@ def test_a_matched_topic_that_is_deleted_is_given_up(broker: InMemoryBroker, owe
         eventually(lambda: zookeeper.node(GroupPaths("group").owner(EU)) is None)
         broker.produce(EVENTS, *values(2))
         assert committed(broker, EVENTS, 5)
-        assert [str(owned.partition) for owned in channel._parts.manager.all()] == ["events-0"]
+        assert [str(owned.partition) for owned in channel._runtime.manager.all()] == ["events-0"]
     assert recorder.names().count("terminated") == 2
     assert "lost" not in recorder.names()
     gone = [entry["topic"] for entry in logs if entry["event"] == "topic_removed"]
@@ -140,7 +140,7 @@ def test_no_end_waits_for_a_commit_of_a_deleted_topic(
     channel = in_memory_channel(
         recorder, broker, zookeeper=zookeeper, topics=["^alerts"], batch_timeout="1h"
     )
-    store = channel._parts.store._store  # type: ignore[attr-defined]
+    store = channel._runtime.store._store  # type: ignore[attr-defined]
     store.refuse = None if ends_before else "no coordinator"
     with running(channel):
         if ends_before:
@@ -154,7 +154,7 @@ def test_no_end_waits_for_a_commit_of_a_deleted_topic(
             eventually(lambda: in_state(channel) == ["releasing"])
         else:
             eventually(
-                lambda: any(owned.has_pending_commit for owned in channel._parts.manager.all())
+                lambda: any(owned.has_pending_commit for owned in channel._runtime.manager.all())
             )
             assert in_state(channel) == ["starting"]
         broker.delete_topic("alerts.eu")

@@ -83,7 +83,7 @@ def test_a_pause_is_not_acknowledged_before_it_is_true(
     recorder = Recorder()
     recorder.answer = recorder.later
     channel = in_memory_channel(recorder, broker, commit_interval="10ms")
-    store = channel._parts.store
+    store = channel._runtime.store
     with running(channel):
         recorder.wait(lambda: len(recorder.futures) == 1)
         channel.pause(by="me")
@@ -138,14 +138,14 @@ def test_a_pause_tries_a_refused_commit_no_sooner_than_else(
     recorder, flushed = Recorder(), list[None]()
     recorder.answer = lambda b: recorder.later(b) if b.partition == P0 else BatchResponse.advance()
     channel = in_memory_channel(recorder, broker, commit_interval="1h", workers=1)
-    parts = channel._parts
+    runtime = channel._runtime
     broker.produce(P0, *values(5))
     with running(channel):
         recorder.wait(lambda: len(recorder.futures) == 1 and "assigned" in recorder.names(1))
         channel.pause(by="me", partition=P0)
         with monkeypatch.context() as patch:
-            patch.setattr(parts.store, "commit", lambda *_: {P0: Failure("not now")})
-            patch.setattr(parts.committer, "flush", lambda: flushed.append(None))
+            patch.setattr(runtime.store, "commit", lambda *_: {P0: Failure("not now")})
+            patch.setattr(runtime.committer, "flush", lambda: flushed.append(None))
             recorder.futures[0].set_result(BatchResponse.advance())
             recorder.wait(lambda: recorder.errors() == [CommitFailedError])
             broker.produce(P1, *values(5))
@@ -413,10 +413,10 @@ def test_a_pause_that_ends_while_zookeeper_is_away_ends_for_the_processor_too(
         all_are(channel, "waiting")
         channel.pause(by="ann")
         assert channel.wait_paused(soon())
-        channel._parts.manager.suspended()
+        channel._runtime.manager.suspended()
         all_are(channel, "suspended")
         channel.resume(by="ann")
-        channel._parts.manager.resumed()
+        channel._runtime.manager.resumed()
         broker.produce(P0, b"a")
         assert committed(broker, P0, 1)
     names = [name for name in recorder.names(0) if name in {"pause", "resume", "batch"}]
@@ -429,7 +429,7 @@ def test_a_pause_that_begins_while_zookeeper_is_away_commits_when_it_is_back(
     """What could not be committed meanwhile waits for no commit interval either."""
     recorder = Recorder()
     channel = in_memory_channel(recorder, broker, commit_interval="1h")
-    manager = channel._parts.manager
+    manager = channel._runtime.manager
     with running(channel):
         all_are(channel, "waiting")
         broker.produce(P0, *values(5))

@@ -78,12 +78,12 @@ def test_a_refetch_begins_behind_what_is_at_hand(broker: InMemoryBroker) -> None
     recorder.answer = recorder.later
     with running(in_memory_channel(recorder, broker)) as channel:
         recorder.wait(lambda: len(recorder.futures) == 1)
-        source = channel._parts.fetcher._source
-        owned = channel._parts.manager.all()[0]
+        source = channel._runtime.fetcher._source
+        owned = channel._runtime.manager.all()[0]
         with broker._changed:
             source._out.add(P0)  # type: ignore[attr-defined]
             broker.produce(P0, *[b"more"] * 1500)
-        channel._parts.fetcher.seek(owned)
+        channel._runtime.fetcher.seek(owned)
         recorder.futures[0].set_result(BatchResponse.advance())
         recorder.wait(lambda: len(recorder.futures) == 2)
         recorder.answer = lambda _: BatchResponse.advance()
@@ -103,7 +103,7 @@ def test_a_log_that_was_cut_short_is_read_again_from_the_position(
     channel = in_memory_channel(recorder, broker, batch={"max_records": 4, "linger": 0})
     with running(channel):
         recorder.wait(lambda: len(recorder.futures) == 1)
-        buffer = channel._parts.manager.all()[0].buffer
+        buffer = channel._runtime.manager.all()[0].buffer
         with broker._changed:
             log = broker._logs[P0]
             log.records, log.end = log.records[:6], 6

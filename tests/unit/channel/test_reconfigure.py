@@ -209,7 +209,7 @@ def test_memory_is_bounded_as_configured_now(broker: InMemoryBroker) -> None:
     small: dict[str, Any] = {"batch": batch, "buffer": {"max_bytes": 20_000}}
     with running(in_memory_channel(recorder, broker, **small)) as channel:
         broker.produce(P0, *[b"x" * 5_000] * 40)
-        fetcher = channel._parts.fetcher
+        fetcher = channel._runtime.fetcher
         eventually(lambda: not fetcher.fetching)
         change(channel, batch=batch, buffer={"max_bytes": "1MiB"})
         eventually(lambda: fetcher.fetching)

@@ -210,10 +210,10 @@ def test_a_failed_batch_is_known_when_what_was_read_ahead_is_dropped(
     channel = in_memory_channel(recorder, broker, on_error=STUCK, batch={"max_records": 4})
     with running(channel):
         _backs_off(channel)
-        (owned,) = [each for each in channel._parts.manager.all() if each.partition == P0]
+        (owned,) = [each for each in channel._runtime.manager.all() if each.partition == P0]
         # as where the log lost its end behind it; nobody holds the partition for an hour
         owned.discard()
-        channel._parts.fetcher.seek(owned)
+        channel._runtime.fetcher.seek(owned)
         eventually(lambda: owned.buffer.records == 8)
         (waits,) = [each for each in channel.activities() if each.partition == 0]
         assert (waits.attempts, waits.batch_offset, waits.batch_end) == (1, 0, 4)
@@ -268,6 +268,6 @@ def test_a_batch_that_fails_behind_its_skip_comes_again_at_once(broker: InMemory
     with running(channel):
         recorder.wait(lambda: len(recorder.futures) == 1)
         channel.skip(P0, 0, reason="bad", by="ann")
-        eventually(lambda: not any(owned.events for owned in channel._parts.manager.all()))
+        eventually(lambda: not any(owned.events for owned in channel._runtime.manager.all()))
         recorder.futures[0].set_exception(ValueError("bad"))
         assert committed(broker, P0, 1)

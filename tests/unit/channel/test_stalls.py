@@ -36,7 +36,7 @@ def broker() -> InMemoryBroker:
 
 def silence(channel: InboundKafkaChannel) -> InMemorySource:
     """Let the source forget a partition that it is to fetch."""
-    source = channel._parts.fetcher._source
+    source = channel._runtime.fetcher._source
     assert isinstance(source, InMemorySource)
     source._positions.pop(P0)
     return source
@@ -95,7 +95,7 @@ def test_what_is_idle_or_waits_for_an_answer_is_no_stall(broker: InMemoryBroker)
     recorder.answer = lambda batch: recorder.later(batch) if batch.partition == P0 else advance
     channel = in_memory_channel(recorder, broker)
     asked: list[object] = []
-    catalog, ask = channel._parts.catalog, channel._parts.catalog.watermarks
+    catalog, ask = channel._runtime.catalog, channel._runtime.catalog.watermarks
 
     def noting(partition: TopicPartition, deadline: Deadline) -> tuple[int, int]:
         asked.append(partition)

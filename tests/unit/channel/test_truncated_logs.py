@@ -75,7 +75,7 @@ def test_a_log_that_lost_its_end_halts_the_partition(
     with running(channel):
         error = halted(recorder, channel)
         assert (error.position, error.high, error.end) == (10, 6 + grown, 6)
-        assert "seek to 6" in (channel._parts.manager.all()[0].last_error or "")
+        assert "seek to 6" in (channel._runtime.manager.all()[0].last_error or "")
     assert recorder.delivered() == []
     stored = broker.committed("group", P0)
     assert stored == StoredOffset(10, 2)
@@ -153,7 +153,7 @@ def test_records_read_ahead_of_the_cut_are_dropped(broker: InMemoryBroker) -> No
         broker.truncate(P0, 6)
         broker.produce(P0, *[b"new"] * 8)
         deadline = Deadline.after(PATIENCE)
-        while channel._parts.manager.all()[0].buffer.leader_epoch != 1:
+        while channel._runtime.manager.all()[0].buffer.leader_epoch != 1:
             assert not deadline.expired
         recorder.answer = lambda _: BatchResponse.advance()
         recorder.futures[0].set_result(BatchResponse.advance())
@@ -263,7 +263,7 @@ class Silence:
 
     def __init__(self, channel: InboundKafkaChannel) -> None:
         self.asked = 0
-        self._catalog = channel._parts.catalog
+        self._catalog = channel._runtime.catalog
         self._watermarks = self._catalog.watermarks
         self._catalog.watermarks = self._refuse  # type: ignore[method-assign]
 
@@ -308,7 +308,7 @@ def test_nothing_is_delivered_until_a_truncated_log_is_settled(
             channel.pause(by="ann")
         with broker._changed:
             # a client that has known this leader before compares no epochs
-            channel._parts.fetcher._source._led[P0] = 2  # type: ignore[attr-defined]
+            channel._runtime.fetcher._source._led[P0] = 2  # type: ignore[attr-defined]
             broker.truncate(P0, 6)
         assert wait_for(lambda: silence.asked > 1, Deadline.after(PATIENCE))
         broker.produce(P0, *[b"new"] * 8)
@@ -333,12 +333,12 @@ def test_a_position_out_of_range_is_looked_at_with_its_epoch(
     with running(channel):
         recorder.wait(lambda: len(recorder.futures) == 1)
         with broker._changed:
-            source = channel._parts.fetcher._source
+            source = channel._runtime.fetcher._source
             source._led[P0] = 2  # type: ignore[attr-defined]
             source._out.add(P0)  # type: ignore[attr-defined]
             broker.truncate(P0, 6)
             broker.produce(P0, *[b"new"] * 8)
-        owned = channel._parts.manager.all()[0]
+        owned = channel._runtime.manager.all()[0]
         owned.post(OffsetOutOfRange(owned.buffer.generation))
         recorder.answer = lambda _: BatchResponse.advance()
         recorder.futures[0].set_result(BatchResponse.advance())
@@ -378,7 +378,7 @@ def test_a_start_that_waits_for_a_leader_holds_no_worker(broker: InMemoryBroker)
         broker.produce(partition, b"more")
     recorder = Recorder()
     channel = in_memory_channel(recorder, broker, workers=1)
-    catalog = channel._parts.catalog
+    catalog = channel._runtime.catalog
     look, waits = catalog.look_at_log, [Future[LogLook]()]
 
     def silent(partition: TopicPartition, position: int, epoch: int) -> Future[LogLook]:
@@ -393,7 +393,7 @@ def test_a_start_that_waits_for_a_leader_holds_no_worker(broker: InMemoryBroker)
     assert recorder.delivered(0) == [(10, 11, 1)]
     waits[0] = Future()
     again = in_memory_channel(Recorder(), broker)
-    again._parts.catalog.look_at_log = silent  # type: ignore[method-assign]
+    again._runtime.catalog.look_at_log = silent  # type: ignore[method-assign]
     again.start(Deadline.after(PATIENCE))
     assert again.stop(Deadline.after(PATIENCE)).clean
 
@@ -403,7 +403,7 @@ def test_a_start_whose_look_fails_is_tried_again(broker: InMemoryBroker) -> None
     read_all(broker)
     broker.produce(P0, b"more")
     channel = in_memory_channel(Recorder(), broker)
-    catalog = channel._parts.catalog
+    catalog = channel._runtime.catalog
     look, failures = catalog.look_at_log, [KafkaUnavailableError("no leader")] * 2
 
     def failing(partition: TopicPartition, position: int, epoch: int) -> Future[LogLook]:
@@ -428,10 +428,10 @@ def test_what_waits_for_a_retry_is_dropped_with_what_was_read_ahead(
     channel = in_memory_channel(recorder, broker, on_error=LONG)
     with running(channel):
         recorder.wait(lambda: recorder.errors() == [ValueError])
-        (owned,) = channel._parts.manager.all()
+        (owned,) = channel._runtime.manager.all()
         for event in (LogTruncated(owned.buffer.generation, None), RecordSkipped()):
             owned.post(event)
-        channel._parts.manager.touch_all()
+        channel._runtime.manager.touch_all()
         broker.produce(P0, b"more")
         assert broker.wait_committed("group", P0, 11, Deadline.after(PATIENCE))
     values = [record.value() for batch in recorder.batches[1:] for record in batch.records]

@@ -70,20 +70,20 @@ def test_an_event_that_nobody_handles_fails_the_channel(
         failed.set()
 
     channel = in_memory_channel(recorder, broker, on_failure=note)
-    claimed = channel._parts.manager.claimed
+    claimed = channel._runtime.manager.claimed
 
     def claim(claim: Claim) -> None:
         claimed(claim)
-        (owned,) = [each for each in channel._parts.manager.all() if each.claim is claim]
+        (owned,) = [each for each in channel._runtime.manager.all() if each.claim is claim]
         owned.post(cast("PartitionEvent", Unknown()))
 
     if starting:
-        channel._parts.manager.claimed = claim  # type: ignore[method-assign]
+        channel._runtime.manager.claimed = claim  # type: ignore[method-assign]
     with running(channel):
         if not starting:
             recorder.wait(lambda: "assigned" in recorder.names())
-            channel._parts.manager.all()[0].post(cast("PartitionEvent", Unknown()))
-            channel._parts.manager.touch_all()
+            channel._runtime.manager.all()[0].post(cast("PartitionEvent", Unknown()))
+            channel._runtime.manager.touch_all()
         assert failed.wait(PATIENCE)
     assert [type(error) for error in failures] == [FatalError]
     assert "Unknown" in str(failures[0])
