@@ -73,22 +73,25 @@ class Callbacks:
 
     def ask(self, owned: OwnedPartition, function: Callable[[], Result]) -> Result | None:
         """Run a callback that concerns no batch; what it raises goes to ``on_exception``."""
+        return self._guarded(owned, function, self.exception)
+
+    def tell_end(self, owned: OwnedPartition, function: Callable[[], Result]) -> Result | None:
+        """Run a partition's last callback: nothing may follow it, so only the log hears errors."""
+        return self._guarded(owned, function, self._report)
+
+    def _guarded(
+        self,
+        owned: OwnedPartition,
+        function: Callable[[], Result],
+        on_error: Callable[[OwnedPartition, BaseException, Batch | None], object],
+        batch: Batch | None = None,
+    ) -> Result | None:
         try:
             return self.call(owned, function)
         except WorkerAbandoned:
             raise
         except BaseException as error:  # noqa: BLE001 - whatever a processor raises stays with its partition
-            self.exception(owned, error, None)
-            return None
-
-    def tell_end(self, owned: OwnedPartition, function: Callable[[], Result]) -> Result | None:
-        """Run a partition's last callback: nothing may follow it, so only the log hears errors."""
-        try:
-            return self.call(owned, function)
-        except WorkerAbandoned:
-            raise
-        except BaseException as error:  # noqa: BLE001 - the partition ends all the same
-            self._report(owned, error, None)
+            on_error(owned, error, batch)
             return None
 
     def exception(
@@ -96,26 +99,21 @@ class Callbacks:
     ) -> object | None:
         """Tell the processor of an error and return its answer; None if that failed as well."""
         self._report(owned, error, batch)
-        try:
+
+        def tell() -> object | None:
             with Bound(batch=batch.first_offset if batch else None):
-                return self.call(owned, lambda: self.processor.on_exception(owned, error, batch))
-        except WorkerAbandoned:
-            raise
-        except BaseException as failure:  # noqa: BLE001 - the policy stands in for the answer
-            self._report(owned, failure, batch)
-            return None
+                return self.processor.on_exception(owned, error, batch)
+
+        return self._guarded(owned, tell, self._report, batch)
 
     def _report(self, owned: OwnedPartition, error: BaseException, batch: Batch | None) -> None:
-        topic, number = owned.partition
+        topic = owned.partition.topic
         owned.note_error(f"{type(error).__name__}: {error}")
         self._metrics.errors.labels(self._channel, topic, type(error).__name__).inc()
         expected = isinstance(error, PartitionError)
         log.warning(
             "processor_error",
-            channel=self._channel,
-            topic=topic,
-            partition=number,
-            epoch=owned.epoch,
+            **owned.log_fields,
             first_offset=batch.first_offset if batch else None,
             attempt=batch.attempt if batch else None,
             error=owned.last_error,

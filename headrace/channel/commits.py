@@ -234,10 +234,10 @@ class _Staged:
 class Committer:
     """Owns the offset store and the loop that commits to it.
 
-    ``stage``, ``flush`` and ``forget`` may be called on any thread and do not block. ``lose`` is
-    told of partitions that turn out to be somebody else's. ``interval`` is in seconds, and is asked
-    for each time. Offsets of missing topics stay staged:
-    a commit with one of them fails as a whole.
+    ``flush`` and ``forget`` may be called on any thread; these and ``stage`` do not block. ``lose``
+    is told of partitions that turn out to be somebody else's. ``interval`` is in seconds, and is
+    asked for each time. Offsets of missing topics stay staged: a commit with one of them fails as
+    a whole.
     """
 
     def __init__(
@@ -286,13 +286,22 @@ class Committer:
         return TURN_LIMIT if self._thread.is_alive() else None
 
     def stage(
-        self, partition: OwnedPartition, offset: int, sequence: int, span: Span = NO_SPAN
-    ) -> None:
+        self,
+        partition: OwnedPartition,
+        offset: int,
+        batch: Batch | None = None,
+        span: Span = NO_SPAN,
+    ) -> int:
         """Have ``offset`` stored with the next commit, in place of what was staged before it.
 
         That commit comes at once where somebody waits for the partition to rest or to end: it has
-        no other turn until it is committed. ``span`` is that of the batch that advanced to it.
+        no other turn until it is committed. ``batch`` is kept until then, and ``span`` is that of
+        the batch that advanced to it. For the partition's holder.
+
+        Returns:
+            the offset's number among those of the partition that are staged.
         """
+        sequence = partition.pending_commits.stage(batch)
         with self._lock:
             spans: tuple[Span, ...] = (span,) if span.recording else ()
             before = self._staged.get(partition)
@@ -303,6 +312,7 @@ class Committer:
         # asked behind the staging: a pause or an ending that begins only now flushes by itself
         if self._interval() == 0 or partition.is_urgent:
             self._wake.set()
+        return sequence
 
     def flush(self) -> None:
         """Commit now instead of at the end of the interval."""
@@ -441,10 +451,7 @@ class Committer:
         self._metrics.commit_failures.labels(self._channel, partition.partition.topic).inc()
         log.warning(
             "commit_failed",
-            channel=self._channel,
-            topic=partition.partition.topic,
-            partition=partition.partition.partition,
-            epoch=partition.epoch,
+            **partition.log_fields,
             offset=staged.offset,
             reason=failure.reason,
             refusal=failure.refusal.value,

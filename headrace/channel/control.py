@@ -74,8 +74,7 @@ class SeekControl:
         is_fetched = owned.doubt is None and not owned.halted
         owned.restart_at(asked.offset)
         owned.note_error(None)
-        sequence = owned.pending_commits.stage(None)
-        self._runtime.committer.stage(owned, asked.offset, sequence)
+        sequence = self._runtime.committer.stage(owned, asked.offset)
         self._runtime.committer.flush()
         if is_fetched:
             self._runtime.fetcher.seek(owned)
@@ -83,10 +82,7 @@ class SeekControl:
             self._runtime.fetcher.assign(owned)
         log.warning(
             "seek_applied",
-            channel=self._runtime.name,
-            topic=owned.partition.topic,
-            partition=owned.partition.partition,
-            epoch=owned.epoch,
+            **owned.log_fields,
             before=before,
             position=asked.offset,
             sink_offset=in_sink,

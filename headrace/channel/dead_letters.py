@@ -181,13 +181,11 @@ class DeadLetters:
         deadline = Deadline.after(STORE_TIMEOUT, self._clock)
         letter = self._letter(owned, item, error, self._record(owned, item, deadline))
         self._store.store(limits.topic, letter, deadline)
-        topic, number = owned.partition
+        topic = owned.partition.topic
         self._metrics.dead_lettered.labels(self._channel, topic).inc()
         log.error(
             "record_dead_lettered",
-            channel=self._channel,
-            topic=topic,
-            partition=number,
+            **owned.log_fields,
             offset=item.batch.first_offset,
             target=limits.topic,
             attempts=item.batch.attempt,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from concurrent.futures import CancelledError, Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import structlog
@@ -59,11 +59,11 @@ class ResponseEffect:
     ``parts`` are what a batch comes again as that failed and was divided.
     """
 
-    commit: int | None
-    seek: int | None
-    wait: float
-    max_records: int | None
-    max_bytes: int | None
+    commit: int | None = None
+    seek: int | None = None
+    wait: float = 0.0
+    max_records: int | None = None
+    max_bytes: int | None = None
     parts: tuple[BatchSlice, ...] = ()
 
 
@@ -127,13 +127,7 @@ def is_gone(runtime: ChannelRuntime, owned: OwnedPartition, cut: BatchSlice) -> 
     try:
         low, _ = runtime.catalog.watermarks(owned.partition, deadline)
     except HeadraceError as silence:
-        log.warning(
-            "watermarks_unknown",
-            channel=runtime.name,
-            topic=owned.partition.topic,
-            partition=owned.partition.partition,
-            error=str(silence),
-        )
+        log.warning("watermarks_unknown", **owned.log_fields, error=str(silence))
         return False
     return cut.records.start < low
 
@@ -172,7 +166,7 @@ class Delivery:
             owned, cut.start, records or cut.records, cut.next_offset, cut.size, attempt, span
         )
         deadline = self._clock.monotonic() + self._runtime.config.batch_timeout
-        owned.begin_delivery(cut)
+        owned.end_idle()
         answer = _passed() if passes else self._ask(owned, batch)
         owned.deliver(Outstanding(batch, cut, answer, deadline, passes))
         if answer.done():
@@ -232,9 +226,7 @@ class Delivery:
         try:
             if self._runtime.policy.passed_over(owned, item):
                 owned.clear_failures()
-                self._commit(
-                    owned, ResponseEffect(item.batch.next_offset, None, 0.0, None, None), None
-                )
+                self._commit(owned, ResponseEffect(commit=item.batch.next_offset), None)
                 return
             owned.count_failure(item.cut)
             effect = self._again(item, self._runtime.backoff.seconds(owned.attempts))
@@ -317,14 +309,7 @@ class Delivery:
         self, owned: OwnedPartition, item: Outstanding, error: FencedError
     ) -> ResponseEffect:
         """Lose the partition, and have the member join anew: the sink refuses its stay."""
-        log.warning(
-            "sink_fenced",
-            channel=self._runtime.name,
-            topic=owned.partition.topic,
-            partition=owned.partition.partition,
-            epoch=owned.epoch,
-            error=str(error),
-        )
+        log.warning("sink_fenced", **owned.log_fields, error=str(error))
         owned.end(EndReason.LOST)
         self._runtime.coordinator.rejoin(owned.claim)
         return self._again(item, 0.0)
@@ -342,18 +327,13 @@ class Delivery:
         if stored is None:
             return self._again(item, wait)
         log.warning(
-            "position_reset_to_sink",
-            channel=self._runtime.name,
-            topic=owned.partition.topic,
-            partition=owned.partition.partition,
-            position=item.batch.start,
-            stored=stored,
+            "position_reset_to_sink", **owned.log_fields, position=item.batch.start, stored=stored
         )
-        return ResponseEffect(stored, stored, wait, None, None)
+        return ResponseEffect(stored, stored, wait)
 
     @staticmethod
     def _again(item: Outstanding, wait: float) -> ResponseEffect:
-        return ResponseEffect(None, item.cut.start, wait, None, None)
+        return ResponseEffect(seek=item.cut.start, wait=wait)
 
     def respond(self, owned: OwnedPartition, response: object | None) -> None:
         """Do what an answer asks for that was given for no batch (idle, exceptions)."""
@@ -366,9 +346,7 @@ class Delivery:
             return
         if effect.commit is not None and owned.outstanding:
             # Commits keep the order of the batches, so one ahead of open answers has to wait.
-            effect = ResponseEffect(
-                None, effect.seek, effect.wait, effect.max_records, effect.max_bytes
-            )
+            effect = replace(effect, commit=None)
         self._commit(owned, effect, None)
         if effect.seek is not None:
             self._move(owned, effect.seek, owned.withdraw())
@@ -397,10 +375,7 @@ class Delivery:
         if effect.commit < owned.processed_offset:
             log.warning(
                 "offset_moved_back",
-                channel=self._runtime.name,
-                topic=owned.partition.topic,
-                partition=owned.partition.partition,
-                epoch=owned.epoch,
+                **owned.log_fields,
                 before=owned.processed_offset,
                 offset=effect.commit,
             )
@@ -408,7 +383,7 @@ class Delivery:
         covered = batch is not None and effect.commit >= batch.next_offset
         kept = batch if covered and self._callbacks.wants_processed else None
         span = NO_SPAN if batch is None else batch.span
-        self._runtime.committer.stage(owned, effect.commit, owned.pending_commits.stage(kept), span)
+        self._runtime.committer.stage(owned, effect.commit, kept, span)
         # nobody else can go on with a partition that only waits for the end of the interval
         if kept is not None and owned.held_bytes() >= owned.next_batch.share:
             self._runtime.committer.flush()

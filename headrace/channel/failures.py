@@ -195,7 +195,7 @@ class FailurePolicy:
 
     def _again(self, owned: OwnedPartition, item: Outstanding) -> ResponseEffect:
         wait = self._runtime.backoff.seconds(owned.attempts)
-        return ResponseEffect(None, item.cut.start, wait, None, None)
+        return ResponseEffect(seek=item.cut.start, wait=wait)
 
     def passed_over(self, owned: OwnedPartition, item: Outstanding) -> bool:
         """Have a sink with offsets of its own move behind the batch; False if it could not.
@@ -219,22 +219,20 @@ class FailurePolicy:
     ) -> ResponseEffect:
         if not self.passed_over(owned, item):
             return self._again(owned, item)
-        topic, number = owned.partition
+        topic = owned.partition.topic
         self._runtime.metrics.skipped.labels(self._runtime.name, topic, "failed").inc(
             len(item.batch)
         )
         log.error(
             "batch_skipped",
-            channel=self._runtime.name,
-            topic=topic,
-            partition=number,
+            **owned.log_fields,
             first_offset=item.batch.first_offset,
             next_offset=item.batch.next_offset,
             records=len(item.batch),
             attempts=owned.attempts,
             error=str(error),
         )
-        return self._behind(item)
+        return ResponseEffect(commit=item.batch.next_offset)
 
     def _isolate(
         self, owned: OwnedPartition, item: Outstanding, error: BaseException
@@ -251,9 +249,7 @@ class FailurePolicy:
             owned.note_error(str(failure))
             log.warning(
                 "dead_letter_failed",
-                channel=self._runtime.name,
-                topic=owned.partition.topic,
-                partition=owned.partition.partition,
+                **owned.log_fields,
                 offset=item.batch.first_offset,
                 error=str(failure),
             )
@@ -261,20 +257,18 @@ class FailurePolicy:
         if not self.passed_over(owned, item):
             return self._again(owned, item)
         owned.letters.note(item.cut, item.batch.first_offset)
-        return self._behind(item)
+        return ResponseEffect(commit=item.batch.next_offset)
 
     def _divide(
         self, owned: OwnedPartition, item: Outstanding, error: BaseException
     ) -> ResponseEffect:
         batch = item.batch
         parts = divided(item.cut, batch.records, error, batch.attempt)
-        topic, number = owned.partition
+        topic = owned.partition.topic
         self._runtime.metrics.bisections.labels(self._runtime.name, topic).inc()
         log.warning(
             "batch_bisected",
-            channel=self._runtime.name,
-            topic=topic,
-            partition=number,
+            **owned.log_fields,
             first_offset=batch.first_offset,
             next_offset=batch.next_offset,
             records=len(batch),
@@ -283,8 +277,4 @@ class FailurePolicy:
         )
         owned.letters.divide(item.cut)
         owned.clear_failures()
-        return ResponseEffect(None, item.cut.start, 0.0, None, None, parts)
-
-    @staticmethod
-    def _behind(item: Outstanding) -> ResponseEffect:
-        return ResponseEffect(item.batch.next_offset, None, 0.0, None, None)
+        return ResponseEffect(seek=item.cut.start, parts=parts)

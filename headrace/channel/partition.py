@@ -76,6 +76,7 @@ class OwnedPartition:
         claim: Claim,
         settings: LiveSettings,
         *,
+        channel: str,
         copies: int,
         delivery_gate: DeliveryGate,
         bound: float = inf,
@@ -116,6 +117,7 @@ class OwnedPartition:
         self.letters = DeadLetterLimits()
         # start, first record and end of the batch that failed last: its records may be dropped
         self._failed: tuple[int, int, int] | None = None
+        self._channel = channel
         self._settings = settings
         self.next_batch = NextBatch(settings, copies)
         self._delivery_gate = delivery_gate
@@ -134,6 +136,17 @@ class OwnedPartition:
     def epoch(self) -> int:
         """The claim's epoch."""
         return self.claim.epoch
+
+    @property
+    def log_fields(self) -> dict[str, str | int]:
+        """The fields by which a line of the log says that it is about this claim."""
+        topic, number = self.claim.partition
+        return {
+            "channel": self._channel,
+            "topic": topic,
+            "partition": number,
+            "epoch": self.claim.epoch,
+        }
 
     @property
     def transactional_id(self) -> str | None:
@@ -422,14 +435,8 @@ class OwnedPartition:
             raise FatalError(f"{self.partition} cannot go from {self.state} to {state}")
         before, self.state = self.state, state
         if PartitionState.RUNNING not in (before, state):
-            log.debug(
-                "partition_state_changed",
-                topic=self.partition.topic,
-                partition=self.partition.partition,
-                epoch=self.epoch,
-                before=before.value,
-                state=state.value,
-            )
+            names = {"before": before.value, "state": state.value}
+            log.debug("partition_state_changed", **self.log_fields, **names)
 
     def suspend(self) -> None:
         """Enter SUSPENDED, to come back to where it was before: starting, paused or delivering."""
@@ -530,24 +537,23 @@ class OwnedPartition:
         return bool(self.outstanding) and self.outstanding[0].answer.done()
 
     def take_batch(self, now: float) -> BatchSlice | None:
-        """Take the next batch to deliver, None if none is due yet."""
+        """Take the next batch to deliver, None if none is due yet; ``deliver`` follows."""
         due = self._delivery_due()
         if due is None or due > now:
             return None
         limits = self.next_batch.cut()
         if not self.pending:
-            return self.buffer.cut(limits)
-        front, rest = split(self.pending.popleft(), limits)
-        if rest is not None:
-            self.pending.appendleft(rest)
-        return front
-
-    def begin_delivery(self, cut: BatchSlice) -> None:
-        """Note what is handed to the processor just now."""
-        self._idle_since, self.handing_out = None, cut
+            self.handing_out = self.buffer.cut(limits)
+        else:
+            # noted before it leaves ``pending``: other threads ask at any moment which batch it is
+            self.handing_out, rest = split(self.pending[0], limits)
+            self.pending.popleft()
+            if rest is not None:
+                self.pending.appendleft(rest)
+        return self.handing_out
 
     def deliver(self, item: Outstanding) -> None:
-        """Note that a batch is out."""
+        """Note that the batch taken last is out."""
         self.outstanding.append(item)
         self.handing_out = None
 

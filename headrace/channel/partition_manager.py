@@ -121,6 +121,7 @@ class PartitionManager:
         owned = OwnedPartition(
             claim,
             self._runtime.settings,
+            channel=self._runtime.name,
             copies=self._runtime.processor.copies,
             delivery_gate=self._runtime.delivery_gate,
             bound=self._runtime.bounds.of(claim.partition),

@@ -145,37 +145,25 @@ class RangeReset:
         return False
 
     def _note_silence(self, owned: OwnedPartition, silence: HeadraceError) -> None:
-        log.warning(
-            "watermarks_unknown",
-            channel=self._runtime.name,
-            topic=owned.partition.topic,
-            partition=owned.partition.partition,
-            error=str(silence),
-        )
+        log.warning("watermarks_unknown", **owned.log_fields, error=str(silence))
         owned.note_error(str(silence))
 
     def _halt(self, owned: OwnedPartition, error: LogTruncatedError) -> None:
         """Have the partition rest, unless the processor says where to go on."""
-        topic, number = owned.partition
+        topic = owned.partition.topic
         self._runtime.metrics.truncations.labels(self._runtime.name, topic).inc()
         log.error(
             "log_truncated",
-            channel=self._runtime.name,
-            topic=topic,
-            partition=number,
-            epoch=owned.epoch,
+            **owned.log_fields,
             position=error.position,
             first_offset=error.low,
             end=error.high,
             former_end=error.end,
         )
         response = self._runtime.callbacks.exception(owned, error, None)
-        if (
-            isinstance(response, BatchResponse)
-            and response.offset is not None
-            and error.low <= response.offset <= error.high
-        ):
-            self._go_back(owned, response.offset)
+        chosen = _chosen(response, error.low, error.high)
+        if chosen is not None:
+            self._go_back(owned, chosen)
             self._runtime.fetcher.assign(owned)
             return
         is_bounded = owned.buffer.bound < inf
@@ -188,12 +176,9 @@ class RangeReset:
 
     def _target(self, response: object | None, low: int, high: int) -> int | None:
         """Return where to go on: the processor's offset if the broker has it, else the policy's."""
-        if (
-            isinstance(response, BatchResponse)
-            and response.offset is not None
-            and low <= response.offset <= high
-        ):
-            return response.offset
+        chosen = _chosen(response, low, high)
+        if chosen is not None:
+            return chosen
         policy = self._runtime.config.offset_out_of_range
         if policy == "stop":
             return None
@@ -201,13 +186,11 @@ class RangeReset:
 
     def _move(self, owned: OwnedPartition, target: int, asked: int) -> None:
         lost = max(0, target - asked)
-        topic, number = owned.partition
+        topic = owned.partition.topic
         self._runtime.metrics.skipped.labels(self._runtime.name, topic, "out_of_range").inc(lost)
         log.error(
             "offset_out_of_range",
-            channel=self._runtime.name,
-            topic=topic,
-            partition=number,
+            **owned.log_fields,
             position=asked,
             target=target,
             lost_records=lost,
@@ -227,4 +210,10 @@ class RangeReset:
 
     def _go_back(self, owned: OwnedPartition, target: int) -> None:
         owned.restart_at(target)
-        self._runtime.committer.stage(owned, target, owned.pending_commits.stage(None))
+        self._runtime.committer.stage(owned, target)
+
+
+def _chosen(response: object | None, low: int, high: int) -> int | None:
+    """Return the offset that a processor's answer names, None if the log has none such."""
+    offset = response.offset if isinstance(response, BatchResponse) else None
+    return offset if offset is not None and low <= offset <= high else None

@@ -106,9 +106,9 @@ class Releases:
     def _finish(self, owned: OwnedPartition) -> None:
         self._drop(owned)
         owned.become(PartitionState.TERMINATED)
-        under_way = self._may_still_store(owned)
-        self._log("partition_released", owned, committed=owned.committed, clean=not under_way)
-        self._runtime.coordinator.released(owned.claim, clean=not under_way)
+        clean = not self._may_still_store(owned)
+        self._log("partition_released", owned, committed=owned.committed, clean=clean)
+        self._runtime.coordinator.released(owned.claim, clean=clean)
 
     def _may_still_store(self, owned: OwnedPartition) -> bool:
         """Whether a batch that was withdrawn is just being stored, so that we are to be shut out.
@@ -121,30 +121,21 @@ class Releases:
 
     def _give_up(self, owned: OwnedPartition) -> None:
         """The last commit is not stored in time: the next owner must know that."""
-        self._drop(owned)
-        owned.become(PartitionState.TERMINATED)
         self._runtime.unfinished.append(
             f"{owned.partition}: commit of offset {owned.processed_offset}"
         )
-        self._log(
-            "release_overdue",
-            owned,
-            committed=owned.committed,
-            processed_offset=owned.processed_offset,
-        )
-        self._runtime.coordinator.released(owned.claim, clean=False)
+        self._end_without_commit(owned, "release_overdue", clean=False)
 
     def _forgo(self, owned: OwnedPartition) -> None:
         """The last commit cannot be stored, and nobody will go on: there is nobody to shut out."""
+        self._end_without_commit(owned, "commit_abandoned", clean=True)
+
+    def _end_without_commit(self, owned: OwnedPartition, event: str, *, clean: bool) -> None:
         self._drop(owned)
         owned.become(PartitionState.TERMINATED)
-        self._log(
-            "commit_abandoned",
-            owned,
-            committed=owned.committed,
-            processed_offset=owned.processed_offset,
-        )
-        self._runtime.coordinator.released(owned.claim, clean=True)
+        processed = owned.processed_offset
+        self._log(event, owned, committed=owned.committed, processed_offset=processed)
+        self._runtime.coordinator.released(owned.claim, clean=clean)
 
     def _drop(self, owned: OwnedPartition) -> None:
         self._runtime.fetcher.unassign(owned)
@@ -152,13 +143,6 @@ class Releases:
         owned.withdraw()
         owned.discard()
 
-    def _log(self, event: str, owned: OwnedPartition, **facts: object) -> None:
-        topic, number = owned.partition
-        log.info(
-            event,
-            channel=self._runtime.name,
-            topic=topic,
-            partition=number,
-            epoch=owned.epoch,
-            **facts,
-        )
+    @staticmethod
+    def _log(event: str, owned: OwnedPartition, **facts: object) -> None:
+        log.info(event, **owned.log_fields, **facts)

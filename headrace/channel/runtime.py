@@ -217,14 +217,7 @@ class ChannelRuntime:
 
     def _lose(self, owned: OwnedPartition, refusal: CommitRefusal) -> None:
         """Let go of a partition of which the offset store says that it is somebody else's."""
-        log.warning(
-            "partition_superseded",
-            channel=self.name,
-            topic=owned.partition.topic,
-            partition=owned.partition.partition,
-            epoch=owned.epoch,
-            refusal=refusal.value,
-        )
+        log.warning("partition_superseded", **owned.log_fields, refusal=refusal.value)
         owned.end(EndReason.LOST)
         if refusal is CommitRefusal.MEMBERSHIP:
             self.coordinator.rejoin(owned.claim)

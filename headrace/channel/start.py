@@ -115,9 +115,7 @@ class PartitionStart:
             owned.note_error(str(error))
             log.warning(
                 "start_position_unknown",
-                channel=self._runtime.name,
-                topic=owned.partition.topic,
-                partition=owned.partition.partition,
+                **owned.log_fields,
                 error=f"{type(error).__name__}: {error}",
                 retry_in=round(wait, 1),
             )
@@ -134,9 +132,7 @@ class PartitionStart:
         owned.renew_claim(self._fencing.doubt(owned.claim))
         log.warning(
             "start_offset_in_doubt",
-            channel=runtime.name,
-            topic=owned.partition.topic,
-            partition=owned.partition.partition,
+            **owned.log_fields,
             transactional_ids=list(owned.claim.unfenced),
         )
 
@@ -197,7 +193,7 @@ class PartitionStart:
         """Begin at ``start``, and have that stored."""
         owned.restart_at(start, leader_epoch=epoch)
         owned.await_event()
-        self._runtime.committer.stage(owned, start, owned.pending_commits.stage(None))
+        self._runtime.committer.stage(owned, start)
         self._runtime.committer.flush()
 
     def _take_note_of_topic(self, owned: OwnedPartition) -> None:
@@ -229,9 +225,7 @@ class PartitionStart:
             )
         log.warning(
             "offset_of_deleted_topic",
-            channel=self._runtime.name,
-            topic=topic,
-            partition=owned.partition.partition,
+            **owned.log_fields,
             offset=group.offset,
             before=group.topic_id,
             topic_id=owned.topic_id,
@@ -269,10 +263,7 @@ class PartitionStart:
         )
         log.info(
             "start_position_found",
-            channel=self._runtime.name,
-            topic=owned.partition.topic,
-            partition=owned.partition.partition,
-            epoch=owned.epoch,
+            **owned.log_fields,
             position=start,
             source=source,
             sink_offset=stored,

@@ -164,15 +164,12 @@ class LagWatchdog(PeriodicThread):
 
     def _stalled(self, owned: OwnedPartition, seen: _Seen) -> None:
         """Fetch anew; say it louder when that was done before."""
-        topic, number = owned.partition
+        topic = owned.partition.topic
         self._runtime.metrics.stalls.labels(self._runtime.name, topic).inc()
         log.log(
             logging.ERROR if seen.refetched else logging.WARNING,
             "partition_stalled",
-            channel=self._runtime.name,
-            topic=topic,
-            partition=number,
-            epoch=owned.epoch,
+            **owned.log_fields,
             position=seen.position,
             end=seen.end,
             refetched=seen.refetched,

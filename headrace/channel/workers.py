@@ -247,7 +247,7 @@ class PartitionLoop:
         if end is None or owned.processed_offset != owned.buffer.position:
             return
         if (owned.committed or 0) < end:
-            self._runtime.committer.stage(owned, end, owned.pending_commits.stage(None))
+            self._runtime.committer.stage(owned, end)
 
 
 log = structlog.get_logger(__name__)
@@ -320,11 +320,6 @@ class Workers:
             thread.join(deadline.remaining)
         return [thread.name for thread in threads if thread.is_alive()]
 
-    def _bound(self, owned: OwnedPartition) -> Bound:
-        """Have every line that this thread logs meanwhile say for which partition it works."""
-        topic, partition = owned.partition
-        return Bound(channel=self._channel, topic=topic, partition=partition, epoch=owned.epoch)
-
     def _is_surplus(self) -> bool:
         """Whether the calling thread is to end, because there are more than wanted."""
         with self._lock:
@@ -352,7 +347,7 @@ class Workers:
             time.turn_to(ThreadActivity.PROCESS)
             holder = owned.holder
             try:
-                with self._bound(owned):
+                with Bound(**owned.log_fields):
                     self._run_once(owned)
             except WorkerAbandoned:
                 log.warning("abandoned_worker_returned", channel=self._channel)

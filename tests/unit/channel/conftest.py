@@ -49,7 +49,11 @@ def owned_partition(
     )
     claim = Claim(partition, epoch, "me", 7, 1, lease or Lease(10.0, FakeClock(), 0.0))
     owned = OwnedPartition(
-        claim, settings, copies=copies, delivery_gate=delivery_gate or DeliveryGate()
+        claim,
+        settings,
+        channel="channel",
+        copies=copies,
+        delivery_gate=delivery_gate or DeliveryGate(),
     )
     owned.identity = f"c/g/t/{number}"
     return owned

@@ -54,7 +54,7 @@ def hand_out(owned: OwnedPartition, deadline: float = 1e9) -> Outstanding:
     assert cut is not None
     batch = Batch(owned, cut.start, cut.records, cut.next_offset, cut.size)
     item = Outstanding(batch, cut, Future(), deadline)
-    owned.outstanding.append(item)
+    owned.deliver(item)
     return item
 
 
@@ -281,6 +281,20 @@ def test_a_seek_into_a_gap_starts_there(own: Callable[..., OwnedPartition]) -> N
     assert owned.rewind(5, [cut])
     again = hand_out(owned).cut
     assert (again.start, [record.offset() for record in again.records]) == (5, [9])
+
+
+@pytest.mark.parametrize("again", [True, False])
+def test_a_batch_that_was_taken_is_known_at_once(
+    own: Callable[..., OwnedPartition], *, again: bool
+) -> None:
+    """An operator may have one of its records left out before the processor has it."""
+    owned = waiting(own(), fetched=40)
+    if again:
+        cut = hand_out(owned).cut
+        owned.rewind(0, owned.withdraw())
+        owned.count_failure(cut)
+    assert owned.take_batch(2000.0) is not None
+    assert owned.batch == (0, 10)
 
 
 def test_a_smaller_next_size_bounds_one_batch_only(own: Callable[..., OwnedPartition]) -> None:
