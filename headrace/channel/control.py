@@ -178,14 +178,7 @@ class PartitionControl:
         deadline: Deadline,
         replay: Replay | None = None,
     ) -> SeekResult:
-        """Have a paused partition go on at ``offset``, and wait until that is committed. Blocks.
-
-        Raises:
-            RefusedError: it is not held, not paused, the offset is not in the log, the sink's
-                offset cannot be moved, or not back without saying what becomes of its output, or
-                it was not done in time.
-            KafkaUnavailableError: the partition's leader does not say what it has.
-        """
+        """Have a paused partition go on at ``offset``; see ``InboundKafkaChannel.seek``. Blocks."""
         owned = self._resting(partition)
         outcome: Future[SeekResult] = Future()
         owned.post(SeekRequested(offset, by, outcome, replay))
@@ -209,12 +202,7 @@ class PartitionControl:
         return result
 
     def find(self, target: Target, partition: TopicPartition, deadline: Deadline) -> int:
-        """Return the offset that a target means for a paused partition, within its log. Blocks.
-
-        Raises:
-            RefusedError: the partition is not held or not paused.
-            KafkaUnavailableError: the partition's leader does not say what it has.
-        """
+        """Return what a target means; see ``InboundKafkaChannel.find``. Blocks."""
         owned = self._resting(partition)
         low, high = self._runtime.catalog.watermarks(partition, deadline)
         match target:
@@ -236,15 +224,7 @@ class PartitionControl:
     def skip(
         self, partition: TopicPartition, offset: int, *, reason: str, by: str, force: bool = False
     ) -> Skip:
-        """Leave one record out from the next delivery on, without a pause. Does not block.
-
-        A batch that has failed with it comes again at once. Holds in this process until the
-        offset behind the record is committed. With ``force`` also one that is in no such batch.
-
-        Raises:
-            RefusedError: the partition is not held, the record is done with, it is not there, or it
-                is not in the batch that is out or fails.
-        """
+        """Leave one record out from now on; see ``InboundKafkaChannel.skip``. Does not block."""
         owned = self._known(partition)
         if offset < max(owned.committed or 0, owned.processed_offset):
             raise CommittedAlreadyError(

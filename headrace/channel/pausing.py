@@ -284,16 +284,7 @@ class PauseManager(PeriodicThread):
         note: str = "",
         shorten: bool = False,
     ) -> Pause:
-        """Begin a pause, in place of the holder's own of the same reason and scope.
-
-        Those of others go on beside it. ``wait`` tells its effect.
-
-        ``until`` is in seconds since the epoch; ``pause.max_duration`` may bring the end forward.
-        ``shorten``: the holder's own may end sooner by it.
-
-        Raises:
-            ShorterPauseError: the holder's own goes on for longer, and is not to be shortened.
-        """
+        """Begin a pause that ``pause.max_duration`` bounds; see ``InboundKafkaChannel.pause``."""
         pause = Pause(reason, by, self._runtime.clock.time(), until, mode, partition, note)
         pause = self._limited(pause)
         with self._lock:
@@ -332,13 +323,7 @@ class PauseManager(PeriodicThread):
         partition: TopicPartition | None = None,
         of: str | None = None,
     ) -> Pause | None:
-        """End a pause; delivery rests on while there are others. None if there was none.
-
-        An operator's is that of ``by`` itself, unless ``of`` names another holder.
-
-        Raises:
-            PausedByOthersError: others hold such pauses, and nobody was named.
-        """
+        """End a pause; see ``InboundKafkaChannel.resume``."""
         there = [pause for pause in self._pauses.all() if pause.is_of(reason, partition)]
         holder = by if of is None and reason is PauseReason.OPERATOR else of
         meant = [pause for pause in there if holder in {None, pause.by}]
@@ -394,11 +379,7 @@ class PauseManager(PeriodicThread):
         return self._pauses.all()
 
     def wait(self, deadline: Deadline) -> bool:
-        """Wait until every pause has its effect; False if one has not by the deadline.
-
-        Then nothing that is paused is in the processor's hands, all that was answered is committed,
-        what is to be given back is given back, and a channel that drains has left its group.
-        """
+        """Wait until every pause has its effect; see ``InboundKafkaChannel.wait_paused``."""
         if not self._pauses.wait(self._rests, deadline):
             return False
         if self._pauses.drains:
