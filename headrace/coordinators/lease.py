@@ -108,6 +108,19 @@ class Lease:
                 self._remaining()
             return not self._broken
 
+    def reconnected(self, session_timeout: float, connected_at: float) -> None:
+        """Take note of what the server granted that let us in when we asked at ``connected_at``.
+
+        A shorter time-out counts from then on, whether or not a write is acknowledged after it.
+        The lease does not become longer by that.
+        """
+        with self._lock:
+            less = self._session_timeout - session_timeout
+            if less > 0:
+                latest = self._counted_from + less * (1 - MARGIN)
+                self._counted_from = min(latest, max(self._counted_from, connected_at))
+                self._session_timeout = session_timeout
+
     def break_(self) -> None:
         """End the lease now and for good."""
         with self._lock:

@@ -282,6 +282,7 @@ class GroupMembership:
         """End what the lease no longer covers; renew it when it is time."""
         self.last_progress = now = self._clock.monotonic()
         assert self._lease is not None, "a member of the group has a lease"
+        self._lease.reconnected(self._registry.session_timeout, self._registry.connected_at)
         if self._lease.ended():
             self._lose_all(LossReason.LEASE_OVER)
         if now < self._next_beat:

@@ -164,7 +164,8 @@ def _observe_connects(
             client.last_zxid = 0
         began = clock.monotonic()
         read_timeout, connect_timeout = connect(*args)
-        agreed[0], connected_at[0] = round(read_timeout * 1.5) / 1000, began
+        # in this order: who finds the new time-out, and looks then, finds its connect as well
+        connected_at[0], agreed[0] = began, round(read_timeout * 1.5) / 1000
         return read_timeout, connect_timeout
 
     def note(state: str) -> None:

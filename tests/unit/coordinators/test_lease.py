@@ -118,6 +118,28 @@ def test_the_time_out_that_is_agreed_on_now_counts() -> None:
     assert lease.remaining() == pytest.approx(USABLE / 2)
 
 
+def test_a_reconnect_that_grants_less_shortens_a_lease_at_once() -> None:
+    """No heartbeat of the new connection has to be acknowledged for that."""
+    clock = FakeClock(100)
+    lease = Lease.begin(SESSION, clock, 100, 100)
+    clock.advance(SESSION / 2)
+    lease.reconnected(SESSION / 4, clock.monotonic())
+    assert lease.remaining() == pytest.approx(USABLE / 4)
+    clock.advance(SESSION / 4)
+    assert lease.ended()
+
+
+@pytest.mark.parametrize(("granted", "connected_at"), [(1, 200), (2, 200), (0.9, 129), (1, 100)])
+def test_a_reconnect_never_extends_a_lease(granted: float, connected_at: float) -> None:
+    """Only what is acknowledged to a member of the group does."""
+    clock = FakeClock(100)
+    lease = Lease.begin(SESSION, clock, 100, 100)
+    clock.advance(1)
+    before = lease.remaining()
+    lease.reconnected(granted * SESSION, connected_at)
+    assert lease.remaining() == pytest.approx(before)
+
+
 def test_a_lease_that_ended_stays_ended() -> None:
     """An acknowledgement that comes after the end does not bring the lease back."""
     clock = FakeClock(100)

@@ -105,7 +105,9 @@ def test_a_shorter_session_that_is_granted_later_shortens_the_lease(group: Group
     group.run()
     lease = a.channel.held[partition(0)].lease
     assert lease.remaining() > 2
+    a.session.suspend()
     group.zookeeper.session_timeout = 2.0
+    a.session.resume()
     group.run(1.5)
     for _ in range(60):
         group.run(0.1)

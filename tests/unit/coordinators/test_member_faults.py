@@ -33,6 +33,23 @@ def test_a_silent_server_suspends_before_the_client_notices(group: Group) -> Non
     assert not a.channel.lost
 
 
+def test_a_reconnect_that_grants_less_counts_without_an_answered_heartbeat(group: Group) -> None:
+    """The servers count from the reconnect, and another member may claim after that."""
+    a = group.join("a")
+    group.run()
+    lease = a.channel.held[partition(0)].lease
+    a.session.suspend()
+    group.zookeeper.session_timeout = 1.0
+    a.session.resume()
+    a.session.lose_answers(1000)
+    assert lease.remaining() > 2
+    group.run(0.05)
+    assert 0 < lease.remaining() <= 0.9
+    group.run(1)
+    assert {reason for _, reason in a.channel.lost} == {LossReason.LEASE_OVER}
+    assert a.held == []
+
+
 def test_a_connection_that_breaks_during_a_look_costs_no_claim(group: Group) -> None:
     """The member is suspended and resumes with all it had: what it read was its own."""
     a = group.join("a")
