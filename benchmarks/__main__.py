@@ -19,6 +19,7 @@ NAMES = (
     "pipeline",
     "peers",
     "scale",
+    "startup",
     "memory",
     "endurance",
     "coordination",

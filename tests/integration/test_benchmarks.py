@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from benchmarks import coordination, endurance, memory, passthrough, pipeline, soak, spark
+from benchmarks import coordination, endurance, memory, passthrough, pipeline, soak, spark, startup
 from benchmarks.lifecycle import run as lifecycle
 from benchmarks.lifecycle.run import Plan as LifecyclePlan
 from benchmarks.peers import run as peers
@@ -75,6 +75,16 @@ def test_pipeline_stores_the_same_rows_on_all_sides() -> None:
     assert figures["batch_ratio_1k"] > 0
     assert figures["latency_p50_ratio"] > 0
     assert figures["delta_commit_growth"] > 0
+
+
+@pytest.mark.slow
+def test_startup_starts_commands_and_a_daemon() -> None:
+    """Each takes processor time, more than an empty Python, and the daemon says it is ready."""
+    figures = json.loads(startup.run(startup.Plan(rounds=1)).as_json())
+    assert figures["python_s"] > 0
+    assert all(figures[f"{name}_over_python"] > 1 for name in ("help", "import", "health"))
+    assert figures["simple_ready_s"] > 0
+    assert figures["simple_ready_processor_s"] > figures["python_s"]
 
 
 @pytest.mark.slow
