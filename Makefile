@@ -7,15 +7,16 @@ PYTHON ?= python3
 unexport PYTHONDONTWRITEBYTECODE
 SET_UP := @$(PYTHON) scripts/bootstrap.py
 BIN := .venv/bin
-# Most tests wait for servers: two processes at a time, and the tests of one file in one of them,
-# because they share servers.
-PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist loadfile
+# Most tests wait for servers: more processes than cores. The tests of one file are in one of them,
+# because they share servers; files in the order of tests/schedule.py, the longest first.
+PYTEST := $(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 # With AGAIN=1: what failed in a run that came to its end, once more and by itself.
 once_more = $(if $(AGAIN),|| { [ $$? = 1 ] && echo "== once more what failed" && \
 	$(BIN)/python -m pytest --last-failed --last-failed-no-failures none $(1); })
 BENCHMARKS ?= passthrough spark
 UPGRADE ?=
 ONLY_SLOW ?=
+SLOW_SHARE ?= 1
 SESSION_TIMEOUT ?=
 AGAIN ?=
 
@@ -30,9 +31,9 @@ test: ## run the tests: without servers, against real servers, and with faults
 	$(SET_UP) test
 	@$(PYTEST) -m "not slow" $(call once_more,-m "not slow")
 
-test-all: ## run the tests that take long as well (ONLY_SLOW, SESSION_TIMEOUT, AGAIN: CONTRIBUTING.md)
+test-all: ## run the tests that take long as well (ONLY_SLOW, SLOW_SHARE, SESSION_TIMEOUT, AGAIN: CONTRIBUTING.md)
 	$(SET_UP) test-all
-	@$(PYTEST) $(if $(ONLY_SLOW),-m slow) $(if $(SESSION_TIMEOUT),--session-timeout $(SESSION_TIMEOUT)) \
+	@$(PYTEST) --slow-share $(SLOW_SHARE) $(if $(ONLY_SLOW),-m slow) $(if $(SESSION_TIMEOUT),--session-timeout $(SESSION_TIMEOUT)) \
 	$(call once_more,$(if $(ONLY_SLOW),-m slow))
 
 check: ## check style, types and layers

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 _TESTS = Path(__file__).parent
 
+pytest_plugins = ["tests.schedule"]
+
 pytest.register_assert_rewrite("headrace.testing.sinks")
 
 

@@ -6,6 +6,8 @@ from benchmarks.chaos.run import Plan, carry_out
 from benchmarks.chaos.schedule import draw
 from tests.chaos import seeds
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.timeout(400)
 def test_a_minute_of_faults_loses_nothing_and_repeats_nothing_that_must_not_be() -> None:
@@ -19,7 +21,6 @@ def test_a_minute_of_faults_loses_nothing_and_repeats_nothing_that_must_not_be()
     assert all(report.figures["faults"].values()), report.as_table()
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("seed", seeds.FOUND_BUGS)
 def test_seeds_that_found_bugs_find_none_any_more(seed: int) -> None:

@@ -14,6 +14,8 @@ import pytest
 from headrace.core.clock import Deadline
 from headrace.devstack.waiting import wait_for
 
+pytestmark = pytest.mark.slow
+
 _ROOT = Path(__file__).parents[2]
 
 #: Seconds for three starts of Spark on a busy machine, several times over.

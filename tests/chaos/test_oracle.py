@@ -11,6 +11,8 @@ from benchmarks.chaos.world import Setting
 if TYPE_CHECKING:
     from benchmarks.report import Report
 
+pytestmark = pytest.mark.slow
+
 #: A freeze beyond the session and a kill: each hits a member in the middle of its work. The freeze
 #: comes while the other member runs, and lasts until that one has surely stored what was frozen.
 _SCHEDULE = Schedule(

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from tests.integration.daemon.rig import Daemon
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
 #: Seconds for Spark's start and its first job on a busy machine.
 START = 150.0
@@ -112,7 +112,6 @@ def test_a_signal_for_every_process_lets_the_job_finish(
     assert alive == []
 
 
-@pytest.mark.slow
 def test_a_job_that_does_not_end_is_cancelled_at_the_deadline(site: Site) -> None:
     """Exit code 5, nothing stored or committed, and neither JVM nor worker is left."""
     (site.directory / "reducers.py").write_text(_REDUCERS.format(directory=str(site.directory)))
@@ -129,7 +128,6 @@ def test_a_job_that_does_not_end_is_cancelled_at_the_deadline(site: Site) -> Non
     assert site.nodes() == []
 
 
-@pytest.mark.slow
 def test_a_killed_daemon_leaves_no_process_behind(busy: Daemon) -> None:
     """SIGKILL under a job: JVM and Python workers end by themselves."""
     family = _family(busy)
@@ -139,7 +137,6 @@ def test_a_killed_daemon_leaves_no_process_behind(busy: Daemon) -> None:
     assert alive == []
 
 
-@pytest.mark.slow
 def test_a_stop_does_not_wait_for_a_session_in_another_ones_place(site: Site) -> None:
     """A batch that waits for it goes back undelivered, the exit code is 0, and no JVM is left."""
     (site.directory / "reducers.py").write_text(_REDUCERS.format(directory=str(site.directory)))

@@ -14,6 +14,8 @@ from headrace.devstack.waiting import wait_for
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+pytestmark = pytest.mark.slow
+
 WAIT = 120.0
 
 

@@ -17,6 +17,8 @@ from headrace.devstack.waiting import wait_for
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.slow
+
 _OWNER = """
 import sys, threading
 from pathlib import Path

@@ -5,6 +5,8 @@ from __future__ import annotations
 from threading import Event
 from typing import TYPE_CHECKING
 
+import pytest
+
 from headrace.core.clock import Deadline
 from headrace.core.errors import CommitFailedError
 from headrace.kafka import KafkaTopicCatalog
@@ -17,12 +19,12 @@ from tests.integration.seen import metric
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    import pytest
-
     from headrace.controller import KafkaController
     from headrace.core.records import Batch
     from headrace.devstack import KafkaBroker
     from tests.integration.seen import Log
+
+pytestmark = pytest.mark.slow
 
 
 def test_a_failed_commit_is_told_counted_and_made_up_for(

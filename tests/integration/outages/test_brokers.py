@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from headrace.core.records import Batch, TopicPartition
     from tests.integration.seen import Log
 
+pytestmark = pytest.mark.slow
+
 
 #: A segment that is older than this is closed by the next record, and then cleaned.
 _CLEANED_AT_ONCE = {

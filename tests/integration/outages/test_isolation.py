@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from tests.integration.outages.ensemble import Ensemble
     from tests.integration.seen import Log
 
+pytestmark = pytest.mark.slow
+
 
 class Fault(Protocol):
     """What parts a member from ZooKeeper."""

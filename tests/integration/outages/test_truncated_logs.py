@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from headrace.kafka.ports import Fetched
     from tests.integration.seen import Log
 
+pytestmark = pytest.mark.slow
+
 
 class Columns(Notes):
     """The same with records in columns."""

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from headrace.spark.reducer import Reducer
     from headrace.spark.runtime import SparkRuntime
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 #: Micro-batches of the other channel; enough to see how long they take.
 _ROUNDS = 30

@@ -147,6 +147,7 @@ def test_reused_workers_run_the_code_that_was_loaded_last(
     assert sorted(row["said"] for row in after.rows()) == ["heyhey", "ho"]
 
 
+@pytest.mark.slow
 def test_a_udf_survives_the_death_of_the_jvm(
     channel: Callable[..., Channel],
     spark_runtime: SparkRuntime,
@@ -163,6 +164,7 @@ def test_a_udf_survives_the_death_of_the_jvm(
     assert sorted(row["said"] for row in ch.rows()) == ["ho", "hoho"]
 
 
+@pytest.mark.slow
 def test_channels_share_a_runtime_that_dies(
     channel: Callable[..., Channel], spark_runtime: SparkRuntime
 ) -> None:

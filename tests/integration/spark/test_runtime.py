@@ -174,6 +174,7 @@ def test_a_runtime_that_is_not_started_says_so() -> None:
     assert runtime.pid is None
 
 
+@pytest.mark.slow
 def test_stop_ends_the_jvm() -> None:
     """After stop the JVM is gone and the process ends by itself."""
     process, jvm = _started()
@@ -195,6 +196,7 @@ def test_a_killed_process_takes_its_jvm_with_it() -> None:
     assert (len(gone), alive) == (1, [])
 
 
+@pytest.mark.slow
 def test_a_session_is_ready_once_it_is_warmed_up() -> None:
     """When the start returns, Spark has run as many jobs as there are dummy micro-batches."""
     done = subprocess.run(
@@ -266,6 +268,7 @@ def _answer(port: int, request: bytes, length: int) -> bytes:
     return answer
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("said", [[], ["false"]])
 def test_only_the_process_itself_is_answered_on_loopback(said: list[str]) -> None:
     """Spark's two ports refuse who has no secret, unless it is turned off; the gateway always.

@@ -104,7 +104,7 @@ def test_ci_runs_the_readme_s_commands_first_and_no_test_twice() -> None:
         "slow_tests",
     ]
     assert re.findall(r"^        make (.*)$", text, re.MULTILINE) == [
-        'test-all ONLY_SLOW=1 SESSION_TIMEOUT="$SLOW_BUDGET" AGAIN=1'
+        'test-all ONLY_SLOW=1 SLOW_SHARE="$SHARES" SESSION_TIMEOUT="$SLOW_BUDGET" AGAIN=1'
     ]
 
 

@@ -1,0 +1,44 @@
+"""Which tests a run has, and in which order."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.schedule import share_of, touches
+
+_ROOT = Path(__file__).parents[3]
+_SQL = Path(__file__).parents[2] / "integration" / "spark" / "test_sql.py"
+
+
+@pytest.mark.parametrize("count", [2, 3, 5])
+def test_each_file_comes_up_once_in_as_many_commits_as_there_are_shares(count: int) -> None:
+    """No file of slow tests is in no share, or waits for more commits than there are shares."""
+    shares = [share_of(str(file), count) for file in _ROOT.glob("tests/**/test_*.py")]
+    assert set(shares) == set(range(count))
+
+
+@pytest.mark.parametrize(
+    ("changed", "touched"),
+    [
+        ("tests/integration/spark/test_sql.py", True),
+        ("tests/integration/spark/conftest.py", True),
+        ("headrace/sinks/sql/sink.py", True),
+        ("headrace/admin/page/page.css", False),
+        ("docs/sinks.md", False),
+    ],
+)
+def test_a_change_touches_the_tests_of_its_folder_and_of_its_room(
+    changed: str, *, touched: bool
+) -> None:
+    """A test of SQL sinks is touched by the sinks, its helpers and itself, and by no page."""
+    assert touches(_SQL, {changed}) is touched
+
+
+def test_durations_are_of_files_that_are_there() -> None:
+    """What a run took is known of many files, and of none that has been removed."""
+    seconds = json.loads((_ROOT / "tests" / "durations.json").read_text(encoding="utf-8"))
+    assert len(seconds) > 100
+    assert all((_ROOT / file).is_file() for file in seconds)
