@@ -43,7 +43,7 @@ check: ## check style, types and layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-fix: ## mend what the checkers can mend
+fix: ## fix what the checkers can fix
 	$(SET_UP) check
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
@@ -56,7 +56,7 @@ bench: ## run the benchmarks named in BENCHMARKS, one after the other
 	$(SET_UP) bench
 	@for name in $(BENCHMARKS); do $(BIN)/python -m benchmarks $$name --json || exit 1; done
 
-lock: ## write the lock files anew after a change in pyproject.toml (UPGRADE=--upgrade: newest)
+lock: ## write the lock files again after a change in pyproject.toml (UPGRADE=--upgrade: newest)
 	$(SET_UP) check
 	$(BIN)/python scripts/lock.py $(UPGRADE)
 

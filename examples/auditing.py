@@ -1,4 +1,4 @@
-"""A processor of one's own, as examples/headrace.yaml names it."""
+"""A custom processor, as examples/headrace.yaml names it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Headrace as a library: a channel with a processor of one's own, in a process of one's own.
+"""Headrace as a library: a channel with a custom processor, in your own process.
 
     python examples/library.py localhost:9092 localhost:2181 events 1000
 

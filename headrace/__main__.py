@@ -10,7 +10,7 @@ import signal
 import sys
 
 #: Signals that end a process which does nothing about them, and must not end a daemon.
-_HEARD = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+_HANDLED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
 def main() -> None:
@@ -34,12 +34,12 @@ def main() -> None:
 
 
 def _listen() -> None:
-    """Hear signals; those that come meanwhile are delivered at the end."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, _HEARD)
+    """Handle signals; those that come meanwhile are delivered at the end."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, _HANDLED)
     from headrace.signals import SIGNALS  # noqa: PLC0415 - even that takes a moment
 
     SIGNALS.listen()
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _HEARD)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _HANDLED)
 
 
 def _open_standard_streams() -> None:

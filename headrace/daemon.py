@@ -87,11 +87,11 @@ FATAL_STOP_TIMEOUT = 6.0
 ADMIN_CLOSE_TIMEOUT = 3.0
 
 #: Seconds after which the main thread looks around, all the same.
-_TURN = 0.5
+_POLL_INTERVAL = 0.5
 
 #: The same until the process is ready, which somebody waits for. A bounded run, which asks the
 #: brokers at each turn, has none.
-_START_TURN = 0.05
+_START_POLL_INTERVAL = 0.05
 
 #: Seconds in which the group's offsets have to be read, while no signal is heard.
 _FINISH_TIMEOUT = 2.0
@@ -281,7 +281,7 @@ def _wait(
     ready_by: Deadline | None = Deadline.after(READY_TIMEOUT)
     while signals.asked is None:
         starts = ready_by is not None and not controller.is_bounded
-        failure = controller.wait(_START_TURN if starts else _TURN)
+        failure = controller.wait(_START_POLL_INTERVAL if starts else _POLL_INTERVAL)
         if failure is not None:
             return failure
         if controller.finished(Deadline.after(_FINISH_TIMEOUT)):

@@ -94,7 +94,9 @@ def _reasons(url: str, path: str, timeout: float) -> list[str]:
             answer = connection.getresponse()
             if answer.status in _ANSWERED:
                 return []
-            return _told(answer.read()) or [f"{url}{path} answered {answer.status} {answer.reason}"]
+            return _reasons_in(answer.read()) or [
+                f"{url}{path} answered {answer.status} {answer.reason}"
+            ]
         finally:
             connection.close()
     except (OSError, HTTPException, ValueError) as error:
@@ -116,7 +118,7 @@ def _connection(url: str, timeout: float) -> HTTPConnection:
     return HTTPSConnection(parts.hostname or "", parts.port, timeout=timeout, context=context)
 
 
-def _told(body: bytes) -> list[str]:
+def _reasons_in(body: bytes) -> list[str]:
     try:
         return [str(reason) for reason in json.loads(body)["reasons"]]
     except (ValueError, LookupError, TypeError):

@@ -88,7 +88,7 @@ class Service:
 
     @property
     def supervised(self) -> bool:
-        """Whether anybody hears what is said here."""
+        """Whether anybody listens on the notify socket."""
         return self._send is not None
 
     def ready(self, status: str) -> None:
@@ -118,7 +118,7 @@ class Service:
             self._say(text)
 
     def turned(self, parts: Iterable[Heartbeat]) -> None:
-        """Note that the main thread took a turn; feed the watchdog if all parts came on as well.
+        """Note that the main thread goes on; feed the watchdog if all parts go on as well.
 
         There is no timer behind it: where one part hangs, nothing is sent any more.
         """
@@ -131,7 +131,7 @@ class Service:
         self._compare_limits(self._watchdog, watched)
         if self._progress.since_last_time(watched):
             self._fed_at = now
-            self._tell("WATCHDOG=1")
+            self._notify("WATCHDOG=1")
 
     @contextmanager
     def stopping(
@@ -163,10 +163,10 @@ class Service:
             watched = list(parts())
             if self._progress.since_last_time(watched):
                 extension = min(STOP_EXTENSION, deadline.remaining + STOP_INTERVAL)
-                self._tell(f"EXTEND_TIMEOUT_USEC={int(extension * 1e6)}", "WATCHDOG=1")
+                self._notify(f"EXTEND_TIMEOUT_USEC={int(extension * 1e6)}", "WATCHDOG=1")
 
     def _compare_limits(self, watchdog: float, parts: Iterable[Heartbeat]) -> None:
-        """Warn once where a part may rightly take longer for a turn than systemd waits."""
+        """Warn once where a part may rightly take longer for one pass than systemd waits."""
         longest = max((part.stall_timeout or 0.0 for part in parts), default=0.0)
         if longest > watchdog and not self._warned:
             self._warned = True
@@ -174,8 +174,8 @@ class Service:
 
     def _say(self, status: str, *lines: str) -> None:
         self._status = status
-        self._tell(*lines, f"STATUS={' '.join(status.split())}")
+        self._notify(*lines, f"STATUS={' '.join(status.split())}")
 
-    def _tell(self, *lines: str) -> None:
+    def _notify(self, *lines: str) -> None:
         if self._send is not None:
             self._send("\n".join(lines))

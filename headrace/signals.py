@@ -1,4 +1,4 @@
-"""Signals to the daemon, which a thread of their own hears from the first moment on.
+"""Signals to the daemon, which a thread of their own handles from the first moment on.
 
 It needs the standard library and ``headrace.core.clock`` only, so that it is there before anything
 else is imported.
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _ENDING = (signal.SIGTERM, signal.SIGINT)
 
 #: What others may want to know of, by ``Signals.on``.
-_TOLD = (signal.SIGHUP, signal.SIGUSR1)
+_CALLED = (signal.SIGHUP, signal.SIGUSR1)
 
 #: Wakes the main thread, which may be waiting in a start. Sent by the process itself.
 _WAKE = signal.SIGUSR2
@@ -72,10 +72,10 @@ class Signals:
         self._end = end
         self._clock = clock
         self._lock = Lock()
-        self._told: dict[int, Callable[[], None]] = {}
+        self._callbacks: dict[int, Callable[[], None]] = {}
         self._remembered: set[int] = set()
         self._shutdown_timeout: Callable[[], float] | None = None
-        self._heard = False
+        self._received = False
         self._interrupts = False
         self._stop_by: Deadline | None = None
         self._ends: tuple[Deadline, int] | None = None
@@ -86,14 +86,14 @@ class Signals:
     # --- main thread ------------------------------------------------------------------------
 
     def listen(self) -> None:
-        """Hear signals from now on, until the process ends; nothing where it does already."""
+        """Handle signals from now on, until the process ends; nothing where it does already."""
         if self._reader >= 0:
             return
         self._reader, self._writer = os.pipe()
         os.set_blocking(self._writer, False)
         signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
         # the number of a signal is written for those only that have a handler
-        for number in (*_ENDING, *_TOLD):
+        for number in (*_ENDING, *_CALLED):
             self._former[number] = signal.signal(number, lambda *_: None)
         self._former[_WAKE] = signal.signal(_WAKE, lambda *_: self._interrupt())
         Thread(target=self._run, name="signals", daemon=True).start()
@@ -132,7 +132,7 @@ class Signals:
         """Keep signals from the child until its handlers are its own."""
         # one that comes too early would be written into the parent's pipe; _WAKE does nothing
         # there, and what it raises here would be lost
-        self._forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, (*_ENDING, *_TOLD))
+        self._forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, (*_ENDING, *_CALLED))
 
     def after_fork(self) -> None:
         """Let the thread have signals again."""
@@ -153,13 +153,13 @@ class Signals:
 
     # --- any thread -------------------------------------------------------------------------
 
-    def on(self, number: signal.Signals, told: Callable[[], None]) -> None:
-        """Have ``told`` called at a signal, and now if it came before. It must not block."""
+    def on(self, number: signal.Signals, callback: Callable[[], None]) -> None:
+        """Have ``callback`` called at a signal, and now if it came before. It must not block."""
         with self._lock:
-            self._told[number] = told
+            self._callbacks[number] = callback
             came = number in self._remembered
         if came:
-            told()
+            callback()
 
     def ask(self, who: str) -> None:
         """Ask for a graceful stop without a signal from outside.
@@ -195,29 +195,29 @@ class Signals:
             wait = None if self._ends is None else self._ends[0].remaining
             if select.select([self._reader], [], [], wait)[0]:
                 for number in os.read(self._reader, select.PIPE_BUF):
-                    self.hear(number)
+                    self.handle(number)
             self.look()
 
-    def hear(self, number: int) -> None:
+    def handle(self, number: int) -> None:
         """Do what a signal asks for."""
         if number in _ENDING:
-            self._hear_end(number)
-        elif number in _TOLD:
+            self._handle_end(number)
+        elif number in _CALLED:
             with self._lock:
-                told = self._told.get(number)
-                if told is None:
+                callback = self._callbacks.get(number)
+                if callback is None:
                     self._remembered.add(number)
-            if told is not None:
-                told()
+            if callback is not None:
+                callback()
 
-    def _hear_end(self, number: int) -> None:
+    def _handle_end(self, number: int) -> None:
         if self._shutdown_timeout is None:
             self._end(0)
             return
-        if self._heard:
+        if self._received:
             self._leave(128 + number, hung=False)
             return
-        self._heard = True
+        self._received = True
         self.ask(signal.Signals(number).name)
 
     def look(self) -> None:

@@ -182,7 +182,7 @@ Moment = Annotated[AwareDatetime, BeforeValidator(_only_text, json_schema_input_
 Topic = Annotated[str, Field(min_length=1, max_length=249, pattern=_PRINTABLE)]
 Partition = Annotated[int, Field(strict=True, ge=0, le=2**31 - 1)]
 #: No log gets there, and every JSON reader has such numbers exactly.
-SoughtOffset = Annotated[int, Field(strict=True, ge=0, le=2**53)]
+SeekOffset = Annotated[int, Field(strict=True, ge=0, le=2**53)]
 Reason = Annotated[str, Field(max_length=1000, pattern=_PRINTABLE)]
 Logger = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[A-Za-z0-9_.]+$")]
 Who = Annotated[str, Field(min_length=1, max_length=200, pattern=_PRINTABLE)]
@@ -261,7 +261,7 @@ class SeekRequest(Replayed):
     """The topic."""
     partition: Partition
     """The partition's number."""
-    offset: SoughtOffset
+    offset: SeekOffset
     """The next record to deliver."""
     wait_s: Wait = 30.0
     """For how long to wait until it is done and committed."""
@@ -283,7 +283,7 @@ class SkipRequest(Change):
     """The topic."""
     partition: Partition
     """The partition's number."""
-    offset: SoughtOffset
+    offset: SeekOffset
     """The record's own offset."""
     reason: Annotated[str, Field(min_length=1, max_length=1000, pattern=_PRINTABLE)]
     """Why; the log keeps it."""
@@ -394,10 +394,10 @@ class Changes:
             channel = find_channel(self._controller, name)
             partition = partition_of(channel, body.topic, body.partition)
             with self._waiter(body.wait_s) as deadline:
-                sought = channel.seek(
+                applied = channel.seek(
                     partition, body.offset, by=asked.by, deadline=deadline, replay=body.replay
                 )
-            return _sought(sought)
+            return _seek_answer(applied)
 
     def reset(self, request: Request, name: ChannelName, body: ResetRequest) -> ResetAnswer:
         """Have the partitions that this process holds of a paused channel go on elsewhere."""
@@ -554,8 +554,8 @@ def _move_all(
     moved: list[str] = []
     for partition, offset in wanted:
         try:
-            sought = channel.seek(partition, offset, by=by, deadline=deadline, replay=replay)
-            yield _sought(sought)
+            applied = channel.seek(partition, offset, by=by, deadline=deadline, replay=replay)
+            yield _seek_answer(applied)
         except HeadraceError as error:
             if not moved:
                 raise
@@ -575,9 +575,9 @@ def _activity(channel: InboundKafkaChannel, partition: TopicPartition) -> Partit
     return next(found, None)
 
 
-def _sought(sought: SeekResult) -> SeekAnswer:
-    topic, number = sought.partition
-    return SeekAnswer(topic=topic, partition=number, before=sought.before, offset=sought.offset)
+def _seek_answer(applied: SeekResult) -> SeekAnswer:
+    topic, number = applied.partition
+    return SeekAnswer(topic=topic, partition=number, before=applied.before, offset=applied.offset)
 
 
 def scope_of(channel: InboundKafkaChannel, body: ScopedChange) -> TopicPartition | None:

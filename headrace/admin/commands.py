@@ -95,7 +95,7 @@ def status(channel: str | None, *, as_json: bool, watch: float | None) -> Comman
                 name = _named(channel, chosen)
                 chosen = [each for each in chosen if each["name"] == name]
             _print_status(found, chosen, as_json=as_json, watch=watch)
-            _tell_unusable(found)
+            _print_unusable(found)
             if watch is None:
                 return 0
             Event().wait(watch)
@@ -103,7 +103,7 @@ def status(channel: str | None, *, as_json: bool, watch: float | None) -> Comman
     return command
 
 
-def _tell_unusable(found: dict[str, Any]) -> None:
+def _print_unusable(found: dict[str, Any]) -> None:
     """Say that the process goes on with another configuration than is in its file."""
     problems = (found["config"] or {}).get("problems")
     if problems:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 #: Seconds within which the main thread of a running process looks around at least once: it does
 #: so twice a second, and a bounded run asks for offsets for two seconds in between.
-TURN_LIMIT = 30.0
+STALL_TIMEOUT = 30.0
 
 
 def not_live(process: Process, clock: Clock) -> list[str]:
@@ -28,7 +28,7 @@ def not_live(process: Process, clock: Clock) -> list[str]:
     the threads of its channels. Any thread; does not block.
     """
     silent = clock.monotonic() - process.last_beat
-    if process.phase is Phase.RUNNING and silent > TURN_LIMIT:
+    if process.phase is Phase.RUNNING and silent > STALL_TIMEOUT:
         return [f"the main thread has done nothing for {silent:.0f} s"]
     return []
 

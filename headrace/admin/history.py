@@ -42,7 +42,7 @@ class HistoryPoint(Document):
 
 
 class History(Document):
-    """How channels did lately."""
+    """The recent figures of the channels."""
 
     interval_s: Seconds
     """Seconds between two points."""
@@ -72,12 +72,12 @@ class EventStatus(Document):
 
 
 class Events(Document):
-    """What happened lately."""
+    """The recent log events."""
 
     at: datetime
     """When that was."""
     pid: Number
-    """The process; another one counts anew."""
+    """The process; another one counts again."""
     events: list[EventStatus]
     """The events, the one that was last changed last."""
 

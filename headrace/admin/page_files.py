@@ -44,7 +44,7 @@ _PAGE = {
     "X-Frame-Options": "DENY",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
-    # kept, and asked for anew each time: another version of Headrace has other files
+    # kept, and asked for again each time: another version of Headrace has other files
     "Cache-Control": "no-cache",
 }
 

@@ -98,7 +98,7 @@ class Reads:
         return self._builder.history(after)
 
     async def events(self, after: AfterNumber = 0) -> Events:
-        """Return what happened lately."""
+        """Return the recent log events."""
         return self._builder.events(after)
 
     def metrics(self) -> Response:

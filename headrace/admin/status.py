@@ -221,7 +221,7 @@ class StatusBuilder:
         )
 
     def history(self, after: datetime | None) -> lately.History:
-        """Return how the channels did lately."""
+        """Return the recent figures of the channels."""
         since = 0.0 if after is None else after.timestamp()
         history = self._rates.history(since)
         return lately.History(
@@ -230,7 +230,7 @@ class StatusBuilder:
         )
 
     def events(self, after: int) -> lately.Events:
-        """Return what happened lately."""
+        """Return the recent log events."""
         return lately.Events(
             at=self._now(),
             pid=os.getpid(),

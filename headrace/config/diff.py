@@ -24,19 +24,19 @@ class ReloadEffect(Enum):
     """What runs goes on with the new value; nothing is drained, released or reconnected."""
 
     SHARING = "sharing"
-    """The group shares its partitions anew; those that stay go on undisturbed."""
+    """The group shares its partitions again; those that stay go on undisturbed."""
 
     TOPICS = "topics"
     """Partitions of topics that are no longer read are given back, those of others stay."""
 
     CHANNEL = "channel"
-    """The channel drains, leaves its group and starts anew; other channels go on."""
+    """The channel drains, leaves its group and starts again; other channels go on."""
 
     SPARK = "spark"
-    """The Spark session is built anew between two micro-batches; partitions stay."""
+    """The Spark session is built again between two micro-batches; partitions stay."""
 
     CONNECTION = "connection"
-    """All channels drain, connect anew and go on."""
+    """All channels drain, connect again and go on."""
 
     PROCESS = "process"
     """Nothing until the process is restarted."""

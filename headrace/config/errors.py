@@ -55,10 +55,10 @@ def subject(value: Any, *, secret: bool = False) -> str:
     that was put in a wrong place. In a secret's place a default, and text around, may be one too.
     """
     if isinstance(value, Expanded):
-        told = not secret or _NAME_ALONE.fullmatch(value.source)
-        return f"{_cut(value.source) if told else MASK} expands to something that"
-    tells = isinstance(value, (str, int, float)) and not isinstance(value, bool)
-    return MASK if secret and tells else quoted(value)
+        shown = not secret or _NAME_ALONE.fullmatch(value.source)
+        return f"{_cut(value.source) if shown else MASK} expands to something that"
+    reveals = isinstance(value, (str, int, float)) and not isinstance(value, bool)
+    return MASK if secret and reveals else quoted(value)
 
 
 def quoted(value: Any) -> str:
@@ -112,7 +112,7 @@ def conflict_in(found: Sequence[FieldConflict]) -> PydanticCustomError:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The absolute path of the file, and the process's surroundings when it was read."""
+    """The absolute path of the file, and the process's environment when it was read."""
 
     file: Path
     environ: Mapping[str, str] = field(repr=False)

@@ -125,10 +125,10 @@ class YamlDocument:
         return next((self.lines[place] for place in around if place in self.lines), 0)
 
 
-def _first_of(told: list[str], count: int | None = None) -> ConfigError:
-    count = len(told) if count is None else count
+def _first_of(shown: list[str], count: int | None = None) -> ConfigError:
+    count = len(shown) if count is None else count
     rest = [f"and {count - MOST_PROBLEMS} more"] if count > MOST_PROBLEMS else []
-    return ConfigError([*told[:MOST_PROBLEMS], *rest], count)
+    return ConfigError([*shown[:MOST_PROBLEMS], *rest], count)
 
 
 def read(path: Path) -> str:

@@ -1,6 +1,6 @@
 """The reference of all fields in docs/configuration.md and the JSON schema, both from the models.
 
-``python -m headrace.config.reference docs/configuration.md`` writes it anew between its markers.
+``python -m headrace.config.reference docs/configuration.md`` writes it again between its markers.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ def render() -> str:
 
 
 def update(page: str) -> str:
-    """Return the page with the tables between its markers written anew."""
+    """Return the page with the tables between its markers written again."""
     before, _, rest = page.partition(BEGIN)
     _, _, after = rest.partition(END)
     return f"{before}{BEGIN}\n\n{render()}\n{END}{after}"

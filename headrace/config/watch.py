@@ -80,7 +80,7 @@ class FileWatcher:
         self._read = read
         self._changed = changed
         self._polls = settings.polling
-        self._told: Mapping[Path, str] = {}
+        self._reported: Mapping[Path, str] = {}
         self._clock = clock
         self._last_beat = clock.monotonic()
         self._stopping = Event()
@@ -96,7 +96,7 @@ class FileWatcher:
         return deadline.joined(self._thread)
 
     def stalled(self) -> float | None:
-        """Return for how many seconds a read hangs, None while the thread takes turns.
+        """Return for how many seconds a read hangs, None while the thread goes on.
 
         Any thread.
         """
@@ -128,7 +128,7 @@ class FileWatcher:
         return frozenset(folder for path in files for folder in folders_of(path))
 
     def _watch(self, folders: frozenset[Path]) -> None:
-        """Look when something changes, until the watch has to be set up anew."""
+        """Look when something changes, until the watch has to be set up again."""
         import watchfiles  # noqa: PLC0415 - only where files are watched
 
         begun = False
@@ -176,7 +176,7 @@ class FileWatcher:
         """Tell once of each content that was not read yet."""
         if now == self._read():
             # what was told and taken back before it was read is news when it comes again
-            self._told = {}
-        elif now != self._told:
-            self._told = now
+            self._reported = {}
+        elif now != self._reported:
+            self._reported = now
             self._changed()

@@ -181,7 +181,7 @@ class KafkaController:
     ) -> None:
         """Load the processors, connect, and start every enabled channel. Blocks.
 
-        No channel joins its group before all are prepared. ``deadline`` is for the brokers, anew
+        No channel joins its group before all are prepared. ``deadline`` is for the brokers, again
         for each channel: ZooKeeper has its ``connect_timeout``, Spark its ``start_timeout``.
         ``before_clean_up`` is called when the start has failed, before what had started is stopped.
 
@@ -231,7 +231,7 @@ class KafkaController:
         return None if self._spark is None else self._spark.reading()
 
     def heartbeats(self) -> list[Heartbeat]:
-        """Return the parts of all channels that should take turns. Any thread."""
+        """Return the parts of all channels that send heartbeats. Any thread."""
         return [each for channel in tuple(self.channels.values()) for each in channel.heartbeats()]
 
     # --- changing what runs -----------------------------------------------------------------
@@ -326,7 +326,7 @@ class KafkaController:
         self.session.start()
 
     def replace_spark(self, settings: SparkSettings, deadline: Deadline) -> bool:
-        """Have Spark's session built anew; nothing where none was asked for. Blocks.
+        """Have Spark's session built again; nothing where none was asked for. Blocks.
 
         Returns:
             False if a micro-batch did not end by the deadline: the session is the former one.

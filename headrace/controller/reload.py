@@ -64,13 +64,13 @@ class Action(Enum):
     STOP = "stop"
     """Stop a channel that was removed or is not enabled any more."""
     CONNECT = "connect"
-    """Drain all channels, connect to ZooKeeper and Kafka anew, and start the channels."""
+    """Drain all channels, connect to ZooKeeper and Kafka again, and start the channels."""
     REBUILD_SPARK = "rebuild Spark"
-    """Build the Spark session anew."""
+    """Build the Spark session again."""
     ADJUST = "adjust"
     """Change a channel while it runs."""
     RESTART = "restart"
-    """Stop a channel and start it anew."""
+    """Stop a channel and start it again."""
     START = "start"
     """Start a channel that did not run."""
     WAIT = "wait for a restart"
@@ -91,7 +91,7 @@ def plan(
 ) -> tuple[Step, ...]:
     """Return the steps from one configuration to the other, in their order.
 
-    What is connected anew brings the changes of all channels with it. ``recoded`` says which
+    What is connected again brings the changes of all channels with it. ``recoded`` says which
     channels have other code than they run.
     """
     changes = (*diff(applied, desired), *recoded)
@@ -138,8 +138,8 @@ def _of_channel(
     if not runs or not shall:
         action = Action.STOP if runs else Action.START if shall else Action.ADOPT
     else:
-        anew = any(change.effect is ReloadEffect.CHANNEL for change in mine)
-        action = Action.RESTART if anew else Action.ADJUST
+        restart = any(change.effect is ReloadEffect.CHANNEL for change in mine)
+        action = Action.RESTART if restart else Action.ADJUST
     return Step(action, name, mine)
 
 
@@ -188,7 +188,7 @@ LOOK_TIMEOUT = 15.0
 #: Seconds in which the brokers have to answer a channel that starts.
 START_TIMEOUT = 180.0
 
-#: Seconds that running micro-batches have to end in before Spark is built anew. While it is waited
+#: Seconds that running micro-batches have to end in before Spark is built again. While it is waited
 #: for, no further one begins.
 SPARK_TIMEOUT = 30.0
 
@@ -282,7 +282,7 @@ class ReloadRun:
         log.info("channel_started", channel=name)
 
     def _restart(self, name: str, channel: ChannelConfig) -> None:
-        """Start a channel anew; what can be known to fail is found before it is stopped."""
+        """Start a channel again; what can be known to fail is found before it is stopped."""
         self._require_zookeeper()
         require_topics(self._controller.config.kafka, name, channel, self._after(LOOK_TIMEOUT))
         former, code = self._controller.config.channels[name], self._controller.code.forget(name)
@@ -334,7 +334,7 @@ class ReloadRun:
     # --- connections ------------------------------------------------------------------------
 
     def _connect(self, desired: Config) -> None:
-        """Connect anew, once it is known that somebody answers there."""
+        """Connect again, once it is known that somebody answers there."""
         controller, former = self._controller, self._controller.config
         enabled = {name: c for name, c in desired.channels.items() if c.enabled}
         processors = {name: controller.processor(name, c) for name, c in enabled.items()}
@@ -392,7 +392,7 @@ class ReloadRun:
     def _rebuild_spark(self, desired: Config) -> None:
         settings = spark_settings(desired.spark, spark_channels(desired))
         if not self._controller.replace_spark(settings, self._after(SPARK_TIMEOUT)):
-            raise NotNowError("a micro-batch runs for long; Spark is built anew when it has ended")
+            raise NotNowError("a micro-batch runs for long; Spark is built again when it has ended")
 
     # --- helpers ----------------------------------------------------------------------------
 

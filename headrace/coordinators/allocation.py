@@ -29,7 +29,7 @@ def place_avoided(
 
     Whoever owns one keeps it; otherwise it goes to the one that has the fewest.
     """
-    avoided = {partition for info in members.values() for partition in info.avoiding}
+    avoided = {partition for info in members.values() for partition in info.cooldown}
     if not avoided:
         return {}
     placed: dict[TopicPartition, str] = {}
@@ -55,7 +55,7 @@ def place_avoided(
 
 def _may_have(info: MemberInfo, partition: TopicPartition, *, beside: int) -> bool:
     """Whether a member may have it ``beside`` so many of the topic by its mode, and wants it."""
-    if partition.topic not in info.topics or partition in info.avoiding:
+    if partition.topic not in info.topics or partition in info.cooldown:
         return False
     if info.mode is Mode.FIXED_COUNT:
         return beside < info.partitions_per_topic
@@ -122,7 +122,7 @@ def listed(
     """
     existing = set(partitions)
     known = {partition.topic for partition in existing}
-    wishes: dict[TopicPartition, list[str]] = defaultdict(list)
+    listed_by: dict[TopicPartition, list[str]] = defaultdict(list)
     missing: dict[str, tuple[TopicPartition, ...]] = {}
     for member, info in sorted(members.items()):
         wanted = {
@@ -132,14 +132,14 @@ def listed(
             for number in numbers
         }
         for partition in wanted & existing:
-            wishes[partition].append(member)
+            listed_by[partition].append(member)
         if wanted - existing:
             missing[member] = tuple(sorted(wanted - existing))
     given = {
         partition: owner if (owner := owners.get(partition, "")) in wishing else wishing[0]
-        for partition, wishing in wishes.items()
+        for partition, wishing in listed_by.items()
     }
-    contended = {p: tuple(wishing) for p, wishing in sorted(wishes.items()) if len(wishing) > 1}
+    contended = {p: tuple(wishing) for p, wishing in sorted(listed_by.items()) if len(wishing) > 1}
     return Listed(given, contended, missing)
 
 

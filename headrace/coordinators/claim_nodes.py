@@ -50,7 +50,7 @@ class Claimant:
     transactional_prefix: str | None
 
     def transactional_id(self, member_epoch: int) -> str | None:
-        """Return the id of the producer through which we commit during one stay in the group."""
+        """Return the id of the producer through which we commit during one membership."""
         prefix = self.transactional_prefix
         return None if prefix is None else f"{prefix}.{member_epoch}"
 

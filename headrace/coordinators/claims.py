@@ -74,7 +74,7 @@ class Claim:
 
     @property
     def follows_own_doubt(self) -> bool:
-        """Whether the claim before was of the same stay and did not end cleanly.
+        """Whether the claim before was of the same membership and did not end cleanly.
 
         Nobody fences a producer of its own: what it committed then is to be decided first.
         """
@@ -132,7 +132,7 @@ class LossReason(Enum):
     NODE_CHANGED = "node_changed"
     """The owner node is gone or the epoch node moved on, though the session lives."""
     FENCED = "fenced"
-    """Somebody shut out the producer through which this member commits; it joins anew."""
+    """Somebody shut out the producer through which this member commits; it joins again."""
     STOPPED = "stopped"
     """The coordinator ended before the claim was given back."""
     FAILED = "failed"

@@ -72,7 +72,7 @@ class Coordinator:
         self._stop_by: Deadline | None = None
         self._late: tuple[Claim, ...] = ()
         self._claims: tuple[Claim, ...] = ()
-        self._barred: frozenset[TopicPartition] = frozenset()
+        self._still_claimed: frozenset[TopicPartition] = frozenset()
         self._turned = threading.Condition()
         self._thread = threading.Thread(
             target=self._run, name=f"coordinator-{registry.member}", daemon=True
@@ -106,15 +106,17 @@ class Coordinator:
         return self._wait(deadline, lambda: self._member.state is MemberState.AWAY)
 
     def wait_given_back(self, partitions: Collection[TopicPartition], deadline: Deadline) -> bool:
-        """Wait until others can take these; False if one of them is barred at the deadline.
+        """Wait until others can take these; False if one is still claimed at the deadline.
 
         For partitions that were left out before: what was just being claimed then is waited for.
         """
         if not partitions or self._thread.ident is None:
             return True
-        heard = threading.Event()
-        self._send(heard.set)
-        return self._wait(deadline, lambda: heard.is_set() and self._barred.isdisjoint(partitions))
+        handled = threading.Event()
+        self._send(handled.set)
+        return self._wait(
+            deadline, lambda: handled.is_set() and self._still_claimed.isdisjoint(partitions)
+        )
 
     def undrain(self) -> None:
         """Take part again after ``drain`` or ``withdraw``."""
@@ -178,7 +180,7 @@ class Coordinator:
 
     @property
     def claims(self) -> tuple[Claim, ...]:
-        """The claims not given back, as of the last turn."""
+        """The claims not given back, as of the last pass of the thread."""
         return self._claims
 
     # --- commands ---------------------------------------------------------------------------
@@ -196,9 +198,9 @@ class Coordinator:
         self._send(partial(self._member.raise_epoch, claim, at_least))
 
     def rejoin(self, claim: Claim) -> None:
-        """Have the member join anew, because nothing can be committed in the stay of ``claim``.
+        """Have the member join again: nothing can be committed in the membership of ``claim``.
 
-        All its claims are lost, and claimed anew with a new member epoch.
+        All its claims are lost, and claimed again with a new member epoch.
         """
         self._send(partial(self._member.rejoin, claim))
 
@@ -207,9 +209,9 @@ class Coordinator:
         self._send(partial(self._member.set_partitions, dict(counts)))
 
     def update(self, info: MemberInfo, settings: CoordinatorSettings | None = None) -> None:
-        """Publish other wishes, and keep another pace where ``settings`` are given.
+        """Publish another subscription, and keep another pace where ``settings`` are given.
 
-        ``info.draining`` and ``info.avoiding`` are not looked at.
+        ``info.draining`` and ``info.cooldown`` are not looked at.
         """
         self._send(partial(self._member.update, info, settings))
 
@@ -269,7 +271,7 @@ class Coordinator:
 
     def _show(self) -> None:
         with self._turned:
-            self._claims, self._barred = self._member.claims, self._member.still_claimed
+            self._claims, self._still_claimed = self._member.claims, self._member.still_claimed
             self._turned.notify_all()
 
     def _wait(self, deadline: Deadline, condition: Callable[[], bool]) -> bool:

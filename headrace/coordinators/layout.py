@@ -118,7 +118,7 @@ class MemberDocument:
 
     def encode(self) -> bytes:
         """Return the node's data."""
-        info, avoiding = self.info, by_topic(self.info.avoiding)
+        info, cooldown = self.info, by_topic(self.info.cooldown)
         return _encode_fields(
             mode=info.mode.value,
             topics=sorted(info.topics),
@@ -126,7 +126,8 @@ class MemberDocument:
             lists={topic: list(numbers) for topic, numbers in sorted(info.lists.items())},
             weight=info.weight,
             draining=info.draining,
-            avoiding={t: [p.partition for p in some] for t, some in avoiding.items()},
+            # named as members of earlier versions read it
+            avoiding={t: [p.partition for p in some] for t, some in cooldown.items()},
             host=self.host,
             pid=self.pid,
             since=self.since,
@@ -144,7 +145,7 @@ class MemberDocument:
             partitions_per_topic=fields.at_least("partitions_per_topic", 0),
             lists=_lists(fields),
             draining=fields.get("draining", bool),
-            avoiding=_avoiding(fields),
+            cooldown=_cooldown(fields),
         )
         return cls(
             info=info,
@@ -167,7 +168,7 @@ def _lists(fields: _Fields) -> dict[str, tuple[int, ...]]:
     return _numbers(fields, "lists", fields.get("lists", dict))
 
 
-def _avoiding(fields: _Fields) -> frozenset[TopicPartition]:
+def _cooldown(fields: _Fields) -> frozenset[TopicPartition]:
     numbers = _numbers(fields, "avoiding", fields.optional("avoiding", dict) or {})
     return frozenset(TopicPartition(topic, n) for topic in numbers for n in numbers[topic])
 

@@ -1,4 +1,4 @@
-"""What a channel hears from its coordinator."""
+"""The events that a channel gets from its coordinator."""
 
 from __future__ import annotations
 

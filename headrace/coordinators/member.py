@@ -105,7 +105,7 @@ class GroupMembership:
             self.fail(
                 FatalError(
                     f"member {self._registry.member!r}: the ZooKeeper session is closed for good; "
-                    "the log of kazoo says why. Start the process anew"
+                    "the log of kazoo says why. Start the process again"
                 )
             )
         elif state is SessionState.SUSPENDED:
@@ -174,13 +174,13 @@ class GroupMembership:
         return True
 
     def raise_epoch(self, claim: Claim, at_least: int) -> None:
-        """Raise a claim's epoch; the listener hears the new claim."""
+        """Raise a claim's epoch; the listener gets the new claim."""
         holding = self._claim_table.find(claim)
         if holding is not None and holding.state in WITH_CHANNEL:
             holding.raise_to = max(at_least, holding.raise_to or 0)
 
     def rejoin(self, claim: Claim) -> None:
-        """Begin a new stay in the group: nothing can be committed in that of ``claim`` any more."""
+        """Begin a new membership: nothing can be committed in that of ``claim`` any more."""
         membership = self._membership
         if membership is None or membership.epoch != claim.member_epoch or self.state in ENDED:
             return
@@ -241,8 +241,8 @@ class GroupMembership:
 
     def _other_session(self) -> bool:
         """Whether we are connected, and not with the session that we joined in."""
-        stay = self._membership
-        return self._registry.session_id not in {None, stay and stay.session_id}
+        membership = self._membership
+        return self._registry.session_id not in {None, membership and membership.session_id}
 
     def _join_if_due(self) -> None:
         now = self._clock.monotonic()
@@ -356,7 +356,7 @@ class GroupMembership:
 
     def _settle_accounts(self) -> None:
         """Tell the registry what the channel did and what we publish now."""
-        info = replace(self._info, avoiding=self._rebalance.avoided())
+        info = replace(self._info, cooldown=self._rebalance.avoided())
         if self._published != info:
             # before anything is given back, so that nobody leaves it to us once more
             self._registry.publish(info)

@@ -52,7 +52,7 @@ class MemberNodes:
 
     @property
     def membership(self) -> Membership:
-        """The present stay in the group."""
+        """The present membership."""
         if self._membership is None:
             raise MembershipLostError(f"member {self._member!r} is not in the group; join first")
         return self._membership
@@ -99,7 +99,7 @@ class MemberNodes:
         self._write(self._present_document(), [])
 
     def publish(self, info: MemberInfo) -> None:
-        """Write our node anew, and its parent, which every member watches."""
+        """Write our node again, and its parent, which every member watches."""
         document = replace(self._present_document(), info=info)
         self._write(document, [SetData(self._paths.ids, b"")])
 
@@ -145,7 +145,7 @@ class MemberNodes:
     def read(self, changed: Callable[[], None] | None) -> GroupView:
         """Read all members, and have ``changed`` called after the next change."""
         try:
-            # the parent's data tells of members that publish anew, its children of the others
+            # the parent's data tells of members that publish again, its children of the others
             self._session.get(self._paths.ids, changed)
             names = self._session.children(self._paths.ids, changed)
         except NoNodeError as error:

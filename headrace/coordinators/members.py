@@ -33,7 +33,7 @@ class MemberInfo:
     ``weight`` is its share relative to the other members' in dynamic mode, a whole number from 1.
     ``partitions_per_topic`` is the number in fixed count mode; ``lists`` names the partitions of
     each topic in static mode. A ``draining`` member is given nothing and gives back what it has.
-    ``avoiding`` are partitions that it could not work on just now: others go first.
+    ``cooldown`` are partitions that it could not work on just now: others go first.
     """
 
     topics: frozenset[str]
@@ -42,7 +42,7 @@ class MemberInfo:
     partitions_per_topic: int = 0
     lists: Mapping[str, tuple[int, ...]] = field(default_factory=lambda: MappingProxyType({}))
     draining: bool = False
-    avoiding: frozenset[TopicPartition] = frozenset()
+    cooldown: frozenset[TopicPartition] = frozenset()
 
     def __post_init__(self) -> None:
         """Refuse what other members could not read."""

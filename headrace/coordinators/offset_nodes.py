@@ -28,7 +28,7 @@ log = structlog.get_logger(__name__)
 #: Partitions in one transaction: some 20 kB of a request's usual limit of 1 MB.
 PER_TRANSACTION = 50
 
-#: How often one partition's write is made anew because its node came or went meanwhile.
+#: How often one partition's write is made again because its node came or went meanwhile.
 _ATTEMPTS = 3
 
 

@@ -47,7 +47,7 @@ class MemberExistsError(HeadraceError):
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """One stay in the group.
+    """One membership of the group.
 
     ``epoch`` is the transaction that created our node among the members: higher at each start.
     """

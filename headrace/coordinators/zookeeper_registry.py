@@ -165,7 +165,7 @@ def _no_answer() -> Iterator[None]:
     """Say that no useful answer came in the registry's words.
 
     Answers that have a meaning were taken before; what is left is a lost connection, a time-out,
-    a node that changed twice while we looked, or denied access, which no waiting mends.
+    a node that changed twice while we looked, or denied access, which no waiting fixes.
     """
     try:
         yield

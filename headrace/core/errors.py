@@ -12,7 +12,7 @@ class HeadraceError(Exception):
     """Base of all errors below: the message names the thing, the value and the next step."""
 
 
-# --- mend the configuration or the surroundings, then start again ------------------------------
+# --- fix the configuration or the surroundings, then start again ------------------------------
 
 
 class ConfigError(HeadraceError):
@@ -127,7 +127,7 @@ class DeadLetterLimitError(HeadraceError):
 
 
 class RetryableError(HeadraceError):
-    """No record is to blame: it succeeds later, or when something else is mended.
+    """The cause is in no record: it succeeds later, or when something else is fixed.
 
     A batch that fails with it, or with an error that it caused, is delivered again for as long as
     it takes. It is never divided, skipped or put into a dead-letter topic.
@@ -135,9 +135,9 @@ class RetryableError(HeadraceError):
 
 
 class FencedError(RetryableError):
-    """A sink refuses this member for good: it was shut out, and has to join its group anew.
+    """A sink refuses this member for good: it was shut out, and has to join its group again.
 
-    Raised where nothing can be stored any more in this stay in the group. Not a failure of the
+    Raised where nothing can be stored any more in this membership. Not a failure of the
     batch.
     """
 

@@ -92,7 +92,7 @@ def former_identity(identity: str) -> str | None:
 def present_identity(stored: str) -> str:
     """Return an identity that any version stored as it is written now.
 
-    For sinks of one's own, too, whose stored identities are to be renamed once.
+    For custom sinks, too, whose stored identities are to be renamed once.
     """
     data, _, partition = stored.rpartition("/")
     # a topic id in the former alphabet may have a "/" in it

@@ -1,4 +1,4 @@
-"""What is known of threads that should take turns, and whether all of them do."""
+"""The heartbeats of threads, and whether all of them go on."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 class Heartbeat(Protocol):
-    """Something that takes turns on a thread of its own. Properties are safe on any thread."""
+    """Something that works in a loop on a thread of its own. Properties are safe on any thread."""
 
     @property
     def last_beat(self) -> float:
@@ -33,7 +33,7 @@ class HeartbeatCheck:
         self._seen: dict[Heartbeat, float] = {}
 
     def since_last_time(self, parts: Iterable[Heartbeat]) -> bool:
-        """Whether each part that runs has taken a turn since this was last answered with True."""
+        """Whether each part that runs sent a heartbeat since this was last answered with True."""
         beats = {part: part.last_beat for part in parts if part.stall_timeout is not None}
         if any(self._seen.get(part) == run_once for part, run_once in beats.items()):
             return False

@@ -33,7 +33,7 @@ SETTINGS_VARIABLE = "HEADRACE_IVY_SETTINGS"
 
 #: How Ivy's lines about one module or one jar begin, and what is told about them.
 _MARKS = {"\tfound ": "found", "\t[SUCCESSFUL ]": "fetched"}
-_TOLD_EVERY = 5
+_REPORTED_EVERY = 5
 
 #: What Ivy says of an address that failed, with the reason in parentheses, and of what is missing.
 _ACCESS_ERROR = re.compile(r"Server access error at url .*\((?:[\w.]+: )?(.*)\)$")
@@ -76,12 +76,12 @@ def fetch(
     )
     said: list[str] = []
 
-    def hear(line: str) -> None:
+    def handle_line(line: str) -> None:
         said.append(line)
         if step := progress_of(said):
             report(step)
 
-    if _run(command, hear, deadline) != 0:
+    if _run(command, handle_line, deadline) != 0:
         raise JarsError(
             f"{coordinate} could not be fetched from Maven Central: {failure_in(said)}; check the "
             f"network, or name an Ivy settings file with a mirror in {SETTINGS_VARIABLE}, and try "
@@ -109,7 +109,7 @@ def progress_of(said: list[str]) -> str | None:
     for mark, what in _MARKS.items():
         if mark in said[-1]:
             count = sum(mark in line for line in said)
-            return None if count % _TOLD_EVERY else f"{what} {count}"
+            return None if count % _REPORTED_EVERY else f"{what} {count}"
     return None
 
 
@@ -122,7 +122,7 @@ def failure_in(said: Sequence[str]) -> str:
     return next((line.strip() for line in reversed(said) if line.strip()), "Ivy said nothing")
 
 
-def _run(command: list[str], hear: Callable[[str], None], deadline: Deadline) -> int:
+def _run(command: list[str], handle_line: Callable[[str], None], deadline: Deadline) -> int:
     """Run the command, hand over its lines as they come, kill it at the deadline."""
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
@@ -132,7 +132,7 @@ def _run(command: list[str], hear: Callable[[str], None], deadline: Deadline) ->
         try:
             assert process.stdout is not None
             for line in process.stdout:
-                hear(line.rstrip())
+                handle_line(line.rstrip())
             return process.wait()
         finally:
             timer.cancel()

@@ -279,7 +279,7 @@ def _undecodable(table: pa.Table, position: int) -> UndecodableRecordError:
     return UndecodableRecordError(
         partition,
         offset,
-        "the value does not fit the decode schema; mend the schema or the producer, or set the "
+        "the value does not fit the decode schema; fix the schema or the producer, or set the "
         "channel to skip undecodable records",
     )
 

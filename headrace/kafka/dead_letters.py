@@ -28,7 +28,7 @@ _SETTINGS = {
 }
 
 #: Seconds of one poll: one of more than 0.2 s lasts its whole time in confluent-kafka from 2.13 on.
-_TURN = 0.1
+_POLL_INTERVAL = 0.1
 
 
 class KafkaDeadLetterStore:
@@ -56,7 +56,7 @@ class KafkaDeadLetterStore:
         except (BufferError, KafkaException) as error:
             raise _failed(topic, str(error)) from error
         while not receipt.taken and not deadline.expired:
-            producer.poll(deadline.at_most(_TURN))
+            producer.poll(deadline.at_most(_POLL_INTERVAL))
         if not receipt.taken:
             raise _failed(topic, "no answer in time")
         if receipt.error is not None:

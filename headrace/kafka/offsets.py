@@ -111,7 +111,7 @@ class KafkaOffsetStore:
     is no group coordinator. The answer is handed over only while the client is polled.
 
     Kafka takes commits from every client that assigns partitions to itself. A former owner's is
-    known by the epoch in its metadata, and is mended by the owner; see ``channel.offset_guard``.
+    known by the epoch in its metadata, and is fixed by the owner; see ``channel.offset_guard``.
 
     ``quiet``: the client has nothing to say between two requests, so that it need not be served.
     ``produced_in``: the group that owners' producers store offsets in, where it is another one.
@@ -217,9 +217,9 @@ class KafkaOffsetStore:
     def answers(self, partition: TopicPartition, deadline: Deadline) -> bool:
         """Read past transactions, in the group that producers store offsets in as well."""
         groups = sorted({self._group, self._produced_in})
-        return all(self._tells(group, partition, deadline) for group in groups)
+        return all(self._is_answered(group, partition, deadline) for group in groups)
 
-    def _tells(self, group: str, partition: TopicPartition, deadline: Deadline) -> bool:
+    def _is_answered(self, group: str, partition: TopicPartition, deadline: Deadline) -> bool:
         settings = clients.consumer(clients.silent(self._properties), group)
         consumer = open_consumer({**settings, "isolation.level": "read_uncommitted"})
         try:
@@ -269,16 +269,16 @@ def _failures(error: Any, answered: list[ClientPartition]) -> dict[TopicPartitio
 _ASK_TIMEOUT = 1.0
 
 #: Stays that are over and remembered: a claim of one is gone a moment after it.
-_STAYS = 16
+_MEMBERSHIPS = 16
 
 
 class TransactionalOffsetStore:
-    """An ``OffsetStore`` that commits through a transactional producer, one for each stay.
+    """An ``OffsetStore`` that commits through a transactional producer, one per membership.
 
     Its id stands in the epoch node of every claim. A new owner whose predecessor did not end
-    cleanly begins anew under the predecessor's id, and the brokers refuse what the former producer
+    cleanly begins again under the predecessor's id, and the brokers refuse what the former producer
     has open or sends later: a commit is stored before the new owner reads the offset, or never. A
-    producer that was shut out is not opened again; the member joins anew and gets another.
+    producer that was shut out is not opened again; the member joins again and gets another.
 
     Reading, and commits of claims without a producer, go through a consumer like that of
     ``KafkaOffsetStore``.
@@ -292,7 +292,7 @@ class TransactionalOffsetStore:
         self._plain = KafkaOffsetStore(client_properties, group)
         self._group = group
         self._member: TransactionalProducer | None = None
-        self._ended: deque[str] = deque(maxlen=_STAYS)
+        self._ended: deque[str] = deque(maxlen=_MEMBERSHIPS)
         self._shut_out: str | None = None
 
     def read(self, partition: TopicPartition, deadline: Deadline) -> StoredOffset | None:
@@ -325,7 +325,7 @@ class TransactionalOffsetStore:
     def commit(
         self, offsets: Mapping[TopicPartition, Commit], deadline: Deadline
     ) -> Mapping[TopicPartition, Failure]:
-        """Store offsets, those of each stay in the group in one transaction."""
+        """Store offsets, those of each membership in one transaction."""
         failures: dict[TopicPartition, Failure] = {}
         for transactional_id in {commit.transactional_id for commit in offsets.values()}:
             some = {p: c for p, c in offsets.items() if c.transactional_id == transactional_id}
@@ -341,7 +341,7 @@ class TransactionalOffsetStore:
         self, transactional_id: str, offsets: Mapping[TopicPartition, Commit], deadline: Deadline
     ) -> Failure | None:
         if transactional_id in self._ended:
-            return Failure("this stay in the group is over", CommitRefusal.MEMBERSHIP)
+            return Failure("this membership of the group is over", CommitRefusal.MEMBERSHIP)
         try:
             member = self._member_of(transactional_id)
         except KafkaException as error:
@@ -368,7 +368,7 @@ class TransactionalOffsetStore:
         return True
 
     def _member_of(self, transactional_id: str) -> TransactionalProducer:
-        """Return the producer of a stay in the group; a new stay ends the one before."""
+        """Return the producer of a membership; a new membership ends the one before."""
         if self._member is None or self._member.transactional_id != transactional_id:
             self._end()
             self._member = TransactionalProducer(self._properties, transactional_id)

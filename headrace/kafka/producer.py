@@ -31,7 +31,7 @@ _SETTINGS = {
 }
 
 #: Seconds that one look at a full queue waits for room.
-_ROOM_TURN = 0.1
+_ROOM_POLL_INTERVAL = 0.1
 
 #: Records between two looks for errors. Serving the client costs about as much as one record.
 _SERVE_EVERY = 100
@@ -122,7 +122,7 @@ class TopicProducer:
                         f"topic {self.topic!r}: the brokers take no more records after "
                         f"{self.sent}; look at the broker's log"
                     ) from None
-                self._producer.poll(deadline.at_most(_ROOM_TURN))
+                self._producer.poll(deadline.at_most(_ROOM_POLL_INTERVAL))
             else:
                 break
         self.sent += 1

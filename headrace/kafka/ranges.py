@@ -151,7 +151,7 @@ MOST_OFFSETS = 100_000
 
 @dataclass(slots=True)
 class _Reading:
-    """A partition: the next offset to plan, and its ends as last heard of.
+    """A partition: the next offset to plan, and its ends as last known.
 
     ``asked`` has what its leader was asked and has not answered. ``epoch`` is a leader epoch under
     which the log was seen to lead to the position, and ``in_doubt`` that it may not do so any more.
@@ -163,7 +163,7 @@ class _Reading:
     low: int | None = None
     high: int | None = None
     paused: bool = False
-    told_end: int | None = None
+    reported_end: int | None = None
     out_of_range: bool = False
     troubled: bool = False
     asked: dict[_End, Future[Any]] = field(default_factory=dict)
@@ -263,13 +263,13 @@ class KafkaRangeSource:
         if pause <= timeout:
             self._ask()
             wait(self._awaited(), timeout)
-            errors = self._hear()
+            errors = self._take_answers()
             fetched = self._planned()
             fetched.errors.extend(errors)
         return fetched
 
     def high_watermark(self, partition: TopicPartition) -> int | None:
-        """Return the end as last heard of."""
+        """Return the end as last known."""
         reading = self._readings.get(partition)
         return None if reading is None else reading.high
 
@@ -297,12 +297,12 @@ class KafkaRangeSource:
         return fetched
 
     def _settle(self, fetched: Fetched) -> None:
-        """Hear which of the positions in doubt their logs still lead to."""
-        fetched.errors.extend(self._logs.hear(0))
+        """Take the answers on which positions in doubt their logs still lead to."""
+        fetched.errors.extend(self._logs.poll(0))
         for partition in [*self._logs.whole, *self._logs.lost]:
             reading = self._readings[partition]
             reading.in_doubt = False
-            # asked for anew: what is known may be of before
+            # asked for again: what is known may be of before
             reading.low = reading.high = None
             if partition in self._logs.lost:
                 reading.out_of_range = True
@@ -327,8 +327,8 @@ class KafkaRangeSource:
             if reading.epoch is not None:
                 fetched.leader_epochs[partition] = reading.epoch
             reading.position = end
-        elif reading.told_end != high:
-            reading.told_end = high
+        elif reading.reported_end != high:
+            reading.reported_end = high
             fetched.ends.append((partition, high))
 
     # --- what brokers are asked -----------------------------------------------------------------
@@ -403,7 +403,7 @@ class KafkaRangeSource:
         self._logs.ask(partition, reading.position, before)
         return True
 
-    def _hear(self) -> list[str]:
+    def _take_answers(self) -> list[str]:
         """Take the answers that are there; return what went wrong."""
         problems: dict[str, list[TopicPartition]] = {}
         unread: dict[TopicPartition, _Reading] = {}
@@ -425,10 +425,10 @@ class KafkaRangeSource:
                     reading.high = reading.position if in_range else offset
         self._look_up()
         self._send(_End.TOP, unread)
-        return [_told(problem, partitions) for problem, partitions in problems.items()]
+        return [_described(problem, partitions) for problem, partitions in problems.items()]
 
 
-def _told(problem: str, partitions: Sequence[TopicPartition]) -> str:
+def _described(problem: str, partitions: Sequence[TopicPartition]) -> str:
     first, *others = partitions
     more = f" and {len(others)} more" if others else ""
     return f"{first}{more}: {problem}"

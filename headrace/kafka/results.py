@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 #: Seconds that one look at a full queue waits for room.
-_ROOM_TURN = 0.1
+_ROOM_POLL_INTERVAL = 0.1
 
 #: Records between two looks for errors. Serving the client costs about as much as one record.
 _SERVE_EVERY = 100
@@ -132,7 +132,7 @@ def _produce(record: ResultRecord, producer: Producer, errors: _Errors, deadline
                 raise NotTakenError(
                     f"topic {record.topic}: the brokers take no more records; are they busy?"
                 ) from None
-            _served(lambda: producer.poll(deadline.at_most(_ROOM_TURN)))
+            _served(lambda: producer.poll(deadline.at_most(_ROOM_POLL_INTERVAL)))
         except KafkaException as error:
             if error.args[0].code() not in _REFUSED:
                 raise
@@ -165,7 +165,7 @@ SETTLE_TIMEOUT = 5.0
 _MOMENT = 1.0
 
 #: Stays that are over and remembered, as in :mod:`headrace.kafka.offsets`.
-_STAYS = 16
+_MEMBERSHIPS = 16
 
 #: What the producers of results begin with: keys go to partitions as with Java's clients, and so
 #: with Spark's; a queue that is full has the sink wait, so that rows in flight take this much.
@@ -225,7 +225,7 @@ class KafkaResultsError(RetryableError):
 
 
 class _Producing:
-    """Produces a result's records, and remembers whether they are to blame."""
+    """Produces a result's records, and remembers whether they are the cause of a failure."""
 
     def __init__(self, records: Iterable[ResultRecord]) -> None:
         self._records = records
@@ -247,8 +247,8 @@ class _Producing:
 class KafkaResults:
     """Produces results, and keeps the offsets they are of in the same transactions.
 
-    The offsets are those of :func:`sink_group`. Each stay in the group has a producer of its own,
-    whose id every claim of the stay names: a next owner begins anew under that id before it reads
+    The offsets are those of :func:`sink_group`. Each membership has a producer of its own,
+    whose id every claim of it names: a next owner begins again under that id before it reads
     an offset, and the brokers refuse from then on what the former producer has open or sends.
     Within one process the lock puts the comparison of offsets and the transaction in one step.
 
@@ -274,7 +274,7 @@ class KafkaResults:
         self._offsets: KafkaOffsetStore | None = None
         self._topics: dict[str, str] = {}
         self._producer: TransactionalProducer | None = None
-        self._ended: deque[str] = deque(maxlen=_STAYS)
+        self._ended: deque[str] = deque(maxlen=_MEMBERSHIPS)
         #: For moves without a claim. Nobody shuts it out: the hold on the group keeps others away.
         self._own_id = f"headrace.{group}.{member}.{uuid4().hex[:8]}"
 
@@ -328,7 +328,7 @@ class KafkaResults:
         Conflicts are returned, and nothing was stored then.
 
         Raises:
-            FencedError: the producer was shut out, or its stay in the group is over.
+            FencedError: the producer was shut out, or its membership of the group is over.
             ResultRefusedError: a record cannot be produced; nothing was stored.
             KafkaResultsError: the transaction failed; the message says why.
             OffsetStoreError: the offsets could not be compared; nothing was stored.
@@ -370,10 +370,10 @@ class KafkaResults:
     # --- below the lock ---------------------------------------------------------------------
 
     def _producer_for(self, moves: Sequence[Move]) -> TransactionalProducer:
-        """Return the producer of the moves' stay in the group; a new one ends that before it."""
+        """Return the producer of the moves' membership; a new one ends that before it."""
         named = {move.transactional_id or self._own_id for move in moves}
         if len(named) > 1 or not named.isdisjoint(self._ended):
-            raise FencedError(f"group {self._group}: a stay in the group is over: {sorted(named)}")
+            raise FencedError(f"group {self._group}: a membership is over: {sorted(named)}")
         (wanted,) = named
         if self._producer is None or self._producer.transactional_id != wanted:
             self._end()

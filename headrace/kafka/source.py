@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 #: Seconds of one poll.
-_TURN = 0.2
+_POLL_INTERVAL = 0.2
 
 #: What the broker says of an offset after which it has nothing, or that it has no more.
 _NOTHING_THERE = (KafkaError._PARTITION_EOF, KafkaError._AUTO_OFFSET_RESET)  # noqa: SLF001 - public names of the client's
@@ -68,7 +68,7 @@ class KafkaRecordReader:
     ) -> Record | None:
         while not deadline.expired:
             # typed without what a Record has: values without a type of their own are bytes
-            message: Any = consumer.poll(deadline.at_most(_TURN))
+            message: Any = consumer.poll(deadline.at_most(_POLL_INTERVAL))
             if message is None:
                 continue
             error = message.error()

@@ -63,7 +63,7 @@ class _Phase(Enum):
 
 
 class TransactionalProducer:
-    """The producer of one stay in a group. Used by one thread at a time; ``undecided`` by any.
+    """The producer of one membership. Used by one thread at a time; ``undecided`` by any.
 
     Its calls run on a thread of their own, one commit at a time: the client does not heed every
     time-out, and after some outages a call never comes back.
@@ -238,7 +238,7 @@ class TransactionalProducer:
         return Failure(error.str(), topic_missing=missing)
 
 
-#: What the brokers say to a producer whose id was begun anew, or which they ended themselves.
+#: What the brokers say to a producer whose id was begun again, or which they ended themselves.
 #: ``_STATE``: the client has lost track of its transaction; another producer has to go on.
 _FENCED = frozenset(
     {
@@ -277,7 +277,7 @@ def fence_producers(
     deadline: Deadline,
     place: GroupPartition | None = None,
 ) -> None:
-    """Begin anew under each id, which ends what its producer had open and refuses it from then on.
+    """Begin again under each id, which ends what its producer had open and refuses it from then on.
 
     A transaction that was being committed is completed first, one that was not is aborted. Blocks;
     any thread. One short-lived client for each id.
@@ -307,7 +307,7 @@ def _clear(
     # which offset it is does not matter: nobody will ever read it
     failure = producer.abort([ClientPartition(topic, number, 0)], metadata, deadline)
     if failure is None or failure.refusal is CommitRefusal.MEMBERSHIP:
-        # the second is another owner that began anew under the id after us, and does the same
+        # the second is another owner that began again under the id after us, and does the same
         return
     raise OffsetStoreError(
         f"the former owner's producer {producer.transactional_id!r} is shut out, but what it may "

@@ -73,7 +73,7 @@ TURNOVER = 5.0
 DOUBT_INTERVAL = 30.0
 
 #: Seconds of one poll.
-_TURN = 0.1
+_POLL_INTERVAL = 0.1
 
 
 def is_truncation(text: str) -> bool:
@@ -106,7 +106,7 @@ class LogQuestions:
         }
         self._consumer: Consumer | None = None
         self._clock = clock
-        self._opened_at = self._told_at = clock.monotonic()
+        self._opened_at = self._reported_at = clock.monotonic()
         self._waiting: dict[TopicPartition, ClientPartition] = {}
         self._open: dict[TopicPartition, ClientPartition] = {}
         self._asked_at: dict[TopicPartition, float] = {}
@@ -128,7 +128,7 @@ class LogQuestions:
         self.whole.difference_update(partitions)
         self._close(self._open.keys() & set(partitions))
 
-    def hear(self, timeout: float) -> list[str]:
+    def poll(self, timeout: float) -> list[str]:
         """Take what has been answered; return what else went wrong. Blocks for the time-out."""
         self._put_what_waits()
         if self._consumer is None:
@@ -159,15 +159,15 @@ class LogQuestions:
         now = self._clock.monotonic()
         unanswered = [*self._open, *self._waiting]
         late = [p for p in unanswered if now >= self._asked_at[p] + DOUBT_INTERVAL]
-        if not late or now < self._told_at + DOUBT_INTERVAL:
+        if not late or now < self._reported_at + DOUBT_INTERVAL:
             return []
-        self._told_at = now
+        self._reported_at = now
         more = f" and {len(late) - 1} more" if len(late) > 1 else ""
-        told = (
+        report = (
             f"{late[0]}{more}: for {DOUBT_INTERVAL:.0f} s or longer no leader has said whether the "
             "log still leads to where it was read, and nothing is read on; look at the brokers"
         )
-        return [told]
+        return [report]
 
     def _take(self, message: Message) -> str | None:
         partition = TopicPartition(str(message.topic()), message.partition() or 0)
@@ -219,7 +219,7 @@ def truncated_at(
     questions.ask(partition, position, epoch)
     try:
         while not deadline.expired:
-            questions.hear(deadline.at_most(_TURN))
+            questions.poll(deadline.at_most(_POLL_INTERVAL))
             if partition in questions.lost:
                 return True, questions.lost[partition]
             if partition in questions.whole:
@@ -286,9 +286,9 @@ class LogLooks:
         except KafkaException as error:
             self._fail(look, error.args[0].str())
             return
-        asked[wanted].add_done_callback(partial(self._hear_leader, look))
+        asked[wanted].add_done_callback(partial(self._take_leader, look))
 
-    def _hear_leader(self, look: _Doubt, answer: Future[Any]) -> None:
+    def _take_leader(self, look: _Doubt, answer: Future[Any]) -> None:
         """Take the leader's answer, on the client's thread."""
         problem = answer.exception()
         if problem is None:
@@ -317,9 +317,9 @@ class LogLooks:
         open_looks: dict[TopicPartition, _Doubt] = {}
         try:
             while self._take_doubts(open_looks):
-                self._questions.hear(0)
+                self._questions.poll(0)
                 self._answer(open_looks)
-                self._closing.wait(_TURN)
+                self._closing.wait(_POLL_INTERVAL)
         except Exception as error:  # noqa: BLE001 - who asked hears of it, and asks again
             with self._lock:
                 self._thread = None

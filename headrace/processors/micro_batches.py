@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 #: Seconds a lane waits for work, or for the sink, before it looks whether it has to stop.
-_IDLE_TURN = 0.2
+_IDLE_INTERVAL = 0.2
 
 #: How many JVMs may die under the same micro-batch before it counts as the cause.
 _MAX_DEATHS = 2
@@ -75,9 +75,9 @@ class MicroBatchRunner:
             self._see_to_returned()
             return
         with self._time.during(ThreadActivity.WAIT):
-            has_room = self._line.wait_for_room(_IDLE_TURN)
+            has_room = self._line.wait_for_room(_IDLE_INTERVAL)
         if has_room:
-            batches = self._open.take(_IDLE_TURN, self.rhythm.gathering())
+            batches = self._open.take(_IDLE_INTERVAL, self.rhythm.gathering())
             with self._time.during(ThreadActivity.PROCESS):
                 self._begin(batches)
 
@@ -98,7 +98,7 @@ class MicroBatchRunner:
 
     def _see_to_returned(self) -> None:
         with self._time.during(ThreadActivity.WAIT):
-            returned = self._line.returned(_IDLE_TURN)
+            returned = self._line.returned(_IDLE_INTERVAL)
         with self._time.during(ThreadActivity.PROCESS):
             for each in returned:
                 try:

@@ -56,9 +56,9 @@ class SkippedRecords:
             now = self._context.clock.monotonic()
             if now >= self._due.get(partition, now):
                 self._due[partition] = now + _QUIET
-                self._tell(partition, offsets)
+                self._warn(partition, offsets)
 
-    def _tell(self, partition: TopicPartition, offsets: Sequence[int]) -> None:
+    def _warn(self, partition: TopicPartition, offsets: Sequence[int]) -> None:
         log.warning(
             "undecodable_records_skipped",
             reason="undecodable",
@@ -177,7 +177,7 @@ class CommitQueue:
 
 
 #: Seconds that the thread waits for jobs before it looks whether it has to stop.
-_IDLE_TURN = 0.2
+_IDLE_INTERVAL = 0.2
 
 
 class SinkCommitter:
@@ -211,17 +211,17 @@ class SinkCommitter:
 
     def run_once(self) -> bool:
         """Commit what waits, or wait a little for it. Return whether there was anything."""
-        jobs = self._line.take(_IDLE_TURN)
+        jobs = self._line.take(_IDLE_INTERVAL)
         if not jobs:
             return False
         try:
             with self._time.during(ThreadActivity.COMMIT):
-                self._commit_in_turn(jobs)
+                self._commit_in_order(jobs)
         finally:
             self._line.settle()
         return True
 
-    def _commit_in_turn(self, jobs: Sequence[Job]) -> None:
+    def _commit_in_order(self, jobs: Sequence[Job]) -> None:
         """Commit all at once; where that fails each by itself, so that one fails no other."""
         ready = [job for job in jobs if self._is_ready(job)]
         if len(ready) > 1 and self._are_over(ready):

@@ -293,7 +293,7 @@ class Sink(Protocol[S]):
         Raises:
             CommitConflictError: a stored offset is neither absent nor the share's ``start``.
             RowsRefusedError: rows are at fault, so that the error policy may look for them.
-            FencedError: nothing can be stored in this stay in the group; the member joins anew.
+            FencedError: nothing can be stored in this membership; the member joins again.
             Exception: nothing was stored, or the sink cannot tell; a replay must be safe.
         """
         ...

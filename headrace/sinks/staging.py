@@ -245,7 +245,7 @@ log = structlog.get_logger(__name__)
 STAGING = "_headrace_staging"
 
 #: Seconds after which the staging folder of a process on another host counts as left behind.
-_LEFT_BEHIND = 24 * 3600.0
+_ABANDONED_AFTER = 24 * 3600.0
 
 #: What Spark's committer makes for a job. Made here it costs microseconds, there a fork of chmod
 #: for each level: a staged write of 100 rows 85 -> 65 ms.
@@ -504,6 +504,6 @@ def _is_abandoned(folder: Path) -> bool:
     if host == socket.gethostname() and pid.isdigit():
         return not is_alive(int(pid))
     try:
-        return time.time() - folder.stat().st_mtime > _LEFT_BEHIND
+        return time.time() - folder.stat().st_mtime > _ABANDONED_AFTER
     except OSError:
         return False

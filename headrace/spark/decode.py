@@ -143,6 +143,6 @@ def undecodable_in(text: str) -> UndecodableRecordError | None:
     return UndecodableRecordError(
         TopicPartition(match[1], int(match[2])),
         int(match[3]),
-        "the value does not fit the decode schema; mend the schema or the producer, or set the "
+        "the value does not fit the decode schema; fix the schema or the producer, or set the "
         "channel to skip undecodable records",
     )

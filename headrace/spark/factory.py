@@ -74,7 +74,7 @@ def _delta_sink(section: config.DeltaSinkConfig, member: str) -> Sink[Any]:
         partition_by=section.partition_by,
         member=member,
         schema_changes=SchemaChanges(section.schema_changes),
-        upkeep=MaintenanceConfig(
+        maintenance=MaintenanceConfig(
             section.compact_every, section.log_retention, section.file_retention
         ),
         origin=section.origin,

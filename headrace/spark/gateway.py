@@ -282,7 +282,7 @@ class _PopenOptions(dict[str, Any]):
 
 @contextmanager
 def _submit_args(ours: str) -> Iterator[None]:
-    """Have pyspark find arguments for spark-submit, before those of the surroundings.
+    """Have pyspark find arguments for spark-submit, before those of the environment.
 
     For one thread at a time, since there is one environment.
     """

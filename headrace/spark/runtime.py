@@ -353,7 +353,7 @@ class SparkRuntime:
         )
 
     def _open_aside(self) -> None:
-        """Run ``_open`` on a thread of its own, which is left behind once retired or too late."""
+        """Run ``_open`` on a thread of its own, which is abandoned once retired or too late."""
         attempt = _Attempt()
         self._require_wanted(attempt)
         opened = _begin("spark-start", lambda: self._open(attempt))

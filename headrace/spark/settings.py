@@ -269,7 +269,7 @@ class SparkSettings:
         return merged
 
     def environment(self) -> dict[str, str]:
-        """Return the environment variables Spark reads, where the surroundings set none.
+        """Return the environment variables Spark reads, where the environment sets none.
 
         Without ``PYSPARK_PYTHON`` the workers run the ``python3`` of the path, which lacks
         pyarrow as a rule; without ``SPARK_LOCAL_IP`` Spark looks the host's name up; with few

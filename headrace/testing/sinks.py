@@ -1,6 +1,6 @@
 """What every sink has to do, wherever its results go: test classes to derive from, for pytest.
 
-docs/sinks.md shows how a sink of one's own is put to them. They call for the fixture ``place`` and
+docs/sinks.md shows how a custom sink is put to them. They call for the fixture ``place`` and
 nothing else with :class:`TablesOfArrow`; without it results are DataFrames, and the fixture
 :func:`spark_runtime` is to be imported into a ``conftest.py``.
 """
@@ -170,7 +170,7 @@ class SinkContract:
 
         assert place.rows() == []
 
-    def test_what_a_closed_sink_wrote_stays(
+    def test_what_a_closed_sink_wrote_is_kept(
         self, sink: Sink[Any], place: SinkPlace, frames: Frames
     ) -> None:
         """Another sink goes on where one was closed."""

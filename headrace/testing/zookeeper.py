@@ -263,7 +263,7 @@ class InMemorySession:
         self._enter(SessionState.CONNECTED)
 
     def expire(self) -> None:
-        """End the session on the servers; a connected client hears of it and opens a new one."""
+        """End the session on the servers; a connected client learns of it and opens a new one."""
         self._zookeeper.end(self._id)
         if self._state is SessionState.CONNECTED:
             self.resume()

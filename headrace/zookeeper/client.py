@@ -43,14 +43,14 @@ log = structlog.get_logger(__name__)
 class ClientClose:
     """The end of a client, on a thread of its own: kazoo's stop can wait without limit.
 
-    ``told_servers`` is true once a server has answered that the session is over.
+    ``acknowledged`` is true once a server has answered that the session is over.
     """
 
     def __init__(self, client: Any) -> None:
         self._client = client
         self._thread = threading.Thread(target=self._run, name="zookeeper-close", daemon=True)
         self._lock = threading.Lock()
-        self.told_servers = False
+        self.acknowledged = False
         self._disconnected = False
 
     def wait(self, timeout: float) -> bool:
@@ -71,10 +71,10 @@ class ClientClose:
             # the servers end what we cannot, after the session's time-out
             log.exception("zookeeper_close_failed")
         else:
-            self.told_servers = not self._disconnected
+            self.acknowledged = not self._disconnected
 
     def _on_state(self, state: str) -> None:
-        """Hear of a connection that is lost before the answer has come. kazoo's thread."""
+        """Note a connection that is lost before the answer has come. kazoo's thread."""
         if state == KazooState.SUSPENDED:
             self._disconnected = True
 

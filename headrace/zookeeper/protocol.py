@@ -38,7 +38,7 @@ class NotEmptyError(ZooKeeperError):
 
 
 class AccessDeniedError(ZooKeeperError):
-    """The session's credentials do not allow the operation: mend the ACLs or the credentials."""
+    """The session's credentials do not allow the operation: fix the ACLs or the credentials."""
 
 
 class OutcomeUnknownError(ZooKeeperError):
@@ -74,7 +74,7 @@ class SessionView(Protocol):
 
     @property
     def state(self) -> SessionState:
-        """The state as last heard of."""
+        """The state as last known."""
         ...
 
     @property

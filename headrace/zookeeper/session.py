@@ -143,7 +143,7 @@ class ZooKeeperSession:
             log.warning("zookeeper_close_timed_out", hosts=self._settings.hosts)
             return False
         with self._store_lock:
-            if self._ending.told_servers and self._store is not None and self._stored is not None:
+            if self._ending.acknowledged and self._store is not None and self._stored is not None:
                 self._store.clear()
                 self._stored = None
         return True
@@ -211,7 +211,7 @@ class ZooKeeperSession:
 
     @property
     def state(self) -> SessionState:
-        """The state as last heard of."""
+        """The state as last known."""
         if self._client.client_state in (KeeperState.AUTH_FAILED, KeeperState.CLOSED):
             return SessionState.CLOSED
         return _STATES[self._client.state]
@@ -368,7 +368,7 @@ class ZooKeeperSession:
             return
         if self.state is SessionState.CLOSED:
             raise SessionClosedError(
-                f"the ZooKeeper session at {self._settings.hosts} is closed; start the process anew"
+                f"the ZooKeeper session at {self._settings.hosts} is closed; restart the process"
             )
         raise NotConnectedError(path, f"not connected to {self._settings.hosts}")
 

@@ -80,7 +80,7 @@ def survey(settings: ZooKeeperSettings, paths: Collection[str]) -> ZooKeeperFact
 def _look(
     client: Any, settings: ZooKeeperSettings, session_timeout: float, paths: Collection[str]
 ) -> ZooKeeperFacts:
-    told, denied = _srvr(client), []
+    srvr, denied = _srvr(client), []
     skew, skew_error = None, 0.0
     try:
         exists = client.exists_async("/").get(timeout=_ANSWER) is not None
@@ -90,7 +90,7 @@ def _look(
         exists = True
         denied.append(settings.chroot or "/")
     denied += [path for path in paths if exists and _is_denied(client, path)]
-    version, mode = _VERSION.search(told), _MODE.search(told)
+    version, mode = _VERSION.search(srvr), _MODE.search(srvr)
     return ZooKeeperFacts(
         session_timeout=session_timeout,
         version=version and version[1],

@@ -167,9 +167,9 @@ class Process:
 def test_the_first_signal_asks_and_the_second_ends() -> None:
     """The first one's name is kept; the second has the process end with its own number."""
     process = Process()
-    process.signals.hear(signal.SIGTERM)
+    process.signals.handle(signal.SIGTERM)
     assert (process.signals.asked, process.ended) == ("SIGTERM", [])
-    process.signals.hear(signal.SIGINT)
+    process.signals.handle(signal.SIGINT)
     assert process.ended == [128 + signal.SIGINT]
     assert process.words == [False]
 
@@ -178,14 +178,14 @@ def test_a_signal_after_a_stop_asked_otherwise_is_the_first_one() -> None:
     """Who asks through the API has not sent a signal."""
     process = Process()
     process.signals.ask("the API")
-    process.signals.hear(signal.SIGTERM)
+    process.signals.handle(signal.SIGTERM)
     assert (process.signals.asked, process.ended) == ("the API", [])
 
 
 def test_before_it_serves_a_signal_ends_the_process() -> None:
     """Nothing is open yet."""
     process = Process(shutdown_timeout=None)
-    process.signals.hear(signal.SIGINT)
+    process.signals.handle(signal.SIGINT)
     assert process.ended == [0]
 
 
@@ -196,7 +196,7 @@ def test_a_stop_that_does_not_end_is_ended(asks: signal.Signals | None) -> None:
     if asks is None:
         process.signals.ask("the API")
     else:
-        process.signals.hear(asks)
+        process.signals.handle(asks)
     process.clock.advance(20.0 + ENDING_MARGIN - 0.1)
     process.signals.look()
     assert process.ended == []
@@ -210,7 +210,7 @@ def test_a_process_that_must_end_has_a_code_of_its_own() -> None:
     """A stop that nobody asked for is ended like any other one."""
     process = Process()
     process.signals.end_by(Deadline.after(6.0, process.clock), 70)
-    process.signals.hear(signal.SIGTERM)
+    process.signals.handle(signal.SIGTERM)
     process.clock.advance(6.0 + ENDING_MARGIN)
     process.signals.look()
     assert process.ended == [70]
@@ -219,7 +219,7 @@ def test_a_process_that_must_end_has_a_code_of_its_own() -> None:
 def test_a_stop_keeps_to_the_time_that_its_signal_began() -> None:
     """However late the main thread comes to it; a stop with less time ends earlier."""
     process = Process()
-    process.signals.hear(signal.SIGTERM)
+    process.signals.handle(signal.SIGTERM)
     asked = Deadline.after(20.0, process.clock)
     process.clock.advance(15.0)
     assert process.signals.end_by(Deadline.after(20.0, process.clock), 5) == asked
@@ -233,11 +233,11 @@ def test_a_stop_keeps_to_the_time_that_its_signal_began() -> None:
 def test_a_signal_is_remembered_until_somebody_wants_to_know() -> None:
     """SIGHUP before the daemon hears it is told once, then each time."""
     process, told = Process(shutdown_timeout=None), []
-    process.signals.hear(signal.SIGHUP)
+    process.signals.handle(signal.SIGHUP)
     process.signals.on(signal.SIGUSR1, lambda: told.append("SIGUSR1"))
     process.signals.on(signal.SIGHUP, lambda: told.append("SIGHUP"))
     assert told == ["SIGHUP"]
-    process.signals.hear(signal.SIGHUP)
+    process.signals.handle(signal.SIGHUP)
     assert told == ["SIGHUP", "SIGHUP"]
     assert process.ended == []
 
@@ -245,6 +245,6 @@ def test_a_signal_is_remembered_until_somebody_wants_to_know() -> None:
 def test_a_signal_before_the_block_keeps_it_from_running() -> None:
     """A start that somebody called off does not begin."""
     process = Process()
-    process.signals.hear(signal.SIGTERM)
+    process.signals.handle(signal.SIGTERM)
     with pytest.raises(StoppedEarlyError), process.signals.interrupting():
         pytest.fail("it ran")

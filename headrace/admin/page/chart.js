@@ -1,4 +1,4 @@
-// Small charts of the last hour. Each has a fixed height and is drawn anew in place.
+// Small charts of the last hour. Each has a fixed height and is drawn again in place.
 import { draw, make, say } from "./dom.js";
 import { clock } from "./format.js";
 

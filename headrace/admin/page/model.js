@@ -82,7 +82,7 @@ function* processProblems(status) {
     };
   }
   if (spark && !spark.running && process.phase === "running") {
-    yield { rank: "broken", what: "Spark does not run", why: "It is started anew before the next micro-batch." };
+    yield { rank: "broken", what: "Spark does not run", why: "It is started again before the next micro-batch." };
   }
   if (process.phase !== "running") {
     yield { rank: "look", what: `The process is ${process.phase}`, why: "Not all channels run." };

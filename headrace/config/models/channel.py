@@ -42,7 +42,7 @@ class KafkaOffsetsConfig(Section):
     """This store."""
 
     fencing: Cold[Literal["metadata", "transactions"]] = "metadata"
-    """What becomes of a former owner's late commit: found and mended by the epoch in its
+    """What becomes of a former owner's late commit: found and fixed by the epoch in its
     metadata, or refused by the brokers, which takes rights on transactional ids."""
 
 
@@ -198,7 +198,7 @@ def _offsets_form(value: Any) -> Any:
 
 
 def _default_in_flight(info: ValidationInfo) -> int:
-    """One micro-batch is prepared while another runs; other processors take turns."""
+    """One micro-batch is prepared while another runs; other processors have one batch out."""
     merges = isinstance(info.data.get("processor"), SparkProcessorConfig | ArrowProcessorConfig)
     return 2 if merges else 1
 

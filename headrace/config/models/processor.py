@@ -114,7 +114,7 @@ class SparkProcessorConfig(Section):
     """How long a micro-batch is meant to take: fewer are merged where more take longer."""
 
     reload: Hot[Flag] = False
-    """Whether the channel starts anew with changed code when files of its package change."""
+    """Whether the channel starts again with changed code when files of its package change."""
 
     def contradictions(self) -> Iterator[FieldConflict]:
         """Yield ways to reduce that are given twice or not at all, and decoding that is half."""
@@ -166,7 +166,7 @@ class ArrowProcessorConfig(Section):
     """How long a micro-batch is meant to take: fewer are merged where more take longer."""
 
     reload: Hot[Flag] = False
-    """Whether the channel starts anew with changed code when files of its package change."""
+    """Whether the channel starts again with changed code when files of its package change."""
 
     def contradictions(self) -> Iterator[FieldConflict]:
         """Yield decoding that is half."""
@@ -198,7 +198,7 @@ class SimpleProcessorConfig(Section):
     """How long after its own timestamp a record is delivered at the earliest."""
 
     reload: Hot[Flag] = False
-    """Whether the channel starts anew with changed code when files of its package change."""
+    """Whether the channel starts again with changed code when files of its package change."""
 
     def contradictions(self) -> Iterator[FieldConflict]:
         """Yield options of one way to advance that are given with the other."""
@@ -216,7 +216,7 @@ class SimpleProcessorConfig(Section):
 
 
 class CustomProcessorConfig(Section):
-    """Batches go to a processor of one's own."""
+    """Batches go to a custom processor."""
 
     type: Cold[Literal["custom"]] = "custom"
     """This processor."""
@@ -228,7 +228,7 @@ class CustomProcessorConfig(Section):
     """What the factory is called with, as keyword arguments."""
 
     reload: Hot[Flag] = False
-    """Whether the channel starts anew with changed code when files of its package change."""
+    """Whether the channel starts again with changed code when files of its package change."""
 
     def keyword_arguments(self) -> dict[str, Any]:
         """Return ``options`` with the secrets in plain text, for the factory only."""

@@ -169,7 +169,7 @@ class NoopSinkConfig(Section):
 
 
 class CustomSinkConfig(Section):
-    """A sink of one's own."""
+    """A custom sink."""
 
     type: Cold[Literal["custom"]] = "custom"
     """This sink."""
@@ -189,7 +189,7 @@ class CustomSinkConfig(Section):
 
 
 class FunctionSinkConfig(Section):
-    """A function of one's own, for the simple processor."""
+    """A custom function, for the simple processor."""
 
     type: Cold[Literal["function"]] = "function"
     """This sink."""

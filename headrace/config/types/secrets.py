@@ -90,7 +90,7 @@ def conceal(value: Any, key: str = "") -> Any:
 
 
 def reveal(value: Any) -> Any:
-    """Return the value with the secrets in plain text, as mappings and lists of one's own."""
+    """Return the value with the secrets in plain text, as new mappings and lists."""
     if is_secret(value):
         return value.get_secret_value()
     if isinstance(value, dict):

@@ -112,7 +112,7 @@ def load() -> Any:
     except (OSError, AttributeError) as error:
         raise LibraryMissingError(f"the library was not built: {error}") from error
     if functions.revision() != REVISION:
-        raise LibraryMissingError("the library is of another version; install Headrace anew")
+        raise LibraryMissingError("the library is of another version; install Headrace again")
     why = c.create_string_buffer(SENTENCE)
     if functions.bind(os.fsencode(cimpl.__file__), why, SENTENCE):
         raise LibraryMissingError(why.value.decode("utf-8", "replace"))

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
 
-class Tell(IntEnum):
+class Directive(IntEnum):
     """What the client can be told about partitions."""
 
     ASSIGN = 0
@@ -121,13 +121,13 @@ class Consumer:
     def _reason(self) -> str:
         return self._why.value.decode("utf-8", "replace")
 
-    def tell(
+    def direct(
         self,
-        what: Tell,
+        what: Directive,
         partitions: Mapping[TopicPartition, int],
         epochs: Mapping[TopicPartition, int] | None = None,
     ) -> None:
-        """Tell the client about partitions and their offsets, which count for ``ASSIGN`` only.
+        """Direct the client to partitions and their offsets, which count for ``ASSIGN`` only.
 
         So do ``epochs``, leader epochs under which the log was seen to lead to the offsets.
 
@@ -251,12 +251,12 @@ class ColumnarRecordSource:
         for topic in sorted({p.topic for p in starts} - self._known):
             if self._consumer.look_up(topic, LOCAL_TIMEOUT):
                 self._known.add(topic)
-        self._consumer.tell(Tell.ASSIGN, starts, epochs)
-        self._consumer.tell(Tell.RESUME, starts)
+        self._consumer.direct(Directive.ASSIGN, starts, epochs)
+        self._consumer.direct(Directive.RESUME, starts)
 
     def unassign(self, partitions: Collection[TopicPartition]) -> None:
         """Stop fetching."""
-        self._consumer.tell(Tell.UNASSIGN, dict.fromkeys(partitions, 0))
+        self._consumer.direct(Directive.UNASSIGN, dict.fromkeys(partitions, 0))
 
     def seek(
         self,
@@ -269,11 +269,11 @@ class ColumnarRecordSource:
 
     def pause(self, partitions: Collection[TopicPartition]) -> None:
         """Stop fetching for a while."""
-        self._consumer.tell(Tell.PAUSE, dict.fromkeys(partitions, 0))
+        self._consumer.direct(Directive.PAUSE, dict.fromkeys(partitions, 0))
 
     def resume(self, partitions: Collection[TopicPartition]) -> None:
         """Go on fetching."""
-        self._consumer.tell(Tell.RESUME, dict.fromkeys(partitions, 0))
+        self._consumer.direct(Directive.RESUME, dict.fromkeys(partitions, 0))
 
     def fetch(self, timeout: float) -> Fetched:
         """Return what has come, in order."""

@@ -236,7 +236,7 @@ def _communicate(process: subprocess.Popen[str], text: str, stopping: Event) -> 
 
 
 def _properties(order: MaintenanceOrder) -> dict[str, Any]:
-    """Change what differs. Members that are told different things take turns at this."""
+    """Change what differs. Members with different settings undo each other's change."""
     table = DeltaTable(order.table)
     found = table.metadata().configuration
     if all(found.get(name) == value for name, value in order.properties.items()):
@@ -344,11 +344,15 @@ class MaintenanceThread:
     """
 
     def __init__(
-        self, folder: Path, scratch: Path, upkeep: MaintenanceConfig, metadata: Mapping[str, str]
+        self,
+        folder: Path,
+        scratch: Path,
+        maintenance: MaintenanceConfig,
+        metadata: Mapping[str, str],
     ) -> None:
         self._folder = folder
         self._scratch = scratch
-        self._upkeep = upkeep
+        self._config = maintenance
         self._metadata = dict(metadata)
         self._changed = Condition()
         self._tasks: list[MaintenanceTask] = []
@@ -357,7 +361,7 @@ class MaintenanceThread:
 
     def start(self) -> None:
         """Start the thread."""
-        if self._upkeep.properties(new=False):
+        if self._config.properties(new=False):
             self._add(MaintenanceTask.PROPERTIES)
         self._thread.start()
 
@@ -365,7 +369,7 @@ class MaintenanceThread:
         """Take note of a commit of ours, after version ``before``. Any thread; does not block."""
         for task, every in (
             (MaintenanceTask.CHECKPOINT, CHECKPOINT_EVERY),
-            (MaintenanceTask.COMPACTION, self._upkeep.compact_every),
+            (MaintenanceTask.COMPACTION, self._config.compact_every),
         ):
             if every and before // every != after // every:
                 self._add(task)
@@ -405,7 +409,7 @@ class MaintenanceThread:
     def _do(self, task: MaintenanceTask) -> None:
         if not self._folder.exists():
             return
-        wanted = self._upkeep.properties(new=False) if task is MaintenanceTask.PROPERTIES else {}
+        wanted = self._config.properties(new=False) if task is MaintenanceTask.PROPERTIES else {}
         began = SYSTEM_CLOCK.monotonic()
         order = MaintenanceOrder(
             task.value, str(self._folder), str(self._scratch), self._metadata, wanted

@@ -106,15 +106,15 @@ def without_output(
     gone = []
     for file, rows in output.files.items():
         content = read_file(folder / file.path)
-        stays = _without(content, output.origins)
-        if stays.num_rows != content.num_rows - rows:
+        kept = _without(content, output.origins)
+        if kept.num_rows != content.num_rows - rows:
             raise ReplaceRefusedError(f"{folder / file.path} changed while it was read; try again")
-        if stays.num_rows:
+        if kept.num_rows:
             made.append(
                 write_file(
                     folder,
                     table.opened,
-                    [stays],
+                    [kept],
                     file.values,
                     "replaced",
                     now=now,

@@ -76,7 +76,7 @@ _COMMIT_ATTEMPTS = 100
 _REPLACE_ATTEMPTS = 10
 
 #: How a table is kept unless something else is said.
-DEFAULT_UPKEEP = MaintenanceConfig()
+DEFAULT_MAINTENANCE = MaintenanceConfig()
 
 #: What a commit says about itself in the table's history.
 MICRO_BATCH_KEY = "headrace_micro_batch"
@@ -111,7 +111,7 @@ class DeltaSink:
         partition_by: Sequence[str] = (),
         durable: bool = True,
         member: str | None = None,
-        upkeep: MaintenanceConfig = DEFAULT_UPKEEP,
+        maintenance: MaintenanceConfig = DEFAULT_MAINTENANCE,
         schema_changes: SchemaChanges = SchemaChanges.REFUSE,
         origin: bool = False,
     ) -> None:
@@ -124,9 +124,9 @@ class DeltaSink:
         self._staging = FileStaging(self._folder, durable=durable)
         self._lock = threading.Lock()
         self._table: KeptTable | None = None
-        self._upkeep = upkeep
+        self._config = maintenance
         self._maintenance_thread = MaintenanceThread(
-            self._folder, self._staging.own, upkeep, self._metadata
+            self._folder, self._staging.own, maintenance, self._metadata
         )
 
     def open(self) -> None:
@@ -229,12 +229,12 @@ class DeltaSink:
             ReplaceRefusedError: the table does not say enough, or is not to be rewritten.
         """
         with self._lock:
-            return find_output(self._folder, self._anew(), moves).replacement
+            return find_output(self._folder, self._reopened(), moves).replacement
 
     def replace(self, moves: Sequence[OffsetMove], note: str) -> int:
         """Remove what the table has of these records in the commit that moves the offsets.
 
-        Files with other rows, too, are written anew without these. Readers of the version before
+        Files with other rows, too, are written again without these. Readers of the version before
         find all files until the table's retention is over.
 
         Raises:
@@ -252,7 +252,7 @@ class DeltaSink:
 
     def _try_replace(self, moves: Sequence[OffsetMove], note: str) -> int | None:
         """Replace once. Return None where another writer was first."""
-        table = self._anew()
+        table = self._reopened()
         if conflicts := conflicting(table, moves):
             raise CommitConflictError(conflicts)
         output = find_output(self._folder, table, moves)
@@ -267,7 +267,7 @@ class DeltaSink:
                 self._staging.remove(staged, placed=True)
         return output.replacement.rows if is_done else None
 
-    def _anew(self) -> KeptTable:
+    def _reopened(self) -> KeptTable:
         """Open the table, so that its files are those of the newest version."""
         self._table = None
         table = self._kept()
@@ -289,7 +289,7 @@ class DeltaSink:
         self._staging.remove(staged, placed=True)
 
     def close(self) -> None:
-        """End the upkeep and remove this process's staging folder. Blocks for 5 s at most."""
+        """End the maintenance and remove this process's staging folder. Blocks for 5 s at most."""
         self._maintenance_thread.stop()
         self._staging.close()
 
@@ -328,7 +328,7 @@ class DeltaSink:
                 schema=delta_schema(schemas[0]),
                 mode="ignore",
                 partition_by=list(self._partition_by) or None,
-                configuration=self._upkeep.properties(new=True),
+                configuration=self._config.properties(new=True),
             )
         except DeltaError:
             if not DeltaTable.is_deltatable(str(self._folder)):
@@ -416,7 +416,7 @@ class DeltaSink:
     def _is_stored(
         self, staged: Sequence[StagedFiles], offsets: Sequence[Offset], error: BaseException
     ) -> bool:
-        """Tell a failed commit's outcome from the table itself, opened anew."""
+        """Tell a failed commit's outcome from the table itself, opened again."""
         self._table = None
         try:
             table = self._table = KeptTable(self._folder)

@@ -111,7 +111,7 @@ class KeptTable:
 
         Returns False, with nothing stored, where another writer was first. A new version counts
         only while no checkpoint is at or after it: entries before a checkpoint are cleaned away,
-        and a writer that was stopped for longer than the log is kept could make one of those anew,
+        and a writer that was stopped for longer than the log is kept could make one of those again,
         which no reader looks at.
 
         Raises:
@@ -143,7 +143,7 @@ class KeptTable:
 
 
 def shows(table: KeptTable, placed: Sequence[AddAction], offsets: Sequence[Offset]) -> bool:
-    """Whether a table, opened anew, has what a commit was to store, of these files.
+    """Whether a table, opened again, has what a commit was to store, of these files.
 
     Its files show that also where the next owner has gone on from its offsets. Offsets that were
     not to move show nothing.

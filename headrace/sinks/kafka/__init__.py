@@ -1,4 +1,4 @@
-"""The Kafka sink. The clients are behind its seam, in :mod:`headrace.kafka`."""
+"""The Kafka sink. Its clients are in :mod:`headrace.kafka`."""
 
 from __future__ import annotations
 

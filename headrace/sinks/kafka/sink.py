@@ -57,7 +57,7 @@ def check_columns(columns: Sequence[str], topic: str | None) -> None:
 
 
 def prepared(rows: pa.Table, topic: str | None) -> pa.Table:
-    """Return the rows as :func:`records_of` needs them: keys and values in bytes, moments in ms.
+    """Return the rows as :func:`records_of` needs them: keys and values in bytes, times in ms.
 
     Raises:
         SchemaMismatchError: a column has another type, or a row that no record can have.
@@ -74,8 +74,8 @@ def prepared(rows: pa.Table, topic: str | None) -> pa.Table:
         if field.name in {"key", "value"}:
             rows = rows.set_column(index, field.name, rows.column(index).cast(pa.binary()))
         elif field.name == "timestamp":
-            moments = rows.column(index).cast(pa.timestamp("ms", tz="UTC"), safe=False)
-            rows = rows.set_column(index, field.name, moments.cast(pa.int64()))
+            timestamps = rows.column(index).cast(pa.timestamp("ms", tz="UTC"), safe=False)
+            rows = rows.set_column(index, field.name, timestamps.cast(pa.int64()))
     _refuse(list(_wrong_rows(rows)))
     return rows
 

@@ -191,7 +191,7 @@ class OutputOffsets:
         """Ask each output for a partition's offset, by its name. Blocks."""
         found = {name: sink.stored_offset(identity) for name, sink in self._outputs.items()}
         self._known[identity] = found
-        _tell(identity, found)
+        _log_lagging(identity, found)
         return found
 
     def known(self, identity: str) -> Mapping[str, int | None]:
@@ -219,7 +219,7 @@ class OutputOffsets:
         return min((each for each in found if each is not None and each > start), default=None)
 
 
-def _tell(identity: str, found: Mapping[str, int | None]) -> None:
+def _log_lagging(identity: str, found: Mapping[str, int | None]) -> None:
     """Say of each output that it has to get what others have."""
     ahead = max((each for each in found.values() if each is not None), default=0)
     for name, stored in found.items():
@@ -259,7 +259,7 @@ class SeveralSink:
         }
         keepers = {name: sink for name, sink in self._outputs.items() if keeps_offsets(sink)}
         self.keepers = OutputOffsetMoves(keepers)
-        self._standings = OutputOffsets(keepers)
+        self._output_offsets = OutputOffsets(keepers)
         self._overtaken: set[str] = set()
 
     @property
@@ -292,7 +292,7 @@ class SeveralSink:
         ahead in a commit that the process did not survive. Once it has led past what the others
         have, theirs is the answer.
         """
-        found = self._standings.read(identity).values()
+        found = self._output_offsets.read(identity).values()
         known = [each for each in found if each is not None]
         is_overtaken = identity in self._overtaken
         self._overtaken.discard(identity)
@@ -300,7 +300,7 @@ class SeveralSink:
 
     def stored_leader_epoch(self, identity: str) -> int | None:
         """Return what an output stored with the lowest offset."""
-        found = self._standings.known(identity)
+        found = self._output_offsets.known(identity)
         lowest = min((each for each in found.values() if each is not None), default=None)
         for name, each in found.items():
             sink = self._outputs[name]
@@ -312,7 +312,7 @@ class SeveralSink:
 
     def boundary(self, identity: str, start: int) -> int | None:
         """Return the offset that a batch from ``start`` must not cross: an output stands there."""
-        return self._standings.next_after(identity, start)
+        return self._output_offsets.next_after(identity, start)
 
     def stage(
         self, micro_batch: MicroBatch, result: Mapping[str, Result | None] | None
@@ -347,19 +347,19 @@ class SeveralSink:
                     [(group.outputs[name], staged.left[name]) for name in taking], offsets
                 )
             except BaseException:
-                self._standings.forget(taking, [share.identity for share in offsets])
+                self._output_offsets.forget(taking, [share.identity for share in offsets])
                 raise
             for name in taking:
                 del staged.left[name]
             if group.keeps_offsets:
-                self._standings.stored(taking, offsets)
+                self._output_offsets.stored(taking, offsets)
         self.discard(staged)
 
     def _lacking(self, offsets: Sequence[PartitionCommit]) -> set[str]:
         """Return the outputs that take the commit, having looked again if not all seem to."""
         relations = self._relations(offsets)
         if any(each != {Relation.LACKS} for each in relations.values()):
-            self._standings.forget(self._outputs, [share.identity for share in offsets])
+            self._output_offsets.forget(self._outputs, [share.identity for share in offsets])
             relations = self._relations(offsets)
             self._require_place(offsets)
         apart = [
@@ -376,7 +376,8 @@ class SeveralSink:
     def _relations(self, offsets: Sequence[PartitionCommit]) -> Mapping[str, set[Relation]]:
         return {
             name: {
-                relation(self._standings.known(share.identity)[name], share) for share in offsets
+                relation(self._output_offsets.known(share.identity)[name], share)
+                for share in offsets
             }
             for name in self.keepers.outputs
         }
@@ -385,7 +386,7 @@ class SeveralSink:
         """Raise if the outputs' lowest offset is not where a share begins."""
         conflicts = []
         for share in offsets:
-            found = self._standings.known(share.identity).values()
+            found = self._output_offsets.known(share.identity).values()
             lowest = min(share.start if each is None else each for each in found)
             if lowest != share.start:
                 conflicts.append(SinkConflictError(share.partition, share.start, lowest))
@@ -404,7 +405,7 @@ class SeveralSink:
         try:
             self.keepers.move_offsets(moves, note)
         finally:
-            self._standings.forget(self._outputs, [move.identity for move in moves])
+            self._output_offsets.forget(self._outputs, [move.identity for move in moves])
 
     def close(self) -> None:
         """Close each output."""

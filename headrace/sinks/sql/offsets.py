@@ -105,7 +105,7 @@ class OriginsTable:
         needed, names = whole_micro_batches(
             {move.identity: move.next_offset for move in moves},
             position,
-            lambda offsets: self._behind(connection, offsets),
+            lambda offsets: self._micro_batches_after(connection, offsets),
         )
         if self._target.has_rows_without_origin(connection):
             require_known(
@@ -135,7 +135,9 @@ class OriginsTable:
         names = [name for name in (identity, former_identity(identity)) if name is not None]
         return self._table.c.partition.in_([self._offsets.key(connection, name) for name in names])
 
-    def _behind(self, connection: Connection, offsets: Mapping[str, int]) -> dict[str, Ranges]:
+    def _micro_batches_after(
+        self, connection: Connection, offsets: Mapping[str, int]
+    ) -> dict[str, Ranges]:
         """Return the micro-batches that have records from an offset on, each with all ranges."""
         columns = self._table.c
         names: set[str] = set()

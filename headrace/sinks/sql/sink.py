@@ -251,7 +251,7 @@ class SqlSink:
                 self._origins.create()
         except SQLAlchemyError as error:
             raise StartError(
-                f"{self._target.place} cannot be used: {brief(error)}; mend the database, the "
+                f"{self._target.place} cannot be used: {brief(error)}; fix the database, the "
                 "rights of the user or the url"
             ) from error
 

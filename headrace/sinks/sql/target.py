@@ -80,7 +80,7 @@ class SqlTarget:
         self._table: sa.Table | None = None
 
     def load(self) -> None:
-        """Look at the table anew. Blocks.
+        """Look at the table again. Blocks.
 
         Raises:
             StartError: it is not there, no constraint makes the key unique, or the column of
@@ -160,7 +160,7 @@ class SqlTarget:
         return self._table
 
     def prepare(self, rows: pa.Table) -> pa.Table:
-        """Return the rows as :meth:`write` needs them: moments as the columns hold them, by key.
+        """Return the rows as :meth:`write` needs them: times as the columns hold them, by key.
 
         Raises:
             RepeatedKeyError: a key is there twice, or is null in part.
@@ -169,8 +169,10 @@ class SqlTarget:
             if pa.types.is_timestamp(field.type) and field.type.tz is not None:
                 kind = self._loaded.c[field.name].type
                 zone = "UTC" if getattr(kind, "timezone", False) else None
-                moments = rows.column(index).cast(pa.timestamp("us", tz="UTC"))
-                rows = rows.set_column(index, field.name, moments.cast(pa.timestamp("us", tz=zone)))
+                timestamps = rows.column(index).cast(pa.timestamp("us", tz="UTC"))
+                rows = rows.set_column(
+                    index, field.name, timestamps.cast(pa.timestamp("us", tz=zone))
+                )
         return self._by_key(rows) if self.upserts else rows
 
     def _by_key(self, rows: pa.Table) -> pa.Table:

@@ -71,7 +71,7 @@ class RepeatFilter(logging.Filter):
         self._repeats = repeats or Repeats(BURST)
 
     def after_fork_in_child(self) -> None:
-        """Count anew: another thread may have been counting at the fork."""
+        """Count again: another thread may have been counting at the fork."""
         self._repeats = Repeats(BURST)
 
     def filter(self, record: logging.LogRecord) -> bool:
@@ -153,10 +153,10 @@ class StandardErrorHandler(logging.Handler):
         # what a finalizer logs may come in the middle of a line of the same thread's
         self._counting = RLock()
         self._added = self._dropped = 0
-        self._taken = self._unwritten = self._told = 0
+        self._taken = self._unwritten = self._reported = 0
 
     def after_fork_in_child(self) -> None:
-        """Go on without the thread, which a fork leaves behind, and locks that others had taken."""
+        """Go on without the thread, which a fork does not copy, and locks that others had taken."""
         self._begin()
         self._thread = None
 
@@ -221,7 +221,7 @@ class StandardErrorHandler(logging.Handler):
             # nobody has the other end any more, a disk is full: others come, or nobody
             self._unwritten += 1
         else:
-            self._tell_dropped()
+            self._report_dropped()
 
     def _write(self, line: str) -> None:
         if self._descriptor is None:
@@ -236,10 +236,10 @@ class StandardErrorHandler(logging.Handler):
             except BlockingIOError:
                 select.select([], [self._descriptor], [], 1.0)
 
-    def _tell_dropped(self) -> None:
-        dropped = self._dropped + self._unwritten - self._told
+    def _report_dropped(self) -> None:
+        dropped = self._dropped + self._unwritten - self._reported
         if dropped and self._added - self._taken < MOST_WAITING / 2:
-            self._told += dropped
+            self._reported += dropped
             log.error("log_lines_dropped", lines=dropped)
 
 

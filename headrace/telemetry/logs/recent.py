@@ -75,7 +75,7 @@ class Repeats:
             return None
 
     def _open(self, kind: Hashable, now: float) -> int:
-        """Begin to count anew and return what the window before held back."""
+        """Begin to count again and return what the window before held back."""
         former = self._windows.pop(kind, None)
         self._windows[kind] = _Window(now, admitted=1)
         if len(self._windows) > KINDS:
@@ -265,7 +265,7 @@ class RecentEvents:
         self.forget()
 
     def forget(self) -> None:
-        """Begin anew, whatever other threads were doing: for one that is alone after a fork."""
+        """Begin again, whatever other threads were doing: for one that is alone after a fork."""
         self._lock = Lock()
         self._number = 0
         self._milestones = _Ring(self._kept)

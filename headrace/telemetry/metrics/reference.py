@@ -28,7 +28,7 @@ def render() -> str:
 
 
 def update(page: str) -> str:
-    """Return the page with the table between its markers written anew."""
+    """Return the page with the table between its markers written again."""
     before, _, rest = page.partition(BEGIN)
     _, _, after = rest.partition(END)
     return f"{before}{BEGIN}\n\n{render()}\n\n{END}{after}"

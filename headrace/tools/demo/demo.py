@@ -75,14 +75,14 @@ def interruptible() -> Iterator[None]:
     For the main thread. What cleans up has deadlines of its own, so it need not be hurried. A
     signal that is ignored already, as under nohup, stays so.
     """
-    heard = [number for number in _NUMBERS if signal.getsignal(number) is not signal.SIG_IGN]
+    handled = [number for number in _NUMBERS if signal.getsignal(number) is not signal.SIG_IGN]
 
     def interrupt(number: int, _frame: FrameType | None) -> None:
-        for each in heard:
+        for each in handled:
             signal.signal(each, signal.SIG_IGN)
         raise Interruption(number)
 
-    before = {number: signal.signal(number, interrupt) for number in heard}
+    before = {number: signal.signal(number, interrupt) for number in handled}
     try:
         yield
     finally:
@@ -155,7 +155,7 @@ def _empty(path: Path) -> Path:
 PARTITIONS = 8
 
 #: Seconds between two turns: produce what is due, read the table's log, decide, show.
-_TURN = 0.2
+_POLL_INTERVAL = 0.2
 
 #: Seconds between two looks at the daemons' metrics, which cost them some work.
 _READ_EVERY = 1.0
@@ -216,7 +216,7 @@ class Run:
                 patience = Deadline.after(PATIENCE[phase])
             if patience.expired:
                 raise DemoError(f"nothing came of this in {PATIENCE[phase]:.0f} s: {phase.value}")
-            pause.wait(_TURN)
+            pause.wait(_POLL_INTERVAL)
         self._producer.flush(Deadline.after(_PRODUCE_S))
 
     def stop(self) -> dict[str, int]:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 SECONDS = 40.0
 
 #: A turn that took longer than this many seconds, because the machine was busy, is not made up for.
-_LONGEST_TURN = 1.0
+_LONGEST_STEP = 1.0
 
 
 class Gate(Enum):
@@ -63,7 +63,7 @@ class Pace:
         room = limit - self.produced
         if room <= 0 or elapsed <= 0:
             return 0
-        self._credit = min(self._credit + self._rate * min(elapsed, _LONGEST_TURN), room)
+        self._credit = min(self._credit + self._rate * min(elapsed, _LONGEST_STEP), room)
         count = int(self._credit)
         self._credit = 0.0 if count == room else self._credit - count
         self.produced += count

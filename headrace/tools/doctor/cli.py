@@ -51,7 +51,7 @@ def doctor(
 
     Prints what was seen and what to do about it, and the least Kafka ACLs as commands. Changes
     nothing but for one ephemeral node, which it deletes, and imports the code that is named.
-    Exit codes: 0 no errors, though perhaps warnings; 1 something has to be mended; 2 the
+    Exit codes: 0 no errors, though perhaps warnings; 1 something has to be fixed; 2 the
     configuration cannot be used.
     """
     from headrace.tools.doctor import examination  # noqa: PLC0415 - takes a second to import

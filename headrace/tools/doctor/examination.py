@@ -113,7 +113,7 @@ def _guarded(name: str, check: Callable[[], Iterator[Finding]]) -> Iterator[Find
 
 
 def exit_code(findings: Collection[Finding]) -> int:
-    """Return 0 where nothing has to be mended, else 1."""
+    """Return 0 where nothing has to be fixed, else 1."""
     return int(any(finding.level is Level.ERROR for finding in findings))
 
 

@@ -47,7 +47,7 @@ def warning(check: str, seen: str, advice: str) -> Finding:
 
 
 def error(check: str, seen: str, advice: str) -> Finding:
-    """Return that something has to be mended."""
+    """Return that something has to be fixed."""
     return Finding(check, Level.ERROR, seen, advice)
 
 

@@ -176,7 +176,7 @@ _GROUP = "headrace-reduce"
 
 #: Seconds that the brokers have to answer, and again for each lot of records.
 _PATIENCE = 30.0
-_TURN = 0.5
+_POLL_INTERVAL = 0.5
 
 #: Bytes that the client may fetch ahead.
 _PREFETCH = 32 << 20
@@ -276,7 +276,7 @@ def _records_of(source: KafkaRecordSource, wanted: Range) -> list[Record]:
     found: list[Record] = []
     deadline = Deadline.after(_PATIENCE)
     while not deadline.expired:
-        fetched = source.fetch(_TURN)
+        fetched = source.fetch(_POLL_INTERVAL)
         for _, records in fetched.chunks:
             found += [record for record in records if offset_of(record) < wanted.end]
             if offset_of(records[-1]) >= wanted.end - 1:
@@ -332,7 +332,7 @@ def reduce(wanted: Wanted, source: str, *, rows: int, as_json: bool) -> int:
         typer.echo(str(error), err=True)
         return EXIT_CONFIG
     except _FailedError as failure:
-        typer.echo(_told(failure.__cause__), err=True)
+        typer.echo(_describe(failure.__cause__), err=True)
         return EXIT_FAILED
     except HeadraceError as error:
         typer.echo(str(error), err=True)
@@ -410,7 +410,7 @@ def _guarded(run: Callable[[], T]) -> T:
         raise _FailedError from error
 
 
-def _told(error: BaseException | None) -> str:
+def _describe(error: BaseException | None) -> str:
     """Return what an exception says: with the reducer's own frames, where Spark said nothing."""
     assert error is not None, "a failure has a cause"
     if isinstance(error, HeadraceError):

@@ -25,7 +25,7 @@ from headrace.tools.groups.report import (
     MemberReport,
     OwnershipState,
     PartitionReport,
-    lookout,
+    group_reader,
 )
 from headrace.tools.offsets.commands import EXIT_FAILED, channel_name, lag
 
@@ -219,14 +219,14 @@ def document(report: GroupSnapshot) -> dict[str, Any]:
         "state": report.activity.value,
         "members": [_member(each) for each in report.members],
         "partitions": [_partition(each, report.taken_at) for each in report.partitions],
-        "unowned": [_name(p.partition) for p in report.standing(OwnershipState.UNOWNED)],
+        "unowned": [_name(p.partition) for p in report.ownership(OwnershipState.UNOWNED)],
         "pending": [
             {**_name(p.partition), "member": p.meant_for}
-            for p in report.standing(OwnershipState.PENDING)
+            for p in report.ownership(OwnershipState.PENDING)
         ],
         "moving": [
             {**_name(p.partition), "owner": p.owner, "member": p.meant_for}
-            for p in report.standing(OwnershipState.MOVING)
+            for p in report.ownership(OwnershipState.MOVING)
         ],
         "contended": [{**_name(p), "members": list(m)} for p, m in report.contended.items()],
         "missing": [
@@ -270,7 +270,7 @@ def _partition(found: PartitionReport, now: float) -> dict[str, Any]:
     claim, latest, offsets = found.claim, found.latest, found.offsets
     return {
         **_name(found.partition),
-        "state": found.standing.value,
+        "state": found.ownership.value,
         "owner": found.owner,
         "member": found.meant_for,
         "epoch": found.epoch,
@@ -302,7 +302,7 @@ def group(config: Config, channel: str | None, *, as_json: bool, watch: float | 
     Returns 1 where ZooKeeper, Kafka or a sink did not answer, at the last look.
     """
     names = list(config.channels) if channel is None else [channel_name(config, channel)]
-    with lookout(config) as clients:
+    with group_reader(config) as clients:
         return _shown(lambda: [clients.look(name) for name in names], as_json=as_json, watch=watch)
 
 

@@ -163,7 +163,7 @@ class PartitionReport:
     """
 
     partition: TopicPartition
-    standing: OwnershipState
+    ownership: OwnershipState
     owner: str | None = None
     meant_for: str | None = None
     claim: OwnerDocument | None = None
@@ -203,9 +203,9 @@ class GroupSnapshot:
     errors: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
-    def standing(self, standing: OwnershipState) -> list[PartitionReport]:
+    def ownership(self, ownership: OwnershipState) -> list[PartitionReport]:
         """Return the partitions that stand so."""
-        return [each for each in self.partitions if each.standing is standing]
+        return [each for each in self.partitions if each.ownership is ownership]
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,7 +310,7 @@ class _Comparison:
         )
         return PartitionReport(
             partition=partition,
-            standing=self._standing(partition),
+            ownership=self._ownership(partition),
             owner=self._owners.get(partition),
             meant_for=None if self._allocation is None else self._allocation.owners.get(partition),
             claim=None if owner is None else owner.document,
@@ -320,7 +320,7 @@ class _Comparison:
             notes=tuple(self._notes(partition, offsets)),
         )
 
-    def _standing(self, partition: TopicPartition) -> OwnershipState:
+    def _ownership(self, partition: TopicPartition) -> OwnershipState:
         owner = self._owners.get(partition)
         if owner is not None and owner not in self._infos:
             return OwnershipState.FOREIGN
@@ -379,7 +379,7 @@ T = TypeVar("T")
 
 
 @contextmanager
-def lookout(config: Config) -> Iterator[GroupReader]:
+def group_reader(config: Config) -> Iterator[GroupReader]:
     """Look at the groups of a configuration, as often as wanted, and close all clients then."""
     with ExitStack() as stack:
         yield GroupReader(config, stack)

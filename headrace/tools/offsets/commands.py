@@ -559,7 +559,7 @@ class _Job:
             self._operation,
             replay=self._replaying.choice,
         )
-        self._tell(dry_run=False, refused=None)
+        self._print_outcome(dry_run=False, refused=None)
 
     def _named(self, identity: str) -> str:
         """Return what a partition is called, by what a sink stores its offset under."""
@@ -580,9 +580,9 @@ class _Job:
             refuse_subscribers(self._opened.group)
         except ChannelRunningError as error:
             refused = str(error)
-        self._tell(dry_run=True, refused=refused)
+        self._print_outcome(dry_run=True, refused=refused)
 
-    def _tell(self, *, dry_run: bool, refused: str | None) -> None:
+    def _print_outcome(self, *, dry_run: bool, refused: str | None) -> None:
         settled, choice = self._settled, self._replaying.choice
         if self._as_json:
             print_json(

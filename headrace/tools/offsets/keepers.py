@@ -36,11 +36,11 @@ class StartPrecedence:
 def keeping_of(
     channel: config.ChannelConfig, python_path: Iterable[Path], kafka: config.KafkaConfig
 ) -> StartPrecedence:
-    """Find out what keeps offsets for a channel. Code of one's own is imported and called for it.
+    """Find out what keeps offsets for a channel. Custom code is imported and called for it.
 
     Raises:
         ConfigError: a sink's path cannot be used.
-        StartError: the processor, or a sink of one's own, cannot be imported or built.
+        StartError: the processor, or a custom sink, cannot be imported or built.
     """
     match channel.processor:
         case config.SparkProcessorConfig() | config.ArrowProcessorConfig():

@@ -317,7 +317,7 @@ def _move_sink(group: GroupOffsets, plan: Plan, note: str, replay: Replay | None
     except Exception as error:
         raise OffsetsError(
             f"the sink's offsets could not be moved: {type(error).__name__}: {error}; the group's "
-            "were not touched, so mend the sink and run the same command again"
+            "were not touched, so fix the sink and run the same command again"
         ) from error
     return True
 

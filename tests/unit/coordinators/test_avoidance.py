@@ -23,12 +23,12 @@ def test_what_a_member_avoids_goes_to_another_and_the_group_comes_to_rest(
     partitions = all_partitions(counts)
     some = st.frozensets(st.sampled_from(partitions or [TopicPartition("x", 0)]), max_size=4)
     for name, info in members.items():
-        members[name] = replace(info, avoiding=data.draw(some))
+        members[name] = replace(info, cooldown=data.draw(some))
     for _ in range(4):
         allocation = allocate(members, partitions, owners)
         for partition, owner in allocation.owners.items():
-            if partition in members[owner].avoiding:
-                assert all(partition in info.avoiding for info in members.values())
+            if partition in members[owner].cooldown:
+                assert all(partition in info.cooldown for info in members.values())
         kept = {p: owner for p, owner in owners.items() if allocation.owners[p] == owner}
         owners = kept | {p: allocation.owners[p] for p in partitions if p not in owners}
     assert allocate(members, partitions, owners).owners == owners
@@ -38,7 +38,7 @@ def test_a_fixed_count_is_not_exceeded_by_what_another_avoids() -> None:
     """A member with its number takes no more, and one without takes what is avoided."""
     count = MemberInfo(frozenset({"orders"}), Mode.FIXED_COUNT, partitions_per_topic=2)
     first = TopicPartition("orders", 0)
-    members = {"a": replace(count, avoiding=frozenset({first})), "b": count}
+    members = {"a": replace(count, cooldown=frozenset({first})), "b": count}
     full = {TopicPartition("orders", 1): "a", TopicPartition("orders", 2): "b"}
     full |= {TopicPartition("orders", 3): "b"}
     assert allocate(members, all_partitions({"orders": 4}), full).owners[first] == "a"

@@ -31,7 +31,7 @@ DOCUMENTS = (
             partitions_per_topic=2,
             lists=MappingProxyType({"a.b": (1, 2)}),
             draining=True,
-            avoiding=frozenset({TopicPartition("a.b", 1), TopicPartition("c", 0)}),
+            cooldown=frozenset({TopicPartition("a.b", 1), TopicPartition("c", 0)}),
         ),
         host="h",
         pid=7,

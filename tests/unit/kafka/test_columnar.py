@@ -12,7 +12,7 @@ from headrace.core.errors import ConfigError
 from headrace.core.records import TopicPartition
 from headrace.kafka.columnar import ColumnarRecordSource, library
 from headrace.kafka.columnar.library import LibraryMissingError
-from headrace.kafka.columnar.source import Consumer, Tell
+from headrace.kafka.columnar.source import Consumer, Directive
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,7 +36,7 @@ def _library() -> None:
         lambda consumer: consumer.take(1, 1, 0),
         lambda consumer: consumer.news(),
         lambda consumer: consumer.end(PARTITION),
-        lambda consumer: consumer.tell(Tell.PAUSE, {PARTITION: 0}),
+        lambda consumer: consumer.direct(Directive.PAUSE, {PARTITION: 0}),
         lambda consumer: consumer.look_up("events", 0),
     ],
 )

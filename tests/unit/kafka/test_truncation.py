@@ -90,18 +90,18 @@ def test_a_question_without_an_answer_does_not_hold_up_later_ones(
     clock = FakeClock()
     questions = LogQuestions({}, "g", clock)
     questions.ask(P0, 10, 3)
-    assert questions.hear(0) == []
+    assert questions.poll(0) == []
     FakeConsumer.sound = frozenset({P1})
     questions.ask(P1, 20, 4)
-    questions.hear(0)
+    questions.poll(0)
     assert questions.whole == set()
     clock.advance(TURNOVER)
-    assert questions.hear(0) == []
+    assert questions.poll(0) == []
     assert questions.whole == {P1}
     assert [client.closed for client in clients] == [True, False]
     assert clients[1].asked == {P0: (10, 3)}
     FakeConsumer.sound = frozenset({P0})
-    questions.hear(0)
+    questions.poll(0)
     assert questions.whole == {P0, P1}
     assert clients[1].closed
 
@@ -113,7 +113,7 @@ def test_a_client_keeps_its_questions_while_no_other_waits(clients: list[FakeCon
     questions = LogQuestions({}, "g", clock)
     questions.ask(P0, 10, 3)
     for _ in range(3):
-        questions.hear(0)
+        questions.poll(0)
         clock.advance(TURNOVER)
     assert [client.closed for client in clients] == [False]
     questions.close()
@@ -127,15 +127,15 @@ def test_what_is_in_doubt_for_long_is_told_once_in_a_while(clients: list[FakeCon
     questions = LogQuestions({}, "g", clock)
     questions.ask(P0, 10, 3)
     questions.ask(P1, 20, 3)
-    questions.hear(0)
+    questions.poll(0)
     clock.advance(DOUBT_INTERVAL)
     questions.ask(P2, 5, 3)
-    (told,) = questions.hear(0)
+    (told,) = questions.poll(0)
     assert told.startswith("events-0 and 1 more: for 30 s or longer no leader has said")
-    assert questions.hear(0) == []
+    assert questions.poll(0) == []
     questions.forget([P0])
     clock.advance(DOUBT_INTERVAL)
-    (told,) = questions.hear(0)
+    (told,) = questions.poll(0)
     assert told.startswith("events-1 and 1 more: ")
     assert [client.closed for client in clients[:-1]] == [True] * (len(clients) - 1)
 

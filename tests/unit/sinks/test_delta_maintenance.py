@@ -228,7 +228,7 @@ def test_a_table_with_other_features_is_left_alone(folder: Path, small: Callable
 def test_a_sink_keeps_its_table_small(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By itself: with many commits there are checkpoints, a short log and few files."""
     monkeypatch.setattr("headrace.sinks.delta.maintenance._REST", 0)
-    sink = DeltaSink(folder, durable=False, upkeep=MaintenanceConfig(compact_every=50))
+    sink = DeltaSink(folder, durable=False, maintenance=MaintenanceConfig(compact_every=50))
     sink.open()
     try:
         grow(sink, 0, 120)
@@ -315,7 +315,7 @@ def test_what_the_configuration_says_becomes_the_table_s(sink: DeltaSink, folder
         return [configuration.get(name) for name in properties]
 
     assert found() == ["interval 3600 seconds", "interval 86400 seconds"]
-    other = DeltaSink(folder, upkeep=MaintenanceConfig(file_retention=7200))
+    other = DeltaSink(folder, maintenance=MaintenanceConfig(file_retention=7200))
     other.open()
     assert wait_for(lambda: found()[1] == "interval 7200 seconds", Deadline.after(30))
     other.commit(stage(other, "more", [2]), [share(0, 10, 20)])

@@ -61,4 +61,4 @@ class Scene:
 
     def standings(self) -> list[OwnershipState]:
         """Return how the partitions stand, in order."""
-        return [each.standing for each in self.look().partitions]
+        return [each.ownership for each in self.look().partitions]

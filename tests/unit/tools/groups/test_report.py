@@ -96,9 +96,9 @@ def test_what_is_on_its_way(scene: Scene) -> None:
     a.channel.gives_back = False
     scene.group.join("b")
     scene.group.run()
-    moving = scene.look().standing(MOVING)
+    moving = scene.look().ownership(MOVING)
     assert [(each.owner, each.meant_for) for each in moving] == [("a", "b")] * 2
-    assert len(scene.look().standing(OWNED)) == 2
+    assert len(scene.look().ownership(OWNED)) == 2
 
 
 def test_what_is_free_waits_for_whoever_had_it_last(scene: Scene) -> None:
@@ -111,7 +111,7 @@ def test_what_is_free_waits_for_whoever_had_it_last(scene: Scene) -> None:
     for each in running.members:
         assert each.document is not None
         scene.group.zookeeper.put(PATHS.member(each.name), each.document.encode())
-    pending = scene.look().standing(PENDING)
+    pending = scene.look().ownership(PENDING)
     assert [(each.partition, each.meant_for) for each in pending] == [
         (each.partition, each.owner) for each in running.partitions
     ]
@@ -170,7 +170,7 @@ def test_what_a_later_version_left_says_why_it_waits(scene: Scene) -> None:
     scene.group.join("a")
     scene.group.run()
     found = scene.partition(0)
-    assert (found.standing, found.meant_for, found.epoch) == (PENDING, "a", None)
+    assert (found.ownership, found.meant_for, found.epoch) == (PENDING, "a", None)
     assert any("format version 2" in note for note in found.notes)
 
 

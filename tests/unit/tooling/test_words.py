@@ -1,0 +1,159 @@
+"""The words of the package: those of the glossary, and none that it replaced."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.unit.tooling.test_events import described
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_ROOT = Path(__file__).parents[3]
+
+#: No name has one of these words, whichever way it is written.
+_NOT_IN_NAMES = {
+    "anew",
+    "avoiding",
+    "barred",
+    "behind",
+    "blame",
+    "chore",
+    "chores",
+    "forgone",
+    "hear",
+    "hears",
+    "heard",
+    "housekeeper",
+    "lately",
+    "lookout",
+    "mend",
+    "mends",
+    "moments",
+    "sought",
+    "standing",
+    "standings",
+    "stay",
+    "stays",
+    "surroundings",
+    "tell",
+    "tells",
+    "told",
+    "turn",
+    "turns",
+    "turnstile",
+    "upkeep",
+    "wishes",
+}
+
+#: No docstring begins with a line that has one of these. *Behind* is lag, or what is left over.
+_NOT_IN_DOCSTRINGS = re.compile(
+    r"\b(anew|barred|chores?|forgone|hears?|heard|lately|mend|mends|mended|sought|surroundings"
+    r"|upkeep|wishes|stay in (the|a) group|(take|takes|took|taken) (a )?turns?"
+    r"|(?<!lag )(?<!lags )(?<!left )(?<!leaves )(?<!nothing )(?<!falls )behind)\b",
+    re.IGNORECASE,
+)
+
+#: Names that stay: of a word's other, plain meaning.
+_PLAIN = {
+    "output_behind": "lags, as a consumer does",
+}
+
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+
+
+def words(name: str) -> set[str]:
+    """Return the words that a name consists of."""
+    return {word.lower() for word in _WORD.findall(name)}
+
+
+def names(tree: ast.AST) -> Iterator[tuple[str, int]]:
+    """Yield each name that a module binds, with its line."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.ClassDef() | ast.FunctionDef() | ast.AsyncFunctionDef():
+                yield node.name, node.lineno
+            case ast.arg():
+                yield node.arg, node.lineno
+            case ast.Attribute(ctx=ast.Store()):
+                yield node.attr, node.lineno
+            case ast.Name(ctx=ast.Store()):
+                yield node.id, node.lineno
+
+
+def first_lines(tree: ast.AST) -> Iterator[tuple[str, int]]:
+    """Yield the first line of each docstring, with the line of what it belongs to."""
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+            text = ast.get_docstring(node)
+            if text:
+                yield text.splitlines()[0], getattr(node, "lineno", 1)
+
+
+def modules() -> Iterator[tuple[str, ast.Module]]:
+    """Yield the modules of the package and their trees."""
+    for file in sorted((_ROOT / "headrace").rglob("*.py")):
+        yield str(file.relative_to(_ROOT)), ast.parse(file.read_text(encoding="utf-8"))
+
+
+def test_no_name_has_a_replaced_word() -> None:
+    """Classes, functions, attributes, parameters and variables have the glossary's words."""
+    found = [
+        f"{file}:{line} {name}"
+        for file, tree in modules()
+        for name, line in names(tree)
+        if words(name) & _NOT_IN_NAMES and name not in _PLAIN
+    ]
+    assert found == []
+
+
+def test_no_event_has_a_replaced_word() -> None:
+    """Log events have the glossary's words."""
+    found = [name for name in described() if words(name) & _NOT_IN_NAMES and name not in _PLAIN]
+    assert found == []
+
+
+def test_no_docstring_begins_with_a_replaced_word() -> None:
+    """The first line of a docstring is in words that an engineer of the field would use."""
+    found = [
+        f"{file}:{line} {text}"
+        for file, tree in modules()
+        for text, line in first_lines(tree)
+        if _NOT_IN_DOCSTRINGS.search(text)
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("class PositionSought: ...", {"PositionSought"}),
+        ("def _take_turns(): ...", {"_take_turns"}),
+        ("def run(self, wishes): self._told = wishes", {"wishes", "_told"}),
+        ("returned = behaviour = ZooKeeperTls = stayed = 1", set()),
+    ],
+)
+def test_a_replaced_word_is_found_in_a_name(source: str, found: set[str]) -> None:
+    """A name is taken apart at underscores and capitals, and whole words count."""
+    bound = {name for name, _ in names(ast.parse(source))}
+    assert {name for name in bound if words(name) & _NOT_IN_NAMES} == found
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("The member joins anew.", True),
+        ("The offset behind the batch.", True),
+        ("How far the view may lag behind the servers'.", False),
+        ("What a killed process left behind.", False),
+        ("Recommend a size.", False),
+    ],
+)
+def test_a_replaced_word_is_found_in_a_docstring(line: str, found: bool) -> None:
+    """*Behind* is allowed as lag and as what is left over."""
+    assert (_NOT_IN_DOCSTRINGS.search(line) is not None) is found
