@@ -90,7 +90,7 @@ class FetchedRecords:
     size: int
 
     def divided(self, count: int) -> tuple[FetchedRecords, FetchedRecords]:
-        """Split behind the first ``count`` records; both parts have some."""
+        """Split after the first ``count`` records; both parts have some."""
         whole = BatchSlice(self.first_offset, self.records, self.next_offset, self.size)
         front, rest = divide(whole, count)
         return (
@@ -176,7 +176,7 @@ def split(cut: BatchSlice, limits: Limits) -> tuple[BatchSlice, BatchSlice | Non
 
 
 def divide(cut: BatchSlice, count: int) -> tuple[BatchSlice, BatchSlice]:
-    """Split a batch behind its first ``count`` records; both parts have some."""
+    """Split a batch after its first ``count`` records; both parts have some."""
     front, rest = cut.records[:count], cut.records[count:]
     border = rest[0].offset()
     assert border is not None
@@ -206,7 +206,7 @@ class BufferedRecords(Enum):
     """What became of a chunk that was offered to a buffer."""
 
     REFUSED = "refused"
-    """It was fetched for an older generation, or goes back behind what is there."""
+    """It was fetched for an older generation, or goes back after what is there."""
 
     WAITS = "waits"
     """It is kept, and the next batch is due when it was before."""
@@ -220,7 +220,7 @@ class PartitionBuffer:
 
     Each restart raises the *generation*; chunks of an older one are refused, because they were
     fetched from a position that is no longer wanted. ``position`` is where the next cut starts.
-    Nothing at ``bound`` or behind it is wanted.
+    Nothing at ``bound`` or after it is wanted.
     """
 
     def __init__(self, bound: float = inf) -> None:
@@ -280,10 +280,8 @@ class PartitionBuffer:
 
     def before_bound(self, records: Run) -> Run:
         """Return those of consecutive records that are wanted: the list itself where all are."""
-        behind = (
-            records.next_offset if isinstance(records, CompactRun) else offset_of(records[-1]) + 1
-        )
-        if behind <= self.bound:
+        end = records.next_offset if isinstance(records, CompactRun) else offset_of(records[-1]) + 1
+        if end <= self.bound:
             return records
         return records[: bisect_left(records, self.bound, key=offset_of)]
 

@@ -75,8 +75,8 @@ class Callbacks:
         """Run a callback that concerns no batch; what it raises goes to ``on_exception``."""
         return self._guarded(owned, function, self.exception)
 
-    def tell_end(self, owned: OwnedPartition, function: Callable[[], Result]) -> Result | None:
-        """Run a partition's last callback: nothing may follow it, so only the log hears errors."""
+    def run_last(self, owned: OwnedPartition, function: Callable[[], Result]) -> Result | None:
+        """Run a partition's last callback: nothing may follow it, so errors go to the log only."""
         return self._guarded(owned, function, self._report)
 
     def _guarded(
@@ -100,11 +100,11 @@ class Callbacks:
         """Tell the processor of an error and return its answer; None if that failed as well."""
         self._report(owned, error, batch)
 
-        def tell() -> object | None:
+        def run_callback() -> object | None:
             with Bound(batch=batch.first_offset if batch else None):
                 return self.processor.on_exception(owned, error, batch)
 
-        return self._guarded(owned, tell, self._report, batch)
+        return self._guarded(owned, run_callback, self._report, batch)
 
     def _report(self, owned: OwnedPartition, error: BaseException, batch: Batch | None) -> None:
         topic = owned.partition.topic

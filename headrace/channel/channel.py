@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-#: What a channel that runs takes over without starting anew.
+#: What a channel that runs takes over without starting again.
 WHILE_RUNNING = frozenset({ReloadEffect.IN_PLACE, ReloadEffect.SHARING, ReloadEffect.TOPICS})
 
 
@@ -56,7 +56,7 @@ class Reconfiguration:
         with self._lock:
             changes = self._changes(config)
             if beyond := [c.path for c in changes if c.effect not in WHILE_RUNNING]:
-                raise ConfigError([f"{path}: the channel has to start anew" for path in beyond])
+                raise ConfigError([f"{path}: the channel has to start again" for path in beyond])
             self._runtime.dead_letters.recheck(config, deadline)
             if any(change.effect is ReloadEffect.TOPICS for change in changes):
                 self._runtime.topic_watcher.follow(config.subscription, deadline)
@@ -164,7 +164,7 @@ class InboundKafkaChannel:
         return self._runtime.manager.activities()
 
     def heartbeats(self) -> tuple[Heartbeat, ...]:
-        """Return the parts that should take turns: what a supervisor's watchdog asks about."""
+        """Return the parts that send heartbeats, which a supervisor's watchdog asks about."""
         return tuple(self._runtime.heartbeats.values())
 
     @property
@@ -387,7 +387,7 @@ class InboundKafkaChannel:
 
     @property
     def skips(self) -> list[Skip]:
-        """The records that are to be left out and that no commit is behind yet."""
+        """The records that are to be left out and that no commit is past yet."""
         return self._runtime.control.skips()
 
     def _require_running(self) -> None:
@@ -430,7 +430,7 @@ class InboundKafkaChannel:
         self._reconfiguration.set_assignor(coordinator)
 
     def fail(self, error: BaseException) -> None:
-        """Note that the channel must not go on; its owner hears of the first reason only."""
+        """Note that the channel must not go on; its owner gets the first reason only."""
         with self._lock:
             if self._failure is not None:
                 return

@@ -78,7 +78,7 @@ CHECK_INTERVAL = 5.0
 #: Seconds after which a look is too old to commit upon.
 FRESH = 1.0
 
-#: Seconds that a look may take. Commits wait behind it.
+#: Seconds that a look may take. Commits wait after it.
 CHECK_TIMEOUT = 2.0
 
 
@@ -206,7 +206,7 @@ COMMIT_TIMEOUT = 10.0
 
 #: Seconds without a turn after which the thread counts as hung. A turn looks and commits once, and
 #: each of these has a deadline; what outlasts three of both does not keep to it.
-TURN_LIMIT = 3 * (COMMIT_TIMEOUT + CHECK_TIMEOUT)
+STALL_TIMEOUT = 3 * (COMMIT_TIMEOUT + CHECK_TIMEOUT)
 
 #: Seconds after which an unchanged offset is stored again. Brokers forget the offsets of a group
 #: without subscribed members ``offsets.retention.minutes`` (a week by default, never less than a
@@ -283,7 +283,7 @@ class Committer:
     @property
     def stall_timeout(self) -> float | None:
         """Seconds within which there has to be another turn; None unless it runs."""
-        return TURN_LIMIT if self._thread.is_alive() else None
+        return STALL_TIMEOUT if self._thread.is_alive() else None
 
     def stage(
         self,
@@ -309,7 +309,7 @@ class Committer:
                 spans = (*before.spans, *spans)[:MOST_SPANS]
             epoch = partition.leader_epoch_at(offset)
             self._staged[partition] = _Staged(offset, sequence, epoch, spans)
-        # asked behind the staging: a pause or an ending that begins only now flushes by itself
+        # asked after the staging: a pause or an ending that begins only now flushes by itself
         if self._interval() == 0 or partition.is_urgent:
             self._wake.set()
         return sequence
@@ -337,14 +337,14 @@ class Committer:
         time = self._metrics.thread_time(self._channel, Role.COMMITTER)
         try:
             while not self._stopping.is_set():
-                flushed = self._wake.wait(self.until_next_turn())
+                flushed = self._wake.wait(self.until_next_pass())
                 with time.during(ThreadActivity.COMMIT):
                     self.run_once(flushed=flushed)
         finally:
             self._metrics.forget_thread(time)
             self._store.close()
 
-    def until_next_turn(self) -> float:
+    def until_next_pass(self) -> float:
         """Return the seconds to the next look at what is stored or the next commit, if sooner."""
         interval = self._interval() or 1.0
         commit_in = self._commit_at - self._clock.monotonic()
@@ -385,7 +385,7 @@ class Committer:
     def _look(self) -> None:
         """Store again what somebody else changed, and let go of what is somebody else's.
 
-        What is staged for a partition is newer than what was found, and mends it as well. Its
+        What is staged for a partition is newer than what was found, and fixes it as well. Its
         commit asks the claim's lease like any other: only an owner repairs.
         """
         with self._lock:

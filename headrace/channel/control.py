@@ -128,7 +128,7 @@ class SeekControl:
                 f"{owned.partition}: the sink's offset could not be moved: "
                 f"{type(error).__name__}: {error}",
                 value=str(asked.offset),
-                next_step="nothing was changed; mend the sink and seek again",
+                next_step="nothing was changed; fix the sink and seek again",
             ) from error
 
 
@@ -233,7 +233,7 @@ class PartitionControl:
                 next_step="there is nothing left to skip; to read it again, pause and seek",
             )
         end = owned.high_watermark
-        # the watermark is looked at now and then only, and may be behind what was fetched
+        # the watermark is looked at now and then only, and may lag behind what was fetched
         if end is not None and offset >= max(end, owned.buffer.fetch_offset):
             raise NoSuchOffsetError(
                 f"{partition}: the log ends at {end}, there is no record {offset} yet",

@@ -37,7 +37,7 @@ class DeadLetterLimits:
         self.count = 0
         self._offsets: deque[int] = deque(maxlen=WINDOW)
         self._in_a_row = 0
-        self._behind: int | None = None
+        self._after_letter: int | None = None
         self._row_began = 0
         self._divided: int | None = None
 
@@ -51,7 +51,7 @@ class DeadLetterLimits:
 
         What fails then may fail for something that has nothing to do with the record.
         """
-        return cut.start in {self._divided, self._behind}
+        return cut.start in {self._divided, self._after_letter}
 
     def excess(self, cut: BatchSlice, offset: int, limits: DeadLetterConfig) -> str | None:
         """Return which limit one more letter would pass, None if it may be sent.
@@ -61,10 +61,10 @@ class DeadLetterLimits:
         row = self._row(cut)
         if row > limits.max_consecutive:
             return f"{row} records in a row (max_consecutive: {limits.max_consecutive})"
-        lately = 1 + sum(offset - WINDOW < at < offset for at in self._offsets)
-        if lately > limits.max_per_thousand:
+        recent = 1 + sum(offset - WINDOW < at < offset for at in self._offsets)
+        if recent > limits.max_per_thousand:
             return (
-                f"{lately} records within {WINDOW} offsets "
+                f"{recent} records within {WINDOW} offsets "
                 f"(max_per_thousand: {limits.max_per_thousand})"
             )
         return None
@@ -85,17 +85,17 @@ class DeadLetterLimits:
         return rate * WINDOW > limits.max_per_thousand and span * rate**row >= 1
 
     def note(self, cut: BatchSlice, offset: int) -> None:
-        """Count a letter, now that reading goes on behind it."""
+        """Count a letter, now that reading goes on after it."""
         self._in_a_row = self._row(cut)
         if self._in_a_row == 1:
             self._row_began = cut.start
-        self._behind = cut.next_offset
+        self._after_letter = cut.next_offset
         self._offsets.append(offset)
         self.count += 1
 
     def _row(self, cut: BatchSlice) -> int:
         """Return how many letters in a row it makes: nothing was answered between them."""
-        return self._in_a_row + 1 if cut.start == self._behind else 1
+        return self._in_a_row + 1 if cut.start == self._after_letter else 1
 
 
 log = structlog.get_logger(__name__)
@@ -176,7 +176,7 @@ class DeadLetters:
             raise DeadLetterLimitError(
                 f"{owned.partition}: {excess} would go to the dead-letter topic {limits.topic}; "
                 f"the next is at offset {item.batch.first_offset}, and failed with "
-                f"{type(error).__name__}: {error}; mend what is wrong, or raise the limit"
+                f"{type(error).__name__}: {error}; fix what is wrong, or raise the limit"
             )
         deadline = Deadline.after(STORE_TIMEOUT, self._clock)
         letter = self._letter(owned, item, error, self._record(owned, item, deadline))

@@ -209,7 +209,7 @@ class Delivery:
             return False
         try:
             response = item.answer.result()
-            effect = effect_of(response, _standing(owned, item.batch.next_offset))
+            effect = effect_of(response, _response_context(owned, item.batch.next_offset))
         except BaseException as error:  # noqa: BLE001 - it fails this batch and nothing else
             self.fail(owned, item, error)
             return False
@@ -221,7 +221,7 @@ class Delivery:
         return True
 
     def _pass(self, owned: OwnedPartition, item: Outstanding) -> None:
-        """Move behind a batch of which nothing is delivered; all before it is answered."""
+        """Move past a batch of which nothing is delivered; all before it is answered."""
         owned.begin_idle(self._clock.monotonic())
         try:
             if self._runtime.policy.passed_over(owned, item):
@@ -270,7 +270,7 @@ class Delivery:
         self._go_on(owned, effect, item, retained)
         if gone:
             plan_again(self._runtime, owned)
-        if self._runtime.skips.came_behind(owned, item.cut):
+        if self._runtime.skips.has_late_skip(owned, item.cut):
             # the news of it was heard while the batch was out; it comes again as another one
             owned.retry_at(self._clock.monotonic())
 
@@ -293,7 +293,7 @@ class Delivery:
         response = self._callbacks.exception(owned, error, item.batch)
         if response is not None:
             try:
-                return effect_of(response, _standing(owned, item.batch.next_offset))
+                return effect_of(response, _response_context(owned, item.batch.next_offset))
             except InvalidResponseError as invalid:
                 log.warning("invalid_response", channel=self._runtime.name, error=str(invalid))
         if isinstance(error, SinkConflictError):
@@ -308,7 +308,7 @@ class Delivery:
     def _rejoin(
         self, owned: OwnedPartition, item: Outstanding, error: FencedError
     ) -> ResponseEffect:
-        """Lose the partition, and have the member join anew: the sink refuses its stay."""
+        """Lose the partition, and have the member join again: the sink refuses its membership."""
         log.warning("sink_fenced", **owned.log_fields, error=str(error))
         owned.end(EndReason.LOST)
         self._runtime.coordinator.rejoin(owned.claim)
@@ -340,7 +340,7 @@ class Delivery:
         if response is None:
             return
         try:
-            effect = effect_of(response, _standing(owned, owned.position))
+            effect = effect_of(response, _response_context(owned, owned.position))
         except InvalidResponseError as error:
             self._callbacks.exception(owned, error, None)
             return
@@ -357,7 +357,7 @@ class Delivery:
         if response is None:
             return
         try:
-            effect = effect_of(response, _standing(owned, owned.position))
+            effect = effect_of(response, _response_context(owned, owned.position))
         except InvalidResponseError as error:
             log.warning("invalid_response", channel=self._runtime.name, error=str(error))
             return
@@ -420,5 +420,5 @@ def _passed() -> Future[BatchResponse]:
     return answer
 
 
-def _standing(owned: OwnedPartition, next_offset: int) -> ResponseContext:
+def _response_context(owned: OwnedPartition, next_offset: int) -> ResponseContext:
     return ResponseContext(owned.partition, owned.processed_offset, next_offset)

@@ -63,7 +63,7 @@ class ErrorScope(Enum):
     """In some record of the batch, if it fails again and again."""
 
     ENVIRONMENT = "elsewhere"
-    """In no record: something is away, full or wrong. The batch comes again until it is mended."""
+    """In no record: something is away, full or wrong. The batch comes again until it is fixed."""
 
 
 #: A time-out tells nothing of the records: what is slow for a batch is slow for the next one, too.
@@ -155,7 +155,7 @@ class FailurePolicy:
     def decide(
         self, owned: OwnedPartition, item: Outstanding, error: BaseException
     ) -> ResponseEffect:
-        """Return what follows: the same batch again, its parts, the batch behind it, or a stop.
+        """Return what follows: the same batch again, its parts, the batch after it, or a stop.
 
         Raises:
             SinkConflictError: the batch was to be given up, and the sink stands elsewhere.
@@ -198,7 +198,7 @@ class FailurePolicy:
         return ResponseEffect(seek=item.cut.start, wait=wait)
 
     def passed_over(self, owned: OwnedPartition, item: Outstanding) -> bool:
-        """Have a sink with offsets of its own move behind the batch; False if it could not.
+        """Have a sink with offsets of its own move past the batch; False if it could not.
 
         Raises:
             SinkConflictError: the sink does not stand where the batch begins.

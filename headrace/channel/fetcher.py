@@ -115,7 +115,7 @@ WATERMARK_INTERVAL = 0.5
 
 #: Seconds without a turn after which the thread counts as hung. A turn waits for FETCH_TIMEOUT, and
 #: beside that only tells the client what to do.
-TURN_LIMIT = 30.0
+STALL_TIMEOUT = 30.0
 
 
 class _Command(Enum):
@@ -189,7 +189,7 @@ class Fetcher:
 
         None also once it stops: closing the client takes its time.
         """
-        return TURN_LIMIT if self._thread.is_alive() and not self._stopping.is_set() else None
+        return STALL_TIMEOUT if self._thread.is_alive() and not self._stopping.is_set() else None
 
     @property
     def fetching(self) -> bool:
@@ -220,13 +220,13 @@ class Fetcher:
         try:
             while not self._stopping.is_set():
                 self._turned_at = self._clock.monotonic()
-                time.turn_to(ThreadActivity.FETCH)
+                time.switch_to(ThreadActivity.FETCH)
                 self._obey()
                 self._look_at_balance()
                 if self._may_fetch:
                     self._fetch(time)
                 else:
-                    time.turn_to(ThreadActivity.BACK_PRESSURE)
+                    time.switch_to(ThreadActivity.BACK_PRESSURE)
                     self._stopping.wait(FETCH_TIMEOUT)
                 self._look_at_watermarks()
         finally:
@@ -236,9 +236,9 @@ class Fetcher:
     def _fetch(self, time: ThreadTime) -> None:
         fetched = self._source.fetch(0)
         if fetched == NOTHING:
-            time.turn_to(ThreadActivity.IDLE)
+            time.switch_to(ThreadActivity.IDLE)
             fetched = self._source.fetch(FETCH_TIMEOUT)
-            time.turn_to(ThreadActivity.FETCH)
+            time.switch_to(ThreadActivity.FETCH)
         self._distribute(fetched)
 
     # --- commands -------------------------------------------------------------------------------
@@ -259,7 +259,7 @@ class Fetcher:
                     self._aim(self._still(partitions))
 
     def _still(self, partitions: Iterable[OwnedPartition]) -> Collection[_Slot]:
-        """Return the slots of those that are fetched, and not for somebody who owns them anew."""
+        """Return the slots of those that are fetched, and not for a later claim."""
         found = {}
         for owned in partitions:
             slot = self._slots.get(owned.partition)
@@ -377,8 +377,8 @@ class Fetcher:
         held = owned.held_bytes()
         end = owned.high_watermark
         done = owned.buffer.complete
-        behind = end is not None and owned.buffer.fetch_offset < end and not done
-        hungry = owned.buffer.size == 0 and behind
+        lagging = end is not None and owned.buffer.fetch_offset < end and not done
+        hungry = owned.buffer.size == 0 and lagging
         return BufferReading(owned.partition, held, hungry, slot.paused and not done)
 
     def _pause(self, decision: Decision) -> None:

@@ -225,7 +225,7 @@ class OwnedPartition:
         return None if idle_since is None else idle_since + self._settings.config.idle_time
 
     def may_act(self) -> bool:
-        """Whether new work may begin for it: ZooKeeper is heard, and the lease holds."""
+        """Whether new work may begin for it: ZooKeeper answers, and the lease holds."""
         return not self._delivery_gate.suspended.is_set() and self.claim.lease.valid()
 
     def may_commit(self) -> bool:
@@ -328,7 +328,7 @@ class OwnedPartition:
         self.attempts += 1
 
     def await_look(self, look: Future[LogLook], until: float) -> None:
-        """Look for the start anew only when ``look`` has answered, or at ``until``."""
+        """Look for the start again only when ``look`` has answered, or at ``until``."""
         self._look, self.not_before = look, until
 
     def take_look(self, look: Future[LogLook]) -> bool:
@@ -388,11 +388,11 @@ class OwnedPartition:
         self.not_before = at
 
     def doubt_log(self, doubt: OffsetOutOfRange | LogTruncated, asks_at: float = 0.0) -> None:
-        """Deliver nothing before it is settled what was heard of the log; ask at ``asks_at``."""
+        """Deliver nothing before it is settled what is in doubt of the log; ask at ``asks_at``."""
         self.doubt, self._asks_at = doubt, asks_at
 
     def trust_log(self) -> None:
-        """Take what was heard of the log as settled."""
+        """Take what was in doubt of the log as settled."""
         self.doubt = None
 
     def is_ask_due(self, now: float) -> bool:
@@ -440,8 +440,8 @@ class OwnedPartition:
 
     def suspend(self) -> None:
         """Enter SUSPENDED, to come back to where it was before: starting, paused or delivering."""
-        stays = self.state in (PartitionState.STARTING, PartitionState.PAUSED)
-        self._resting = self.state if stays else PartitionState.WAITING
+        rests = self.state in (PartitionState.STARTING, PartitionState.PAUSED)
+        self._resting = self.state if rests else PartitionState.WAITING
         self.become(PartitionState.SUSPENDED)
 
     def unsuspend(self) -> None:
@@ -524,7 +524,7 @@ class OwnedPartition:
     def _stands_alone(self, last: Outstanding) -> bool:
         """Whether nothing may be out together with ``last``, or with what comes next.
 
-        What comes behind a batch that passes is for a sink that has moved behind it as well; and
+        What comes after a batch that passes is for a sink that has moved past it as well; and
         of suspects each is to be answered before the next.
         """
         comes_next = self.pending[0].failures if self.pending else 0
@@ -611,7 +611,7 @@ class OwnedPartition:
         Reset is what speaks of the former position:
 
         * ``outstanding``, whose answers would advance from there: withdrawn;
-        * ``pending``, the buffer and the gap behind it: dropped. The buffer begins a generation,
+        * ``pending``, the buffer and the gap after it: dropped. The buffer begins a generation,
           so that what the fetcher has on the way for the former one is refused;
         * ``leader_epoch`` of the buffer: the one given, under which the log leads to ``offset``;
         * ``attempts``: the next batch is another one than the one that failed.
@@ -662,7 +662,7 @@ class OwnedPartition:
 
 
 def _from(cut: BatchSlice, target: int) -> BatchSlice | None:
-    """Return what of ``cut`` lies at ``target`` or behind, None if nothing does."""
+    """Return what of ``cut`` lies at ``target`` or after, None if nothing does."""
     if cut.next_offset <= target:
         return None
     if cut.start >= target:

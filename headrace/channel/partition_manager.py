@@ -74,7 +74,7 @@ class PartitionManager:
         return [activity_of(self._runtime.name, owned, now) for owned in self.all()]
 
     def log_replaced(self, topic: str) -> None:
-        """Have the partitions of a topic that was created again begin anew."""
+        """Have the partitions of a topic that was created again start over."""
         for owned in self.all():
             if owned.partition.topic == topic:
                 owned.post(LogReplaced())
@@ -116,7 +116,7 @@ class PartitionManager:
     # --- the coordinator's listener -------------------------------------------------------------
 
     def claimed(self, claim: Claim) -> None:
-        """Begin with a partition, behind what may still be ending of it."""
+        """Begin with a partition, after what may still be ending of it."""
         self._runtime.metrics.begin_topic(self._runtime.name, claim.partition.topic)
         owned = OwnedPartition(
             claim,
@@ -157,7 +157,7 @@ class PartitionManager:
             self._runtime.scheduler.touch(owned)
 
     def suspended(self) -> None:
-        """Deliver and commit nothing until ZooKeeper is heard again."""
+        """Deliver and commit nothing until ZooKeeper answers again."""
         self._runtime.delivery_gate.suspended.set()
         self._report.suspended()
         self.touch_all()

@@ -49,7 +49,7 @@ class RangeReset:
         return True
 
     def hold(self, owned: OwnedPartition, doubt: OffsetOutOfRange | LogTruncated) -> None:
-        """Fetch and deliver no more until what was heard of the log is settled."""
+        """Fetch and deliver no more until what is in doubt of the log is settled."""
         is_of_now = doubt.generation == owned.buffer.generation
         if is_of_now and not owned.halted and owned.doubt is None:
             self._runtime.fetcher.unassign(owned)
@@ -113,7 +113,7 @@ class RangeReset:
 
         ``end`` is where the log ends that was read. From there to the position may be nothing but
         markers of transactions, of a later leader than the records: then nothing is missed. And
-        where the log begins only behind what was read, nobody knows those leaders any more.
+        where the log begins only after what was read, nobody knows those leaders any more.
         """
         fetcher, asked = self._runtime.fetcher, owned.position
         if end is not None and asked <= end:
@@ -203,7 +203,7 @@ class RangeReset:
 
     @staticmethod
     def _skip(owned: OwnedPartition, target: int) -> None:
-        """Fetch behind a gap; what was fetched before it is delivered first."""
+        """Fetch after a gap; what was fetched before it is delivered first."""
         gap = owned.buffer.pass_gap(owned.buffer.generation, target)
         if gap is not None:
             owned.note_gap(gap, owned.buffer.generation)

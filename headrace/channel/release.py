@@ -30,18 +30,18 @@ class Releases:
         started = owned.state is not PartitionState.STARTING and not (
             owned.state is PartitionState.SUSPENDED and owned.committed is None
         )
-        told_the_end = owned.state is PartitionState.TERMINATING
+        had_last_callback = owned.state is PartitionState.TERMINATING
         self._drop(owned)
-        if started and not told_the_end:
+        if started and not had_last_callback:
             processor = self._runtime.callbacks.processor
-            self._runtime.callbacks.tell_end(owned, lambda: processor.on_partition_lost(owned))
+            self._runtime.callbacks.run_last(owned, lambda: processor.on_partition_lost(owned))
         owned.become(PartitionState.LOST)
         self._log("partition_lost", owned, reason=owned.ending.name.lower())
         if owned.ending is EndReason.ABANDONED:
             self._runtime.coordinator.abandon(owned.claim)
 
     def unstarted(self, owned: OwnedPartition) -> None:
-        """Give back a partition that the processor has not heard of yet.
+        """Give back a partition that the processor does not know yet.
 
         Its start position may be on the way to the broker still, and is waited for as long as a
         commit may take: after an end that is not clean the next owner may shut this member out,
@@ -96,7 +96,7 @@ class Releases:
             )
             self._log("batches_withdrawn", owned, records=sum(len(cut.records) for cut in left))
         processor = self._runtime.callbacks.processor
-        response = self._runtime.callbacks.tell_end(
+        response = self._runtime.callbacks.run_last(
             owned, lambda: processor.on_stream_termination(owned)
         )
         owned.become(PartitionState.TERMINATING)

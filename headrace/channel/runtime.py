@@ -183,7 +183,7 @@ class ChannelRuntime:
             clock=clock,
         )
         self._lag_watchdog = LagWatchdog(self)
-        #: The parts whose threads should take turns as long as the channel runs.
+        #: The parts whose threads send heartbeats as long as the channel runs.
         self.heartbeats: dict[str, Heartbeat] = {
             "coordinator": self.coordinator,
             "committer": self.committer,
@@ -226,7 +226,7 @@ class ChannelRuntime:
         self.scheduler.touch(owned)
 
     def start(self) -> None:
-        """Start all threads; the coordinator, which brings the first claims, behind those."""
+        """Start all threads; the coordinator, which brings the first claims, after those."""
         for part in (
             self.topic_watcher,
             self.committer,

@@ -140,7 +140,7 @@ class Scheduler:
                 self._changed.notify_all()
 
     def _prune(self) -> None:
-        """Drop outdated items when they outnumber the others: each batch leaves some behind."""
+        """Drop outdated items when they outnumber the others: each batch leaves some."""
         if len(self._later) <= 2 * len(self._entries) + _HEAP_SLACK:
             return
         current = {

@@ -1,4 +1,4 @@
-"""Records that an operator has left out, so that what stands behind them is delivered."""
+"""Records that an operator has left out, so that what comes after them is delivered."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class Skips:
                 each.left_out = True
         return [record for record in cut.records if offset_of(record) not in concerned]
 
-    def came_behind(self, owned: OwnedPartition, cut: BatchSlice) -> bool:
+    def has_late_skip(self, owned: OwnedPartition, cut: BatchSlice) -> bool:
         """Whether a record that was handed out with ``cut`` is to be left out the next time."""
         if _log(owned) not in self._wanted:
             return False
@@ -99,7 +99,7 @@ class Skips:
             )
 
     def committed(self, owned: OwnedPartition) -> None:
-        """Count and log what is done: the commit of ``owned`` is behind it."""
+        """Count and log what is done: the commit of ``owned`` is past it."""
         if _log(owned) not in self._wanted or owned.committed is None:
             return
         with self._lock:

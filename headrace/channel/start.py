@@ -47,7 +47,7 @@ class StartOffsets:
         self._answered: WeakSet[OwnedPartition] = WeakSet()
 
     def read(self, owned: OwnedPartition, deadline: Deadline) -> StoredOffset | None:
-        """Return the group's offset, None if there is none; each call looks anew. Blocks.
+        """Return the group's offset, None if there is none; each call looks again. Blocks.
 
         Raises:
             OffsetStoreError: no answer, or a former owner may still commit.
@@ -85,7 +85,7 @@ READ_TIMEOUT = 5.0
 #: they take longer than a transaction that goes on (``TRANSACTION_TIMEOUT_MS``).
 DOUBT_EVERY = 4
 
-#: Seconds after which a start is looked for anew that waits for a look at its log: longer than the
+#: Seconds after which a start is looked for again that waits for a look at its log: longer than the
 #: look itself may take.
 LOOK_TIMEOUT = 60.0
 
@@ -197,7 +197,7 @@ class PartitionStart:
         self._runtime.committer.flush()
 
     def _take_note_of_topic(self, owned: OwnedPartition) -> None:
-        """Bind the partition to the topic as it is known now: nobody has heard of it yet."""
+        """Bind the partition to the topic as it is known now: nobody knows of it yet."""
         topics = self._runtime.topics
         # in this order: where the topic changes in between, the news of it finds the older id
         topic_id = topics.topic_id(owned.partition)

@@ -27,7 +27,7 @@ class PartitionSnapshot:
     """One held partition. Offsets and counts as they are just now, seconds since something.
 
     ``batch_offset`` is the first record of the oldest batch that is out, or that failed and comes
-    again, and ``batch_end`` the offset behind it; None where there is no such batch.
+    again, and ``batch_end`` the offset after it; None where there is no such batch.
     ``held_back_seconds`` says how long nothing is delivered yet, after an error or because the
     processor asked for it; None where nothing holds it back. ``suspects`` are the records among
     which one that fails is looked for; ``dead_letters`` went to the dead-letter topic under this

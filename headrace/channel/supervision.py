@@ -76,7 +76,7 @@ class ThreadWatchdog(PeriodicThread):
                 return
 
     def _look(self, interval: float) -> None:
-        """Add to the time without progress, or begin it anew."""
+        """Add to the time without progress, or begin it again."""
         before, self._seen = self._seen, self._heartbeat.last_beat
         self._idle = self._idle + interval if self._seen == before else 0.0
 
@@ -110,7 +110,7 @@ class _Seen:
 class LagWatchdog(PeriodicThread):
     """Asks, for each partition from which nothing came since the last look, where its log ends.
 
-    One that did not get to where the log ended a look before has stalled. It is fetched anew, and
+    One that did not get to where the log ended a look before has stalled. It is fetched again, and
     when that does not help it is reported at every look. What waits for something else than the
     fetcher is left alone: a batch that is out, a pause, a full buffer. It costs a
     request for each idle partition at each look, one after the other: one for all of them has no
@@ -163,7 +163,7 @@ class LagWatchdog(PeriodicThread):
             self._stalled(owned, seen)
 
     def _stalled(self, owned: OwnedPartition, seen: _Seen) -> None:
-        """Fetch anew; say it louder when that was done before."""
+        """Fetch again; say it louder when that was done before."""
         topic = owned.partition.topic
         self._runtime.metrics.stalls.labels(self._runtime.name, topic).inc()
         log.log(
@@ -202,7 +202,7 @@ class HangReports:
     def __init__(self, channel: str) -> None:
         self._channel = channel
         #: What was told already, by partition: since when the callback runs, the batch's deadline.
-        self._told: dict[int, tuple[float | None, float | None]] = {}
+        self._reported: dict[int, tuple[float | None, float | None]] = {}
         self._next_dump = -inf
 
     def look(
@@ -218,20 +218,20 @@ class HangReports:
 
         Does not block: what a thread is in, and what the partition is doing, is read as it is.
         """
-        told: dict[int, tuple[float | None, float | None]] = {}
+        reported: dict[int, tuple[float | None, float | None]] = {}
         for owned in partitions:
             slow = (
                 _slow_callback(owned, timeout, now, stood_still),
                 _slow_batch(owned, timeout, now),
             )
-            callback, batch = self._told.get(id(owned), (None, None))
+            callback, batch = self._reported.get(id(owned), (None, None))
             if slow[0] is not None and slow[0] != callback:
                 self._report_callback(owned, now)
             elif slow[0] is None and slow[1] is not None and slow[1] != batch:
                 self._report_batch(owned, now, slow[1] - timeout)
             if slow != (None, None):
-                told[id(owned)] = slow
-        self._told = told
+                reported[id(owned)] = slow
+        self._reported = reported
 
     def _report_callback(self, owned: OwnedPartition, now: float) -> None:
         log.warning("worker_stuck", **activity_of(self._channel, owned, now).facts())

@@ -332,19 +332,19 @@ class Workers:
     def _run(self, number: int) -> None:
         time = self._metrics.thread_time(self._channel, Role.WORKER, f"worker-{number}")
         try:
-            self._take_turns(time)
+            self._run_partitions(time)
         finally:
             self._metrics.forget_thread(time)
             with self._lock:
                 self._numbers.discard(number)
 
-    def _take_turns(self, time: ThreadTime) -> None:
+    def _run_partitions(self, time: ThreadTime) -> None:
         while not self._closed and not self._is_surplus():
             owned = self._scheduler.take(TAKE_TIMEOUT)
             if owned is None:
-                time.turn_to(ThreadActivity.WAIT if self._busy() else ThreadActivity.IDLE)
+                time.switch_to(ThreadActivity.WAIT if self._busy() else ThreadActivity.IDLE)
                 continue
-            time.turn_to(ThreadActivity.PROCESS)
+            time.switch_to(ThreadActivity.PROCESS)
             holder = owned.holder
             try:
                 with Bound(**owned.log_fields):
@@ -365,5 +365,5 @@ class Workers:
                 if owned.ending is EndReason.ABANDONED:
                     continue  # it cannot even be ended, so nobody gets it any more
                 owned.end(EndReason.ABANDONED)
-            time.turn_to(ThreadActivity.WAIT if owned.outstanding else ThreadActivity.IDLE)
+            time.switch_to(ThreadActivity.WAIT if owned.outstanding else ThreadActivity.IDLE)
             self._scheduler.give_back(owned, holder)

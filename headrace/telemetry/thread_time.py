@@ -94,7 +94,7 @@ class ThreadTime:
         """What no two threads share at a time."""
         return self.channel, self.role, self.name
 
-    def turn_to(self, activity: ThreadActivity) -> None:
+    def switch_to(self, activity: ThreadActivity) -> None:
         """Count the time from now on for ``activity``, which has to be one of the role's."""
         if activity is self._doing:
             return
@@ -108,11 +108,11 @@ class ThreadTime:
     def during(self, activity: ThreadActivity) -> Iterator[None]:
         """Count the block for ``activity``, and what follows for what was done before it."""
         before = self._doing
-        self.turn_to(activity)
+        self.switch_to(activity)
         try:
             yield
         finally:
-            self.turn_to(before)
+            self.switch_to(before)
 
     def seconds(self) -> dict[ThreadActivity, float]:
         """Return the time spent so far, the activity under way included. It never goes back."""

@@ -38,7 +38,7 @@ def test_a_thread_that_hangs_ends_the_channel_and_costs_no_record(
     thread: str,
 ) -> None:
     """The process is told to end, and the next one goes on from what was committed."""
-    monkeypatch.setattr("headrace.channel.commits.TURN_LIMIT", 2.0)
+    monkeypatch.setattr("headrace.channel.commits.STALL_TIMEOUT", 2.0)
     group, hung = make_group(session_timeout=4), Event()
     group.produce(10)
     controller = group.controller(Notes())

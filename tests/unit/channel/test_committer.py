@@ -96,11 +96,11 @@ def test_a_turn_comes_when_a_commit_is_due(bench: Bench) -> None:
     """An interval that is no multiple of the looks at what is stored is kept all the same."""
     bench.interval = CHECK_INTERVAL + 3.0
     bench.committer.run_once(flushed=True)
-    assert bench.committer.until_next_turn() == CHECK_INTERVAL
+    assert bench.committer.until_next_pass() == CHECK_INTERVAL
     bench.clock.advance(CHECK_INTERVAL)
-    assert bench.committer.until_next_turn() == pytest.approx(3.0)
+    assert bench.committer.until_next_pass() == pytest.approx(3.0)
     bench.clock.advance(4.0)
-    assert bench.committer.until_next_turn() == CHECK_INTERVAL
+    assert bench.committer.until_next_pass() == CHECK_INTERVAL
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,7 @@ def test_a_coordinator_that_hangs_fails_its_channel(monkeypatch: pytest.MonkeyPa
 
 def test_a_committer_that_hangs_fails_its_channel(monkeypatch: pytest.MonkeyPatch) -> None:
     """A store that keeps to no deadline would leave every offset where it is, and nobody told."""
-    monkeypatch.setattr(commits, "TURN_LIMIT", 0.2)
+    monkeypatch.setattr(commits, "STALL_TIMEOUT", 0.2)
     hung, failed = Event(), Event()
     broker = InMemoryBroker()
     monkeypatch.setattr(InMemoryOffsets, "commit", lambda *_: hung.wait(PATIENCE) and {})

@@ -174,7 +174,7 @@ def test_a_database_without_upsert_is_told_so(monkeypatch: pytest.MonkeyPatch) -
 def test_a_database_that_cannot_be_reached_stops_the_start(tmp_path: Path) -> None:
     """The error names the place and what to mend."""
     sink = SqlSink(f"sqlite:///{tmp_path / 'no' / 'folder.db'}", "t")
-    with pytest.raises(StartError, match="unable to open database file; mend the database"):
+    with pytest.raises(StartError, match="unable to open database file; fix the database"):
         sink.open()
 
 

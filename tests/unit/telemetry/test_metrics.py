@@ -322,7 +322,7 @@ def test_the_time_of_a_thread_is_served_until_it_ends() -> None:
     """Each activity of its role has a series, and none of another role."""
     metrics = Metrics()
     time = metrics.thread_time("main", Role.WORKER, "worker-1")
-    time.turn_to(ThreadActivity.PROCESS)
+    time.switch_to(ThreadActivity.PROCESS)
     found = samples(metrics, "headrace_thread_seconds_total")
     assert {labels["activity"] for labels in found} == {
         activity.value for activity in ACTIVITIES[Role.WORKER]

@@ -26,11 +26,11 @@ def test_each_moment_counts_for_one_activity(turn_clock: Callable[[float], None]
     """The activities add up to the time that passed, the one under way included."""
     time = ThreadTime("main", Role.FETCHER, "fetcher")
     turn_clock(1)
-    time.turn_to(ThreadActivity.FETCH)
+    time.switch_to(ThreadActivity.FETCH)
     turn_clock(2)
-    time.turn_to(ThreadActivity.FETCH)
+    time.switch_to(ThreadActivity.FETCH)
     turn_clock(3)
-    time.turn_to(ThreadActivity.BACK_PRESSURE)
+    time.switch_to(ThreadActivity.BACK_PRESSURE)
     turn_clock(4)
     assert time.seconds() == {
         ThreadActivity.IDLE: 1,
@@ -60,7 +60,7 @@ def test_a_block_goes_back_to_what_was_done_before(turn_clock: Callable[[float],
 def test_a_role_has_its_own_activities_only() -> None:
     """A committer that fetched would be a mistake in the code, and is found as such."""
     time = ThreadTime("main", Role.COMMITTER, "committer")
-    time.turn_to(ThreadActivity.FETCH)
+    time.switch_to(ThreadActivity.FETCH)
     with pytest.raises(KeyError):
         time.seconds()
 

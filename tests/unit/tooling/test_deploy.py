@@ -49,7 +49,7 @@ def test_systemd_waits_longer_than_the_process() -> None:
     spark: float = SparkConfig.model_fields["start_timeout"].default
     zookeeper: float = ZooKeeperConfig.model_fields["connect_timeout"].default
     assert _seconds("TimeoutStartSec") > spark + START_TIMEOUT + zookeeper + READY_TIMEOUT
-    limits = (commits.TURN_LIMIT, fetcher.TURN_LIMIT, LONGEST_SESSION)
+    limits = (commits.STALL_TIMEOUT, fetcher.STALL_TIMEOUT, LONGEST_SESSION)
     assert _seconds("WatchdogSec") >= 2 * max(limits)
 
 
