@@ -4,8 +4,34 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from tests.unit.sinks.sql_tables import Base
+
+#: Opens a sink on what the first argument names, and commits a row through it.
+_COMMIT = """
+import sys
+from pathlib import Path
+import pyarrow as pa
+from pyarrow import csv
+from headrace.core.records import TopicPartition
+from headrace.sinks.contract import PartitionCommit
+from headrace.sinks.delta import DeltaSink
+from headrace.sinks.sql import SqlSink
+from headrace.sinks.sql.target import WriteMode
+from headrace.testing.sinks import micro_batch
+
+sink = eval(sys.argv[2])
+sink.open()
+before = "pandas" in sys.modules
+share = PartitionCommit("id/0", TopicPartition("t", 0), 0, 1)
+rows = csv.read_csv(pa.BufferReader(b"id,name\\n1,a\\n"))  # of Python's objects Arrow needs it
+sink.commit(sink.stage(micro_batch("one", [share]), rows), [share])
+print(before, "pandas" in sys.modules)
+"""
 
 
 @pytest.mark.parametrize("sink", ["delta", "jsonl", "kafka", "sql", "several"])
@@ -14,3 +40,25 @@ def test_a_sink_imports_no_spark(sink: str) -> None:
     code = f"import sys, headrace.sinks.{sink}; print({{'pyspark', 'py4j'}} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
+
+
+@pytest.mark.parametrize(
+    ("sink", "needs_it"),
+    [
+        ("DeltaSink(Path(sys.argv[1] + '.table'))", False),
+        ("DeltaSink(Path(sys.argv[1] + '.table'), partition_by=['name'])", True),
+        ("SqlSink('sqlite:///' + sys.argv[1], 't')", False),
+        ("SqlSink('sqlite:///' + sys.argv[1], 't', mode=WriteMode.UPSERT, key=['id'])", True),
+    ],
+)
+def test_pandas_is_there_once_a_sink_that_needs_it_is_open(
+    base: Base, sink: str, *, needs_it: bool
+) -> None:
+    """Importing it takes a second and more, which the first commit would wait for."""
+    done = subprocess.run(
+        [sys.executable, "-c", _COMMIT, str(base.path), sink],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == f"{needs_it} {needs_it}\n"
