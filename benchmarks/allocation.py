@@ -7,7 +7,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from headrace.coordinators.allocation import allocate
-from headrace.coordinators.members import MemberInfo
+from headrace.coordinators.member_info import MemberInfo
 from headrace.core.records import TopicPartition
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from headrace.config import load
 from headrace.controller import KafkaController
 from headrace.core.clock import Deadline
 from headrace.processors.factory import build_processor
-from headrace.spark.factory import spark_settings
 from headrace.spark.runtime import SparkRuntime
+from headrace.spark.settings import spark_settings
 
 if TYPE_CHECKING:
     from benchmarks.sides import Request, Result

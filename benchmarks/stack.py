@@ -15,7 +15,7 @@ from headrace.core.clock import Deadline
 from headrace.core.records import TopicPartition
 from headrace.devstack import Blueprint, LocalStack
 from headrace.kafka import KafkaTopicCatalog
-from headrace.kafka.producer import TopicProducer, create_topic
+from headrace.kafka.topic_producer import TopicProducer, create_topic
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

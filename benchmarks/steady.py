@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pyarrow.parquet as pq
 
 from headrace.core.clock import SYSTEM_CLOCK, Deadline
-from headrace.kafka.producer import TopicProducer
+from headrace.kafka.topic_producer import TopicProducer
 from headrace.sinks.delta.log import LogFiles
 
 if TYPE_CHECKING:

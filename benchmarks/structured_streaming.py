@@ -25,7 +25,7 @@ from headrace.sinks import PartitionCommit
 from headrace.sinks.delta import DeltaSink
 from headrace.sinks.micro_batch import MicroBatch
 from headrace.spark.arrow_to_spark import reading
-from headrace.spark.factory import spark_settings
+from headrace.spark.settings import spark_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -18,8 +18,8 @@ from headrace.admin.ports import Phase
 from headrace.admin.process import LocalProcess
 from headrace.config import load
 from headrace.controller import KafkaController, Reloader
+from headrace.controller.garbage_collection import GarbageCollector
 from headrace.controller.preflight import preflight
-from headrace.controller.sweeping import RebalanceCollection
 from headrace.core.clock import Deadline
 from headrace.core.errors import ConfigError, FatalError, StartError
 from headrace.core.memory import limit_arenas
@@ -188,7 +188,7 @@ def _serve(path: Path, config: Config, until: Until | None) -> ExitCode:
     controller.take_name()
     try:
         with (
-            RebalanceCollection(controller).running(),
+            GarbageCollector(controller).running(),
             _admin(controller, process, None if controller.is_bounded else reloader),
         ):
             return _live(controller, reloader, process, signals, service)
@@ -265,7 +265,7 @@ def _metrics_server(config: Config, metrics: Metrics) -> MetricsServer | None:
 def _summary(controller: KafkaController) -> str:
     """Return in one line what the channels are doing."""
     return "; ".join(
-        f"{name}: {channel.state.value}, {len(channel.partitions())} partitions"
+        f"{name}: {channel.state.value}, {channel.partition_count} partitions"
         for name, channel in tuple(controller.channels.items())
     )
 
@@ -284,7 +284,7 @@ def _wait(
         failure = controller.wait(_START_POLL_INTERVAL if starts else _POLL_INTERVAL)
         if failure is not None:
             return failure
-        if controller.finished(Deadline.after(_FINISH_TIMEOUT)):
+        if controller.is_bounded and controller.finished(Deadline.after(_FINISH_TIMEOUT)):
             log.info("bounded_run_finished")
             return None
         process.turned()

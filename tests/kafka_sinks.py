@@ -11,7 +11,7 @@ from confluent_kafka import TopicPartition as ClientPartition
 
 from headrace.core.clock import Deadline
 from headrace.core.records import TopicPartition, identity_of
-from headrace.kafka import KafkaResults, KafkaTopicCatalog
+from headrace.kafka import KafkaTopicCatalog, ResultTransactions
 from headrace.sinks.contract import PartitionCommit
 from headrace.sinks.kafka import KafkaSink
 
@@ -38,9 +38,9 @@ class KafkaPlace:
         catalog.close()
         self.made: list[KafkaSink] = []
 
-    def results(self, member: str = "m") -> KafkaResults:
+    def results(self, member: str = "m") -> ResultTransactions:
         """Return what a sink commits through."""
-        return KafkaResults(self.properties, self.group, member)
+        return ResultTransactions(self.properties, self.group, member)
 
     def sink(self) -> KafkaSink:
         """Return a sink on the topic."""

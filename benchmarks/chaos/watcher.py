@@ -8,7 +8,7 @@ from threading import Event, Thread
 from typing import TYPE_CHECKING
 
 from benchmarks.chaos.commits import Commit
-from headrace.coordinators.layout import GroupPaths
+from headrace.coordinators.znodes import GroupPaths
 from headrace.core.clock import SYSTEM_CLOCK, Deadline
 from headrace.core.errors import HeadraceError
 from headrace.core.records import TopicPartition

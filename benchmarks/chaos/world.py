@@ -15,7 +15,7 @@ from headrace.core.clock import Deadline
 from headrace.devstack import KafkaBroker, ZooKeeperServer
 from headrace.devstack.server import LOOPBACK, ProcessState, ServerProcess, free_port
 from headrace.devstack.waiting import wait_for
-from headrace.kafka.producer import create_topic
+from headrace.kafka.topic_producer import create_topic
 from headrace.telemetry.metrics import read_metrics
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks import stack
 from headrace.core.clock import Deadline
-from headrace.kafka.producer import TopicProducer
+from headrace.kafka.topic_producer import TopicProducer
 
 if TYPE_CHECKING:
     from headrace.devstack import LocalStack

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from headrace.admin.ports import Phase
 from headrace.channel.states import ChannelState
-from headrace.coordinators.members import AssignmentState, MemberState
+from headrace.coordinators.member_info import AssignmentState, MemberState
 from headrace.zookeeper.protocol import SessionState
 
 if TYPE_CHECKING:

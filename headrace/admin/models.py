@@ -23,7 +23,7 @@ from headrace.admin.ports import Phase
 from headrace.channel.pausing import PauseMode, PauseReason
 from headrace.channel.states import ChannelState, PartitionState
 from headrace.config import DeliveryGuarantee
-from headrace.coordinators.members import AssignmentState, MemberState
+from headrace.coordinators.member_info import AssignmentState, MemberState
 from headrace.core.errors import HeadraceError, RefusedError
 from headrace.telemetry.thread_time import Role
 from headrace.telemetry.thread_time import ThreadActivity as Doing

@@ -19,7 +19,7 @@ from headrace.channel.states import PartitionState
 from headrace.config import guarantee
 from headrace.config.show import document
 from headrace.coordinators.group_nodes import read_nodes
-from headrace.coordinators.members import Mode
+from headrace.coordinators.member_info import Mode
 from headrace.core.stacks import thread_stacks
 from headrace.telemetry.logs import recent_events
 from headrace.telemetry.metrics import Summary
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from headrace.channel.pausing import Pause
     from headrace.channel.skips import Skip
     from headrace.channel.status import PartitionSnapshot
-    from headrace.coordinators.layout import MemberDocument
+    from headrace.coordinators.znodes import MemberDocument
     from headrace.core.clock import Clock
     from headrace.telemetry.logs import RecentEvent
     from headrace.telemetry.metrics import ChannelSummary, PartitionReading

@@ -11,15 +11,15 @@ from math import inf
 from threading import Lock
 from typing import TYPE_CHECKING
 
+from headrace.core.record_runs import CompactRun
 from headrace.core.records import offset_of
-from headrace.core.references import CompactRun
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from headrace.channel.settings import LiveSettings
+    from headrace.core.record_runs import Run
     from headrace.core.records import Record
-    from headrace.core.references import Run
 
 
 class NextBatch:

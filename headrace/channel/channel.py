@@ -155,6 +155,11 @@ class InboundKafkaChannel:
         """Why the channel failed, None while it has not."""
         return self._failure
 
+    @property
+    def partition_count(self) -> int:
+        """How many partitions are held at this moment."""
+        return len(self._runtime.manager.all())
+
     def partitions(self) -> list[PartitionReading]:
         """Return where each held partition stands at this moment."""
         return self._runtime.manager.readings()

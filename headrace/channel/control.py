@@ -1,4 +1,4 @@
-"""What an operator may do to a partition: pause, resume, seek, reset, skip."""
+"""What an operator may do to a partition: find an offset, seek to it, skip a record."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ import structlog
 
 from headrace.core.clock import Deadline
 from headrace.core.errors import DeadLetterLimitError, KafkaUnavailableError, UnknownTopicError
-from headrace.core.references import UnreadRecord
+from headrace.core.record_runs import UnreadRecord
 from headrace.kafka.ports import DeadLetter, DeadLetterError
 
 if TYPE_CHECKING:

@@ -22,8 +22,8 @@ from headrace.core.errors import (
     OwnershipLostError,
     SinkConflictError,
 )
+from headrace.core.record_runs import OffsetRun
 from headrace.core.records import Batch, offset_of
-from headrace.core.references import OffsetRun
 from headrace.core.spans import NO_SPAN
 from headrace.processors.contract import BatchResponse, Request
 from headrace.telemetry.logs import Bound

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from headrace.channel.partition import OwnedPartition
     from headrace.core.clock import Clock, Deadline
+    from headrace.core.record_runs import Run
     from headrace.core.records import TopicPartition
-    from headrace.core.references import Run
     from headrace.kafka.ports import RecordSource
     from headrace.telemetry.metrics import Metrics
     from headrace.telemetry.thread_time import ThreadTime

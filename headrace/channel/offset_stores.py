@@ -14,10 +14,10 @@ from headrace.config import (
     ZooKeeperOffsetsConfig,
     single_sinks,
 )
-from headrace.coordinators.layout import producer_prefix
 from headrace.coordinators.offset_nodes import ZooKeeperOffsetStore
+from headrace.coordinators.znodes import producer_prefix
 from headrace.kafka import KafkaOffsetStore, TransactionalOffsetStore
-from headrace.kafka.results import sink_group
+from headrace.kafka.result_transactions import sink_group
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping

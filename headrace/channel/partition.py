@@ -603,6 +603,11 @@ class OwnedPartition:
         epoch = self.buffer.leader_epoch if leader_is_known else None
         self._drop_to(self.position, epoch)
 
+    def discard_read_ahead(self) -> None:
+        """Drop what is not cut into a batch yet; batches that wait for a retry are kept."""
+        self._gap_end = None
+        self.buffer.restart(self.buffer.position)
+
     def restart_at(
         self, offset: int, *, leader_epoch: int | None = None, reverts: bool = False
     ) -> None:

@@ -13,8 +13,8 @@ from headrace.core.records import offset_of
 if TYPE_CHECKING:
     from headrace.channel.buffer import BatchSlice
     from headrace.channel.partition import OwnedPartition
+    from headrace.core.record_runs import Run
     from headrace.core.records import TopicPartition
-    from headrace.core.references import Run
     from headrace.telemetry.metrics import Metrics
 
 log = structlog.get_logger(__name__)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from headrace.coordinators.claims import Claim, LossReason
     from headrace.coordinators.coordinator import Coordinator
     from headrace.coordinators.listener import RebalanceSummary
-    from headrace.coordinators.members import AssignmentState, MemberState
+    from headrace.coordinators.member_info import AssignmentState, MemberState
     from headrace.core.records import Record
     from headrace.telemetry.metrics import Metrics
 

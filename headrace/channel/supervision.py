@@ -42,7 +42,7 @@ LOOKS = 8
 
 
 class ThreadWatchdog(PeriodicThread):
-    """The thread that fails the channel when ``turning`` stands still.
+    """The thread that fails the channel when ``heartbeat`` stands still.
 
     Time counts by its looks and not by the clock: a process that stood still as a whole, stopped
     by a signal or with its machine, has not looked either, and goes on where it was.

@@ -25,7 +25,7 @@ from headrace.channel.events import (
     RecordSkipped,
     SeekRequested,
 )
-from headrace.channel.range_reset import RangeReset
+from headrace.channel.offset_reset import OffsetReset
 from headrace.channel.release import Releases
 from headrace.channel.start import PartitionStart
 from headrace.channel.states import EndReason, PartitionState
@@ -58,7 +58,7 @@ class PartitionLoop:
         self._delivery = Delivery(runtime)
         self._starts = PartitionStart(runtime)
         self._releases = Releases(runtime, self._delivery)
-        self._range_reset = RangeReset(runtime)
+        self._range_reset = OffsetReset(runtime)
         self._seek_control = SeekControl(runtime)
 
     def run_once(self, owned: OwnedPartition) -> None:

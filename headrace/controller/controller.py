@@ -29,7 +29,7 @@ from headrace.kafka.clients import PREFETCH_SHARE, client_properties
 from headrace.kafka.dead_letters import KafkaDeadLetterStore
 from headrace.kafka.source import KafkaRecordReader
 from headrace.processors.factory import build_processor
-from headrace.spark.factory import spark_channels, spark_settings
+from headrace.spark.settings import spark_channels, spark_settings
 from headrace.telemetry.metrics import Metrics
 from headrace.telemetry.tracing import open_tracer
 from headrace.zookeeper.identity import Identity

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from zlib import crc32
 
 from headrace.coordinators.even_spread import hand_out, spread
-from headrace.coordinators.members import MemberInfo, Mode
+from headrace.coordinators.member_info import MemberInfo, Mode
 from headrace.core.records import TopicPartition, by_topic
 
 if TYPE_CHECKING:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import structlog
 
 from headrace.coordinators.claims import Claim, ClaimRefusal, PreviousOwner, Release
-from headrace.coordinators.layout import (
+from headrace.coordinators.registry import Membership, Owner, RegistryUnavailableError
+from headrace.coordinators.znodes import (
     BadDocumentError,
     EpochDocument,
     ForeignVersionError,
@@ -17,7 +18,6 @@ from headrace.coordinators.layout import (
     OwnerDocument,
     producer_prefix,
 )
-from headrace.coordinators.registry import Membership, Owner, RegistryUnavailableError
 from headrace.zookeeper.identity import is_ours
 from headrace.zookeeper.nodes import Check, Create, Delete, SetData
 from headrace.zookeeper.protocol import BadVersionError, NodeExistsError, NoNodeError

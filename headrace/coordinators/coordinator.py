@@ -12,7 +12,7 @@ import structlog
 
 from headrace import config
 from headrace.coordinators.member import GroupMembership
-from headrace.coordinators.members import ENDED, MemberInfo, MemberState, Mode
+from headrace.coordinators.member_info import ENDED, MemberInfo, MemberState, Mode
 from headrace.core.clock import SYSTEM_CLOCK, Clock, Deadline
 from headrace.core.errors import FatalError, HeadraceError
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from headrace.coordinators.claims import Claim
     from headrace.coordinators.listener import Listener
-    from headrace.coordinators.members import AssignmentState
+    from headrace.coordinators.member_info import AssignmentState
     from headrace.coordinators.registry import Registry
     from headrace.core.records import TopicPartition
     from headrace.zookeeper.protocol import SessionState

@@ -18,7 +18,7 @@ from headrace.core.records import by_topic
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
-    from headrace.coordinators.members import MemberInfo
+    from headrace.coordinators.member_info import MemberInfo
     from headrace.core.records import TopicPartition
 
 

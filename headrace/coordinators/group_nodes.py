@@ -6,7 +6,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from headrace.coordinators.layout import (
+from headrace.coordinators.znodes import (
     BadDocumentError,
     EpochDocument,
     GroupPaths,

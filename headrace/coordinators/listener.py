@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from headrace.coordinators.claims import Claim, LossReason
-    from headrace.coordinators.members import Mode
+    from headrace.coordinators.member_info import Mode
     from headrace.core.errors import HeadraceError
     from headrace.core.records import TopicPartition
 

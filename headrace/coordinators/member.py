@@ -1,8 +1,8 @@
 """What one member does in its group: join, give signs of life, claim, give back, leave.
 
-A state machine without a thread: events come in as calls, ``turn`` does what is due and says when
-it wants the next. ``headrace.coordinators.coordinator`` drives it; tests drive it with a clock of
-their own.
+A state machine without a thread: events come in as calls, ``run_once`` does what is due and says
+when it wants to be called next. ``headrace.coordinators.coordinator`` drives it; tests drive it
+with a clock of their own.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import structlog
 
 from headrace.coordinators.claims import WITH_CHANNEL, ClaimState, ClaimTable, LossReason
 from headrace.coordinators.lease import HEARTBEAT_SHARE, Lease
-from headrace.coordinators.members import ENDED, TRANSITIONS, MemberState
+from headrace.coordinators.member_info import ENDED, TRANSITIONS, MemberState
 from headrace.coordinators.rebalance import Rebalance
 from headrace.coordinators.registry import (
     Holder,
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from headrace.coordinators.claims import Claim, HeldClaim
     from headrace.coordinators.coordinator import CoordinatorSettings
     from headrace.coordinators.listener import Listener
-    from headrace.coordinators.members import AssignmentState, MemberInfo
+    from headrace.coordinators.member_info import AssignmentState, MemberInfo
     from headrace.coordinators.registry import Registry
     from headrace.core.clock import Clock
     from headrace.core.records import TopicPartition

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from headrace.coordinators.layout import BadDocumentError, MemberDocument, decode_name
 from headrace.coordinators.registry import (
     GroupView,
     Holder,
@@ -17,6 +16,7 @@ from headrace.coordinators.registry import (
     MembershipLostError,
     RegistryUnavailableError,
 )
+from headrace.coordinators.znodes import BadDocumentError, MemberDocument, decode_name
 from headrace.version import VERSION
 from headrace.zookeeper.identity import is_ours
 from headrace.zookeeper.nodes import ANY_VERSION, SetData
@@ -25,8 +25,8 @@ from headrace.zookeeper.protocol import BadVersionError, NodeExistsError, NoNode
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headrace.coordinators.layout import GroupPaths
-    from headrace.coordinators.members import MemberInfo
+    from headrace.coordinators.member_info import MemberInfo
+    from headrace.coordinators.znodes import GroupPaths
     from headrace.core.clock import Clock
     from headrace.zookeeper.nodes import Operation
     from headrace.zookeeper.protocol import Session

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from headrace.coordinators.layout import GroupPaths, OffsetDocument
+from headrace.coordinators.znodes import GroupPaths, OffsetDocument
 from headrace.core.clock import SYSTEM_CLOCK, Clock
 from headrace.core.errors import HeadraceError
 from headrace.kafka.ports import CommitRefusal, Failure, OffsetStoreError, StoredOffset

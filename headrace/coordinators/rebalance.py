@@ -17,7 +17,7 @@ from headrace.coordinators.claims import (
     Release,
 )
 from headrace.coordinators.listener import RebalanceSummary
-from headrace.coordinators.members import AssignmentState
+from headrace.coordinators.member_info import AssignmentState
 from headrace.core.records import TopicPartition, all_partitions
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from headrace.coordinators.coordinator import CoordinatorSettings
     from headrace.coordinators.lease import Lease
     from headrace.coordinators.listener import Listener
-    from headrace.coordinators.members import MemberInfo
+    from headrace.coordinators.member_info import MemberInfo
     from headrace.coordinators.registry import GroupView, Owner, Registry
     from headrace.core.clock import Clock
 
@@ -232,13 +232,13 @@ class Rebalance:
         A claim that is just being raised is left out, because its epoch node may have changed.
         """
         self._next_verification = self._clock.monotonic() + self._settings.resync_interval
-        claim_table = {
+        by_claim = {
             holding.claim: holding
             for holding in self._claim_table.in_state(*WITH_CHANNEL)
             if holding.raise_to is None
         }
-        for claim in self._registry.verify(claim_table):
-            self.lose(claim_table[claim], LossReason.NODE_CHANGED)
+        for claim in self._registry.verify(by_claim):
+            self.lose(by_claim[claim], LossReason.NODE_CHANGED)
 
     def _owners(self, keep_alive: Callable[[], None]) -> dict[TopicPartition, Owner]:
         owners: dict[TopicPartition, Owner] = {}

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from headrace.coordinators.claims import Claim, ClaimRefusal, Release
     from headrace.coordinators.lease import Lease
-    from headrace.coordinators.members import MemberInfo
+    from headrace.coordinators.member_info import MemberInfo
     from headrace.core.records import TopicPartition
     from headrace.zookeeper.protocol import SessionState
 

@@ -1,4 +1,4 @@
-"""The registry in ZooKeeper; ``headrace.coordinators.layout`` says what its nodes are."""
+"""The registry in ZooKeeper; ``headrace.coordinators.znodes`` says what its nodes are."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from headrace.coordinators.claim_nodes import Claimant, ClaimNodes
-from headrace.coordinators.layout import GroupPaths
 from headrace.coordinators.member_nodes import MemberNodes
 from headrace.coordinators.registry import RegistryUnavailableError
+from headrace.coordinators.znodes import GroupPaths
 from headrace.core.clock import SYSTEM_CLOCK, Clock
 from headrace.core.errors import ZooKeeperAccessError
 from headrace.zookeeper.protocol import AccessDeniedError, ZooKeeperError
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from headrace.coordinators.claims import Claim, ClaimRefusal, Release
     from headrace.coordinators.lease import Lease
-    from headrace.coordinators.members import MemberInfo
+    from headrace.coordinators.member_info import MemberInfo
     from headrace.coordinators.registry import GroupView, Membership, Owner
     from headrace.core.records import TopicPartition
     from headrace.zookeeper.protocol import Session, SessionState

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any, overload
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.core.references import CompactRun
+from headrace.core.record_runs import CompactRun
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from headrace.core.record_runs import Run
     from headrace.core.records import TopicPartition
-    from headrace.core.references import Run
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 

@@ -35,7 +35,7 @@ class HeartbeatCheck:
     def since_last_time(self, parts: Iterable[Heartbeat]) -> bool:
         """Whether each part that runs sent a heartbeat since this was last answered with True."""
         beats = {part: part.last_beat for part in parts if part.stall_timeout is not None}
-        if any(self._seen.get(part) == run_once for part, run_once in beats.items()):
+        if any(self._seen.get(part) == beat for part, beat in beats.items()):
             return False
         self._seen = beats
         return True

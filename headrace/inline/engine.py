@@ -12,9 +12,9 @@ import structlog
 from headrace.core.tables import table_of
 from headrace.inline.decode import InlineDecoder
 from headrace.inline.reducer import checked, load_arrow_reducer
+from headrace.sinks.engine import SinkEngine, Staged
 from headrace.spark.decode import Decode
 from headrace.spark.failures import JobCancelledError, StuckReport
-from headrace.spark.sink_runner import SinkEngine, Staged
 from headrace.telemetry.thread_time import ThreadActivity
 
 if TYPE_CHECKING:
@@ -31,10 +31,10 @@ log = structlog.get_logger(__name__)
 
 
 class InlineLane:
-    """Runs ``turn`` again and again on one thread until it is stopped.
+    """Runs ``run_once`` again and again on one thread until it is stopped.
 
-    ``turn`` takes its own work and waits for a fraction of a second at most where there is none.
-    An exception from it is logged and does not end the lane.
+    ``run_once`` takes its own work and waits for a fraction of a second at most where there is
+    none. An exception from it is logged and does not end the lane.
     """
 
     def __init__(self, name: str, run_once: Callable[[], None]) -> None:
@@ -100,7 +100,7 @@ class InlineEngine(SinkEngine):
         self._lane: InlineLane | None = None
 
     def open(self, channel: str, run_once: Callable[[], None], commit: Callable[[], bool]) -> None:
-        """Load the reducer, open the sink, then have threads run ``turn`` and ``commit``. Blocks.
+        """Load the reducer, open the sink, have threads run ``run_once`` and ``commit``. Blocks.
 
         Raises:
             StartError: the reducer or the sink cannot be used.

@@ -5,14 +5,14 @@ from __future__ import annotations
 from headrace.kafka.catalog import KafkaTopicCatalog
 from headrace.kafka.offsets import KafkaOffsetStore, TransactionalOffsetStore
 from headrace.kafka.ranges import KafkaRangeSource
-from headrace.kafka.results import KafkaResults
+from headrace.kafka.result_transactions import ResultTransactions
 from headrace.kafka.source import KafkaRecordSource
 
 __all__ = [
     "KafkaOffsetStore",
     "KafkaRangeSource",
     "KafkaRecordSource",
-    "KafkaResults",
     "KafkaTopicCatalog",
+    "ResultTransactions",
     "TransactionalOffsetStore",
 ]

@@ -111,7 +111,8 @@ class KafkaOffsetStore:
     is no group coordinator. The answer is handed over only while the client is polled.
 
     Kafka takes commits from every client that assigns partitions to itself. A former owner's is
-    known by the epoch in its metadata, and is fixed by the owner; see ``channel.offset_guard``.
+    known by the epoch in its metadata, and is fixed by the owner; see
+    ``channel.commits.OffsetGuard``.
 
     ``quiet``: the client has nothing to say between two requests, so that it need not be served.
     ``produced_in``: the group that owners' producers store offsets in, where it is another one.

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from headrace.core.clock import Deadline
+    from headrace.core.record_runs import Run
     from headrace.core.records import Record, TopicPartition
-    from headrace.core.references import Run
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,8 @@ from confluent_kafka.admin import OffsetSpec as _OffsetSpec  # type: ignore[attr
 
 from headrace.core.clock import SYSTEM_CLOCK, Deadline
 from headrace.core.errors import ConfigError
+from headrace.core.record_runs import OffsetRun
 from headrace.core.records import TopicPartition
-from headrace.core.references import OffsetRun
 from headrace.kafka import clients
 from headrace.kafka.clients import open_consumer
 from headrace.kafka.ports import Fetched

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from confluent_kafka import Consumer
 
     from headrace.core.clock import Deadline
+    from headrace.core.record_runs import Run
     from headrace.core.records import Record
-    from headrace.core.references import Run
 
 
 #: Seconds of one poll.

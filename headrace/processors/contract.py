@@ -92,8 +92,9 @@ class BatchResponse:
     ) -> BatchResponse:
         """Commit the offset after the batch.
 
-        With ``commit_to``, commit that offset instead and read on; it lies between the committed
-        offset and the end of the batch. With ``offset``, seek there and commit that.
+        With ``commit_to``, commit that offset instead and read on; it lies between the processed
+        offset, where the last advance was, and the end of the batch. With ``offset``, seek
+        there and commit that.
         """
         return cls(Request.ADVANCE, offset, commit_to, wait, max_records, max_bytes)
 

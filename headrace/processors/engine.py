@@ -34,7 +34,7 @@ class Engine(Protocol):
         ...
 
     def open(self, channel: str, run_once: Callable[[], None], commit: Callable[[], bool]) -> None:
-        """Get ready, then call ``turn`` again and again on the lane's thread.
+        """Get ready, then call ``run_once`` again and again on the lane's thread.
 
         And ``commit`` on another; it says whether there was anything to commit.
         """

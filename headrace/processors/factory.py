@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, cast
 from headrace import config
 from headrace.core.errors import ImportPathError
 from headrace.core.importing import load_callable, make
-from headrace.kafka import KafkaResults
+from headrace.kafka import ResultTransactions
 from headrace.kafka.clients import client_properties
 from headrace.kafka.java_client import java_client_properties
 from headrace.processors.contract import BatchProcessor
-from headrace.spark.factory import build_sink
+from headrace.sinks.factory import build_sink
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping
@@ -50,8 +50,8 @@ def open_sink(channel: config.ChannelConfig, member: str, kafka: config.KafkaCon
 
 def _transactions(
     channel: config.ChannelConfig, member: str, kafka: config.KafkaConfig
-) -> KafkaResults:
-    return KafkaResults(client_properties(kafka), channel.group, member)
+) -> ResultTransactions:
+    return ResultTransactions(client_properties(kafka), channel.group, member)
 
 
 def _groups(
@@ -145,9 +145,9 @@ def _spark(
     sink: Sink[Any],
     source: Input,
 ) -> BatchProcessor:
-    from headrace.processors.spark import (  # noqa: PLC0415 - for this engine only
+    from headrace.processors.micro_batch_processor import (  # noqa: PLC0415 - for this engine only
         JOB_SHARE,
-        SparkProcessor,
+        MicroBatchProcessor,
         decode,
         merge_limits,
     )
@@ -158,7 +158,7 @@ def _spark(
         if isinstance(each, config.CustomSinkConfig):
             send_by_value(load_callable(each.factory))
     engine = SparkEngine(runtime, reducer_of(chosen), sink, decode(chosen), source)
-    return SparkProcessor(
+    return MicroBatchProcessor(
         engine, limits=merge_limits(channel), job_timeout=channel.batch_timeout * JOB_SHARE
     )
 
@@ -177,15 +177,15 @@ def _arrow(
 ) -> BatchProcessor:
     from headrace.inline.engine import InlineEngine  # noqa: PLC0415 - for this engine only
     from headrace.inline.reducer import load_arrow_reducer  # noqa: PLC0415 - as above
-    from headrace.processors.spark import (  # noqa: PLC0415 - as above
+    from headrace.processors.micro_batch_processor import (  # noqa: PLC0415 - as above
         JOB_SHARE,
-        SparkProcessor,
+        MicroBatchProcessor,
         decode,
         merge_limits,
     )
 
     engine = InlineEngine(load_arrow_reducer(chosen.reducer), sink, decode(chosen))
-    return SparkProcessor(
+    return MicroBatchProcessor(
         engine, limits=merge_limits(channel), job_timeout=channel.batch_timeout * JOB_SHARE
     )
 

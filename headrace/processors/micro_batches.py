@@ -61,7 +61,7 @@ class MicroBatchRunner:
         self._line = CommitQueue(groups=engine.groups)
         self._numbers = count(1)
         self._time = context.metrics.thread_time(context.channel, Role.LANE)
-        self.rhythm = BatchPacer(context.clock, context.wake)
+        self.pacer = BatchPacer(context.clock, context.wake)
         self.commits = SinkCommitter(engine, self._line, open_batches, context, job_timeout)
 
     def forget(self) -> None:
@@ -77,7 +77,7 @@ class MicroBatchRunner:
         with self._time.during(ThreadActivity.WAIT):
             has_room = self._line.wait_for_room(_IDLE_INTERVAL)
         if has_room:
-            batches = self._open.take(_IDLE_INTERVAL, self.rhythm.gathering())
+            batches = self._open.take(_IDLE_INTERVAL, self.pacer.gathering())
             with self._time.during(ThreadActivity.PROCESS):
                 self._begin(batches)
 
@@ -171,7 +171,7 @@ class MicroBatchRunner:
         job = planned(number, self._context.channel, batches)
         self._open.begin_job(job.micro_batch.id, batches)
         try:
-            with Bound(**job.context), self.rhythm.job():
+            with Bound(**job.context), self.pacer.job():
                 self._stage(job)
         except BaseException as error:
             self._open.end_job(job.micro_batch.id)

@@ -183,9 +183,9 @@ _IDLE_INTERVAL = 0.2
 class SinkCommitter:
     """Commits staged jobs in the order of their line, in one transaction where the sink can.
 
-    ``turn`` is called on a thread of its own, ``commit`` there, and on the lane's while the line
-    is empty. ``job_timeout`` is how long a commit may take, in seconds, before the log says where
-    it is; half of it, as for a job.
+    ``run_once`` is called on a thread of its own, ``commit`` there, and on the lane's while the
+    line is empty. ``job_timeout`` is how long a commit may take, in seconds, before the log says
+    where it is; half of it, as for a job.
     """
 
     def __init__(

@@ -18,8 +18,8 @@ from pyspark.sql.pandas.serializers import ArrowStreamSerializer
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from headrace.core.errors import StartError
+from headrace.core.record_runs import OffsetRun
 from headrace.core.records import TopicPartition, offset_of
-from headrace.core.references import OffsetRun
 from headrace.core.tables import SCHEMA, merge, table_of
 
 if TYPE_CHECKING:

@@ -15,6 +15,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from headrace.core.errors import StartError
+from headrace.sinks.engine import SinkEngine, Staged
 from headrace.spark.arrow_to_spark import ArrowToSpark, ByValue
 from headrace.spark.decode import Decode, Decoder, undecodable_in
 from headrace.spark.failures import (
@@ -26,7 +27,6 @@ from headrace.spark.failures import (
     text_of,
 )
 from headrace.spark.reducer import OwnReducer, checked, load_reducer, send_by_value
-from headrace.spark.sink_runner import SinkEngine, Staged
 from headrace.telemetry.thread_time import ThreadActivity
 
 if TYPE_CHECKING:
@@ -111,12 +111,12 @@ log = structlog.get_logger(__name__)
 
 
 class Lane:
-    """Runs ``turn`` again and again on one thread until it is stopped.
+    """Runs ``run_once`` again and again on one thread until it is stopped.
 
     pyspark pins each Python thread to one of the JVM's, so job group, scheduler pool and active
-    session belong to the lane for good. ``turn`` takes its own work, waits for a fraction of a
-    second at most where there is none, and submits jobs inside :meth:`job`. An exception from
-    ``turn`` is logged and does not end the lane.
+    session belong to the lane for good. ``run_once`` takes its own work, waits for a fraction of
+    a second at most where there is none, and submits jobs inside :meth:`job`. An exception from
+    ``run_once`` is logged and does not end the lane.
     """
 
     def __init__(self, name: str, runtime: SparkRuntime, run_once: Callable[[], None]) -> None:
@@ -308,7 +308,7 @@ class SparkEngine(SinkEngine):
         self._lane: Lane | None = None
 
     def open(self, channel: str, run_once: Callable[[], None], commit: Callable[[], bool]) -> None:
-        """Check all that can be checked, then have threads run ``turn`` and ``commit``. Blocks.
+        """Check all that can be checked, have threads run ``run_once`` and ``commit``. Blocks.
 
         Raises:
             StartError: the reducer, Spark or the sink cannot be used.

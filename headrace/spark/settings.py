@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from headrace import config
 from headrace.config.types.addresses import MAVEN, is_coordinate
 from headrace.core.errors import ConfigError
 from headrace.core.memory import ARENAS
@@ -302,3 +303,35 @@ def local_cores(master: str) -> int | None:
     if count == "*":
         return len(os.sched_getaffinity(0))
     return int(count or 1)
+
+
+def spark_channels(desired: config.Config) -> int:
+    """Return how many channels share a session."""
+    return sum(
+        channel.enabled and isinstance(channel.processor, config.SparkProcessorConfig)
+        for channel in desired.channels.values()
+    )
+
+
+def spark_settings(section: config.SparkConfig, channels: int = 1) -> SparkSettings:
+    """Return the settings of the session that all channels share, so many.
+
+    Raises:
+        ConfigError: ``connector`` names a folder without the connector in it.
+    """
+    properties = {name: _text(value) for name, value in section.session_properties().items()}
+    properties |= connector_properties(section.connector, properties)
+    properties["spark.app.name"] = section.app_name
+    properties["spark.driver.memory"] = f"{section.driver_memory >> 20}m"
+    return SparkSettings(
+        section.master,
+        properties,
+        section.warm_up,
+        start_timeout=section.start_timeout,
+        channels=channels,
+    )
+
+
+def _text(value: object) -> str:
+    """Return a property as Spark writes it: booleans in lower case."""
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -11,8 +11,8 @@ from headrace.core.records import TopicPartition, offset_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from headrace.core.record_runs import Run
     from headrace.core.records import Record
-    from headrace.core.references import Run
     from headrace.kafka.ports import OffsetStore, RecordSource, TopicCatalog
     from headrace.testing.records import FakeRecord
 

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Protocol
 
 import pytest
 
-from headrace.coordinators.layout import GroupPaths, producer_prefix
-from headrace.coordinators.members import MemberInfo, Mode
+from headrace.coordinators.member_info import MemberInfo, Mode
 from headrace.coordinators.registry import (
     MemberExistsError,
     MembershipLostError,
 )
+from headrace.coordinators.znodes import GroupPaths, producer_prefix
 from headrace.core.records import TopicPartition
 
 if TYPE_CHECKING:

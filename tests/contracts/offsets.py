@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 import pytest
 
 from headrace.coordinators.claims import Claim, Release
-from headrace.coordinators.layout import GroupPaths
+from headrace.coordinators.znodes import GroupPaths
 from headrace.core.clock import Deadline
 from headrace.kafka.ports import CommitRefusal, StoredOffset
 from tests.brokers import stored_offset

@@ -7,11 +7,11 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from benchmarks.chaos.commits import backwards, read_commits
 from benchmarks.chaos.doubts import in_doubt
 from benchmarks.chaos.watcher import OffsetWatcher
-from headrace.coordinators.layout import GroupPaths, OffsetDocument
+from headrace.coordinators.znodes import GroupPaths, OffsetDocument
 from headrace.core.clock import Deadline
 from headrace.core.records import TopicPartition as Partition
 from headrace.devstack.waiting import wait_for
-from headrace.kafka.producer import create_topic
+from headrace.kafka.topic_producer import create_topic
 from headrace.zookeeper.session import ZooKeeperSession
 from headrace.zookeeper.settings import ZooKeeperSettings
 from tests.doubts import leave_in_doubt

@@ -12,7 +12,7 @@ from headrace.admin import models as d
 from headrace.channel.pausing import PauseMode
 from headrace.channel.states import ChannelState, PartitionState
 from headrace.config import DeliveryGuarantee
-from headrace.coordinators.members import AssignmentState, MemberState, Mode
+from headrace.coordinators.member_info import AssignmentState, MemberState, Mode
 from headrace.telemetry.thread_time import Role, ThreadActivity
 
 S = PartitionState

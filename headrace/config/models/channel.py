@@ -86,8 +86,9 @@ class OnErrorConfig(Section):
 
     policy: Hot[Literal["retry", "skip", "stop", "dead_letter"]] = "retry"
     """Deliver the batch again for ever; or, after max_attempts, skip it, stop the channel, or look
-    for the records that fail and put those into a topic. Where no record is to blame (a sink is
-    away, a time-out), skip and dead_letter deliver it again for ever, too."""
+    for the records that fail and put those into a topic. Of a batch whose error names a record
+    (PoisonRecordError), skip and dead_letter give up that record alone, whatever max_attempts is.
+    Where no record is to blame (a sink is away, a time-out) they deliver it again for ever, too."""
 
     max_attempts: Hot[Annotated[Count | None, derived(_default_attempts, Count | None)]] = Field(
         default_factory=unset, validate_default=True

@@ -162,7 +162,10 @@ _KINDS: dict[str, tuple[Callable[[pa.DataType], bool], str]] = {
 
 
 class Transactions(Protocol):
-    """What produces records and keeps offsets (``headrace.kafka.KafkaResults``). Any thread."""
+    """What produces records and keeps offsets, as ``headrace.kafka.ResultTransactions``.
+
+    Any thread.
+    """
 
     def require(self, topic: str) -> None:
         """Return if a topic exists; a StartError says that it does not."""

@@ -22,7 +22,7 @@ from headrace.core.errors import HeadraceError
 from headrace.devstack import LocalStack, detached
 from headrace.devstack.jars import kafka_jars
 from headrace.devstack.jvm import require_java
-from headrace.kafka.producer import TopicProducer, create_topic
+from headrace.kafka.topic_producer import TopicProducer, create_topic
 from headrace.sinks.delta.log import LogFiles
 from headrace.sinks.delta.reader import DeltaLog, TableCommit, read_rows
 from headrace.tools.demo.daemons import TOPIC, Daemon, DaemonReading, Endpoints

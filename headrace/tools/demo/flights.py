@@ -18,7 +18,7 @@ from headrace.tools.demo.errors import DemoError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from headrace.kafka.producer import KeyValue
+    from headrace.kafka.topic_producer import KeyValue
     from headrace.sinks.delta.reader import TableCommit
 
 

@@ -28,7 +28,7 @@ from headrace.config import (
     single_sinks,
 )
 from headrace.config.subscription import is_pattern
-from headrace.coordinators.layout import GroupPaths, producer_prefix
+from headrace.coordinators.znodes import GroupPaths, producer_prefix
 from headrace.core.clock import SYSTEM_CLOCK, Deadline
 from headrace.core.errors import HeadraceError, ImportPathError, KafkaUnavailableError
 from headrace.core.importing import load_callable, load_factory
@@ -37,11 +37,11 @@ from headrace.devstack.java import MINIMUM_JAVA, find_java, java_version
 from headrace.kafka import KafkaOffsetStore, KafkaTopicCatalog
 from headrace.kafka.catalog import subscribers
 from headrace.kafka.clients import client_properties
-from headrace.kafka.results import sink_group
+from headrace.kafka.result_transactions import sink_group
 from headrace.kafka.survey import KafkaSurvey
 from headrace.kafka.transactional_producer import fence_producers
 from headrace.spark.dryrun import try_spark
-from headrace.spark.factory import spark_settings
+from headrace.spark.settings import spark_settings
 from headrace.tools.doctor.finding import error, ok, warning
 from headrace.tools.doctor.machine import existing
 from headrace.zookeeper.settings import session_settings

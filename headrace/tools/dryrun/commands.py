@@ -32,14 +32,14 @@ from headrace.inline.reducer import dry_run, load_arrow_reducer
 from headrace.kafka import KafkaRecordSource, KafkaTopicCatalog
 from headrace.kafka.clients import client_properties
 from headrace.processors.factory import reducer_of
-from headrace.processors.spark import decode
+from headrace.processors.micro_batch_processor import decode
 from headrace.sinks.console import ConsoleSink
 from headrace.sinks.jsonl import UnspeakableTypeError, json_lines
 from headrace.spark import dryrun
 from headrace.spark.dryrun import dry_run_batch
-from headrace.spark.factory import spark_settings
 from headrace.spark.failures import ReducerError
 from headrace.spark.runtime import SparkRuntime
+from headrace.spark.settings import spark_settings
 from headrace.telemetry.logs import configure_logging
 from headrace.tools.offsets.commands import EXIT_FAILED, channel_name
 from headrace.tools.offsets.reading import RequestError

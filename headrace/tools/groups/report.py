@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
 
     from headrace.config import Config
-    from headrace.coordinators.layout import (
+    from headrace.coordinators.member_info import Mode
+    from headrace.coordinators.znodes import (
         EpochDocument,
         MemberDocument,
         OffsetDocument,
         OwnerDocument,
     )
-    from headrace.coordinators.members import Mode
     from headrace.core.clock import Clock
     from headrace.kafka.ports import OffsetStore, StoredOffset, TopicCatalog
     from headrace.tools.offsets.reading import Cluster, PartitionOffsets

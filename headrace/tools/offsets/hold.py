@@ -12,16 +12,16 @@ import structlog
 
 from headrace.coordinators.claims import Claim
 from headrace.coordinators.coordinator import member_info
-from headrace.coordinators.layout import (
-    BadDocumentError,
-    GroupPaths,
-    MemberDocument,
-    decode_name,
-)
 from headrace.coordinators.lease import HEARTBEAT_SHARE, Lease
 from headrace.coordinators.registry import (
     MembershipLostError,
     RegistryUnavailableError,
+)
+from headrace.coordinators.znodes import (
+    BadDocumentError,
+    GroupPaths,
+    MemberDocument,
+    decode_name,
 )
 from headrace.coordinators.zookeeper_registry import ZooKeeperRegistry
 from headrace.core.errors import ZooKeeperAccessError

@@ -12,7 +12,7 @@ from uuid import uuid4
 
 from headrace.config import load
 from headrace.controller import KafkaController
-from headrace.coordinators.layout import GroupPaths
+from headrace.coordinators.znodes import GroupPaths
 from headrace.core.clock import Deadline
 from headrace.core.records import TopicPartition, offset_of
 from headrace.devstack.waiting import wait_for

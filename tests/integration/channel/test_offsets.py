@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from headrace.coordinators.layout import EpochDocument, GroupPaths
 from headrace.coordinators.offset_nodes import ZooKeeperOffsetStore
+from headrace.coordinators.znodes import EpochDocument, GroupPaths
 from headrace.core.clock import Deadline
 from headrace.kafka.ports import StoredOffset
 from headrace.kafka.transactional_producer import fence_producers

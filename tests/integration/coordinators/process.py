@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from headrace.coordinators.coordinator import Coordinator, CoordinatorSettings
-from headrace.coordinators.members import MemberInfo
+from headrace.coordinators.member_info import MemberInfo
 from headrace.coordinators.zookeeper_registry import ZooKeeperRegistry
 from headrace.core.clock import Deadline
 from headrace.zookeeper.identity import Identity

@@ -12,7 +12,7 @@ import pytest
 
 from headrace.coordinators.claims import LossReason
 from headrace.coordinators.coordinator import Coordinator, CoordinatorSettings
-from headrace.coordinators.members import MemberInfo
+from headrace.coordinators.member_info import MemberInfo
 from headrace.coordinators.zookeeper_registry import ZooKeeperRegistry
 from headrace.core.clock import Deadline
 from headrace.core.errors import InstanceInUseError

@@ -14,7 +14,7 @@ from uuid import uuid4
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from headrace.coordinators.layout import GroupPaths
+from headrace.coordinators.znodes import GroupPaths
 from headrace.core.clock import Deadline
 from headrace.core.records import TopicPartition
 from headrace.devstack.waiting import wait_for

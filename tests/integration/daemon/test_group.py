@@ -10,7 +10,7 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
-from headrace.coordinators.layout import GroupPaths
+from headrace.coordinators.znodes import GroupPaths
 from headrace.core.clock import Deadline
 from headrace.zookeeper.session import ZooKeeperSession
 from headrace.zookeeper.settings import ZooKeeperSettings

@@ -8,7 +8,7 @@ from pathlib import Path
 from uuid import uuid4
 
 from headrace.core.clock import Deadline
-from headrace.kafka.producer import TopicProducer, create_topic
+from headrace.kafka.topic_producer import TopicProducer, create_topic
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "library.py"
 

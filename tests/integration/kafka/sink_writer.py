@@ -17,12 +17,12 @@ import pandas as pd  # noqa: F401 - else each process would import it when Arrow
 import pyarrow as pa
 import structlog
 
-import headrace.kafka.results
+import headrace.kafka.result_transactions
 import headrace.kafka.transactional_producer
 import headrace.sinks.kafka.sink
 from headrace.core.clock import Deadline
 from headrace.core.records import TopicPartition, identity_of
-from headrace.kafka import KafkaResults
+from headrace.kafka import ResultTransactions
 from headrace.kafka.transactional_producer import fence_producers
 from headrace.sinks.contract import PartitionCommit
 from headrace.sinks.kafka import KafkaSink
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
 MODULES = (
     headrace.sinks.kafka.sink,
-    headrace.kafka.results,
-    headrace.kafka.results,
+    headrace.kafka.result_transactions,
+    headrace.kafka.result_transactions,
     headrace.kafka.transactional_producer,
 )
 PARTITIONS = range(2)
@@ -66,7 +66,7 @@ class Owner:
         if number >= self._step:
             former = self._producer(number - self._step)
             fence_producers(properties, [former], Deadline.after(WAIT))
-        sink = KafkaSink(KafkaResults(properties, self._group, "m"), self._topic)
+        sink = KafkaSink(ResultTransactions(properties, self._group, "m"), self._topic)
         starts = {n: sink.stored_offset(self._identity(n)) or 0 for n in PARTITIONS}
         self._require_whole(starts)
         return lambda: self._write(sink, starts, number)

@@ -24,8 +24,8 @@ from tests.contracts.kafka_world import Reader
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from headrace.core.record_runs import Run
     from headrace.core.records import Record
-    from headrace.core.references import Run
 
 PREFETCH = 16 << 20
 

@@ -14,7 +14,7 @@ from headrace.core.clock import Deadline
 from headrace.core.records import TopicPartition
 from headrace.kafka import KafkaOffsetStore
 from headrace.kafka.ports import OffsetStoreError, OffsetTimeoutError
-from headrace.kafka.results import sink_group
+from headrace.kafka.result_transactions import sink_group
 from headrace.kafka.transactional_producer import GroupPartition, fence_producers
 from tests.brokers import Broker
 from tests.doubts import leave_in_doubt

@@ -20,7 +20,7 @@ from headrace.core.clock import Deadline
 from headrace.core.records import ResultRecord
 from headrace.devstack import KafkaBroker
 from headrace.devstack.server import LOOPBACK, free_port
-from headrace.kafka.producer import TopicProducer
+from headrace.kafka.topic_producer import TopicProducer
 from tests.brokers import Broker
 from tests.kafka_sinks import KafkaPlace, committed_records
 

@@ -8,7 +8,7 @@ from headrace.core.clock import Deadline
 from headrace.core.errors import KafkaUnavailableError
 from headrace.core.records import TopicPartition
 from headrace.kafka import KafkaTopicCatalog
-from headrace.kafka.producer import ProduceError, TopicProducer, create_topic
+from headrace.kafka.topic_producer import ProduceError, TopicProducer, create_topic
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ import pytest
 from confluent_kafka import Producer
 
 from headrace.core.clock import Deadline
+from headrace.core.record_runs import OffsetRun
 from headrace.core.records import TopicPartition
-from headrace.core.references import OffsetRun
 from headrace.devstack.server import LOOPBACK, free_port
 from headrace.kafka import KafkaRangeSource, ranges
 from headrace.testing.records import FakeRecord

@@ -14,7 +14,7 @@ import pytest
 from headrace.core.clock import Deadline
 from headrace.core.errors import FencedError, ResultRefusedError, StartError
 from headrace.core.records import ResultRecord, TopicPartition
-from headrace.kafka.results import sink_group
+from headrace.kafka.result_transactions import sink_group
 from headrace.kafka.transactional_producer import fence_producers
 from headrace.sinks.contract import CommitConflictError, OffsetMove, StoredLeaderEpochs
 from headrace.sinks.kafka import KafkaSink
@@ -26,7 +26,7 @@ from tests.kafka_sinks import KafkaPlace, committed_records
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from headrace.kafka import KafkaResults
+    from headrace.kafka import ResultTransactions
     from headrace.sinks.contract import PartitionCommit
     from headrace.testing.sinks import Frames, Row, SinkPlace
 
@@ -54,7 +54,7 @@ def place(broker: Broker) -> Iterator[KafkaPlace]:
 
 
 @pytest.fixture
-def results(place: KafkaPlace) -> Iterator[KafkaResults]:
+def results(place: KafkaPlace) -> Iterator[ResultTransactions]:
     """What a sink commits through."""
     with closing(place.results()) as results:
         yield results
@@ -158,7 +158,7 @@ def test_the_leader_epoch_moves_with_the_offset(place: KafkaPlace) -> None:
 
 
 def test_offsets_are_in_a_group_of_their_own_and_name_the_topic(
-    place: KafkaPlace, results: KafkaResults
+    place: KafkaPlace, results: ResultTransactions
 ) -> None:
     """An offset of a former topic of the name is none, and nor is one of an unknown topic."""
     assert results.commit([place.share(0, 0, 10)]) == []
@@ -178,7 +178,7 @@ def test_offsets_are_in_a_group_of_their_own_and_name_the_topic(
 
 
 def test_a_former_owner_that_was_shut_out_stores_nothing_more(
-    place: KafkaPlace, results: KafkaResults
+    place: KafkaPlace, results: ResultTransactions
 ) -> None:
     """What it has open is undone, it hears of it, and only another stay can commit again."""
     record = ResultRecord(place.topic, b"v")
@@ -195,7 +195,7 @@ def test_a_former_owner_that_was_shut_out_stores_nothing_more(
 
 
 def test_an_owner_shut_out_in_the_middle_of_a_transaction_leaves_nothing(
-    place: KafkaPlace, results: KafkaResults
+    place: KafkaPlace, results: ResultTransactions
 ) -> None:
     """The next owner comes while records are on their way: they are never read."""
 
@@ -214,7 +214,7 @@ def test_an_owner_shut_out_in_the_middle_of_a_transaction_leaves_nothing(
 
 
 def test_a_record_that_cannot_be_produced_undoes_all(
-    place: KafkaPlace, results: KafkaResults
+    place: KafkaPlace, results: ResultTransactions
 ) -> None:
     """The message says which, nobody waits behind the open transaction, and the next one goes."""
     small, large = ResultRecord(place.topic, b"v"), ResultRecord(place.topic, b"v" * 2_000_000)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headrace.coordinators.layout import GroupPaths
+from headrace.coordinators.znodes import GroupPaths
 from headrace.coordinators.zookeeper_registry import ZooKeeperRegistry
 from headrace.core.clock import Deadline
 from headrace.core.records import TopicPartition

@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from headrace.coordinators.layout import OffsetDocument
+from headrace.coordinators.znodes import OffsetDocument
 from headrace.core.errors import OffsetOutOfRangeError
 from headrace.kafka.ports import StoredOffset
 from tests.integration.channel.rig import WAIT, Group, Notes, eventually

@@ -5,9 +5,11 @@ from __future__ import annotations
 import struct
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from deltalake import DeltaTable
 
 from headrace.core.clock import Deadline
 from headrace.core.errors import LogTruncatedError
@@ -18,7 +20,8 @@ from tests.integration.channel.rig import WAIT, Group, Notes, channel_of, eventu
 from tests.integration.seen import metric
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from headrace.controller import KafkaController
     from headrace.devstack import KafkaBroker
@@ -26,6 +29,12 @@ if TYPE_CHECKING:
     from tests.integration.seen import Log
 
 pytestmark = pytest.mark.slow
+
+
+_REDUCER = """
+def places(table, batch):
+    return table.select(["partition", "offset"])
+"""
 
 
 class Columns(Notes):
@@ -140,6 +149,44 @@ def test_a_log_that_loses_its_end_below_a_reader_halts_it(
     assert (after.records[group.partition()], after.errors) == (list(range(6, 14)), [])
 
 
+@pytest.mark.parametrize("forgotten", [False, True])
+def test_a_log_that_lost_its_end_costs_a_delta_table_no_record(
+    server: KafkaBroker,
+    make_group: Callable[..., Group],
+    zookeeper_hosts: str,
+    monkeypatch: pytest.MonkeyPatch,
+    log: Log,
+    *,
+    forgotten: bool,
+) -> None:
+    """The table's epoch says it where the group has forgotten its offset; a reset reads on."""
+    group = filled(server, make_group, zookeeper_hosts)
+    (group.directory / "places_of.py").write_text(_REDUCER, encoding="utf-8")
+    monkeypatch.syspath_prepend(group.directory)
+    table = group.directory / "table"
+    document = group.document(
+        "a",
+        processor={"type": "arrow", "reducer": "places_of:places"},
+        sink={"type": "delta", "path": str(table)},
+        offsets="zookeeper",
+    )
+    with _started(group, document):
+        eventually(lambda: len(_offsets(table)) == 10)
+    lose_end(server, group, 6)
+    group.produce(8, start=100)
+    if forgotten:
+        with group.zookeeper() as session:
+            session.delete(group.paths.offset(group.partition()))
+    with _started(group, document) as controller:
+        eventually(lambda: halted(controller))
+        log.expect("log_truncated", topic=group.topic, position=10, former_end=6, end=14)
+    assert _offsets(table) == list(range(10))
+    _operate(group, document, "reset", "--to", "offset:6", "--replay", "append")
+    with _started(group, document):
+        eventually(lambda: len(_offsets(table)) == 18)
+    assert _offsets(table) == sorted([*range(10), *range(6, 14)])
+
+
 def test_planning_stops_at_a_log_that_lost_its_end(
     server: KafkaBroker, make_group: Callable[..., Group], zookeeper_hosts: str
 ) -> None:
@@ -166,11 +213,34 @@ def test_planning_stops_at_a_log_that_lost_its_end(
 def _reset(group: Group, offset: int) -> None:
     """Move the stopped group as an operator does who takes what stands there now."""
     settings = {"processor": {"type": "simple"}, "sink": "json:dumps"}
-    path = group.file("operator", group.document("operator", **settings))
-    command = ["offsets", "reset", "-c", str(path), "--to", f"offset:{offset}"]
+    _operate(group, group.document("operator", **settings), "reset", "--to", f"offset:{offset}")
+
+
+def _operate(group: Group, document: dict[str, Any], command: str, *arguments: str) -> None:
+    path = group.file("operator", document)
     subprocess.run(
-        [sys.executable, "-m", "headrace", *command], check=True, capture_output=True, timeout=WAIT
+        [sys.executable, "-m", "headrace", "offsets", command, "-c", str(path), *arguments],
+        check=True,
+        capture_output=True,
+        timeout=WAIT,
+        cwd=group.directory,
     )
+
+
+@contextmanager
+def _started(group: Group, document: dict[str, Any]) -> Iterator[KafkaController]:
+    controller = group.start(document, {})
+    try:
+        yield controller
+    finally:
+        assert controller.stop(Deadline.after(WAIT)).left == ()
+
+
+def _offsets(table: Path) -> list[int]:
+    """Return the offsets of the rows that a table has."""
+    if not DeltaTable.is_deltatable(str(table)):
+        return []
+    return sorted(DeltaTable(table).to_pyarrow_table().column("offset").to_pylist())
 
 
 def _until(source: KafkaRangeSource, found: Callable[[Fetched], bool]) -> Fetched:

@@ -11,7 +11,7 @@ from deltalake import DeltaTable
 from headrace.core.clock import Deadline
 from headrace.core.records import TopicPartition
 from headrace.processors.contract import BatchResponse, ChannelContext
-from headrace.processors.spark import SparkProcessor
+from headrace.processors.micro_batch_processor import MicroBatchProcessor
 from headrace.sinks.delta import DeltaSink
 from headrace.spark.engine import SparkEngine
 from headrace.telemetry.metrics import Metrics
@@ -48,7 +48,7 @@ class Channel:
     ) -> None:
         self.folder = folder
         self.metrics = Metrics()
-        self.processor = SparkProcessor(
+        self.processor = MicroBatchProcessor(
             SparkEngine(runtime, reducer, sink or DeltaSink(folder), decode),
             job_timeout=job_timeout,
         )

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from py4j.protocol import Py4JJavaError
 
 from headrace.core.clock import Deadline
+from headrace.core.record_runs import OffsetRun
 from headrace.core.records import Batch, TopicPartition
-from headrace.core.references import OffsetRun
 from headrace.devstack.waiting import wait_for
 from headrace.kafka import KafkaRangeSource, KafkaRecordSource
-from headrace.processors.spark import SparkProcessor
+from headrace.processors.micro_batch_processor import MicroBatchProcessor
 from headrace.sinks.delta import DeltaSink
 from headrace.spark.arrow_to_spark import ArrowToSpark, ByReference, ByValue
 from headrace.spark.engine import SparkEngine
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from headrace.controller import KafkaController
-    from headrace.core.references import Run
+    from headrace.core.record_runs import Run
     from headrace.kafka.ports import RecordSource
     from headrace.sinks.micro_batch import MicroBatch
     from headrace.spark.arrow_to_spark import Input
@@ -275,7 +275,7 @@ class Site:
             {"bootstrap.servers": self.group.broker.address}, self.group.name, 1_000
         )
         engine = SparkEngine(self._runtime, reducer, DeltaSink(self._table), None, source)
-        controller = self.group.start(document, {CHANNEL: SparkProcessor(engine)})
+        controller = self.group.start(document, {CHANNEL: MicroBatchProcessor(engine)})
         try:
             yield controller
         finally:

@@ -11,7 +11,7 @@ from headrace.config import ArrowProcessorConfig, SparkProcessorConfig, load
 from headrace.inline.reducer import dry_run as rehearse_inline
 from headrace.inline.reducer import load_arrow_reducer
 from headrace.processors.factory import reducer_of
-from headrace.processors.spark import decode
+from headrace.processors.micro_batch_processor import decode
 from headrace.sinks.jsonl import json_lines
 from headrace.spark.dryrun import dry_run
 from headrace.tools.dryrun.commands import read_file

@@ -10,7 +10,7 @@ from deltalake import DeltaTable
 
 from headrace.core.clock import Deadline
 from headrace.core.records import TopicPartition
-from headrace.processors.spark import SparkProcessor
+from headrace.processors.micro_batch_processor import MicroBatchProcessor
 from headrace.sinks.delta import DeltaSink
 from headrace.spark.decode import Decode, Decoding
 from headrace.spark.engine import SparkEngine
@@ -50,7 +50,7 @@ class _Run:
         broker.produce(_EVENTS, *[json.dumps({"id": number}).encode() for number in range(10)])
         engine = SparkEngine(runtime, reducer, DeltaSink(folder), Decode(Decoding.JSON, "id INT"))
         channel = in_memory_channel(
-            SparkProcessor(engine),
+            MicroBatchProcessor(engine),
             broker,
             dead_letters=self.letters,
             metrics=self.metrics,

@@ -11,7 +11,7 @@ from headrace.core.clock import Deadline
 from headrace.core.positions import Replay
 from headrace.core.records import TopicPartition
 from headrace.devstack.waiting import wait_for
-from headrace.processors.spark import SparkProcessor
+from headrace.processors.micro_batch_processor import MicroBatchProcessor
 from headrace.sinks.delta import DeltaSink
 from headrace.spark.engine import SparkEngine
 from headrace.testing import InMemoryBroker, in_memory_channel, running
@@ -39,7 +39,7 @@ def refuse_poison(df: DataFrame, batch: MicroBatch) -> DataFrame:
 
 
 def _channel(runtime: SparkRuntime, folder: Path, broker: InMemoryBroker) -> InboundKafkaChannel:
-    processor = SparkProcessor(SparkEngine(runtime, refuse_poison, DeltaSink(folder)))
+    processor = MicroBatchProcessor(SparkEngine(runtime, refuse_poison, DeltaSink(folder)))
     backoff = {"backoff": "1h", "max_backoff": "1h"}
     return in_memory_channel(processor, broker, on_error=backoff, max_in_flight=2)
 

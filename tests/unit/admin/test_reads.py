@@ -12,7 +12,7 @@ from headrace.channel.status import PartitionSnapshot
 from headrace.config import ChangeKind, ConfigChange
 from headrace.config.diff import ReloadEffect
 from headrace.controller.reports import Pending
-from headrace.coordinators.members import MemberState
+from headrace.coordinators.member_info import MemberState
 from headrace.core.records import TopicPartition
 from headrace.spark.runtime import SparkReading
 from headrace.testing import running

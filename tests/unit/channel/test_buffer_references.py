@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.channel.buffer import Limits, PartitionBuffer, chunk_of
-from headrace.core.references import OffsetRun, UnreadError
+from headrace.core.record_runs import OffsetRun, UnreadError
 
 
 @given(

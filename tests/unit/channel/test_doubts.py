@@ -10,8 +10,8 @@ from structlog.testing import capture_logs
 from headrace.channel.offset_stores import Fencing
 from headrace.channel.start import DOUBT_EVERY
 from headrace.coordinators.claims import Claim, PreviousOwner
-from headrace.coordinators.layout import EpochDocument, GroupPaths
 from headrace.coordinators.lease import Lease
+from headrace.coordinators.znodes import EpochDocument, GroupPaths
 from headrace.core.clock import SYSTEM_CLOCK, Deadline
 from headrace.devstack.waiting import wait_for
 from headrace.kafka.ports import OffsetTimeoutError

@@ -9,8 +9,8 @@ import pytest
 
 from headrace.channel.offset_stores import Fencing
 from headrace.coordinators.claims import Claim
-from headrace.coordinators.layout import EpochDocument, GroupPaths
 from headrace.coordinators.lease import Lease
+from headrace.coordinators.znodes import EpochDocument, GroupPaths
 from headrace.core.clock import SYSTEM_CLOCK, Deadline
 from headrace.kafka.ports import Commit, OffsetStoreError
 from headrace.testing import InMemoryZooKeeper, in_memory_channel, running

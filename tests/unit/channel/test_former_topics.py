@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from structlog.testing import capture_logs
 
-from headrace.coordinators.layout import GroupPaths, OffsetDocument
+from headrace.coordinators.znodes import GroupPaths, OffsetDocument
 from headrace.core.clock import Deadline
 from headrace.kafka.ports import StoredOffset
 from headrace.testing import InMemoryBroker, InMemoryZooKeeper, in_memory_channel, running

@@ -14,8 +14,8 @@ from headrace.channel.settings import LiveSettings
 from headrace.config import ChannelConfig
 from headrace.core.clock import SYSTEM_CLOCK
 from headrace.core.errors import KafkaUnavailableError
+from headrace.core.record_runs import OffsetRun
 from headrace.core.records import Batch
-from headrace.core.references import OffsetRun
 from headrace.kafka.ports import DeadLetterError
 from headrace.telemetry.metrics import Metrics
 from headrace.testing import FakeRecord, InMemoryBroker, InMemoryDeadLetters

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from headrace.channel.offset_stores import MovedOffsets
-from headrace.coordinators.layout import GroupPaths
 from headrace.coordinators.offset_nodes import ZooKeeperOffsetStore
+from headrace.coordinators.znodes import GroupPaths
 from headrace.core.clock import Deadline
 from headrace.core.records import offset_of
 from headrace.kafka.ports import Commit, OffsetStoreError, StoredOffset

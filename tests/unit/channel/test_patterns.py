@@ -9,8 +9,8 @@ from structlog.testing import capture_logs
 
 from headrace.channel.bounds import Until
 from headrace.config import DynamicCoordinatorConfig, StaticCoordinatorConfig
-from headrace.coordinators.layout import GroupPaths, MemberDocument
-from headrace.coordinators.members import Mode
+from headrace.coordinators.member_info import Mode
+from headrace.coordinators.znodes import GroupPaths, MemberDocument
 from headrace.core.clock import Deadline
 from headrace.core.errors import ConfigError, TopicDeletedError
 from headrace.core.records import TopicPartition

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from headrace.channel.pausing import Pause, PauseFile, PauseMode, PauseReason
-from headrace.coordinators.layout import GroupPaths
+from headrace.coordinators.znodes import GroupPaths
 from headrace.core.clock import Deadline
 from headrace.core.errors import (
     CommitFailedError,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from headrace.coordinators.layout import EpochDocument, GroupPaths
+from headrace.coordinators.znodes import EpochDocument, GroupPaths
 from headrace.core.errors import FencedError, RefusedError
 from headrace.processors import BatchResponse
 from headrace.testing import InMemoryZooKeeper, in_memory_channel, running

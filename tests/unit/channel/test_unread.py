@@ -8,8 +8,8 @@ import pytest
 
 from headrace.core.clock import Deadline
 from headrace.core.errors import OffsetOutOfRangeError
+from headrace.core.record_runs import OffsetRun
 from headrace.core.records import TopicPartition
-from headrace.core.references import OffsetRun
 from headrace.processors import BatchResponse
 from headrace.testing import InMemoryBroker, in_memory_channel, running
 from headrace.testing.broker import InMemorySource

@@ -11,8 +11,8 @@ from structlog.testing import capture_logs
 from headrace.controller.controller import columns_of
 from headrace.kafka.columnar import library
 from headrace.processors import BatchProcessor
+from headrace.processors.micro_batch_processor import MicroBatchProcessor
 from headrace.processors.simple import SimpleKafkaProcessor
-from headrace.processors.spark import SparkProcessor
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,7 +29,7 @@ def _afresh() -> Iterator[None]:
 
 def test_processors_that_work_on_tables_want_columns() -> None:
     """Micro-batches are made of columns; a function of a user's own gets records as before."""
-    assert SparkProcessor.in_columns
+    assert MicroBatchProcessor.in_columns
     assert not SimpleKafkaProcessor.in_columns
     assert not BatchProcessor.in_columns
 

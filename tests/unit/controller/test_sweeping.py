@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from structlog.testing import capture_logs
 
-from headrace.controller.sweeping import INTERVAL, RebalanceCollection
+from headrace.controller.garbage_collection import INTERVAL, GarbageCollector
 from headrace.testing import FakeClock
 from tests.unit.controller.world import delivers
 
@@ -31,7 +31,7 @@ def _no_collection_by_itself() -> Iterator[None]:
 def test_a_channel_that_was_replaced_is_freed(world: World) -> None:
     """Nothing of the channel is left two looks behind its end, without the collector's own."""
     clock = FakeClock()
-    sweeping = RebalanceCollection(world.controller, clock)
+    sweeping = GarbageCollector(world.controller, clock)
     delivers(world)
     clock.advance(INTERVAL)
     assert not sweeping.run_once()
@@ -49,7 +49,7 @@ def test_a_channel_that_was_replaced_is_freed(world: World) -> None:
 def test_nothing_is_collected_while_no_claim_ends(world: World) -> None:
     """A process that only works is never held up."""
     clock = FakeClock()
-    sweeping = RebalanceCollection(world.controller, clock)
+    sweeping = GarbageCollector(world.controller, clock)
     delivers(world)
     for _ in range(5):
         clock.advance(INTERVAL)
@@ -59,7 +59,7 @@ def test_nothing_is_collected_while_no_claim_ends(world: World) -> None:
 def test_looks_are_rare(world: World) -> None:
     """Between two looks lies the interval, whatever ended."""
     clock = FakeClock()
-    sweeping = RebalanceCollection(world.controller, clock)
+    sweeping = GarbageCollector(world.controller, clock)
     delivers(world)
     world.channel(group="again")
     world.reload()
@@ -74,12 +74,12 @@ def test_looks_are_taken_on_a_thread_of_their_own(
     """What a look waits for holds nobody up, and one that fails is followed by others."""
     threads: SimpleQueue[str] = SimpleQueue()
 
-    def fail(_: RebalanceCollection) -> None:
+    def fail(_: GarbageCollector) -> None:
         threads.put(current_thread().name)
         raise ValueError("in a look")
 
-    monkeypatch.setattr("headrace.controller.sweeping.INTERVAL", 0.1)
-    monkeypatch.setattr(RebalanceCollection, "run_once", fail)
-    with capture_logs() as logs, RebalanceCollection(world.controller).running():
+    monkeypatch.setattr("headrace.controller.garbage_collection.INTERVAL", 0.1)
+    monkeypatch.setattr(GarbageCollector, "run_once", fail)
+    with capture_logs() as logs, GarbageCollector(world.controller).running():
         assert [threads.get(timeout=10) for _ in range(2)] == ["sweeping"] * 2
     assert "garbage_collection_failed" in [each["event"] for each in logs]

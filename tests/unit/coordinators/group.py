@@ -7,9 +7,9 @@ from functools import cache, partial
 from typing import TYPE_CHECKING
 
 from headrace.coordinators.coordinator import CoordinatorSettings
-from headrace.coordinators.layout import GroupPaths
 from headrace.coordinators.member import GroupMembership
-from headrace.coordinators.members import MemberInfo
+from headrace.coordinators.member_info import MemberInfo
+from headrace.coordinators.znodes import GroupPaths
 from headrace.core.records import TopicPartition
 from headrace.testing import InMemoryRegistry, InMemoryZooKeeper
 from headrace.testing.channel import FakeClock
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from headrace.coordinators.claims import Claim, LossReason
     from headrace.coordinators.listener import RebalanceSummary
-    from headrace.coordinators.members import AssignmentState, MemberState
+    from headrace.coordinators.member_info import AssignmentState, MemberState
     from headrace.core.errors import HeadraceError
 
 TOPIC = "orders"

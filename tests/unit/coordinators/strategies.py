@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from hypothesis import strategies as st
 
-from headrace.coordinators.members import MemberInfo
+from headrace.coordinators.member_info import MemberInfo
 from headrace.core.records import TopicPartition, all_partitions
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.coordinators.allocation import Allocation, allocate
-from headrace.coordinators.members import MemberInfo, Mode
+from headrace.coordinators.member_info import MemberInfo, Mode
 from headrace.core.records import TopicPartition, all_partitions
 from tests.unit.coordinators.strategies import Owners, dynamic, groups
 

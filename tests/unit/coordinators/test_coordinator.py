@@ -8,8 +8,8 @@ import pytest
 
 from headrace.coordinators.claims import LossReason
 from headrace.coordinators.coordinator import Coordinator, CoordinatorSettings
-from headrace.coordinators.layout import GroupPaths
-from headrace.coordinators.members import MemberInfo, MemberState
+from headrace.coordinators.member_info import MemberInfo, MemberState
+from headrace.coordinators.znodes import GroupPaths
 from headrace.core.clock import SYSTEM_CLOCK, Deadline
 from headrace.core.errors import FatalError, HeadraceError, ZooKeeperAccessError
 from headrace.core.records import TopicPartition

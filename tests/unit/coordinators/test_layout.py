@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.coordinators.layout import (
+from headrace.coordinators.member_info import MemberInfo, Mode
+from headrace.coordinators.znodes import (
     BadDocumentError,
     EpochDocument,
     ForeignVersionError,
@@ -17,7 +18,6 @@ from headrace.coordinators.layout import (
     OwnerDocument,
     decode_name,
 )
-from headrace.coordinators.members import MemberInfo, Mode
 from headrace.core.errors import ConfigError
 from headrace.core.records import TopicPartition
 from tests.unit.strategies import CHARACTERS

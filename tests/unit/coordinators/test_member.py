@@ -4,7 +4,7 @@ from dataclasses import replace
 from unittest.mock import MagicMock
 
 from headrace.coordinators.claims import LossReason
-from headrace.coordinators.members import AssignmentState, MemberInfo, MemberState, Mode
+from headrace.coordinators.member_info import AssignmentState, MemberInfo, MemberState, Mode
 from headrace.coordinators.rebalance import ASSIGNMENT_LIMIT
 from headrace.core.errors import InstanceInUseError
 from tests.unit.coordinators.group import (

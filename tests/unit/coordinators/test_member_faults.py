@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from headrace.coordinators.claims import LossReason
-from headrace.coordinators.layout import OwnerDocument
-from headrace.coordinators.members import MemberState
+from headrace.coordinators.member_info import MemberState
+from headrace.coordinators.znodes import OwnerDocument
 from tests.unit.coordinators.group import INFO, PATHS, Group, partition, state_of
 
 if TYPE_CHECKING:

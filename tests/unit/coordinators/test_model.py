@@ -15,8 +15,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from headrace.coordinators.layout import EpochDocument, OwnerDocument
-from headrace.coordinators.members import ENDED
+from headrace.coordinators.member_info import ENDED
+from headrace.coordinators.znodes import EpochDocument, OwnerDocument
 from tests.unit.coordinators.group import INFO, PATHS, TOPIC, Group, Participant, partition
 
 if TYPE_CHECKING:

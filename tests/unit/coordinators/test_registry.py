@@ -7,8 +7,8 @@ from structlog.testing import capture_logs
 
 from headrace.coordinators.claim_nodes import MOST_UNFENCED
 from headrace.coordinators.claims import Release
-from headrace.coordinators.layout import EpochDocument
 from headrace.coordinators.registry import MembershipLostError, RegistryUnavailableError
+from headrace.coordinators.znodes import EpochDocument
 from headrace.testing import InMemoryRegistry, InMemoryZooKeeper
 from tests.contracts.members import GROUP, INFO, P0, PATHS, PRODUCER, World
 from tests.contracts.registry import RegistryContract, claimed, lease, released

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from headrace.coordinators.members import MemberInfo
+from headrace.coordinators.member_info import MemberInfo
 from headrace.coordinators.rebalance import LONGEST_WAIT, Debounce
 from headrace.testing.channel import FakeClock
 

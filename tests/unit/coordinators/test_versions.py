@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from headrace.coordinators import layout
-from headrace.coordinators.layout import EpochDocument, OffsetDocument, OwnerDocument
+from headrace.coordinators import znodes
 from headrace.coordinators.offset_nodes import ZooKeeperOffsetStore
+from headrace.coordinators.znodes import EpochDocument, OffsetDocument, OwnerDocument
 from headrace.core.clock import Deadline
 from headrace.kafka.ports import OffsetStoreError, StoredOffset
 from tests.unit.coordinators.group import INFO, PATHS, Group, Participant, partition
@@ -17,7 +17,7 @@ from tests.unit.coordinators.group import INFO, PATHS, Group, Participant, parti
 if TYPE_CHECKING:
     from headrace.testing import InMemorySession
 
-LATER = layout.FORMAT_VERSION + 1
+LATER = znodes.FORMAT_VERSION + 1
 
 
 class LaterParticipant(Participant):
@@ -26,13 +26,13 @@ class LaterParticipant(Participant):
     def run_once(self) -> None:
         """Take one turn in the next format."""
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(layout, "FORMAT_VERSION", LATER)
+            patch.setattr(znodes, "FORMAT_VERSION", LATER)
             super().run_once()
 
     def leave(self) -> None:
         """Leave the group in the next format."""
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(layout, "FORMAT_VERSION", LATER)
+            patch.setattr(znodes, "FORMAT_VERSION", LATER)
             self.member.leave()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headrace.coordinators.claims import LossReason
-from headrace.coordinators.members import MemberState
+from headrace.coordinators.member_info import MemberState
 from tests.unit.coordinators.group import PATHS, Group, Participant, partition, state_of
 
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from headrace.channel.buffer import Limits, PartitionBuffer, chunk_of
 from headrace.core.columns import PIECE_OVERHEAD, ColumnRun
+from headrace.core.record_runs import OffsetRun
 from headrace.core.records import Batch, TopicPartition, offset_of
-from headrace.core.references import OffsetRun
 from headrace.core.tables import table_of
 from headrace.testing.records import FakeAssignment, FakeRecord, in_columns
 

@@ -13,7 +13,7 @@ from headrace.core.records import TopicPartition
 from headrace.devstack.waiting import wait_for
 from headrace.inline.engine import InlineEngine
 from headrace.processors import BatchResponse, ChannelContext
-from headrace.processors.spark import SparkProcessor
+from headrace.processors.micro_batch_processor import MicroBatchProcessor
 from headrace.sinks.console import NoopSink
 from headrace.telemetry.metrics import Metrics
 from headrace.testing import FakeAssignment, make_batch
@@ -78,13 +78,13 @@ def sink() -> Iterator[GatedSink]:
 
 
 @pytest.fixture
-def opened(sink: GatedSink) -> Iterator[Callable[..., SparkProcessor]]:
+def opened(sink: GatedSink) -> Iterator[Callable[..., MicroBatchProcessor]]:
     """Open a processor on the sink, or on another; close it at the end."""
-    made: list[SparkProcessor] = []
+    made: list[MicroBatchProcessor] = []
 
-    def open_one(seconds: float | None = None, into: GatedSink = sink) -> SparkProcessor:
+    def open_one(seconds: float | None = None, into: GatedSink = sink) -> MicroBatchProcessor:
         engine = InlineEngine(lambda table, _: table, into)
-        processor = SparkProcessor(engine, job_timeout=seconds)
+        processor = MicroBatchProcessor(engine, job_timeout=seconds)
         processor.open(ChannelContext("main", "group", Metrics()))
         made.append(processor)
         return processor
@@ -95,7 +95,7 @@ def opened(sink: GatedSink) -> Iterator[Callable[..., SparkProcessor]]:
         processor.close(Deadline.after(PATIENCE))
 
 
-def staged_behind(processor: SparkProcessor, sink: GatedSink) -> list[Future[BatchResponse]]:
+def staged_behind(processor: MicroBatchProcessor, sink: GatedSink) -> list[Future[BatchResponse]]:
     """Have one micro-batch wait in its commit, and another behind it."""
     assignment = FakeAssignment(TopicPartition("t", 0))
     first = processor.on_next_batch(make_batch([b"a"], assignment=assignment))
@@ -106,7 +106,7 @@ def staged_behind(processor: SparkProcessor, sink: GatedSink) -> list[Future[Bat
 
 
 def test_the_next_job_runs_while_the_sink_commits(
-    opened: Callable[..., SparkProcessor], sink: GatedSink
+    opened: Callable[..., MicroBatchProcessor], sink: GatedSink
 ) -> None:
     """The second result is staged before the first is stored, and none is answered before that."""
     answers = staged_behind(opened(), sink)
@@ -119,7 +119,7 @@ def test_the_next_job_runs_while_the_sink_commits(
 
 
 def test_a_stop_commits_what_is_staged(
-    opened: Callable[..., SparkProcessor], sink: GatedSink
+    opened: Callable[..., MicroBatchProcessor], sink: GatedSink
 ) -> None:
     """What is computed is not thrown away, as long as the deadline lasts."""
     processor = opened()
@@ -133,7 +133,9 @@ def test_a_stop_commits_what_is_staged(
     assert sink.committed == [0, 1]
 
 
-def test_what_came_during_a_commit_is_the_next_one(opened: Callable[..., SparkProcessor]) -> None:
+def test_what_came_during_a_commit_is_the_next_one(
+    opened: Callable[..., MicroBatchProcessor],
+) -> None:
     """Results that wait behind a commit are stored in one, and answered in their order."""
     sink = GroupingSink()
     processor = opened(into=sink)
@@ -149,7 +151,7 @@ def test_what_came_during_a_commit_is_the_next_one(opened: Callable[..., SparkPr
 
 
 def test_a_commit_that_hangs_is_told_of_and_left_behind(
-    opened: Callable[..., SparkProcessor], sink: GatedSink
+    opened: Callable[..., MicroBatchProcessor], sink: GatedSink
 ) -> None:
     """The log says where it is, with its micro-batch, and a stop does not wait for it."""
     with capture_logs() as logs:

@@ -13,7 +13,7 @@ from headrace.core.errors import ConfigError, HeadraceError, StartError, Undecod
 from headrace.devstack.waiting import wait_for
 from headrace.inline.engine import InlineEngine
 from headrace.processors import BatchResponse, ChannelContext
-from headrace.processors.spark import SparkProcessor
+from headrace.processors.micro_batch_processor import MicroBatchProcessor
 from headrace.sinks.console import NoopSink
 from headrace.sinks.delta import DeltaSink
 from headrace.sinks.jsonl import JsonLinesSink
@@ -43,17 +43,17 @@ def offsets(table: pa.Table, batch: MicroBatch) -> pa.Table:
 
 
 @pytest.fixture
-def opened() -> Iterator[Callable[..., SparkProcessor]]:
+def opened() -> Iterator[Callable[..., MicroBatchProcessor]]:
     """Open processors; close them at the end."""
-    made: list[SparkProcessor] = []
+    made: list[MicroBatchProcessor] = []
 
     def open_one(
         sink: Sink[Any],
         reducer: ArrowReducer | str = offsets,
         seconds: float | None = None,
         decode: Decode | None = None,
-    ) -> SparkProcessor:
-        processor = SparkProcessor(InlineEngine(reducer, sink, decode), job_timeout=seconds)
+    ) -> MicroBatchProcessor:
+        processor = MicroBatchProcessor(InlineEngine(reducer, sink, decode), job_timeout=seconds)
         processor.open(ChannelContext("main", "group", Metrics()))
         made.append(processor)
         return processor
@@ -64,7 +64,7 @@ def opened() -> Iterator[Callable[..., SparkProcessor]]:
 
 
 def test_a_batch_that_is_passed_over_moves_the_sinks_offset(
-    opened: Callable[..., SparkProcessor], tmp_path: Path
+    opened: Callable[..., MicroBatchProcessor], tmp_path: Path
 ) -> None:
     """What the policy skips is behind the table's offset as well, and no rows come of it."""
     sink, assignment = DeltaSink(tmp_path / "table"), FakeAssignment()
@@ -79,7 +79,7 @@ def test_a_batch_that_is_passed_over_moves_the_sinks_offset(
 
 
 def test_a_sink_whose_offsets_cannot_be_moved_says_so(
-    opened: Callable[..., SparkProcessor],
+    opened: Callable[..., MicroBatchProcessor],
 ) -> None:
     """A seek is refused where the sink keeps offsets and has no way to move them."""
 
@@ -99,14 +99,14 @@ def test_a_sink_that_cannot_be_opened_ends_the_start(tmp_path: Path) -> None:
     """No thread is started then."""
     path = tmp_path / "a folder"
     path.mkdir()
-    processor = SparkProcessor(InlineEngine(offsets, JsonLinesSink(path)))
+    processor = MicroBatchProcessor(InlineEngine(offsets, JsonLinesSink(path)))
     with pytest.raises(StartError, match="cannot be written"):
         processor.open(ChannelContext("main", "group", Metrics()))
     processor.close(Deadline.after(PATIENCE))
 
 
 def test_a_reducer_that_hangs_is_told_of_and_left_behind(
-    opened: Callable[..., SparkProcessor],
+    opened: Callable[..., MicroBatchProcessor],
 ) -> None:
     """The log says where it is, and a stop does not wait for it beyond its deadline."""
     release = Event()
@@ -134,7 +134,7 @@ def _events(logs: list[Any], name: str) -> list[Any]:
 
 
 def test_undecodable_records_are_a_hot_matter(
-    opened: Callable[..., SparkProcessor], tmp_path: Path
+    opened: Callable[..., MicroBatchProcessor], tmp_path: Path
 ) -> None:
     """A bad record fails its batch by name, until the channel is told to leave such out."""
     chosen = {"type": "arrow", "reducer": "a:b", "decode": "json", "schema": "n INT"}
@@ -170,7 +170,7 @@ def numbers(table: pa.Table, batch: MicroBatch) -> pa.Table:
     return table.select(["n"])
 
 
-def test_hot_values_are_taken_over(opened: Callable[..., SparkProcessor]) -> None:
+def test_hot_values_are_taken_over(opened: Callable[..., MicroBatchProcessor]) -> None:
     """A smaller limit cuts the micro-batches that follow."""
     sizes: list[int] = []
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from headrace.core.clock import Deadline
-from headrace.kafka import clients, dead_letters, producer, transactional_producer
+from headrace.kafka import clients, dead_letters, topic_producer, transactional_producer
 from headrace.kafka.dead_letters import KafkaDeadLetterStore
 from headrace.kafka.ports import DeadLetter, DeadLetterError
-from headrace.kafka.producer import TopicProducer
+from headrace.kafka.topic_producer import TopicProducer
 from headrace.kafka.transactional_producer import TransactionalProducer
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class _Made:
 @pytest.mark.parametrize(
     ("module", "make"),
     [
-        (producer, lambda given: TopicProducer(given, "topic")),
+        (topic_producer, lambda given: TopicProducer(given, "topic")),
         (transactional_producer, lambda given: TransactionalProducer(given, "id")),
         (transactional_producer, lambda given: TransactionalProducer(given, "id", quiet=True)),
         (dead_letters, _letter),
@@ -95,7 +95,7 @@ def test_no_producer_is_made_without_it() -> None:
     }
     assert made.keys() == {
         "headrace/kafka/dead_letters.py",
-        "headrace/kafka/producer.py",
+        "headrace/kafka/topic_producer.py",
         "headrace/kafka/transactional_producer.py",
     }
     for arguments in made.values():

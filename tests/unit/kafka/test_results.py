@@ -10,10 +10,10 @@ from confluent_kafka import KafkaError, KafkaException
 
 from headrace.core.errors import FencedError, ResultRefusedError
 from headrace.core.records import ResultRecord, TopicPartition
-from headrace.kafka import results as module
+from headrace.kafka import result_transactions as module
 from headrace.kafka import transactional_producer
 from headrace.kafka.ports import OffsetStoreError, StoredOffset
-from headrace.kafka.results import KafkaResults, KafkaResultsError
+from headrace.kafka.result_transactions import KafkaResultsError, ResultTransactions
 from headrace.kafka.transactional_producer import STUCK_AFTER
 from headrace.sinks.contract import PartitionCommit
 from headrace.testing import FakeClock
@@ -122,10 +122,10 @@ def offsets(stage: Producing, monkeypatch: pytest.MonkeyPatch) -> Offsets:
 
 
 @pytest.fixture
-def results(offsets: Offsets) -> KafkaResults:
+def results(offsets: Offsets) -> ResultTransactions:
     """Results without a broker, which know the topic."""
     del offsets
-    results = KafkaResults({"bootstrap.servers": "127.0.0.1:1"}, "group", "m")
+    results = ResultTransactions({"bootstrap.servers": "127.0.0.1:1"}, "group", "m")
     results._topics[TOPIC_ID] = "events"
     return results
 
@@ -133,7 +133,7 @@ def results(offsets: Offsets) -> KafkaResults:
 TRANSACTION = ["begin", "produce", "flush", "send", "commit"]
 
 
-def test_one_producer_commits_for_one_stay(stage: Producing, results: KafkaResults) -> None:
+def test_one_producer_commits_for_one_stay(stage: Producing, results: ResultTransactions) -> None:
     """Records go before the offsets; a new stay has a producer of its own and ends the last one."""
     assert results.commit([share(0)], [RECORD]) == []
     assert results.commit([share(0)], [RECORD]) == []
@@ -147,7 +147,7 @@ def test_one_producer_commits_for_one_stay(stage: Producing, results: KafkaResul
 
 
 def test_moves_without_a_claim_have_an_id_of_their_own(
-    stage: Producing, results: KafkaResults
+    stage: Producing, results: ResultTransactions
 ) -> None:
     """It begins as those of the group do, so that the same rights serve."""
     assert results.commit([share(0, None)]) == []
@@ -156,7 +156,7 @@ def test_moves_without_a_claim_have_an_id_of_their_own(
 
 
 def test_offsets_that_are_elsewhere_are_conflicts(
-    stage: Producing, offsets: Offsets, results: KafkaResults
+    stage: Producing, offsets: Offsets, results: ResultTransactions
 ) -> None:
     """They are compared before anything is begun; those of a former topic count for nothing."""
     offsets.offsets = {P0: StoredOffset(7, 0, "m", TOPIC_ID), P1: StoredOffset(9, 0, "m", "former")}
@@ -167,7 +167,9 @@ def test_offsets_that_are_elsewhere_are_conflicts(
     assert results.stored(share(0, partition=P1).identity) is None
 
 
-def test_a_coordinator_that_moves_is_asked_again(offsets: Offsets, results: KafkaResults) -> None:
+def test_a_coordinator_that_moves_is_asked_again(
+    offsets: Offsets, results: ResultTransactions
+) -> None:
     """A read that failed once is no failure of the batch."""
     offsets.errors = 1
     assert results.commit([share(0)]) == []
@@ -175,7 +177,7 @@ def test_a_coordinator_that_moves_is_asked_again(offsets: Offsets, results: Kafk
 
 @pytest.mark.parametrize("call", ["init", "begin", "produce", "flush", "send", "commit"])
 def test_a_producer_that_is_shut_out_is_not_asked_again(
-    stage: Producing, results: KafkaResults, call: str
+    stage: Producing, results: ResultTransactions, call: str
 ) -> None:
     """Whatever call heard of it first, the stay is over, and another one may commit."""
     stage.script[call] = deque([FENCED])
@@ -188,7 +190,7 @@ def test_a_producer_that_is_shut_out_is_not_asked_again(
 
 @pytest.mark.parametrize("call", ["begin", "produce", "flush", "send"])
 def test_a_transaction_that_failed_is_undone_at_once(
-    stage: Producing, results: KafkaResults, call: str
+    stage: Producing, results: ResultTransactions, call: str
 ) -> None:
     """Readers of the topic do not wait for the batch to come again."""
     stage.script[call] = deque([TIMED_OUT])
@@ -201,7 +203,7 @@ def test_a_transaction_that_failed_is_undone_at_once(
 def test_a_commit_without_an_answer_is_asked_for_again_and_looked_at(
     stage: Producing,
     offsets: Offsets,
-    results: KafkaResults,
+    results: ResultTransactions,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The offsets tell what became of it."""
@@ -219,7 +221,7 @@ def test_a_commit_without_an_answer_is_asked_for_again_and_looked_at(
 
 
 def test_an_outcome_that_stays_unknown_fails_the_batch(
-    stage: Producing, results: KafkaResults
+    stage: Producing, results: ResultTransactions
 ) -> None:
     """Its repetition begins with deciding it."""
     stage.script["commit"] = deque([TIMED_OUT, TIMED_OUT])
@@ -230,7 +232,9 @@ def test_an_outcome_that_stays_unknown_fails_the_batch(
     assert stage.calls == ["commit", *TRANSACTION]
 
 
-def test_a_record_that_was_not_taken_is_named(stage: Producing, results: KafkaResults) -> None:
+def test_a_record_that_was_not_taken_is_named(
+    stage: Producing, results: ResultTransactions
+) -> None:
     """By the delivery report, or by the count of those that are left."""
     stage.report = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED, "denied")
     with pytest.raises(KafkaResultsError, match="did not take a record: topic out: denied"):
@@ -252,7 +256,7 @@ def test_a_record_that_was_not_taken_is_named(stage: Producing, results: KafkaRe
     ],
 )
 def test_a_record_that_the_client_refuses_is_to_blame(
-    stage: Producing, results: KafkaResults, code: int, kind: type[Exception]
+    stage: Producing, results: ResultTransactions, code: int, kind: type[Exception]
 ) -> None:
     """Only for what will not be otherwise another time."""
     stage.script["produce"] = deque([KafkaError(code, "no")])
@@ -261,14 +265,14 @@ def test_a_record_that_the_client_refuses_is_to_blame(
     assert stage.calls[-1] == "abort"
 
 
-def test_a_full_queue_is_waited_for(stage: Producing, results: KafkaResults) -> None:
+def test_a_full_queue_is_waited_for(stage: Producing, results: ResultTransactions) -> None:
     """Memory is bounded by the client's queue."""
     stage.full = 3
     assert results.commit([share(0)], [RECORD]) == []
 
 
 def test_a_fatal_error_under_a_report_is_told_as_such(
-    stage: Producing, results: KafkaResults, monkeypatch: pytest.MonkeyPatch
+    stage: Producing, results: ResultTransactions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The client has Python make a SystemError of both."""
 
@@ -283,7 +287,7 @@ def test_a_fatal_error_under_a_report_is_told_as_such(
 
 
 def test_a_fatal_error_that_is_lost_is_met_again_in_the_abort(
-    stage: Producing, results: KafkaResults, monkeypatch: pytest.MonkeyPatch
+    stage: Producing, results: ResultTransactions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The client's call may end without an exception to tell."""
 
@@ -301,7 +305,7 @@ def test_a_fatal_error_that_is_lost_is_met_again_in_the_abort(
 def test_a_call_that_does_not_come_back_ends_the_stay(offsets: Offsets, stage: Producing) -> None:
     """The lane never hangs with it, and in the end the member joins anew."""
     clock = FakeClock()
-    results = KafkaResults({}, "group", "m", timeout=0.0, clock=clock)
+    results = ResultTransactions({}, "group", "m", timeout=0.0, clock=clock)
     stage.hang.clear()
     for _ in range(2):
         with pytest.raises(KafkaResultsError):
@@ -314,7 +318,7 @@ def test_a_call_that_does_not_come_back_ends_the_stay(offsets: Offsets, stage: P
     assert not offsets.closed, "nothing was read yet"
 
 
-def test_closing_closes_what_was_opened(offsets: Offsets, results: KafkaResults) -> None:
+def test_closing_closes_what_was_opened(offsets: Offsets, results: ResultTransactions) -> None:
     """A client that a call has is left to it."""
     results.commit([share(0)])
     with results._lock:

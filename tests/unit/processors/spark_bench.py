@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from headrace.core.records import TopicPartition
 from headrace.processors.contract import BatchResponse, ChannelContext
-from headrace.processors.spark import SparkProcessor
+from headrace.processors.micro_batch_processor import MicroBatchProcessor
 from headrace.telemetry.metrics import Metrics
 from headrace.telemetry.thread_time import ThreadActivity
 from headrace.testing.records import FakeAssignment, make_batch
@@ -160,7 +160,7 @@ class Bench:
     def __init__(self, limits: MergeLimits | None = None, engine: Engine | None = None) -> None:
         self.engine = engine or Engine()
         self.metrics = Metrics()
-        self.processor = SparkProcessor(self.engine, limits=limits, job_timeout=5.0)
+        self.processor = MicroBatchProcessor(self.engine, limits=limits, job_timeout=5.0)
         self.processor.open(ChannelContext("channel", "group", self.metrics))
         self.assignments = [FakeAssignment(TopicPartition("t", number)) for number in range(4)]
         for assignment in self.assignments:

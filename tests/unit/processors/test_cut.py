@@ -3,10 +3,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headrace.core.errors import BatchCancelledError
+from headrace.core.record_runs import OffsetRun
 from headrace.core.records import TopicPartition
-from headrace.core.references import OffsetRun
 from headrace.processors.contract import BatchResponse
-from headrace.processors.spark import cut
+from headrace.processors.micro_batch_processor import cut
 from headrace.testing import FakeRecord
 from headrace.testing.records import FakeAssignment, make_batch
 from tests.unit.processors.spark_bench import ADVANCE, Bench, error_of

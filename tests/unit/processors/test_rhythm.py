@@ -30,15 +30,15 @@ class Woken:
     def __init__(self) -> None:
         self.clock = FakeClock()
         self.times = 0
-        self.rhythm = BatchPacer(self.clock, self._wake)
+        self.pacer = BatchPacer(self.clock, self._wake)
 
     def _wake(self) -> None:
         self.times += 1
 
     def job(self, seconds: float) -> float:
         """Run a job of that length. Return when batches were wanted, from its begin."""
-        with self.rhythm.job():
-            wanted = self.rhythm.next_batch_at() - self.clock.monotonic()
+        with self.pacer.job():
+            wanted = self.pacer.next_batch_at() - self.clock.monotonic()
             self.clock.advance(seconds)
         return wanted
 
@@ -54,7 +54,7 @@ def test_batches_are_wanted_shortly_before_a_job_s_usual_end(woken: Woken) -> No
     assert woken.job(1.0) == 0.0
     assert woken.job(2.0) == pytest.approx(LEAD * 1.0)
     assert woken.job(1.25) == pytest.approx(LEAD * 1.25)
-    assert woken.rhythm.next_batch_at() == 0.0
+    assert woken.pacer.next_batch_at() == 0.0
 
 
 def test_a_job_that_ends_early_wakes_the_channel(woken: Woken) -> None:
@@ -69,9 +69,9 @@ def test_a_job_that_ends_early_wakes_the_channel(woken: Woken) -> None:
 def test_a_job_that_fails_says_nothing_of_how_long_they_take(woken: Woken) -> None:
     """The usual time stays, and batches are wanted at once."""
     woken.job(1.0)
-    with pytest.raises(ValueError, match="poison"), woken.rhythm.job():
+    with pytest.raises(ValueError, match="poison"), woken.pacer.job():
         raise ValueError("poison")
-    assert woken.rhythm.next_batch_at() == 0.0
+    assert woken.pacer.next_batch_at() == 0.0
     assert woken.times == 1
     assert woken.job(1.0) == pytest.approx(LEAD * 1.0)
 
@@ -79,10 +79,10 @@ def test_a_job_that_fails_says_nothing_of_how_long_they_take(woken: Woken) -> No
 def test_a_lane_without_work_waits_a_little_for_other_partitions(woken: Woken) -> None:
     """In proportion to its jobs, so that one of a millisecond is not held up."""
     woken.job(0.001)
-    assert woken.rhythm.gathering() == pytest.approx(GATHER * 0.001)
+    assert woken.pacer.gathering() == pytest.approx(GATHER * 0.001)
     woken = Woken()
     woken.job(10.0)
-    assert woken.rhythm.gathering() == MOST_GATHER
+    assert woken.pacer.gathering() == MOST_GATHER
 
 
 def test_the_processor_knows_the_pace_of_its_lane(bench: Bench) -> None:

@@ -8,8 +8,8 @@ import pytest
 from headrace.config import SqlSinkConfig
 from headrace.core.errors import StartError
 from headrace.sinks.contract import TransactionalOffsets
+from headrace.sinks.factory import build_sink
 from headrace.sinks.sql import SqlSink
-from headrace.spark.factory import build_sink
 from tests.unit.sinks.sql_tables import CREATE, Base, share, staged
 
 if TYPE_CHECKING:

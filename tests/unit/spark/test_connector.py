@@ -6,8 +6,7 @@ import pytest
 
 from headrace.config import SparkConfig
 from headrace.core.errors import ConfigError
-from headrace.spark.factory import spark_settings
-from headrace.spark.settings import connector_properties, default_coordinate
+from headrace.spark.settings import connector_properties, default_coordinate, spark_settings
 
 if TYPE_CHECKING:
     from pathlib import Path

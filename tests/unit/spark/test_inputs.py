@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from headrace.core.record_runs import OffsetRun, UnreadRecord
 from headrace.core.records import Batch, TopicPartition
-from headrace.core.references import OffsetRun, UnreadRecord
 from headrace.spark.arrow_to_spark import ByReference, _wanted, reading, stretches_of
 from headrace.testing.records import FakeAssignment
 

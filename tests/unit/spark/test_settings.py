@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from headrace.config import Config, SparkConfig
-from headrace.spark.factory import spark_channels, spark_settings
-from headrace.spark.settings import SparkSettings, local_cores
+from headrace.spark.settings import SparkSettings, local_cores, spark_channels, spark_settings
 
 
 @pytest.mark.parametrize(

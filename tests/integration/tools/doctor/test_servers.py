@@ -12,7 +12,7 @@ import pytest
 from kazoo.security import make_acl
 
 from headrace.config import Config
-from headrace.coordinators.layout import GroupPaths
+from headrace.coordinators.znodes import GroupPaths
 from headrace.core.clock import Deadline
 from headrace.devstack.server import LOOPBACK, free_port
 from headrace.tools.doctor import checks

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headrace.coordinators.layout import OffsetDocument, OwnerDocument
-from headrace.coordinators.members import MemberInfo, Mode
+from headrace.coordinators.member_info import MemberInfo, Mode
+from headrace.coordinators.znodes import OffsetDocument, OwnerDocument
 from headrace.core.errors import KafkaUnavailableError
 from headrace.testing.broker import InMemoryCatalog
 from headrace.tools.groups.report import GroupActivity, OffsetPlace, OwnershipState

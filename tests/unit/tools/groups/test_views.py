@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from headrace.admin.tables import duration
-from headrace.coordinators.members import MemberInfo, Mode
+from headrace.coordinators.member_info import MemberInfo, Mode
 from headrace.tools.groups.commands import document, lines, show, text
 from headrace.version import VERSION
 from tests.unit.coordinators.group import PATHS, TOPIC, partition

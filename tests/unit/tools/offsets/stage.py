@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from headrace.config import ChannelConfig
-from headrace.coordinators.layout import EpochDocument, GroupPaths
+from headrace.coordinators.znodes import EpochDocument, GroupPaths
 from headrace.core.errors import SinkConflictError
 from headrace.kafka.ports import StoredOffset
 from headrace.sinks import CommitConflictError, OffsetMove, Replacement

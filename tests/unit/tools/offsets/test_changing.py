@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from headrace.channel.offset_stores import MovedOffsets
-from headrace.coordinators.layout import EpochDocument
 from headrace.coordinators.offset_nodes import ZooKeeperOffsetStore
+from headrace.coordinators.znodes import EpochDocument
 from headrace.core.clock import Deadline
 from headrace.devstack.waiting import wait_for
 from headrace.kafka.ports import Commit, CommitRefusal, OffsetStoreError, StoredOffset

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 from urllib.parse import quote, unquote
 
-from headrace.coordinators.members import MemberInfo, Mode
+from headrace.coordinators.member_info import MemberInfo, Mode
 from headrace.core.errors import HeadraceError
 from headrace.core.records import TopicPartition, by_topic, stored_topic, topic_fields
 from headrace.kafka.ports import StoredOffset

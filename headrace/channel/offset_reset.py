@@ -23,7 +23,7 @@ log = structlog.get_logger(__name__)
 WATERMARK_TIMEOUT = 5.0
 
 
-class RangeReset:
+class OffsetReset:
     """Finds a position that the broker has. Called by the thread that holds the partition."""
 
     def __init__(self, runtime: ChannelRuntime) -> None:
@@ -123,7 +123,12 @@ class RangeReset:
         deadline = Deadline.after(WATERMARK_TIMEOUT, self._runtime.clock)
         catalog = self._runtime.catalog
         low, high = catalog.watermarks(owned.partition, deadline)
-        is_whole = asked <= low or (
+        if asked <= low:
+            # records that wait for a retry are nowhere else any more
+            owned.discard_read_ahead()
+            fetcher.assign(owned)
+            return
+        is_whole = (
             end is not None
             and asked <= high
             and not catalog.has_records(owned.partition, max(low, end), asked, deadline)

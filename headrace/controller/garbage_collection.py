@@ -28,7 +28,7 @@ INTERVAL = 30.0
 _Claim: TypeAlias = tuple[int, str, int, int]
 
 
-class RebalanceCollection:
+class GarbageCollector:
     """Has Python's cyclic collector look at everything, some time after the end of a claim.
 
     The parts of a channel and of its partitions know each other, so that only the collector can

@@ -61,7 +61,7 @@ def cut(batch: Batch, boundary: int) -> Batch:
     return replace(batch, records=batch.records[:count], next_offset=boundary, size=size)
 
 
-class SparkProcessor(BatchProcessor):
+class MicroBatchProcessor(BatchProcessor):
     """Answers batches with ``advance`` once a job's result and their offsets are stored.
 
     ``engine`` runs the jobs: Spark, or a reducer in this process, which is a job as well here.
@@ -149,7 +149,7 @@ class SparkProcessor(BatchProcessor):
 
     def next_batch_at(self) -> float:
         """Return when the lane is about to take the next micro-batch."""
-        return 0.0 if self._runner is None else self._runner.rhythm.next_batch_at()
+        return 0.0 if self._runner is None else self._runner.pacer.next_batch_at()
 
     def _pass_gap(self, part: Batch) -> Future[BatchResponse]:
         """Have all outputs stand past offsets that no record has. Blocks."""

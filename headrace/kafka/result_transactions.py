@@ -244,7 +244,7 @@ class _Producing:
             raise self._refused
 
 
-class KafkaResults:
+class ResultTransactions:
     """Produces results, and keeps the offsets they are of in the same transactions.
 
     The offsets are those of :func:`sink_group`. Each membership has a producer of its own,

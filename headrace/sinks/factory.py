@@ -1,4 +1,4 @@
-"""From the configuration to Spark's settings and to a channel's sink."""
+"""From the configuration to a channel's sink."""
 
 from __future__ import annotations
 
@@ -6,37 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from headrace import config
 from headrace.core.errors import StartError
-from headrace.spark.settings import SparkSettings, connector_properties
 
 if TYPE_CHECKING:
     from headrace.sinks.contract import Sink
-
-
-def spark_channels(desired: config.Config) -> int:
-    """Return how many channels share a session."""
-    return sum(
-        channel.enabled and isinstance(channel.processor, config.SparkProcessorConfig)
-        for channel in desired.channels.values()
-    )
-
-
-def spark_settings(section: config.SparkConfig, channels: int = 1) -> SparkSettings:
-    """Return the settings of the session that all channels share, so many.
-
-    Raises:
-        ConfigError: ``connector`` names a folder without the connector in it.
-    """
-    properties = {name: _text(value) for name, value in section.session_properties().items()}
-    properties |= connector_properties(section.connector, properties)
-    properties["spark.app.name"] = section.app_name
-    properties["spark.driver.memory"] = f"{section.driver_memory >> 20}m"
-    return SparkSettings(
-        section.master,
-        properties,
-        section.warm_up,
-        start_timeout=section.start_timeout,
-        channels=channels,
-    )
 
 
 def build_sink(section: config.SinkConfig, member: str) -> Sink[Any]:
@@ -114,8 +86,3 @@ def _sql_sink(section: config.SqlSinkConfig, member: str) -> Sink[Any]:
         origins_table=section.origins_table,
         member=member,
     )
-
-
-def _text(value: object) -> str:
-    """Return a property as Spark writes it: booleans in lower case."""
-    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -62,10 +62,10 @@ class Staged:
 
 
 class CommitThread:
-    """Calls ``turn`` again and again on one thread, until it is stopped and finds nothing to do.
+    """Calls ``run_once`` again and again on one thread, until it is stopped and finds nothing.
 
-    ``turn`` says whether it found something, and waits for a fraction of a second at most where
-    there is nothing. An exception from it is logged and does not end the thread.
+    ``run_once`` says whether it found something, and waits for a fraction of a second at most
+    where there is nothing. An exception from it is logged and does not end the thread.
     """
 
     def __init__(self, name: str, run_once: Callable[[], bool]) -> None:
