@@ -10,6 +10,8 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from headrace.coordinators.znodes import GroupPaths
 from headrace.core.clock import Deadline
 from headrace.zookeeper.session import ZooKeeperSession
@@ -136,6 +138,7 @@ def test_a_member_of_a_later_version(site: Site) -> None:
     eventually(lambda: onlooker.look()["partitions"][0]["owner"] == "one")
 
 
+@pytest.mark.slow
 def test_servers_that_cannot_be_reached(site: Site) -> None:
     """Exit code 1 and who it is; what the other one knows is shown, also of matched topics."""
     site.broker.produce(site.partition(0), b"record")

@@ -185,6 +185,7 @@ def test_stop_ends_the_jvm() -> None:
     assert not jvm.is_running()
 
 
+@pytest.mark.slow
 def test_a_killed_process_takes_its_jvm_with_it() -> None:
     """SIGKILL leaves no JVM behind, although it is in another session."""
     process, jvm = _started()
@@ -223,6 +224,7 @@ def _memory_files(pid: int) -> dict[str, str]:
     }
 
 
+@pytest.mark.slow
 def test_secrets_among_the_properties_are_on_no_command_line() -> None:
     """Not while the launcher, the JVM and a Python worker start; and they arrive as they are."""
     secret, seen, said = "hunter2-of-the-bucket", set[str](), list[str]()

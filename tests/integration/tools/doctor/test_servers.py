@@ -35,6 +35,7 @@ def _examined(file: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
 
 
+@pytest.mark.slow
 def test_a_fit_place_has_no_errors(document: dict[str, Any], tmp_path: Path) -> None:
     """With Spark, Kafka and ZooKeeper as they should be the exit code is 0, and Spark has run."""
     channel = document["channels"]["main"]
