@@ -328,5 +328,5 @@ def test_events_are_chosen_by_what_they_are_about(stage: Stage, visits: Visits) 
     assert "\N{MULTIPLICATION SIGN} 14" in page.inner_text("#events li >> nth=0")
     page.click("#event-kinds button:has-text('Group')")
     shown = page.locator("#events strong").all_inner_texts()
-    assert shown == ["partitions unowned", "partition claimed", "group changed", "member joined"]
+    assert shown == ["partitions unowned", "partition claimed", "group rebalanced", "member joined"]
     assert page.get_attribute("#event-kinds button >> nth=2", "aria-pressed") == "true"
