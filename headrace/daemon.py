@@ -43,7 +43,7 @@ log = structlog.get_logger(__name__)
 
 
 class Diagnostics:
-    """The thread that writes it down, from ``start`` on for good; ``ask`` is for any thread."""
+    """Logs what all threads and partitions are doing, on a thread of its own, when SIGUSR1 asks."""
 
     def __init__(self, activities: Callable[[], Iterable[PartitionSnapshot]]) -> None:
         self._activities = activities
@@ -55,7 +55,7 @@ class Diagnostics:
         self._thread.start()
 
     def ask(self) -> None:
-        """Have it written down, unless that is asked for already. Does not block."""
+        """Have it logged, unless that is asked for already. Any thread; does not block."""
         self._asked.set()
 
     def _run(self) -> None:

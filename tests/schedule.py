@@ -52,17 +52,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     count = config.getoption("--slow-share")
     if count > 1:
         slow = {item.path for item in items if item.get_closest_marker("slow")}
-        left = _others(slow, count)
-        gone = [item for item in items if item.path in left and item.get_closest_marker("slow")]
-        config.hook.pytest_deselected(items=gone)
+        others = _others(slow, count)
+        gone = {item for item in items if item.path in others and item.get_closest_marker("slow")}
+        config.hook.pytest_deselected(items=list(gone))
         items[:] = [item for item in items if item not in gone]
 
 
 def _others(files: set[Path], count: int) -> set[Path]:
     """Return the files that are in other shares and that nothing touched."""
-    turn = int(_git("rev-list", "--count", "HEAD") or 0) % count
+    share = int(_git("rev-list", "--count", "HEAD") or 0) % count
     changed = set(_git("diff", "--name-only", "HEAD~1", "HEAD").split())
-    others = {file for file in files if share_of(_file(file), count) != turn}
+    others = {file for file in files if share_of(_file(file), count) != share}
     return {file for file in others if not touches(file, changed)}
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headrace.core.options import ConfigFile  # noqa: TC001 - typer reads annotations at run time
+from headrace.core.options import ConfigFile, config_option
 from headrace.core.positions import FORMS, Replay, format_moment, parse_moment, parse_target
 from headrace.health import LEAST_TIMEOUT, TIMEOUT
 
@@ -26,14 +26,7 @@ if TYPE_CHECKING:
 
 
 _Config = Annotated[
-    Path | None,
-    typer.Option(
-        "--config",
-        "-c",
-        metavar="FILE",
-        envvar="HEADRACE_CONFIG",
-        help="The configuration of the process, on its own machine.",
-    ),
+    Path | None, config_option("The configuration of the process, on its own machine.")
 ]
 _Url = Annotated[
     str | None,

@@ -9,6 +9,7 @@ import structlog
 
 from headrace.channel.callbacks import WorkerAbandoned
 from headrace.channel.events import RecordSkipped, SeekRequested, SeekResult
+from headrace.channel.offset_reset import WATERMARK_TIMEOUT
 from headrace.channel.skips import Skip
 from headrace.channel.states import PartitionState
 from headrace.core.clock import Deadline
@@ -36,9 +37,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 log = structlog.get_logger(__name__)
-
-#: Seconds to wait for a partition's leader to say what it has.
-WATERMARK_TIMEOUT = 5.0
 
 
 class SeekControl:

@@ -271,7 +271,7 @@ class Delivery:
         if gone:
             plan_again(self._runtime, owned)
         if self._runtime.skips.has_late_skip(owned, item.cut):
-            # the news of it was heard while the batch was out; it comes again as another one
+            # the event came while the batch was out; it comes again as another one
             owned.retry_at(self._clock.monotonic())
 
     def _go_on(

@@ -26,7 +26,7 @@ import structlog
 from headrace.channel.buffer import BatchSlice, NextBatch, PartitionBuffer, divide, split
 from headrace.channel.commits import PendingCommits
 from headrace.channel.dead_letters import DeadLetterLimits
-from headrace.channel.states import FINAL, TRANSITIONS, EndReason, PartitionState
+from headrace.channel.states import ENDING, FINAL, TRANSITIONS, EndReason, PartitionState
 from headrace.core.errors import FatalError
 from headrace.core.records import made_at, offset_of
 
@@ -44,8 +44,6 @@ if TYPE_CHECKING:
     from headrace.processors import BatchResponse
 
 log = structlog.get_logger(__name__)
-
-_ENDING_STATES = (PartitionState.RELEASING, PartitionState.TERMINATING)
 
 
 @dataclass(slots=True)
@@ -112,7 +110,7 @@ class OwnedPartition:
         self._asks_at = 0.0
         # the look at its log that its start waits for
         self._look: Future[LogLook] | None = None
-        # its log lost records behind which it stands: nothing is delivered until it is moved
+        # its log lost records before its position: nothing is delivered until it is moved
         self.halted = False
         self.letters = DeadLetterLimits()
         # start, first record and end of the batch that failed last: its records may be dropped
@@ -174,7 +172,7 @@ class OwnedPartition:
     def batch(self) -> tuple[int, int] | None:
         """First record and end of the oldest batch that is out, or that failed and comes again.
 
-        The position is behind it while it is out.
+        The position is after it while it is out.
         """
         try:
             cut = self._settling or (
@@ -457,8 +455,8 @@ class OwnedPartition:
     def due(self) -> float | None:
         """Return when it next needs a worker, in monotonic seconds: 0.0 for at once.
 
-        None means that nothing needs doing until it is touched: by the fetcher, an answer, news
-        or an ending.
+        None means that nothing needs doing until it is touched: by the fetcher, an answer, an
+        event or an ending.
         """
         if self._predecessor is not None and self._predecessor.final:
             self._predecessor = None
@@ -468,7 +466,7 @@ class OwnedPartition:
             return 0.0
         if self.state is PartitionState.SUSPENDED:
             return self._release_by
-        if self.state in _ENDING_STATES:
+        if self.state in ENDING:
             return earliest(self._release_by, self._timeout_due())
         if self.state is PartitionState.STARTING:
             return earliest(self._release_by, None if self.awaits_event else self.not_before)
@@ -490,13 +488,13 @@ class OwnedPartition:
             return True
         if self.state is PartitionState.SUSPENDED:
             return self.may_act()
-        if self.state not in _ENDING_STATES and not self.may_act():
+        if self.state not in ENDING and not self.may_act():
             return True
         return self._is_to_end() or bool(self.events) or self._answered()
 
     def _is_to_end(self) -> bool:
         """Whether an ending has still to begin; before the start it waits for an open commit."""
-        if self._ending is not EndReason.RELEASE or self.state in _ENDING_STATES:
+        if self._ending is not EndReason.RELEASE or self.state in ENDING:
             return False
         return self.state is not PartitionState.STARTING or not self.has_pending_commit
 

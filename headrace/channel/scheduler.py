@@ -43,7 +43,7 @@ class _Entry:
 class Scheduler:
     """Hands each partition to one worker at a time, in the order in which they became ready.
 
-    That is round robin: a partition that is given back and ready again goes behind the others. One
+    That is round robin: a partition that is given back and ready again goes after the others. One
     that is to rest or to end goes before them: it takes no batch, and whoever paused it waits.
     """
 

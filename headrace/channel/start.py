@@ -199,7 +199,7 @@ class PartitionStart:
     def _take_note_of_topic(self, owned: OwnedPartition) -> None:
         """Bind the partition to the topic as it is known now: nobody knows of it yet."""
         topics = self._runtime.topics
-        # in this order: where the topic changes in between, the news of it finds the older id
+        # in this order: where the topic changes in between, the event finds the older id
         topic_id = topics.topic_id(owned.partition)
         owned.bind_topic(topic_id, topics.identity(owned.partition, self._runtime.config.group))
 

@@ -106,6 +106,9 @@ TRANSITIONS: dict[PartitionState, frozenset[PartitionState]] = {
 
 FINAL = frozenset({S.TERMINATED, S.LOST})
 
+#: Being given back: nothing is delivered any more.
+ENDING = frozenset({S.RELEASING, S.TERMINATING})
+
 
 class EndReason(Enum):
     """Why a partition has to end. The order of the members is their strength: it only rises."""

@@ -28,7 +28,7 @@ from headrace.channel.events import (
 from headrace.channel.offset_reset import OffsetReset
 from headrace.channel.release import Releases
 from headrace.channel.start import PartitionStart
-from headrace.channel.states import EndReason, PartitionState
+from headrace.channel.states import ENDING, EndReason, PartitionState
 from headrace.core.errors import CoordinationSuspendedError, FatalError
 from headrace.telemetry.logs import Bound
 from headrace.telemetry.thread_time import Role, ThreadActivity
@@ -46,9 +46,6 @@ if TYPE_CHECKING:
     from headrace.telemetry.thread_time import ThreadTime
 
 
-_GIVEN_BACK = (PartitionState.RELEASING, PartitionState.TERMINATING)
-
-
 class PartitionLoop:
     """Decides what a partition needs and has it done. Called by the thread that holds it."""
 
@@ -58,7 +55,7 @@ class PartitionLoop:
         self._delivery = Delivery(runtime)
         self._starts = PartitionStart(runtime)
         self._releases = Releases(runtime, self._delivery)
-        self._range_reset = OffsetReset(runtime)
+        self._offset_reset = OffsetReset(runtime)
         self._seek_control = SeekControl(runtime)
 
     def run_once(self, owned: OwnedPartition) -> None:
@@ -70,7 +67,7 @@ class PartitionLoop:
     def _run_once(self, owned: OwnedPartition) -> None:
         if owned.ending.value >= EndReason.LOST.value:
             self._releases.lose(owned)
-        elif not owned.may_act() and owned.state not in _GIVEN_BACK:
+        elif not owned.may_act() and owned.state not in ENDING:
             self._suspend(owned)
         else:
             if owned.state is PartitionState.SUSPENDED:
@@ -113,9 +110,9 @@ class PartitionLoop:
             self._start(owned)
             return
         self._catch_up(owned)
-        if owned.ending is EndReason.RELEASE and owned.state not in _GIVEN_BACK:
+        if owned.ending is EndReason.RELEASE and owned.state not in ENDING:
             self._releases.begin(owned)
-        if owned.state in _GIVEN_BACK:
+        if owned.state in ENDING:
             self._releases.run_once(owned)
         else:
             self._work(owned)
@@ -126,7 +123,7 @@ class PartitionLoop:
         self._delivery.settle(owned)
         self._delivery.expire(owned)
         if owned.ending is EndReason.NONE and owned.doubt is not None:
-            self._range_reset.settle(owned, owned.doubt)
+            self._offset_reset.settle(owned, owned.doubt)
         self._pass_gap(owned)
 
     def _work(self, owned: OwnedPartition) -> None:
@@ -188,7 +185,7 @@ class PartitionLoop:
             case LogChecked():
                 self._starts.checked(owned, event)
             case OffsetOutOfRange() | LogTruncated():
-                self._range_reset.hold(owned, event)
+                self._offset_reset.hold(owned, event)
             case GapSkipped(generation, end):
                 owned.note_gap(end, generation)
             case LogReplaced():
@@ -213,7 +210,7 @@ class PartitionLoop:
             owned.state is not PartitionState.STARTING
             and owned.topic_id != self._runtime.topics.topic_id(owned.partition)
         ):
-            self._range_reset.restart_topic(owned)
+            self._offset_reset.restart_topic(owned)
 
     def _trouble(self, owned: OwnedPartition, error: PartitionError) -> None:
         """Tell the processor, where it knows the partition and has not had its last callback."""
@@ -236,7 +233,7 @@ class PartitionLoop:
         # somebody may wait for the commit of a partition that was moved
         if owned.state is PartitionState.PAUSED:
             self._runtime.delivery_gate.pauses.progress()
-        if self._range_reset.has_restarted(owned):
+        if self._offset_reset.has_restarted(owned):
             owned.end(EndReason.LOST)
             self._runtime.coordinator.released(owned.claim, clean=False)
             self._runtime.scheduler.touch(owned)

@@ -175,7 +175,7 @@ class FileWatcher:
     def _look(self, now: Mapping[Path, str]) -> None:
         """Tell once of each content that was not read yet."""
         if now == self._read():
-            # what was told and taken back before it was read is news when it comes again
+            # what was told and taken back before it was read is a change when it comes again
             self._reported = {}
         elif now != self._reported:
             self._reported = now

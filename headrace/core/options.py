@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-#: The option that names a configuration, also by the variable.
-ConfigFile = Annotated[
-    Path,
-    typer.Option(
-        "--config",
-        "-c",
-        metavar="FILE",
-        envvar="HEADRACE_CONFIG",
-        help="The YAML configuration file.",
-    ),
-]
+
+def config_option(meaning: str) -> Any:
+    """Return the option that names a configuration, also by the variable."""
+    return typer.Option("--config", "-c", metavar="FILE", envvar="HEADRACE_CONFIG", help=meaning)
+
+
+ConfigFile = Annotated[Path, config_option("The YAML configuration file.")]

@@ -19,6 +19,7 @@ from headrace.sinks.factory import build_sink
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping
 
+    from headrace.processors.engine import Engine
     from headrace.sinks import Sink
     from headrace.sinks.several import OutputGroup
     from headrace.spark.arrow_to_spark import Input
@@ -145,12 +146,7 @@ def _spark(
     sink: Sink[Any],
     source: Input,
 ) -> BatchProcessor:
-    from headrace.processors.micro_batch_processor import (  # noqa: PLC0415 - for this engine only
-        JOB_SHARE,
-        MicroBatchProcessor,
-        decode,
-        merge_limits,
-    )
+    from headrace.processors.micro_batch_processor import decode  # noqa: PLC0415 - for this engine
     from headrace.spark.engine import SparkEngine  # noqa: PLC0415 - as above
     from headrace.spark.reducer import send_by_value  # noqa: PLC0415 - as above
 
@@ -158,9 +154,7 @@ def _spark(
         if isinstance(each, config.CustomSinkConfig):
             send_by_value(load_callable(each.factory))
     engine = SparkEngine(runtime, reducer_of(chosen), sink, decode(chosen), source)
-    return MicroBatchProcessor(
-        engine, limits=merge_limits(channel), job_timeout=channel.batch_timeout * JOB_SHARE
-    )
+    return _micro_batches(channel, engine)
 
 
 def _input(channel: config.ChannelConfig, kafka: config.KafkaConfig) -> Input:
@@ -177,14 +171,19 @@ def _arrow(
 ) -> BatchProcessor:
     from headrace.inline.engine import InlineEngine  # noqa: PLC0415 - for this engine only
     from headrace.inline.reducer import load_arrow_reducer  # noqa: PLC0415 - as above
-    from headrace.processors.micro_batch_processor import (  # noqa: PLC0415 - as above
+    from headrace.processors.micro_batch_processor import decode  # noqa: PLC0415 - as above
+
+    engine = InlineEngine(load_arrow_reducer(chosen.reducer), sink, decode(chosen))
+    return _micro_batches(channel, engine)
+
+
+def _micro_batches(channel: config.ChannelConfig, engine: Engine) -> BatchProcessor:
+    from headrace.processors.micro_batch_processor import (  # noqa: PLC0415 - for an engine only
         JOB_SHARE,
         MicroBatchProcessor,
-        decode,
         merge_limits,
     )
 
-    engine = InlineEngine(load_arrow_reducer(chosen.reducer), sink, decode(chosen))
     return MicroBatchProcessor(
         engine, limits=merge_limits(channel), job_timeout=channel.batch_timeout * JOB_SHARE
     )

@@ -10,6 +10,8 @@ import traceback
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from headrace.core.columns import load_pandas
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
     from types import FrameType, ModuleType, TracebackType
@@ -33,12 +35,13 @@ def killed_at_every_line(
     that the work starts, and each of them no more than ``passes`` times where that is given, as
     for long loops. Return the number of the process that came to its end. Blocks; the
     calling process should have no other thread and no client, because neither goes through a fork,
-    and should have imported what the work would import when it first needs it, as Arrow does
-    pandas: each process would do that again.
+    and should have imported what the work would import when it first needs it: each process would
+    do that again. What Arrow needs so is loaded here.
 
     Raises:
         AssertionError: a process failed; its traceback is on standard error.
     """
+    load_pandas()
     files = {module.__file__ for module in modules}
     number = first
     while True:

@@ -11,6 +11,8 @@ from typing import Annotated
 
 import typer
 
+from headrace.core.options import config_option
+
 _Input = Annotated[
     str,
     typer.Option(
@@ -30,16 +32,7 @@ _Schema = Annotated[
     str | None,
     typer.Option(metavar="DDL", help='Decode JSON to these columns: "id INT, name STRING".'),
 ]
-_Config = Annotated[
-    Path | None,
-    typer.Option(
-        "--config",
-        "-c",
-        metavar="FILE",
-        envvar="HEADRACE_CONFIG",
-        help="A configuration whose channel is tried.",
-    ),
-]
+_Config = Annotated[Path | None, config_option("A configuration whose channel is tried.")]
 _Channel = Annotated[
     str | None,
     typer.Option(metavar="NAME", help="The channel, where the configuration has several."),

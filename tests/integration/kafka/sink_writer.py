@@ -13,7 +13,6 @@ import logging
 import sys
 from typing import TYPE_CHECKING
 
-import pandas as pd  # noqa: F401 - else each process would import it when Arrow first looks for it
 import pyarrow as pa
 import structlog
 

@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-import pandas as pd  # noqa: F401 - as below
 import pyarrow as pa
 import pyarrow.dataset  # else each process would import on its own what is imported when needed
 import sqlalchemy as sa

@@ -14,7 +14,6 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pandas as pd  # noqa: F401 - as below
 import pyarrow as pa
 import pyarrow.dataset  # else each process would import on its own what is imported when needed
 import structlog

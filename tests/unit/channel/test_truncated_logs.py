@@ -419,36 +419,18 @@ def test_a_start_whose_look_fails_is_tried_again(broker: InMemoryBroker) -> None
     assert failures == []
 
 
-def test_what_waits_for_a_retry_is_delivered_where_the_log_has_it_no_more(
-    broker: InMemoryBroker,
+@pytest.mark.parametrize("first", [0, 5])
+def test_what_waits_for_a_retry_is_delivered_once_after_a_doubt(
+    broker: InMemoryBroker, first: int
 ) -> None:
-    """Records that expired are kept in memory though what was read ahead is read again."""
+    """Each record comes again once, also those that the log has no more."""
     recorder = Recorder()
     recorder.raising["batch"] = ValueError("once")
     channel = in_memory_channel(recorder, broker, on_error=LONG)
     with running(channel):
         recorder.wait(lambda: recorder.errors() == [ValueError])
         (owned,) = channel._runtime.manager.all()
-        broker.expire(P0, 5)
-        for event in (LogTruncated(owned.buffer.generation, None), RecordSkipped()):
-            owned.post(event)
-        channel._runtime.manager.touch_all()
-        broker.produce(P0, b"more")
-        assert broker.wait_committed("group", P0, 11, Deadline.after(PATIENCE))
-    values = [record.value() for batch in recorder.batches[1:] for record in batch.records]
-    assert values == [*(b"%d" % number for number in range(10)), b"more"]
-
-
-def test_what_waits_for_a_retry_is_dropped_with_what_was_read_ahead(
-    broker: InMemoryBroker,
-) -> None:
-    """A log that is whole up to the position is read again from there, and delivered once."""
-    recorder = Recorder()
-    recorder.raising["batch"] = ValueError("once")
-    channel = in_memory_channel(recorder, broker, on_error=LONG)
-    with running(channel):
-        recorder.wait(lambda: recorder.errors() == [ValueError])
-        (owned,) = channel._runtime.manager.all()
+        broker.expire(P0, first)
         for event in (LogTruncated(owned.buffer.generation, None), RecordSkipped()):
             owned.post(event)
         channel._runtime.manager.touch_all()
