@@ -277,12 +277,10 @@ class Committer:
 
     @property
     def last_beat(self) -> float:
-        """Monotonic time of the last sign of progress."""
         return self._turned_at
 
     @property
     def stall_timeout(self) -> float | None:
-        """Seconds within which there has to be another turn; None unless it runs."""
         return STALL_TIMEOUT if self._thread.is_alive() else None
 
     def stage(

@@ -180,7 +180,6 @@ class Fetcher:
 
     @property
     def last_beat(self) -> float:
-        """Monotonic time of the last sign of progress."""
         return self._turned_at
 
     @property

@@ -60,7 +60,6 @@ class MovedOffsets:
     def find(
         self, partitions: Collection[TopicPartition], deadline: Deadline
     ) -> Mapping[TopicPartition, StoredOffset]:
-        """Return the offsets of the later claims."""
         found = dict(self._store.find(partitions, deadline))
         for partition, former in self._former.find(partitions, deadline).items():
             self._left.add(partition)
@@ -100,21 +99,17 @@ class MovedOffsets:
     def fence(
         self, transactional_ids: Collection[str], partition: TopicPartition, deadline: Deadline
     ) -> None:
-        """Shut out former owners in both stores."""
         self._store.fence(transactional_ids, partition, deadline)
         self._former.fence(transactional_ids, partition, deadline)
 
     def answers(self, partition: TopicPartition, deadline: Deadline) -> bool:
-        """Whether both stores answer."""
         return all(store.answers(partition, deadline) for store in (self._store, self._former))
 
     def serve(self) -> None:
-        """Let both clients run their callbacks."""
         self._store.serve()
         self._former.serve()
 
     def close(self) -> None:
-        """Release both clients."""
         self._store.close()
         self._former.close()
 

@@ -134,7 +134,6 @@ class PartitionManager:
         self._runtime.scheduler.touch(owned)
 
     def release_requested(self, claim: Claim) -> None:
-        """Have a partition terminate in order and be given back."""
         owned = self._find(claim)
         if owned is not None:
             owned.request_release(self._release_by())
@@ -142,7 +141,6 @@ class PartitionManager:
             self._runtime.scheduler.touch(owned)
 
     def claim_lost(self, claim: Claim, reason: LossReason) -> None:
-        """Have a partition end at once."""
         self._report.claim_lost(claim, reason)
         owned = self._find(claim)
         if owned is not None:
@@ -150,20 +148,17 @@ class PartitionManager:
             self._runtime.scheduler.touch(owned)
 
     def epoch_raised(self, old: Claim, new: Claim) -> None:
-        """Go on under a higher epoch."""
         owned = self._find(old)
         if owned is not None:
             owned.post(EpochRaised(new))
             self._runtime.scheduler.touch(owned)
 
     def suspended(self) -> None:
-        """Deliver and commit nothing until ZooKeeper answers again."""
         self._runtime.delivery_gate.suspended.set()
         self._report.suspended()
         self.touch_all()
 
     def resumed(self) -> None:
-        """Go on."""
         self._runtime.delivery_gate.suspended.clear()
         self._report.resumed(sum(owned.is_current() for owned in self.all()))
         self.touch_all()
@@ -174,7 +169,6 @@ class PartitionManager:
         self._report.say(summary)
 
     def failed(self, error: HeadraceError) -> None:
-        """Stop the channel, because its coordinator has ended by itself."""
         self._runtime.fail(error)
 
     def _find(self, claim: Claim) -> OwnedPartition | None:

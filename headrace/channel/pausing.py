@@ -479,7 +479,6 @@ class ProcessorPauseControl:
     def pause(
         self, note: str, *, seconds: float | None = None, partition: TopicPartition | None = None
     ) -> None:
-        """Begin the processor's pause."""
         self._pausing.begin(
             PauseReason.DOWNSTREAM,
             by="processor",
@@ -490,5 +489,4 @@ class ProcessorPauseControl:
         )
 
     def resume(self, *, partition: TopicPartition | None = None) -> None:
-        """End the processor's pause."""
         self._pausing.end(PauseReason.DOWNSTREAM, by="processor", partition=partition)

@@ -34,13 +34,11 @@ class SystemClock:
     """
 
     def monotonic(self) -> float:
-        """Seconds of the monotonic clock, those of a suspended machine included on Linux."""
         if sys.platform == "linux":
             return time.clock_gettime(time.CLOCK_BOOTTIME)
         return time.monotonic()
 
     def time(self) -> float:
-        """Seconds since the Unix epoch."""
         return time.time()
 
 

@@ -123,35 +123,28 @@ class ColumnRecord:
         self._at = at
 
     def topic(self) -> str:
-        """Return the topic's name."""
         return self._block.partition.topic
 
     def partition(self) -> int:
-        """Return the partition's number."""
         return self._block.partition.partition
 
     def offset(self) -> int:
-        """Return the record's own offset."""
         offset: int = self._block.offset[self._at]
         return offset
 
     def key(self) -> bytes | None:
-        """Return the key, None where the producer set none."""
         key: bytes | None = self._block.key[self._at]
         return key
 
     def value(self) -> bytes | None:
-        """Return the value, None for a tombstone."""
         value: bytes | None = self._block.value[self._at]
         return value
 
     def headers(self) -> list[tuple[str, bytes | None]] | None:
-        """Return the headers in order, None where there are none."""
         headers: list[dict[str, Any]] | None = self._block.headers[self._at]
         return None if headers is None else [(each["key"], each["value"]) for each in headers]
 
     def timestamp(self) -> tuple[int, int]:
-        """Return (timestamp type, milliseconds since the Unix epoch)."""
         return self._block.timestamp_type[self._at], self._block.timestamp[self._at]
 
     def __len__(self) -> int:
@@ -205,21 +198,17 @@ class ColumnRun(CompactRun):
 
     @property
     def start(self) -> int:
-        """The first one's offset."""
         return self.extent.start
 
     @property
     def next_offset(self) -> int:
-        """The offset after the last one."""
         return self.extent.next_offset
 
     @property
     def size(self) -> int:
-        """What the records take together, in bytes."""
         return self.extent.size
 
     def fitting(self, max_records: int, max_bytes: int) -> int:
-        """Return how many records from the front are within both limits."""
         counts = range(1, min(len(self), max_records) + 1)
         return bisect_right(counts, max_bytes, key=lambda count: self[:count].size)
 
@@ -228,7 +217,6 @@ class ColumnRun(CompactRun):
         return isinstance(other, ColumnRun)
 
     def followed_by(self, other: Run) -> ColumnRun:
-        """Return both as one."""
         assert isinstance(other, ColumnRun), "a source has columns or not, not both"
         pieces = self.pieces + other.pieces
         if len(pieces) > _MANY_PIECES and len(fewer := _fewer(pieces)) < len(pieces):

@@ -74,31 +74,24 @@ class UnreadRecord:
     size: int
 
     def offset(self) -> int:
-        """Return the offset."""
         return self.at
 
     def timestamp(self) -> tuple[int, int]:
-        """Return that there is none: it was not read."""
         return (0, 0)
 
     def topic(self) -> NoReturn:
-        """Refuse."""
         self._refuse("topic")
 
     def partition(self) -> NoReturn:
-        """Refuse."""
         self._refuse("partition")
 
     def key(self) -> NoReturn:
-        """Refuse."""
         self._refuse("key")
 
     def value(self) -> NoReturn:
-        """Refuse."""
         self._refuse("value")
 
     def headers(self) -> NoReturn:
-        """Refuse."""
         self._refuse("headers")
 
     def __len__(self) -> int:
@@ -125,21 +118,17 @@ class OffsetRun(CompactRun):
 
     @property
     def start(self) -> int:
-        """The first offset."""
         return self._offsets.start
 
     @property
     def next_offset(self) -> int:
-        """The offset after the last one."""
         return self._offsets.stop
 
     @property
     def size(self) -> int:
-        """What the records take together, in bytes."""
         return len(self) * self.each
 
     def fitting(self, max_records: int, max_bytes: int) -> int:
-        """Return how many offsets from the front are within both limits."""
         return min(len(self), max_records, max_bytes // self.each)
 
     def may_precede(self, other: Run) -> bool:
@@ -147,7 +136,6 @@ class OffsetRun(CompactRun):
         return isinstance(other, OffsetRun) and other.start == self.next_offset
 
     def followed_by(self, other: Run) -> OffsetRun:
-        """Return both as one."""
         assert isinstance(other, OffsetRun), "a source has records or references, not both"
         assert other.start == self.next_offset, f"{other.start} does not follow {self.next_offset}"
         return OffsetRun(

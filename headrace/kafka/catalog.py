@@ -99,7 +99,6 @@ class KafkaTopicCatalog:
         self._consumer = Consumer(clients.consumer(clients.silent(client_properties), group))
 
     def cluster_id(self, deadline: Deadline) -> str:
-        """Return the cluster's id."""
         try:
             cluster = self._admin.describe_cluster(request_timeout=_seconds(deadline)).result(
                 _seconds(deadline)
@@ -109,14 +108,12 @@ class KafkaTopicCatalog:
         return str(cluster.cluster_id)
 
     def names(self, deadline: Deadline) -> Collection[str]:
-        """Return the names of all topics."""
         try:
             return set(self._admin.list_topics(timeout=_seconds(deadline)).topics)
         except KafkaException as error:
             raise self._unavailable(error) from error
 
     def describe(self, topics: Collection[str], deadline: Deadline) -> Mapping[str, TopicInfo]:
-        """Return what is known of the topics that exist."""
         if not topics:
             return {}
         asked = self._admin.describe_topics(
@@ -141,7 +138,6 @@ class KafkaTopicCatalog:
         return found
 
     def watermarks(self, partition: TopicPartition, deadline: Deadline) -> tuple[int, int]:
-        """Ask the partition's leader for its first offset and its end."""
         wanted = ClientPartition(partition.topic, partition.partition)
         low, high = self._ask_leader(
             partition,
@@ -151,27 +147,23 @@ class KafkaTopicCatalog:
         return low, high
 
     def look_at_log(self, partition: TopicPartition, position: int, epoch: int) -> Future[LogLook]:
-        """Ask the leader, and where that is another one than it was, a client like a reader's."""
         return self._looks.ask(partition, position, epoch)
 
     def truncated_at(
         self, partition: TopicPartition, position: int, epoch: int, deadline: Deadline
     ) -> tuple[bool, int | None]:
-        """Have a client of its own look at the log."""
         where = partition, position, epoch
         return truncated_at(self._properties, self._group, where, deadline)
 
     def has_records(
         self, partition: TopicPartition, start: int, end: int, deadline: Deadline
     ) -> bool:
-        """Read the first record from ``start`` on."""
         found = self._reader.first(partition, start, deadline)
         return found is not None and offset_of(found) < end
 
     def offset_at(
         self, partition: TopicPartition, timestamp: int, deadline: Deadline
     ) -> int | None:
-        """Ask the partition's leader for the first record that is not older."""
         wanted = ClientPartition(partition.topic, partition.partition, timestamp)
         (found,) = self._ask_leader(
             partition,

@@ -43,7 +43,6 @@ class KafkaDeadLetterStore:
         self._producer: Producer | None = None
 
     def store(self, topic: str, letter: DeadLetter, deadline: Deadline) -> None:
-        """Produce the record and wait for its delivery report, until the deadline at most."""
         producer, receipt = self._open(), _Receipt()
         try:
             producer.produce(

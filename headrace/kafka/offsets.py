@@ -140,19 +140,16 @@ class KafkaOffsetStore:
         )
 
     def read(self, partition: TopicPartition, deadline: Deadline) -> StoredOffset | None:
-        """Return the group's offset of one partition."""
         return self.read_many([partition], deadline).get(partition)
 
     def find(
         self, partitions: Collection[TopicPartition], deadline: Deadline
     ) -> Mapping[TopicPartition, StoredOffset]:
-        """Return the group's offsets with one request."""
         return self.read_many(partitions, deadline)
 
     def read_many(
         self, partitions: Collection[TopicPartition], deadline: Deadline
     ) -> Mapping[TopicPartition, StoredOffset]:
-        """Return the group's offsets with one request."""
         wanted = [ClientPartition(p.topic, p.partition) for p in partitions]
         try:
             found = self._consumer.committed(wanted, timeout=max(0.001, deadline.remaining))
@@ -181,7 +178,6 @@ class KafkaOffsetStore:
     def commit(
         self, offsets: Mapping[TopicPartition, StoredOffset], deadline: Deadline
     ) -> Mapping[TopicPartition, Failure]:
-        """Store offsets and wait for the coordinator's answer."""
         try:
             self._consumer.commit(
                 offsets=[entry(p, stored) for p, stored in offsets.items()], asynchronous=True
@@ -211,7 +207,6 @@ class KafkaOffsetStore:
     def fence(
         self, transactional_ids: Collection[str], partition: TopicPartition, deadline: Deadline
     ) -> None:
-        """Shut out the producers of members that committed through transactions."""
         place = GroupPartition(self._produced_in, partition)
         fence_producers(self._properties, transactional_ids, deadline, place)
 
@@ -234,7 +229,6 @@ class KafkaOffsetStore:
             consumer.close()
 
     def serve(self) -> None:
-        """Run what callbacks have come."""
         self._consumer.poll(0)
 
     def close(self) -> None:
@@ -297,7 +291,6 @@ class TransactionalOffsetStore:
         self._shut_out: str | None = None
 
     def read(self, partition: TopicPartition, deadline: Deadline) -> StoredOffset | None:
-        """Return the group's offset of one partition, once no transaction has it in doubt."""
         return self._plain.read(partition, deadline)
 
     def find(
@@ -320,13 +313,11 @@ class TransactionalOffsetStore:
     def read_many(
         self, partitions: Collection[TopicPartition], deadline: Deadline
     ) -> Mapping[TopicPartition, StoredOffset]:
-        """Return the group's offsets, once no transaction has them in doubt."""
         return self._plain.read_many(partitions, deadline)
 
     def commit(
         self, offsets: Mapping[TopicPartition, Commit], deadline: Deadline
     ) -> Mapping[TopicPartition, Failure]:
-        """Store offsets, those of each membership in one transaction."""
         failures: dict[TopicPartition, Failure] = {}
         for transactional_id in {commit.transactional_id for commit in offsets.values()}:
             some = {p: c for p, c in offsets.items() if c.transactional_id == transactional_id}
@@ -384,18 +375,15 @@ class TransactionalOffsetStore:
     def fence(
         self, transactional_ids: Collection[str], partition: TopicPartition, deadline: Deadline
     ) -> None:
-        """Shut out the producers of former owners."""
         self._plain.fence(transactional_ids, partition, deadline)
         member = self._member
         if member is not None and member.transactional_id in transactional_ids:
             self._shut_out = member.transactional_id
 
     def answers(self, partition: TopicPartition, deadline: Deadline) -> bool:
-        """Read past transactions."""
         return self._plain.answers(partition, deadline)
 
     def serve(self) -> None:
-        """Run what callbacks have come."""
         self._plain.serve()
         if self._member is None:
             return
@@ -406,6 +394,5 @@ class TransactionalOffsetStore:
             self._end()
 
     def close(self) -> None:
-        """Release the clients."""
         self._end()
         self._plain.close()

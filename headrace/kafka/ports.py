@@ -394,14 +394,12 @@ class NoDeadLetters:
     """
 
     def store(self, topic: str, letter: DeadLetter, deadline: Deadline) -> None:
-        """Refuse."""
         del letter, deadline
         raise DeadLetterError(f"this channel was built without a way to the topic {topic}")
 
     def read(self, partition: TopicPartition, offset: int, deadline: Deadline) -> Record | None:
-        """Refuse."""
         del offset, deadline
         raise DeadLetterError(f"this channel was built without a way to read {partition}")
 
     def close(self) -> None:
-        """Hold nothing."""
+        pass

@@ -221,13 +221,11 @@ class KafkaRangeSource:
         starts: Mapping[TopicPartition, int],
         epochs: Mapping[TopicPartition, int] | None = None,
     ) -> None:
-        """Begin to plan; other partitions go on."""
         self._logs.forget(starts)
         for partition, start in starts.items():
             self._readings[partition] = _Reading(start, (epochs or {}).get(partition))
 
     def unassign(self, partitions: Collection[TopicPartition]) -> None:
-        """Plan no further."""
         self._logs.forget(partitions)
         for partition in partitions:
             self._readings.pop(partition, None)
@@ -241,19 +239,16 @@ class KafkaRangeSource:
         self.assign(starts, epochs)
 
     def pause(self, partitions: Collection[TopicPartition]) -> None:
-        """Plan no further for a while."""
         for partition in partitions:
             if partition in self._readings:
                 self._readings[partition].paused = True
 
     def resume(self, partitions: Collection[TopicPartition]) -> None:
-        """Go on."""
         for partition in partitions:
             if partition in self._readings:
                 self._readings[partition].paused = False
 
     def fetch(self, timeout: float) -> Fetched:
-        """Return what is known to be there; where nothing is, wait and ask for more."""
         fetched = self._planned()
         if fetched != Fetched() or timeout <= 0:
             return fetched
@@ -269,12 +264,10 @@ class KafkaRangeSource:
         return fetched
 
     def high_watermark(self, partition: TopicPartition) -> int | None:
-        """Return the end as last known."""
         reading = self._readings.get(partition)
         return None if reading is None else reading.high
 
     def close(self) -> None:
-        """Release the client."""
         # it has no other end than its last reference's
         del self._admin
         self._logs.close()

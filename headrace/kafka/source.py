@@ -47,7 +47,6 @@ class KafkaRecordReader:
         }
 
     def read(self, partition: TopicPartition, offset: int, deadline: Deadline) -> Record | None:
-        """Return the record with exactly this offset, None if there is none (any more). Blocks."""
         found = self.first(partition, offset, deadline)
         return None if found is None or found.offset() != offset else found
 
@@ -132,7 +131,6 @@ class KafkaRecordSource:
             self._known.add(topic)
 
     def unassign(self, partitions: Collection[TopicPartition]) -> None:
-        """Stop fetching."""
         self._consumer.incremental_unassign(_client(partitions))
         for topic, number in partitions:
             self._assigned[topic].discard(number)
@@ -153,15 +151,12 @@ class KafkaRecordSource:
         self.assign(starts, epochs)
 
     def pause(self, partitions: Collection[TopicPartition]) -> None:
-        """Stop fetching for a while."""
         self._consumer.pause(_client(partitions))
 
     def resume(self, partitions: Collection[TopicPartition]) -> None:
-        """Go on fetching."""
         self._consumer.resume(_client(partitions))
 
     def fetch(self, timeout: float) -> Fetched:
-        """Return what has come, in order."""
         messages = self._consumer.consume(MAX_RECORDS, 0)
         if not messages:
             message = self._consumer.poll(timeout)
@@ -225,7 +220,6 @@ class KafkaRecordSource:
         return TopicPartition(cast("str", message.topic()), cast("int", message.partition()))
 
     def high_watermark(self, partition: TopicPartition) -> int | None:
-        """Return the end as last seen."""
         try:
             _, high = self._consumer.get_watermark_offsets(
                 _client([partition])[0], timeout=LOCAL_TIMEOUT, cached=True
@@ -235,7 +229,6 @@ class KafkaRecordSource:
         return high if high >= 0 else None
 
     def close(self) -> None:
-        """Release the client."""
         self._consumer.close()
 
 

@@ -139,7 +139,6 @@ class Identity:
         return found
 
     def store(self, credentials: Credentials) -> None:
-        """Keep the credentials, so that a reader finds the old ones or the new, never a part."""
         fields = {
             "session_id": f"{credentials.session_id:#x}",
             "password": credentials.password.hex(),
@@ -149,7 +148,6 @@ class Identity:
         write_whole(self._session_path, json.dumps(fields))
 
     def clear(self) -> None:
-        """Forget the credentials."""
         self._session_path.unlink(missing_ok=True)
 
 

@@ -211,25 +211,21 @@ class ZooKeeperSession:
 
     @property
     def state(self) -> SessionState:
-        """The state as last known."""
         if self._client.client_state in (KeeperState.AUTH_FAILED, KeeperState.CLOSED):
             return SessionState.CLOSED
         return _STATES[self._client.state]
 
     @property
     def session_id(self) -> int | None:
-        """The present session, None while there is no connection."""
         credentials = self._client.client_id
         return None if credentials is None else int(credentials[0])
 
     @property
     def session_timeout(self) -> float:
-        """Seconds agreed on with the servers at the last connect."""
         return self._negotiated()
 
     @property
     def connected_at(self) -> float:
-        """When the last connect began that a server answered."""
         return self._connected_at()
 
     @property
@@ -238,12 +234,10 @@ class ZooKeeperSession:
         return self._settings.operation_timeout or self.session_timeout / 4
 
     def listen(self, callback: Callable[[SessionState], None]) -> None:
-        """Have ``callback`` told of every change of state, on kazoo's thread."""
         with self._listeners_lock:
             self._listeners = (*self._listeners, callback)
 
     def unlisten(self, callback: Callable[[SessionState], None]) -> None:
-        """Tell ``callback`` no more."""
         with self._listeners_lock:
             self._listeners = tuple(known for known in self._listeners if known != callback)
 
@@ -265,7 +259,6 @@ class ZooKeeperSession:
     # --- operations -------------------------------------------------------------------------
 
     def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False) -> NodeStat:
-        """Create a node whose parent exists."""
         _, stat = self._call(
             path,
             lambda: self._client.create_async(path, data, ephemeral=ephemeral, include_data=True),
@@ -273,7 +266,6 @@ class ZooKeeperSession:
         return node_stat(stat)
 
     def ensure(self, path: str) -> None:
-        """Create a persistent node and its parents where they are missing, the chroot as well."""
         if path in {"", "/"}:
             self._restore_chroot()
             return
@@ -284,7 +276,6 @@ class ZooKeeperSession:
             self.create(path)
 
     def get(self, path: str, watch: Callable[[], None] | None = None) -> Node:
-        """Read a node; the watch answers to a change of its data and to its end."""
         return _node(self._call(path, lambda: self._client.get_async(path, _watcher(watch))))
 
     def get_many(self, paths: Sequence[str]) -> list[Node | None]:
@@ -308,26 +299,21 @@ class ZooKeeperSession:
             return None
 
     def exists(self, path: str) -> NodeStat | None:
-        """Return the node's state, None when it does not exist."""
         stat = self._call(path, lambda: self._client.exists_async(path))
         return None if stat is None else node_stat(stat)
 
     def children(self, path: str, watch: Callable[[], None] | None = None) -> list[str]:
-        """Return the names of the node's children; the watch answers to coming and going."""
         return list(
             self._call(path, lambda: self._client.get_children_async(path, _watcher(watch)))
         )
 
     def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> NodeStat:
-        """Replace a node's data, if it still has the version."""
         return node_stat(self._call(path, lambda: self._client.set_async(path, data, version)))
 
     def delete(self, path: str, version: int = ANY_VERSION) -> None:
-        """Delete a node without children, if it still has the version."""
         self._call(path, lambda: self._client.delete_async(path, version))
 
     def multi(self, operations: Sequence[Operation]) -> list[NodeStat | None]:
-        """Execute all operations or none."""
         request = transaction(self._client, operations)
         results = self._call(operations[0].path, request.commit_async)
         return transaction_results(operations, results)
@@ -335,7 +321,6 @@ class ZooKeeperSession:
     def multi_each(
         self, transactions: Sequence[Sequence[Operation]]
     ) -> list[ZooKeeperError | None]:
-        """Send transactions, each executed as a whole or not, and wait for all answers."""
         if not transactions:
             return []
         self._check_connected(transactions[0][0].path)

@@ -115,7 +115,6 @@ class AdminConfig(Section):
         return is_loopback(self.host)
 
     def contradictions(self) -> Iterator[FieldConflict]:
-        """Yield tokens that can be guessed and those that anybody on the way can read."""
         if self.token is not None and len(self.token.get_secret_value()) < SHORTEST_TOKEN:
             yield FieldConflict(
                 ("token",),

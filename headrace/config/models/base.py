@@ -82,7 +82,6 @@ class TlsFiles(Section):
     """The password of key_file; null: the key is not encrypted."""
 
     def contradictions(self) -> Iterator[FieldConflict]:
-        """Yield halves of pairs."""
         if self.certificate_file is not None and self.key_file is None:
             yield FieldConflict(("certificate_file",), "needs key_file, its private key")
         if self.key_file is not None and self.certificate_file is None:

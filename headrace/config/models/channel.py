@@ -105,7 +105,6 @@ class OnErrorConfig(Section):
     """The dead-letter topic, for policy: dead_letter."""
 
     def contradictions(self) -> Iterator[FieldConflict]:
-        """Yield what the policy does not have or lacks, and waits that shrink."""
         if self.policy == "retry" and self.max_attempts is not None:
             yield FieldConflict(
                 ("max_attempts",),
@@ -325,7 +324,6 @@ class ChannelConfig(Section):
         return self.commit_interval
 
     def contradictions(self) -> Iterator[FieldConflict]:
-        """Yield parts of the channel that do not fit one another."""
         yield from self._sink_contradictions()
         yield from self._static_contradictions()
         yield from self._buffer_contradictions()

@@ -203,7 +203,6 @@ class KafkaConfig(Section):
     """Any property of librdkafka, except those that Headrace sets itself."""
 
     def contradictions(self) -> Iterator[FieldConflict]:
-        """Yield properties that say again, or otherwise, what tls and sasl say."""
         for name in self.properties:
             sentence = security(name, tls=self.tls is not None, sasl=self.sasl is not None)
             if sentence is not None:

@@ -117,7 +117,6 @@ class SparkProcessorConfig(Section):
     """Whether the channel starts again with changed code when files of its package change."""
 
     def contradictions(self) -> Iterator[FieldConflict]:
-        """Yield ways to reduce that are given twice or not at all, and decoding that is half."""
         yield from self._reducing()
         yield from _half_decoded(self)
 
@@ -169,7 +168,6 @@ class ArrowProcessorConfig(Section):
     """Whether the channel starts again with changed code when files of its package change."""
 
     def contradictions(self) -> Iterator[FieldConflict]:
-        """Yield decoding that is half."""
         yield from _half_decoded(self)
 
 
@@ -201,7 +199,6 @@ class SimpleProcessorConfig(Section):
     """Whether the channel starts again with changed code when files of its package change."""
 
     def contradictions(self) -> Iterator[FieldConflict]:
-        """Yield options of one way to advance that are given with the other."""
         periodic = self.auto_advance == "periodic"
         if periodic and self.no_duplication:
             yield FieldConflict(

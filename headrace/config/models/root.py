@@ -113,7 +113,6 @@ class Config(Section):
     """The channels by their names."""
 
     def contradictions(self) -> Iterator[FieldConflict]:
-        """Yield what channels want twice, or want of Kafka and Spark and do not get."""
         yield from self._twice()
         yield from self._letters_in_circles()
         reading = [name for name, channel in self.channels.items() if channel.by_reference]

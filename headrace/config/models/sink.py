@@ -95,7 +95,6 @@ class SqlSinkConfig(Section):
     """The table that says what each micro-batch was made of, made where it is missing."""
 
     def contradictions(self) -> Iterator[FieldConflict]:
-        """Yield a mode and a key that do not fit, and a mode that the database does not have."""
         scheme = scheme_of(self.url)
         if self.password is not None and has_own_password(self.url):
             yield FieldConflict(
@@ -233,7 +232,6 @@ class SeveralSinkConfig(Section):
     others in the order of the file; tables of one database and topics together."""
 
     def contradictions(self) -> Iterator[FieldConflict]:
-        """Yield outputs that would take each other's rows for their own."""
         for (first, one), (second, other) in combinations(self.outputs.items(), 2):
             if _place(one) is not None and _place(one) == _place(other):
                 yield FieldConflict(

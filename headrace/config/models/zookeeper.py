@@ -78,7 +78,6 @@ class ZooKeeperConfig(Section):
     All members of a group need one identity."""
 
     def contradictions(self) -> Iterator[FieldConflict]:
-        """Yield ACLs for an identity that is not given."""
         if self.acl not in {None, "open"} and not self.has_identity:
             yield FieldConflict(
                 ("acl",),

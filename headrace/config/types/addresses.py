@@ -28,11 +28,9 @@ class Server(Kind):
 
     @property
     def accepted(self) -> str:
-        """What is accepted."""
         return f"a server as host:port (port {self.default_port} by default)"
 
     def read(self, value: Any) -> str:
-        """Return ``host:port``."""
         if not isinstance(value, str):
             raise self.not_accepted()
         if "://" in value:
@@ -48,7 +46,6 @@ class Server(Kind):
         return f"{match['host']}:{port}"
 
     def json_schema(self) -> dict[str, Any]:
-        """Return the JSON schema."""
         return {"type": "string"}
 
 
@@ -58,11 +55,9 @@ class Network(Kind):
 
     @property
     def accepted(self) -> str:
-        """What is accepted."""
         return "an address such as 10.0.0.7, or a network such as 10.0.0.0/8"
 
     def read(self, value: Any) -> str:
-        """Return the text."""
         if not isinstance(value, str):
             raise self.not_accepted()
         try:
@@ -71,7 +66,6 @@ class Network(Kind):
             raise self.not_accepted() from None
 
     def json_schema(self) -> dict[str, Any]:
-        """Return the JSON schema."""
         return {"type": "string"}
 
 

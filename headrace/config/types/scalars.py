@@ -102,12 +102,10 @@ class WholeNumber(Kind):
 
     @property
     def accepted(self) -> str:
-        """What is accepted."""
         low, high = (None if n is None else str(n) for n in (self.minimum, self.maximum))
         return "a whole number" + bounds(low, high)
 
     def read(self, value: Any) -> int:
-        """Return the number."""
         if isinstance(value, Expanded) and _WHOLE.fullmatch(value.strip()):
             value = int(value)
         if type(value) is not int:
@@ -119,7 +117,6 @@ class WholeNumber(Kind):
         return value
 
     def json_schema(self) -> dict[str, Any]:
-        """Return the JSON schema."""
         limits = {"minimum": self.minimum, "maximum": self.maximum}
         return {"type": "integer"} | {k: v for k, v in limits.items() if v is not None}
 
@@ -130,11 +127,9 @@ class PositiveNumber(Kind):
 
     @property
     def accepted(self) -> str:
-        """What is accepted."""
         return "a number greater than 0"
 
     def read(self, value: Any) -> float:
-        """Return the number."""
         if type(value) not in (int, float) and not isinstance(value, Expanded):
             raise self.not_accepted()
         try:
@@ -146,7 +141,6 @@ class PositiveNumber(Kind):
         return number
 
     def json_schema(self) -> dict[str, Any]:
-        """Return the JSON schema."""
         return {"type": "number", "exclusiveMinimum": 0}
 
 
@@ -156,11 +150,9 @@ class TrueOrFalse(Kind):
 
     @property
     def accepted(self) -> str:
-        """What is accepted."""
         return "true or false"
 
     def read(self, value: Any) -> bool:
-        """Return the truth value."""
         if isinstance(value, Expanded):
             value = _WORDS.get(value.strip().lower())
         if not isinstance(value, bool):
@@ -168,7 +160,6 @@ class TrueOrFalse(Kind):
         return value
 
     def json_schema(self) -> dict[str, Any]:
-        """Return the JSON schema."""
         return {"type": "boolean"}
 
 
@@ -186,11 +177,9 @@ class Text(Kind):
 
     @property
     def accepted(self) -> str:
-        """What is accepted."""
         return self.wording
 
     def read(self, value: Any) -> str:
-        """Return the text."""
         if isinstance(value, (bool, int, float)):
             raise refuse("is not text; put it in quotes")
         if not isinstance(value, str) or not re.fullmatch(self.pattern, value):
@@ -198,7 +187,6 @@ class Text(Kind):
         return str(value)
 
     def json_schema(self) -> dict[str, Any]:
-        """Return the JSON schema."""
         return {"type": "string"}
 
 

@@ -33,11 +33,9 @@ class SecretText(Kind):
 
     @property
     def accepted(self) -> str:
-        """What is accepted."""
         return self.wording
 
     def read(self, value: Any) -> SecretStr:
-        """Return the text, wrapped."""
         if isinstance(value, SecretStr):
             return value
         if not isinstance(value, str):
@@ -47,7 +45,6 @@ class SecretText(Kind):
         return SecretStr(str(value))
 
     def json_schema(self) -> dict[str, Any]:
-        """Return the JSON schema."""
         return {"type": "string", "writeOnly": True}
 
 
@@ -120,11 +117,9 @@ class Properties(Kind):
 
     @property
     def accepted(self) -> str:
-        """What is accepted."""
         return "a mapping of property names to text, numbers, true or false"
 
     def read(self, value: Any) -> Mapping[str, PropertyValue]:
-        """Return the properties with their secrets wrapped."""
         if not isinstance(value, dict):
             raise self.not_accepted()
         found = [
@@ -142,7 +137,6 @@ class Properties(Kind):
         return self.refusal(name)
 
     def json_schema(self) -> dict[str, Any]:
-        """Return the JSON schema."""
         single = {"type": ["string", "number", "boolean"]}
         return {"type": "object", "additionalProperties": single}
 
@@ -153,11 +147,9 @@ class Options(Kind):
 
     @property
     def accepted(self) -> str:
-        """What is accepted."""
         return "a mapping of argument names to values"
 
     def read(self, value: Any) -> Mapping[str, Any]:
-        """Return the options with their secrets wrapped."""
         if not isinstance(value, dict):
             raise self.not_accepted()
         found = [
@@ -170,5 +162,4 @@ class Options(Kind):
         return {name: conceal(item, name) for name, item in value.items()}
 
     def json_schema(self) -> dict[str, Any]:
-        """Return the JSON schema."""
         return {"type": "object"}

@@ -18,7 +18,6 @@ class TopicOrPattern(Text):
     """A topic's name, or a pattern: see :class:`headrace.config.subscription.Subscription`."""
 
     def read(self, value: Any) -> str:
-        """Return the name or the pattern."""
         if not (isinstance(value, str) and is_pattern(value)):
             return super().read(value)
         fault = _fault(value)
@@ -64,11 +63,9 @@ class PartitionNumbers(Kind):
 
     @property
     def accepted(self) -> str:
-        """What is accepted."""
         return f'a list of partition numbers and ranges such as [0, "3-5"], up to {MAX_PARTITION}'
 
     def read(self, value: Any) -> frozenset[int]:
-        """Return the numbers."""
         if not isinstance(value, (list, tuple)) or not value:
             raise self.not_accepted()
         numbers: set[int] = set()
@@ -85,12 +82,10 @@ class PartitionNumbers(Kind):
         return frozenset(numbers)
 
     def write(self, value: frozenset[int]) -> list[int | str]:
-        """Return the shortest list of numbers and ranges."""
         runs = groupby(enumerate(sorted(value)), key=lambda pair: pair[1] - pair[0])
         return [_written([number for _, number in run]) for _, run in runs]
 
     def json_schema(self) -> dict[str, Any]:
-        """Return the JSON schema."""
         number = {"type": "integer", "minimum": 0, "maximum": MAX_PARTITION}
         return {
             "type": "array",

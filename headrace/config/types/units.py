@@ -85,13 +85,11 @@ class Duration(Kind):
 
     @property
     def accepted(self) -> str:
-        """What is accepted."""
         low = format_duration(self.minimum) if self.minimum else None
         high = format_duration(self.maximum) if self.maximum < MAX_SECONDS else None
         return "a duration such as 250ms, 10s or 5m" + _limits(low, high)
 
     def read(self, value: Any) -> float:
-        """Return the seconds."""
         if type(value) in (int, float):
             value = str(value)
         if not isinstance(value, str):
@@ -104,11 +102,9 @@ class Duration(Kind):
         return seconds
 
     def write(self, value: float) -> str:
-        """Return the duration with a unit."""
         return format_duration(value)
 
     def json_schema(self) -> dict[str, Any]:
-        """Return the JSON schema."""
         pattern = f"^({_DURATION.pattern}|0)$"
         return {"anyOf": [{"type": "string", "pattern": pattern}, {"const": 0}]}
 
@@ -121,12 +117,10 @@ class Size(Kind):
 
     @property
     def accepted(self) -> str:
-        """What is accepted."""
         low = format_size(self.minimum) if self.minimum else None
         return "a size such as 512KiB, 16MiB or 1GiB" + _limits(low, None)
 
     def read(self, value: Any) -> int:
-        """Return the bytes."""
         size = value if type(value) is int else None
         if isinstance(value, str):
             size = parse_size(value)
@@ -135,11 +129,9 @@ class Size(Kind):
         return size
 
     def write(self, value: int) -> str:
-        """Return the size with a unit."""
         return format_size(value)
 
     def json_schema(self) -> dict[str, Any]:
-        """Return the JSON schema."""
         pattern = f"^{_SIZE.pattern}$"
         return {
             "anyOf": [

@@ -243,11 +243,6 @@ class ColumnarRecordSource:
         starts: Mapping[TopicPartition, int],
         epochs: Mapping[TopicPartition, int] | None = None,
     ) -> None:
-        """Begin to fetch; other partitions keep what was prefetched.
-
-        Partitions are resumed because the client may remember a pause beyond an assignment. Topics
-        new to the client are looked up first: by itself it asks for leaders once a second only.
-        """
         for topic in sorted({p.topic for p in starts} - self._known):
             if self._consumer.look_up(topic, LOCAL_TIMEOUT):
                 self._known.add(topic)
@@ -255,7 +250,6 @@ class ColumnarRecordSource:
         self._consumer.direct(Directive.RESUME, starts)
 
     def unassign(self, partitions: Collection[TopicPartition]) -> None:
-        """Stop fetching."""
         self._consumer.direct(Directive.UNASSIGN, dict.fromkeys(partitions, 0))
 
     def seek(
@@ -263,20 +257,16 @@ class ColumnarRecordSource:
         starts: Mapping[TopicPartition, int],
         epochs: Mapping[TopicPartition, int] | None = None,
     ) -> None:
-        """Fetch from the offsets given, by assigning afresh."""
         self.unassign(starts)
         self.assign(starts, epochs)
 
     def pause(self, partitions: Collection[TopicPartition]) -> None:
-        """Stop fetching for a while."""
         self._consumer.direct(Directive.PAUSE, dict.fromkeys(partitions, 0))
 
     def resume(self, partitions: Collection[TopicPartition]) -> None:
-        """Go on fetching."""
         self._consumer.direct(Directive.RESUME, dict.fromkeys(partitions, 0))
 
     def fetch(self, timeout: float) -> Fetched:
-        """Return what has come, in order."""
         runs = self._consumer.take(MAX_RECORDS, self._max_bytes, timeout)
         epochs = dict(self._consumer.leader_epochs)
         fetched = Fetched([(run.partition, run) for run in runs], leader_epochs=epochs)
@@ -308,9 +298,7 @@ class ColumnarRecordSource:
             fetched.errors.append(f"{partition}: {news.text}")
 
     def high_watermark(self, partition: TopicPartition) -> int | None:
-        """Return the end as last seen."""
         return self._consumer.end(partition)
 
     def close(self) -> None:
-        """Release the client."""
         self._consumer.close()

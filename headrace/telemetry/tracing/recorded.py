@@ -58,7 +58,6 @@ class OpenTelemetryTracer:
     def batch(
         self, channel: str, partition: TopicPartition, epoch: int, start: int, records: int
     ) -> Span:
-        """Begin a trace; attributes as OpenTelemetry names them for messages, where it does."""
         attributes: dict[str, str | int] = {
             "messaging.system": "kafka",
             "messaging.operation.name": "process",
@@ -89,11 +88,9 @@ class _RecordedSpan:
 
     @property
     def recording(self) -> bool:
-        """Whether it was sampled."""
         return bool(self._span.get_span_context().trace_flags.sampled)
 
     def child(self, name: str, others: Sequence[Span] = (), **attributes: str | int) -> Span:
-        """Begin a piece of this work, with links to the others."""
         links = [
             Link(other._span.get_span_context())  # noqa: SLF001 - of the same class
             for other in others
@@ -105,11 +102,9 @@ class _RecordedSpan:
         return _RecordedSpan(self._tracer, span)
 
     def active(self) -> AbstractContextManager[object]:
-        """Make it the current span of the thread for the block."""
         return use_span(self._span, record_exception=False, set_status_on_exception=False)
 
     def end(self, error: BaseException | None = None, outcome: str = "") -> None:
-        """Note that it is over."""
         if not self._span.is_recording():
             return
         if outcome:

@@ -59,6 +59,56 @@ def test_every_test_says_what_it_asserts() -> None:
     assert silent == []
 
 
+def test_every_public_method_is_described() -> None:
+    """A method says what it does, unless a base class or a protocol of the class says it."""
+    known: dict[str, list[ast.ClassDef]] = {}
+    for path in _sources("headrace"):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef):
+                known.setdefault(node.name, []).append(node)
+    protocols = [each for same in known.values() for each in same if "Protocol" in _bases(each)]
+    silent = [
+        f"{name}.{method}"
+        for name, same in known.items()
+        for each in same
+        if not name.startswith("_")
+        for method in _methods(each, described=False) - _inherited(each, known, protocols)
+        if not method.startswith("_")
+    ]
+    assert silent == []
+
+
+def _bases(node: ast.ClassDef) -> set[str]:
+    return {ast.unparse(base).partition("[")[0].rpartition(".")[2] for base in node.bases}
+
+
+def _methods(node: ast.ClassDef, *, described: bool) -> set[str]:
+    """Return the methods that have a docstring, or those that have none."""
+    return {
+        each.name
+        for each in node.body
+        if isinstance(each, ast.FunctionDef)
+        and not any(ast.unparse(decorator) == "overload" for decorator in each.decorator_list)
+        and (ast.get_docstring(each) is not None) is described
+    }
+
+
+def _inherited(
+    node: ast.ClassDef, known: dict[str, list[ast.ClassDef]], protocols: list[ast.ClassDef]
+) -> set[str]:
+    """Return the methods that bases describe, and protocols of which the class has all methods."""
+    bases = [each for name in _bases(node) for each in known.get(name, [])]
+    own = _methods(node, described=True) | _methods(node, described=False)
+    found = set().union(
+        *(_methods(each, described=True) | _inherited(each, known, protocols) for each in bases)
+    )
+    for each in protocols:
+        described = _methods(each, described=True)
+        if described <= own | found:
+            found |= described
+    return found
+
+
 def test_the_makefile_has_at_most_ten_targets_each_with_help() -> None:
     """The commands fit on a page, and make help describes every one."""
     text = (_ROOT / "Makefile").read_text(encoding="utf-8")
