@@ -54,8 +54,8 @@ def _kafka(config: Config) -> Iterator[Problem]:
 
 
 def _schema(name: str, ddl: str) -> Iterator[Problem]:
+    from headrace.core.tables import Decode, Decoding  # noqa: PLC0415
     from headrace.inline.decode import InlineDecoder  # noqa: PLC0415
-    from headrace.spark.decode import Decode, Decoding  # noqa: PLC0415
 
     try:
         InlineDecoder(Decode(Decoding.JSON, ddl))

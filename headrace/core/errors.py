@@ -146,6 +146,21 @@ class ResultRefusedError(HeadraceError):
     """A record of a result can never be produced: too large, or for what does not exist."""
 
 
+# --- how a job of a processor ends, but for what its own code raises -----------------------------
+
+
+class JobCancelledError(HeadraceError):
+    """The job was cancelled: a batch in it was withdrawn, or the channel stops."""
+
+
+class JobTimeoutError(RetryableError):
+    """The job was cancelled because it was past its deadline."""
+
+
+class EngineDiedError(RetryableError):
+    """What runs the jobs ended under one. What that had written by then only the sink can tell."""
+
+
 # --- the process cannot go on; a supervisor should start it afresh ------------------------------
 
 

@@ -1,4 +1,6 @@
-"""Records as Arrow tables: the columns of Spark's Kafka source, built without a loop per record.
+"""Records as Arrow tables, and what becomes of their values there.
+
+The columns are those of Spark's Kafka source, built without a loop per record.
 
 Records that came in columns stay in them. Of others, 100,000 of 160 bytes take about 0.05 s on one
 core; all of it may run on a worker thread while the previous micro-batch is in Spark.
@@ -6,6 +8,8 @@ core; all of it may run on a worker thread while the previous micro-batch is in 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from enum import Enum
 from operator import itemgetter, methodcaller
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +39,39 @@ SCHEMA = pa.schema(
         ("headers", HEADERS),
     ]
 )
+
+#: Where the record's own fields are found beside the schema's columns.
+KAFKA_COLUMN = "_kafka"
+
+
+class Decoding(Enum):
+    """How a record's value becomes columns."""
+
+    NONE = "none"
+    """Not at all: the columns are those of Spark's Kafka source."""
+
+    JSON = "json"
+    """One JSON object to a value, read by a schema."""
+
+
+class OnUndecodable(Enum):
+    """What becomes of a record whose value does not fit the schema."""
+
+    FAIL = "fail"
+    """The batch fails with an UndecodableRecordError that names the record."""
+
+    SKIP = "skip"
+    """The record is left out, counted and logged."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decode:
+    """What to do with the values. ``schema`` is a DDL string, for JSON only."""
+
+    kind: Decoding = Decoding.NONE
+    schema: str | None = None
+    on_undecodable: OnUndecodable = OnUndecodable.FAIL
+
 
 _MICROSECONDS = integer(1000, pa.int64())
 _ZERO = integer(0, pa.int64())

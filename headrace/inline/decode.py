@@ -13,7 +13,7 @@ from pyarrow import json
 
 from headrace.core.errors import ConfigError, UndecodableRecordError
 from headrace.core.records import TopicPartition
-from headrace.spark.decode import KAFKA_COLUMN, Decode, Decoding, OnUndecodable
+from headrace.core.tables import KAFKA_COLUMN, Decode, Decoding, OnUndecodable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import structlog
 
-from headrace.core.tables import table_of
+from headrace.core.errors import JobCancelledError
+from headrace.core.tables import Decode, table_of
 from headrace.inline.decode import InlineDecoder
 from headrace.inline.reducer import checked, load_arrow_reducer
 from headrace.sinks.engine import SinkEngine, Staged
-from headrace.spark.decode import Decode
-from headrace.spark.failures import JobCancelledError, StuckReport
+from headrace.spark.failures import StuckReport
 from headrace.telemetry.thread_time import ThreadActivity
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ if TYPE_CHECKING:
 
     from headrace.core.clock import Deadline
     from headrace.core.records import Batch, TopicPartition
+    from headrace.core.tables import Decode
     from headrace.sinks.contract import OffsetMove, PartitionCommit
     from headrace.sinks.micro_batch import MicroBatch
-    from headrace.spark.decode import Decode
     from headrace.telemetry.thread_time import ThreadActivity
 
 
@@ -92,7 +92,7 @@ class Engine(Protocol):
         ...
 
     def revive(self) -> None:
-        """Bring Spark back after a JvmDiedError. On the lane's thread."""
+        """Bring Spark back after an EngineDiedError. On the lane's thread."""
         ...
 
     def close(self, deadline: Deadline) -> bool:

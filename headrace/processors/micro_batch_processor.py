@@ -12,12 +12,12 @@ import structlog
 
 from headrace.config import ArrowProcessorConfig, SparkProcessorConfig
 from headrace.core.records import offset_of
+from headrace.core.tables import Decode, Decoding, OnUndecodable
 from headrace.processors.contract import BatchProcessor, BatchResponse, ChannelContext
 from headrace.processors.jobs import commits_of
 from headrace.processors.micro_batches import MicroBatchRunner
 from headrace.processors.pending import MergeLimits, OpenBatches, PendingBatch
 from headrace.sinks.contract import CommitConflictError, OffsetMove
-from headrace.spark.decode import Decode, Decoding, OnUndecodable
 
 if TYPE_CHECKING:
     from headrace.config import ChannelConfig

@@ -8,13 +8,19 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from headrace.core.errors import BatchCancelledError, BatchTimeoutError, FencedError
+from headrace.core.errors import (
+    BatchCancelledError,
+    BatchTimeoutError,
+    EngineDiedError,
+    FencedError,
+    JobCancelledError,
+    JobTimeoutError,
+)
 from headrace.core.spans import within
 from headrace.processors.jobs import WithdrawnError, planned, wanted
 from headrace.processors.pending import BatchPacer
 from headrace.processors.sink_commits import CommitQueue, Returned, SinkCommitter
 from headrace.sinks.contract import CommitConflictError
-from headrace.spark.failures import JobCancelledError, JobTimeoutError, JvmDiedError
 from headrace.telemetry.logs import Bound
 from headrace.telemetry.thread_time import Role, ThreadActivity
 
@@ -117,7 +123,7 @@ class MicroBatchRunner:
         while True:
             if failure is not None:
                 failure = self._weighed(batches, failure)
-                died = isinstance(failure, JvmDiedError)
+                died = isinstance(failure, EngineDiedError)
                 deaths += died
                 if failure is not None and not (died and deaths < _MAX_DEATHS):
                     self._split(batches, failure)
@@ -146,7 +152,7 @@ class MicroBatchRunner:
                 self._fail_conflicts(batches, failure)
             some_are_left_out = len(wanted(batches)) < len(batches)
             return None if some_are_left_out and not self._open.is_closed else failure
-        if isinstance(failure, JvmDiedError):
+        if isinstance(failure, EngineDiedError):
             self._engine.revive()
         return failure
 

@@ -1,21 +1,20 @@
-"""Values into columns: none, or JSON by a schema, with the undecodable found inside the plan."""
+"""Values into columns by Spark, with the undecodable found inside the plan."""
 
 from __future__ import annotations
 
 import re
 from copy import copy
-from dataclasses import dataclass
-from enum import Enum
 from typing import TYPE_CHECKING, cast
+
+from pyspark.errors import PySparkException
+from pyspark.sql.types import StructType
 
 from headrace.core.errors import ConfigError, UndecodableRecordError
 from headrace.core.records import TopicPartition
+from headrace.core.tables import KAFKA_COLUMN, Decode, Decoding, OnUndecodable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-#: Where the record's own fields are found beside the schema's columns.
-KAFKA_COLUMN = "_kafka"
 
 _CORRUPT = "_corrupt_record"
 _IS_CORRUPT = f"value is not null and (_decoded is null or _decoded.{_CORRUPT} is not null)"
@@ -25,35 +24,6 @@ _RAISE = (
     f"raise_error(format_string('{_SIGN} topic=%s partition=%d offset=%d', "
     "_kafka.topic, _kafka.partition, _kafka.offset))"
 )
-
-
-class Decoding(Enum):
-    """How a record's value becomes columns."""
-
-    NONE = "none"
-    """Not at all: the columns are those of Spark's Kafka source."""
-
-    JSON = "json"
-    """One JSON object to a value, read by a schema."""
-
-
-class OnUndecodable(Enum):
-    """What becomes of a record whose value does not fit the schema."""
-
-    FAIL = "fail"
-    """The batch fails with an UndecodableRecordError that names the record."""
-
-    SKIP = "skip"
-    """The record is left out, counted and logged."""
-
-
-@dataclass(frozen=True, slots=True)
-class Decode:
-    """What to do with the values. ``schema`` is a DDL string, for JSON only."""
-
-    kind: Decoding = Decoding.NONE
-    schema: str | None = None
-    on_undecodable: OnUndecodable = OnUndecodable.FAIL
 
 
 class Decoder:
@@ -118,10 +88,6 @@ def _parse_expression(ddl: str | None) -> str:
     """Return the SQL expression that turns the value into a struct of the schema's columns."""
     if ddl is None or not ddl.strip():
         raise ConfigError(["decode: json needs a schema, as in 'id LONG, name STRING'"])
-    # what decoding is, is asked without Spark too
-    from pyspark.errors import PySparkException  # noqa: PLC0415 - as above
-    from pyspark.sql.types import StructType  # noqa: PLC0415 - as above
-
     try:
         fields = cast("StructType", StructType.fromDDL(ddl)).names
     except (PySparkException, ValueError, AttributeError) as error:

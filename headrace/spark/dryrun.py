@@ -12,11 +12,11 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from headrace.core.clock import Deadline
-from headrace.core.tables import merge
+from headrace.core.tables import Decode, merge
 from headrace.sinks.contract import results_of, rows_of
 from headrace.sinks.micro_batch import MicroBatch, OffsetRange
 from headrace.spark.arrow_to_spark import ArrowToSpark
-from headrace.spark.decode import Decode, Decoder, undecodable_in
+from headrace.spark.decode import Decoder, undecodable_in
 from headrace.spark.failures import failure_of, text_of
 from headrace.spark.reducer import OwnReducer, checked, send_by_value
 from headrace.spark.runtime import SparkRuntime

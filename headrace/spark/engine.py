@@ -14,18 +14,12 @@ from py4j.finalizer import ThreadSafeFinalizer
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
-from headrace.core.errors import StartError
+from headrace.core.errors import EngineDiedError, JobCancelledError, JobTimeoutError, StartError
+from headrace.core.tables import Decode
 from headrace.sinks.engine import SinkEngine, Staged
 from headrace.spark.arrow_to_spark import ArrowToSpark, ByValue
-from headrace.spark.decode import Decode, Decoder, undecodable_in
-from headrace.spark.failures import (
-    JobCancelledError,
-    JobTimeoutError,
-    JvmDiedError,
-    StuckReport,
-    failure_of,
-    text_of,
-)
+from headrace.spark.decode import Decoder, undecodable_in
+from headrace.spark.failures import StuckReport, failure_of, text_of
 from headrace.spark.reducer import OwnReducer, checked, load_reducer, send_by_value
 from headrace.telemetry.thread_time import ThreadActivity
 
@@ -191,7 +185,7 @@ class Lane:
             JobCancelledError: :meth:`cancel` was called with this group, the lane stops, or Spark
                 is gone while the process stops.
             JobTimeoutError: the block's jobs did not end in ``seconds``.
-            JvmDiedError: Spark is gone; :meth:`revive` brings it back.
+            EngineDiedError: Spark is gone; :meth:`revive` brings it back.
         """
         self._begin(group)
         timer = None
@@ -247,10 +241,10 @@ class Lane:
         if self._generation != self._runtime.generation or not self._runtime.is_usable():
             if self._runtime.is_retired:
                 raise JobCancelledError("the process stops, and Spark is gone") from error
-            raise JvmDiedError(f"Spark ended under the job: {type(error).__name__}") from error
+            raise EngineDiedError(f"Spark ended under the job: {type(error).__name__}") from error
 
     def revive(self) -> None:
-        """Build Spark again after a JvmDiedError, unless another lane did. Blocks.
+        """Build Spark again after an EngineDiedError, unless another lane did. Blocks.
 
         Raises:
             StartError: it could not be built.
@@ -356,7 +350,7 @@ class SparkEngine(SinkEngine):
         Raises:
             UndecodableRecordError: a value does not fit the schema.
             ReducerError: the job failed; JobFailedError where no record can be to blame.
-            JobCancelledError, JobTimeoutError, JvmDiedError: see :meth:`Lane.job`.
+            JobCancelledError, JobTimeoutError, EngineDiedError: see :meth:`Lane.job`.
             Exception: what the reducer's own Python code raised.
         """
         assert self._lane is not None
@@ -390,7 +384,7 @@ class SparkEngine(SinkEngine):
             ).start()
 
     def revive(self) -> None:
-        """Bring Spark back after a JvmDiedError. On the lane's thread; blocks.
+        """Bring Spark back after an EngineDiedError. On the lane's thread; blocks.
 
         Raises:
             StartError: it could not be built.

@@ -20,18 +20,6 @@ if TYPE_CHECKING:
 _MESSAGE_LENGTH = 4000
 
 
-class JobCancelledError(HeadraceError):
-    """The job's lane cancelled it: a batch in it was withdrawn, or the lane stops."""
-
-
-class JobTimeoutError(RetryableError):
-    """The job's lane cancelled it because it was past its deadline."""
-
-
-class JvmDiedError(RetryableError):
-    """Spark ended under the job. What the job had written by then only the sink can tell."""
-
-
 class ReducerError(HeadraceError):
     """A Spark job of the reducer failed. The message is Spark's."""
 

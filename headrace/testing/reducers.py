@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 from headrace.core.clock import Deadline
 from headrace.core.importing import load_callable
 from headrace.core.records import TopicPartition
-from headrace.core.tables import SCHEMA, merge, table_of
+from headrace.core.tables import SCHEMA, Decode, Decoding, OnUndecodable, merge, table_of
 from headrace.inline.reducer import dry_run
-from headrace.spark.decode import Decode, Decoding, OnUndecodable
 from headrace.testing.records import FakeAssignment, FakeRecord, make_batch
 
 if TYPE_CHECKING:

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
+    from headrace.core.tables import Decode
     from headrace.sinks.contract import Sink
     from headrace.sinks.micro_batch import MicroBatch
-    from headrace.spark.decode import Decode
     from headrace.spark.reducer import Reducer
     from headrace.spark.runtime import SparkRuntime
 

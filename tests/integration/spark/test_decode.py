@@ -6,9 +6,9 @@ import pytest
 
 from headrace.core.errors import ConfigError, UndecodableRecordError
 from headrace.core.records import TopicPartition
-from headrace.core.tables import merge, table_of
+from headrace.core.tables import Decode, Decoding, OnUndecodable, merge, table_of
 from headrace.spark.arrow_to_spark import ArrowToSpark
-from headrace.spark.decode import Decode, Decoder, Decoding, OnUndecodable, undecodable_in
+from headrace.spark.decode import Decoder, undecodable_in
 from headrace.testing.records import FakeAssignment, FakeRecord, make_batch
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from datetime import date, datetime, timezone
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
+from headrace.core.tables import Decode, Decoding, OnUndecodable
 from headrace.inline.reducer import dry_run as rehearse_inline
-from headrace.spark.decode import Decode, Decoding, OnUndecodable
 from headrace.spark.dryrun import dry_run
 from headrace.testing import records_table
 

@@ -10,9 +10,9 @@ from deltalake import DeltaTable
 
 from headrace.core.clock import Deadline
 from headrace.core.records import TopicPartition
+from headrace.core.tables import Decode, Decoding
 from headrace.processors.micro_batch_processor import MicroBatchProcessor
 from headrace.sinks.delta import DeltaSink
-from headrace.spark.decode import Decode, Decoding
 from headrace.spark.engine import SparkEngine
 from headrace.telemetry.metrics import Metrics
 from headrace.testing import InMemoryBroker, InMemoryDeadLetters, in_memory_channel, running

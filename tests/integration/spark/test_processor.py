@@ -11,7 +11,7 @@ from headrace.core.errors import (
     UndecodableRecordError,
 )
 from headrace.core.records import TopicPartition
-from headrace.spark.decode import Decode, Decoding, OnUndecodable
+from headrace.core.tables import Decode, Decoding, OnUndecodable
 from headrace.spark.failures import JobFailedError, ReducerError
 from headrace.spark.reducer import WorkerReducer
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from headrace.core.errors import StartError
-from headrace.spark.decode import Decode, Decoding
+from headrace.core.tables import Decode, Decoding
 from headrace.spark.sql import VIEW, SqlReducer
 from tests.integration.spark.channels import ADVANCE, SECONDS, Channel
 

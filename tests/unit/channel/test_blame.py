@@ -9,7 +9,9 @@ import pytest
 from headrace.channel.failures import ErrorScope, classify_error
 from headrace.core.errors import (
     BatchTimeoutError,
+    EngineDiedError,
     InvalidResponseError,
+    JobTimeoutError,
     KafkaUnavailableError,
     PoisonRecordError,
     RetryableError,
@@ -17,7 +19,7 @@ from headrace.core.errors import (
     UndecodableRecordError,
 )
 from headrace.core.records import TopicPartition
-from headrace.spark.failures import JobTimeoutError, JvmDiedError, ReducerError
+from headrace.spark.failures import ReducerError
 
 P0 = TopicPartition("events", 0)
 
@@ -65,7 +67,7 @@ def test_what_code_raises_may_be_a_records_fault(error: BaseException) -> None:
         RetryableError("the service is away"),
         BatchTimeoutError(P0, "too slow"),
         JobTimeoutError("too slow"),
-        JvmDiedError("gone"),
+        EngineDiedError("gone"),
         SinkConflictError(P0, 1, 2),
         InvalidResponseError(P0, "None"),
         KafkaUnavailableError("away"),

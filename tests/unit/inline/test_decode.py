@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from headrace.core.errors import ConfigError, UndecodableRecordError
 from headrace.core.records import TopicPartition
+from headrace.core.tables import Decode, Decoding, OnUndecodable
 from headrace.inline.decode import InlineDecoder, parse_ddl
-from headrace.spark.decode import Decode, Decoding, OnUndecodable
 from headrace.testing import FakeRecord, records_table
 
 if TYPE_CHECKING:

@@ -10,6 +10,7 @@ from structlog.testing import capture_logs
 from headrace.config import ChannelConfig
 from headrace.core.clock import Deadline
 from headrace.core.errors import ConfigError, HeadraceError, StartError, UndecodableRecordError
+from headrace.core.tables import Decode, Decoding
 from headrace.devstack.waiting import wait_for
 from headrace.inline.engine import InlineEngine
 from headrace.processors import BatchResponse, ChannelContext
@@ -17,7 +18,6 @@ from headrace.processors.micro_batch_processor import MicroBatchProcessor
 from headrace.sinks.console import NoopSink
 from headrace.sinks.delta import DeltaSink
 from headrace.sinks.jsonl import JsonLinesSink
-from headrace.spark.decode import Decode, Decoding
 from headrace.telemetry.metrics import Metrics
 from headrace.testing import FakeAssignment, make_batch
 

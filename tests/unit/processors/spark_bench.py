@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
     from headrace.core.clock import Deadline
     from headrace.core.records import Batch
+    from headrace.core.tables import Decode
     from headrace.processors.pending import MergeLimits
     from headrace.processors.sink_commits import CommitQueue
     from headrace.sinks.contract import OffsetMove, PartitionCommit
     from headrace.sinks.micro_batch import MicroBatch
-    from headrace.spark.decode import Decode
 
 ADVANCE = BatchResponse.advance()
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from headrace.core.errors import (
     BatchCancelledError,
+    EngineDiedError,
     FencedError,
     OwnershipLostError,
     SinkConflictError,
@@ -14,7 +15,6 @@ from headrace.core.records import TopicPartition
 from headrace.processors.pending import MergeLimits
 from headrace.processors.sink_commits import ROOM
 from headrace.sinks.contract import CommitConflictError, SinkFailedError
-from headrace.spark.failures import JvmDiedError
 from tests.unit.processors.spark_bench import ADVANCE, Bench, error_of
 
 if TYPE_CHECKING:
@@ -181,7 +181,7 @@ def test_a_fenced_member_runs_nothing_again(bench: Bench) -> None:
 def test_a_jvm_that_dies_leaves_what_is_staged_alone(bench: Bench) -> None:
     """A result that was staged before is committed, and the job that had no result runs again."""
     first = bench.staged(0)
-    bench.engine.stage_script = [JvmDiedError("gone")]
+    bench.engine.stage_script = [EngineDiedError("gone")]
     second = bench.staged(0, 10)
 
     bench.commit()

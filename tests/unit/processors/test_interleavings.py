@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.core.errors import SinkConflictError
+from headrace.core.errors import EngineDiedError, SinkConflictError
 from headrace.processors.pending import MergeLimits
 from headrace.sinks.contract import CommitConflictError
-from headrace.spark.failures import JvmDiedError
 from tests.unit.processors.spark_bench import Bench, Engine
 
 if TYPE_CHECKING:
@@ -157,7 +156,7 @@ def steps_of(bench: Bench, channel: Sequence[Partition]) -> dict[str, Callable[.
             bench, lambda: withdraw_meanwhile(number)
         ),
         "job fails": lambda: script.append(ValueError("bad")),
-        "JVM dies": lambda: script.append(JvmDiedError("gone")),
+        "JVM dies": lambda: script.append(EngineDiedError("gone")),
         "sink meanwhile": lambda: script.append(lambda _: sink_turn(bench)),
     }
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from headrace.config import ChannelConfig
+from headrace.core.tables import Decode, Decoding, OnUndecodable
 from headrace.processors import BatchResponse
 from headrace.processors.contract import ChannelContext
 from headrace.processors.simple import SimpleKafkaProcessor
-from headrace.spark.decode import Decode, Decoding, OnUndecodable
 from headrace.telemetry.metrics import Metrics
 from headrace.testing.channel import FakeClock
 from headrace.testing.records import FakeRecord, make_batch

@@ -8,6 +8,9 @@ from headrace.core.clock import Deadline
 from headrace.core.errors import (
     BatchCancelledError,
     BatchTimeoutError,
+    EngineDiedError,
+    JobCancelledError,
+    JobTimeoutError,
     OwnershipLostError,
     SinkConflictError,
     StartError,
@@ -19,7 +22,6 @@ from headrace.sinks.contract import (
     RowsRefusedError,
     SinkFailedError,
 )
-from headrace.spark.failures import JobCancelledError, JobTimeoutError, JvmDiedError
 
 if TYPE_CHECKING:
     from headrace.sinks.micro_batch import MicroBatch
@@ -140,7 +142,7 @@ def test_refused_rows_reach_the_policy_as_they_are(bench: Bench) -> None:
 
 def test_a_dead_jvm_is_revived_and_the_micro_batch_replayed(bench: Bench) -> None:
     """A JVM that dies once under a merged micro-batch costs nothing but time."""
-    bench.engine.stage_script = [JvmDiedError("gone")]
+    bench.engine.stage_script = [EngineDiedError("gone")]
     futures = [bench.send(0), bench.send(1)]
 
     bench.run_once()
@@ -155,7 +157,7 @@ def test_a_batch_that_kills_every_jvm_fails_alone(bench: Bench) -> None:
 
     def die_of_partition_1(job: MicroBatch) -> None:
         if any(part.partition == 1 for part in job.ranges):
-            raise JvmDiedError("out of memory")
+            raise EngineDiedError("out of memory")
 
     bench.engine.stage_script = [die_of_partition_1] * 9
     good, bad = bench.send(0), bench.send(1)
@@ -163,13 +165,13 @@ def test_a_batch_that_kills_every_jvm_fails_alone(bench: Bench) -> None:
     bench.run_once()
 
     assert good.result(0) == ADVANCE
-    assert isinstance(error_of(bad), JvmDiedError)
+    assert isinstance(error_of(bad), EngineDiedError)
     assert bench.engine.revived == 4
 
 
 def test_spark_that_cannot_be_revived_fails_the_batches(bench: Bench) -> None:
     """Without Spark the futures fail, so that the channel delivers the batches again later."""
-    bench.engine.stage_script = [JvmDiedError("gone")]
+    bench.engine.stage_script = [EngineDiedError("gone")]
     bench.engine.revive_error = StartError("no Java")
     futures = [bench.send(0), bench.send(1)]
 

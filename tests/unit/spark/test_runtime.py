@@ -11,9 +11,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from headrace.core.clock import Deadline
-from headrace.core.errors import StartError
+from headrace.core.errors import JobCancelledError, StartError
 from headrace.spark.engine import Lane
-from headrace.spark.failures import JobCancelledError
 from headrace.spark.runtime import SparkRuntime
 from headrace.spark.settings import SparkSettings
 
