@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from headrace.coordinators.claims import Claim
     from headrace.coordinators.listener import Listener
     from headrace.coordinators.member_info import AssignmentState
-    from headrace.coordinators.registry import Registry
+    from headrace.coordinators.zookeeper_registry import ZooKeeperRegistry
     from headrace.core.records import TopicPartition
     from headrace.zookeeper.protocol import SessionState
 
@@ -58,7 +58,7 @@ class Coordinator:
 
     def __init__(
         self,
-        registry: Registry,
+        registry: ZooKeeperRegistry,
         listener: Listener,
         info: MemberInfo,
         settings: CoordinatorSettings | None = None,
@@ -138,7 +138,7 @@ class Coordinator:
         self._send(partial(self._begin_stop, deadline))
         self._thread.join(deadline.remaining)
         self._registry.unlisten(self._on_session)
-        self._registry.unwatch()
+        self._registry.watch(None)
         if self._thread.is_alive():
             log.warning("coordinator_stop_timed_out", member=self._registry.member)
             late = self._claims
@@ -282,7 +282,7 @@ class Coordinator:
 
 
 def build_coordinator(
-    channel: config.ChannelConfig, registry: Registry, listener: Listener, clock: Clock
+    channel: config.ChannelConfig, registry: ZooKeeperRegistry, listener: Listener, clock: Clock
 ) -> Coordinator:
     """Build what ``channel.coordinator`` describes, for the topics that are named."""
     info = member_info(channel, channel.subscription.names)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from headrace.coordinators.coordinator import CoordinatorSettings
     from headrace.coordinators.listener import Listener
     from headrace.coordinators.member_info import AssignmentState, MemberInfo
-    from headrace.coordinators.registry import Registry
+    from headrace.coordinators.zookeeper_registry import ZooKeeperRegistry
     from headrace.core.clock import Clock
     from headrace.core.records import TopicPartition
 
@@ -49,7 +49,7 @@ class GroupMembership:
 
     def __init__(
         self,
-        registry: Registry,
+        registry: ZooKeeperRegistry,
         listener: Listener,
         info: MemberInfo,
         settings: CoordinatorSettings,

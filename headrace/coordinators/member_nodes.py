@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import socket
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -16,50 +18,124 @@ from headrace.coordinators.registry import (
     MembershipLostError,
     RegistryUnavailableError,
 )
-from headrace.coordinators.znodes import BadDocumentError, MemberDocument, decode_name
+from headrace.coordinators.znodes import (
+    BadDocumentError,
+    GroupPaths,
+    MemberDocument,
+    decode_name,
+)
+from headrace.core.clock import SYSTEM_CLOCK, Clock
+from headrace.core.errors import ZooKeeperAccessError
 from headrace.version import VERSION
 from headrace.zookeeper.identity import is_ours
 from headrace.zookeeper.nodes import ANY_VERSION, SetData
-from headrace.zookeeper.protocol import BadVersionError, NodeExistsError, NoNodeError
+from headrace.zookeeper.protocol import (
+    AccessDeniedError,
+    BadVersionError,
+    NodeExistsError,
+    NoNodeError,
+    ZooKeeperError,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from headrace.coordinators.member_info import MemberInfo
-    from headrace.coordinators.znodes import GroupPaths
-    from headrace.core.clock import Clock
     from headrace.zookeeper.nodes import Operation
-    from headrace.zookeeper.protocol import Session
+    from headrace.zookeeper.protocol import Session, SessionState
 
 log = structlog.get_logger(__name__)
 
 
+@contextmanager
+def answered() -> Iterator[None]:
+    """Say in the registry's words that no useful answer came.
+
+    Answers that have a meaning were taken before; what is left is a lost connection, a time-out,
+    a node that changed twice while we looked, or denied access, which no waiting fixes.
+    """
+    try:
+        yield
+    except AccessDeniedError as error:
+        raise ZooKeeperAccessError(str(error)) from error
+    except ZooKeeperError as error:
+        raise RegistryUnavailableError(str(error)) from error
+
+
 class MemberNodes:
-    """Our own member node, and the reading of all. Errors are those of the session."""
+    """A session, our own member node, and the reading of all."""
 
     def __init__(
-        self, session: Session, paths: GroupPaths, member: str, host: str, clock: Clock
+        self, session: Session, group: str, member: str, clock: Clock = SYSTEM_CLOCK
     ) -> None:
         self._session = session
-        self._paths = paths
-        self._member = member
-        self._path = paths.member(member)
-        self._host = host
+        self._paths = GroupPaths(group)
+        self._path = self._paths.member(member)
+        self._host = socket.gethostname()
         self._clock = clock
         self._document: MemberDocument | None = None
         self._version = ANY_VERSION
         self._membership: Membership | None = None
+        self._on_change: Callable[[], None] | None = None
+        #: Our name in the group.
+        self.member = member
+
+    @property
+    def session_id(self) -> int | None:
+        """The present session, None while there is no connection."""
+        return self._session.session_id
+
+    @property
+    def session_timeout(self) -> float:
+        """Seconds agreed on with the servers at the last connect."""
+        return self._session.session_timeout
+
+    @property
+    def connected_at(self) -> float:
+        """Monotonic time of our last request to be let in that a server granted."""
+        return self._session.connected_at
+
+    def listen(self, callback: Callable[[SessionState], None]) -> None:
+        """Have ``callback`` told how the session fares."""
+        self._session.listen(callback)
+
+    def unlisten(self, callback: Callable[[SessionState], None]) -> None:
+        """Tell ``callback`` no more."""
+        self._session.unlisten(callback)
+
+    def watch(self, callback: Callable[[], None] | None) -> None:
+        """Have ``callback`` called after changes to what ``members`` or ``owners`` last read.
+
+        Reading again arms the call again. With None nobody is called any more, nor kept.
+        """
+        self._on_change = callback
+
+    def _changed(self) -> None:
+        """Pass a fired watch on.
+
+        ZooKeeper's client keeps what it is to call until the watch fires, which in a group that
+        nobody joins any more is never. So it is given this, and not a whole channel.
+        """
+        if (callback := self._on_change) is not None:
+            callback()
 
     @property
     def membership(self) -> Membership:
         """The present membership."""
         if self._membership is None:
-            raise MembershipLostError(f"member {self._member!r} is not in the group; join first")
+            raise MembershipLostError(f"member {self.member!r} is not in the group; join first")
         return self._membership
 
+    @answered()
     def join(self, info: MemberInfo) -> Membership:
-        """Create our node; raises MemberExistsError."""
-        document = self._document_of(info)
+        """Enter the group; raises MemberExistsError."""
+        document = MemberDocument(
+            info=info,
+            host=self._host,
+            pid=os.getpid(),
+            since=self._clock.time(),
+            software=VERSION,
+        )
         self._session.ensure(self._paths.ids)
         try:
             stat = self._session.create(self._path, document.encode(), ephemeral=True)
@@ -72,15 +148,6 @@ class MemberNodes:
         self._membership = Membership(stat.czxid, stat.owner_session)
         return self._membership
 
-    def _document_of(self, info: MemberInfo) -> MemberDocument:
-        return MemberDocument(
-            info=info,
-            host=self._host,
-            pid=os.getpid(),
-            since=self._clock.time(),
-            software=VERSION,
-        )
-
     def _remove_own_or_refuse(self) -> None:
         """Remove what a request of ours created unheard of; leave anybody else's node."""
         node = self._session.get(self._path)
@@ -92,15 +159,18 @@ class MemberNodes:
             holder = Holder(document.host, document.pid, node.stat.version)
         except BadDocumentError:
             holder = Holder("an unknown host", 0, node.stat.version)
-        raise MemberExistsError(self._member, holder)
+        raise MemberExistsError(self.member, holder)
 
+    @answered()
     def heartbeat(self) -> None:
-        """Write our node as it is."""
+        """Write our node: its success proves the session. Raises MembershipLostError."""
         self._write(self._present_document(), [])
 
+    @answered()
     def publish(self, info: MemberInfo) -> None:
-        """Write our node again, and its parent, which every member watches."""
+        """Replace what we publish and tell the others. Raises MembershipLostError."""
         document = replace(self._present_document(), info=info)
+        # every member watches the parent
         self._write(document, [SetData(self._paths.ids, b"")])
 
     def _present_document(self) -> MemberDocument:
@@ -132,6 +202,7 @@ class MemberNodes:
             )
         return stat.version
 
+    @answered()
     def leave(self) -> None:
         """Delete our node, if it is ours."""
         if self._membership is None:
@@ -142,12 +213,13 @@ class MemberNodes:
             log.debug("member_node_already_deleted", path=self._path)
         self._membership = None
 
-    def read(self, changed: Callable[[], None] | None) -> GroupView:
-        """Read all members, and have ``changed`` called after the next change."""
+    @answered()
+    def members(self) -> GroupView:
+        """Read who is in the group."""
         try:
             # the parent's data tells of members that publish again, its children of the others
-            self._session.get(self._paths.ids, changed)
-            names = self._session.children(self._paths.ids, changed)
+            self._session.get(self._paths.ids, self._changed)
+            names = self._session.children(self._paths.ids, self._changed)
         except NoNodeError as error:
             raise MembershipLostError(
                 f"{self._paths.ids} is gone; the member joins again"

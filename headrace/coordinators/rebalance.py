@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from headrace.coordinators.lease import Lease
     from headrace.coordinators.listener import Listener
     from headrace.coordinators.member_info import MemberInfo
-    from headrace.coordinators.registry import GroupView, Owner, Registry
+    from headrace.coordinators.registry import GroupView, Owner
+    from headrace.coordinators.zookeeper_registry import ZooKeeperRegistry
     from headrace.core.clock import Clock
 
 
@@ -90,7 +91,7 @@ class Rebalance:
 
     def __init__(
         self,
-        registry: Registry,
+        registry: ZooKeeperRegistry,
         listener: Listener,
         claim_table: ClaimTable,
         settings: CoordinatorSettings,

@@ -1,32 +1,55 @@
-"""The registry in ZooKeeper; ``headrace.coordinators.znodes`` says what its nodes are."""
+"""The registry in ZooKeeper: a group's members, and claims on its partitions.
+
+A claim has an ephemeral owner node, and a persistent epoch node that only rises;
+``headrace.coordinators.znodes`` says what stands in them.
+"""
 
 from __future__ import annotations
 
-import socket
-from contextlib import contextmanager
+from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from headrace.coordinators.claim_nodes import Claimant, ClaimNodes
-from headrace.coordinators.member_nodes import MemberNodes
-from headrace.coordinators.registry import RegistryUnavailableError
-from headrace.coordinators.znodes import GroupPaths
+import structlog
+
+from headrace.coordinators.claims import Claim, ClaimRefusal, PreviousOwner, Release
+from headrace.coordinators.member_nodes import MemberNodes, answered
+from headrace.coordinators.registry import Owner, RegistryUnavailableError
+from headrace.coordinators.znodes import (
+    BadDocumentError,
+    EpochDocument,
+    ForeignVersionError,
+    OwnerDocument,
+    producer_prefix,
+)
 from headrace.core.clock import SYSTEM_CLOCK, Clock
-from headrace.core.errors import ZooKeeperAccessError
-from headrace.zookeeper.protocol import AccessDeniedError, ZooKeeperError
+from headrace.zookeeper.identity import is_ours
+from headrace.zookeeper.nodes import Check, Create, Delete, SetData
+from headrace.zookeeper.protocol import BadVersionError, NodeExistsError, NoNodeError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping
+    from collections.abc import Collection, Mapping
 
-    from headrace.coordinators.claims import Claim, ClaimRefusal, Release
     from headrace.coordinators.lease import Lease
-    from headrace.coordinators.member_info import MemberInfo
-    from headrace.coordinators.registry import GroupView, Membership, Owner
+    from headrace.coordinators.znodes import GroupPaths
     from headrace.core.records import TopicPartition
-    from headrace.zookeeper.protocol import Session, SessionState
+    from headrace.zookeeper.nodes import Node, Operation
+    from headrace.zookeeper.protocol import Session, ZooKeeperError
+
+log = structlog.get_logger(__name__)
+
+MOST_UNFENCED = 20
+"""Producers that one epoch node names as not shut out. Each is of an owner that ended before it
+could shut out those before it, one after the other; the oldest are long dead."""
 
 
-class ZooKeeperRegistry:
-    """See ``headrace.coordinators.registry.Registry``.
+class ZooKeeperRegistry(MemberNodes):
+    """One member's access to its group. Used by one thread, the coordinator's.
+
+    Each call blocks for a bounded time: the session's time-out for one operation, once or twice. It
+    raises ``RegistryUnavailableError`` when no answer came, ``ZooKeeperAccessError`` when access is
+    denied, and ``SessionClosedError`` when no answer will ever come. Callbacks run on a thread of
+    ZooKeeper's client: they only enqueue.
 
     With ``transactional_prefix`` this member commits through a transactional producer, whose id is
     the prefix and the member epoch. It is noted in each claim, for whoever has to fence us.
@@ -41,135 +64,312 @@ class ZooKeeperRegistry:
         transactional_prefix: str | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        paths = GroupPaths(group)
-        host = socket.gethostname()
-        self._session = session
-        self._member = member
-        self._members = MemberNodes(session, paths, member, host, clock)
-        claimant = Claimant(member, host, transactional_prefix)
-        self._claims = ClaimNodes(session, paths, claimant, clock)
-        self._on_change: Callable[[], None] | None = None
+        super().__init__(session, group, member, clock)
+        self._transactional_prefix = transactional_prefix
 
-    @property
-    def member(self) -> str:
-        """Our name in the group."""
-        return self._member
+    # --- taking -----------------------------------------------------------------------------
 
-    @property
-    def session_id(self) -> int | None:
-        """The present session, None while there is no connection."""
-        return self._session.session_id
-
-    @property
-    def session_timeout(self) -> float:
-        """Seconds agreed on with the servers at the last connect."""
-        return self._session.session_timeout
-
-    @property
-    def connected_at(self) -> float:
-        """Monotonic time of our last request to be let in that a server granted."""
-        return self._session.connected_at
-
-    def listen(self, callback: Callable[[SessionState], None]) -> None:
-        """Have ``callback`` told how the session fares."""
-        self._session.listen(callback)
-
-    def unlisten(self, callback: Callable[[SessionState], None]) -> None:
-        """Tell ``callback`` no more."""
-        self._session.unlisten(callback)
-
-    def watch(self, callback: Callable[[], None]) -> None:
-        """Have ``callback`` called after changes to what was last read."""
-        self._on_change = callback
-
-    def unwatch(self) -> None:
-        """Call nobody after changes any more, nor keep who was to be called."""
-        self._on_change = None
-
-    def _changed(self) -> None:
-        """Pass a fired watch on.
-
-        ZooKeeper's client keeps what it is to call until the watch fires, which in a group that
-        nobody joins any more is never. So it is given this, and not a whole channel.
-        """
-        if (callback := self._on_change) is not None:
-            callback()
-
-    def join(self, info: MemberInfo) -> Membership:
-        """Enter the group."""
-        with _no_answer():
-            return self._members.join(info)
-
-    def heartbeat(self) -> None:
-        """Write our node: its success proves the session."""
-        with _no_answer():
-            self._members.heartbeat()
-
-    def publish(self, info: MemberInfo) -> None:
-        """Replace what we publish and tell the others."""
-        with _no_answer():
-            self._members.publish(info)
-
-    def leave(self) -> None:
-        """Delete our node, if it is ours."""
-        with _no_answer():
-            self._members.leave()
-
-    def members(self) -> GroupView:
-        """Read who is in the group."""
-        with _no_answer():
-            return self._members.read(self._changed)
-
-    def owners(self, topic: str) -> Mapping[int, Owner]:
-        """Read who owns the topic's partitions."""
-        with _no_answer():
-            return self._claims.owners(topic, self._changed)
-
-    def former(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, str]:
-        """Read who claimed partitions last."""
-        with _no_answer():
-            return self._claims.former(partitions)
-
+    @answered()
     def claim(
         self, partitions: Collection[TopicPartition], lease: Lease
     ) -> Mapping[TopicPartition, Claim | ClaimRefusal]:
-        """Take partitions that nobody owns, each with an epoch above all before."""
-        with _no_answer():
-            return self._claims.claim(partitions, self._members.membership, lease)
+        """Take partitions that nobody owns, each by itself, with an epoch above all before.
 
+        Raises each epoch node and creates the owner node, both or neither. Where no answer came,
+        some may be ours all the same: their owner nodes say so.
+        """
+        nodes = self._read_epochs(partitions)
+        results: dict[TopicPartition, Claim | ClaimRefusal] = {}
+        claims: list[Claim] = []
+        for partition, node in nodes.items():
+            try:
+                claims.append(self._next_claim(partition, lease, node))
+            except ForeignVersionError as error:
+                log.warning("epoch_node_version_unsupported", path=error.path, reason=str(error))
+                results[partition] = ClaimRefusal.FOREIGN
+        fresh = {partition for partition, node in nodes.items() if node is None}
+        refusals = self._session.multi_each(self._claiming(claims, fresh))
+        for claim, refused in zip(claims, refusals, strict=True):
+            results[claim.partition] = claim if refused is None else self._refusal(claim, refused)
+        if self._session.session_id != self.membership.session_id:
+            named = ", ".join(map(str, partitions))
+            raise RegistryUnavailableError(f"the session changed while {named} were claimed")
+        return results
+
+    def _read_epochs(
+        self, partitions: Collection[TopicPartition]
+    ) -> dict[TopicPartition, Node | None]:
+        named = list(partitions)
+        nodes = self._session.get_many([self._paths.epoch(partition) for partition in named])
+        return dict(zip(named, nodes, strict=True))
+
+    def _refusal(self, claim: Claim, error: ZooKeeperError) -> ClaimRefusal:
+        if isinstance(error, NodeExistsError):
+            raced = error.path == self._paths.epoch(claim.partition)
+            return ClaimRefusal.RACED if raced else ClaimRefusal.OWNED
+        if isinstance(error, BadVersionError | NoNodeError):
+            return ClaimRefusal.RACED
+        raise error
+
+    def _next_claim(self, partition: TopicPartition, lease: Lease, node: Node | None) -> Claim:
+        previous = _previous(self._paths, partition, node)
+        member_epoch, prefix = self.membership.epoch, self._transactional_prefix
+        # another one in each membership
+        transactional_id = None if prefix is None else f"{prefix}.{member_epoch}"
+        return Claim(
+            partition=partition,
+            epoch=1 if previous is None else previous.epoch + 1,
+            member=self.member,
+            member_epoch=member_epoch,
+            node_version=0 if node is None else node.stat.version + 1,
+            lease=lease,
+            previous=previous,
+            transactional_id=transactional_id,
+            unfenced=_unfenced(partition, previous, transactional_id),
+        )
+
+    def _claiming(
+        self, claims: Collection[Claim], fresh: Collection[TopicPartition]
+    ) -> list[list[Operation]]:
+        """Return one transaction for each claim; ``fresh`` have no epoch node yet."""
+        for topic in sorted({partition.topic for partition in fresh}):
+            self._session.ensure(self._paths.epochs(topic))
+            self._session.ensure(self._paths.owners(topic))
+        transactions: list[list[Operation]] = []
+        for claim in claims:
+            path = self._paths.epoch(claim.partition)
+            data = self._epoch_data(claim, clean_end=False)
+            raising: Operation = (
+                Create(path, data)
+                if claim.partition in fresh
+                else SetData(path, data, claim.node_version - 1)
+            )
+            owner = self._paths.owner(claim.partition)
+            owning = Create(owner, self._owner_data(claim), ephemeral=True)
+            transactions.append([raising, owning])
+        return transactions
+
+    @answered()
     def raise_epoch(self, claim: Claim, at_least: int) -> Claim | None:
-        """Raise a claim's epoch to ``at_least``."""
-        with _no_answer():
-            return self._claims.raise_epoch(claim, at_least)
+        """Raise a claim's epoch to ``at_least``; None when somebody claimed after us.
 
+        May be repeated after an unknown outcome. A claim that is high enough is returned as it is.
+        """
+        if claim.epoch >= at_least:
+            return claim
+        raised = replace(claim, epoch=at_least, node_version=claim.node_version + 1)
+        path = self._paths.epoch(claim.partition)
+        data = self._epoch_data(raised, clean_end=False)
+        owner = SetData(self._paths.owner(claim.partition), self._owner_data(raised))
+        try:
+            self._session.multi([SetData(path, data, claim.node_version), owner])
+        except NoNodeError:
+            return None
+        except BadVersionError:
+            # our own earlier try, whose answer was missed, or somebody else's claim
+            return raised if self._holds(path, data) else None
+        return raised
+
+    # --- giving back ------------------------------------------------------------------------
+
+    @answered()
     def release(
         self, claims: Collection[Claim], *, clean: bool
     ) -> Mapping[TopicPartition, Release]:
-        """Give claims back and say how they ended."""
-        with _no_answer():
-            return self._claims.release(claims, clean=clean)
+        """Give claims back, each by itself, and say how they ended.
 
-    def verify(self, claims: Collection[Claim]) -> list[Claim]:
-        """Return those claims that no longer hold."""
-        with _no_answer():
-            return self._claims.broken(claims)
+        Deletes owner nodes and notes how the claims ended, unless somebody claimed after us. May be
+        repeated after an unknown outcome.
+        """
+        marks = [self._mark(claim, clean=clean) for claim in claims]
+        owners = [Delete(self._paths.owner(claim.partition)) for claim in claims]
+        refusals = self._session.multi_each(list(zip(marks, owners, strict=True)))
+        return {
+            claim.partition: self._released(claim, mark, refused)
+            for claim, mark, refused in zip(claims, marks, refusals, strict=True)
+        }
 
+    def _mark(self, claim: Claim, *, clean: bool) -> SetData | Check:
+        """Return what begins a release: it is refused once anybody has claimed after us."""
+        path = self._paths.epoch(claim.partition)
+        if not clean:
+            return Check(path, claim.node_version)
+        return SetData(path, self._epoch_data(claim, clean_end=True), claim.node_version)
+
+    def _released(
+        self, claim: Claim, mark: SetData | Check, refused: ZooKeeperError | None
+    ) -> Release:
+        if refused is None:
+            return Release.RELEASED
+        if isinstance(refused, BadVersionError):
+            # our own earlier try, whose answer was missed, or somebody else's claim
+            done = isinstance(mark, SetData) and self._holds(mark.path, mark.data)
+            return Release.RELEASED if done else Release.REFUSED
+        if isinstance(refused, NoNodeError):
+            gone = refused.path == self._paths.epoch(claim.partition)
+            return Release.REFUSED if gone else self._mark_only(mark)
+        raise refused
+
+    def _mark_only(self, mark: Operation) -> Release:
+        """Note the end of a claim whose owner node is already gone."""
+        try:
+            self._session.multi([mark])
+        except (BadVersionError, NoNodeError):
+            return Release.REFUSED
+        return Release.RELEASED
+
+    @answered()
     def discard(self, partition: TopicPartition) -> bool:
-        """Delete an owner node of our session that no claim of ours stands for."""
-        with _no_answer():
-            return self._claims.discard(partition)
+        """Delete an owner node of our session that no claim of ours stands for.
+
+        Requests of which we never heard the outcome leave such nodes. Returns whether it was ours,
+        and nobody claimed meanwhile.
+        """
+        epoch_path, owner_path = self._paths.epoch(partition), self._paths.owner(partition)
+        # in this order: a claim between the two readings or after them changes the epoch node
+        epoch, owner = self._read(epoch_path), self._read(owner_path)
+        if owner is None or not is_ours(self._session, owner_path, owner.stat):
+            return False
+        guard: list[Operation] = [] if epoch is None else [Check(epoch_path, epoch.stat.version)]
+        try:
+            self._session.multi([*guard, Delete(owner_path, owner.stat.version)])
+        except (BadVersionError, NoNodeError):
+            return False
+        return True
+
+    # --- reading ----------------------------------------------------------------------------
+
+    @answered()
+    def owners(self, topic: str) -> Mapping[int, Owner]:
+        """Read who owns the topic's partitions; those without an owner are missing."""
+        parent = self._paths.owners(topic)
+        try:
+            names = self._session.children(parent, self._changed)
+        except NoNodeError:
+            self._session.ensure(parent)
+            names = self._session.children(parent, self._changed)
+        numbers = [int(name) for name in names if name.isdecimal()]
+        paths = [f"{parent}/{number}" for number in numbers]
+        return {
+            number: self._owner(path, node)
+            for number, path, node in zip(
+                numbers, paths, self._session.get_many(paths), strict=True
+            )
+            if node is not None
+        }
+
+    def _owner(self, path: str, node: Node) -> Owner:
+        ours = is_ours(self._session, path, node.stat)
+        try:
+            document = OwnerDocument.decode(path, node.data)
+        except BadDocumentError as error:
+            log.warning("owner_node_unusable", path=path, reason=str(error))
+            return Owner(None, None, ours)
+        return Owner(document.member, document.epoch, ours)
+
+    @answered()
+    def former(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, str]:
+        """Read who claimed partitions last; those of which nothing can be told are missing."""
+        former: dict[TopicPartition, str] = {}
+        for partition, node in self._read_epochs(partitions).items():
+            if node is not None:
+                with suppress(BadDocumentError):
+                    path = self._paths.epoch(partition)
+                    former[partition] = EpochDocument.decode(path, node.data).member
+        return former
+
+    @answered()
+    def verify(self, claims: Collection[Claim]) -> list[Claim]:
+        """Return those claims that no longer hold: whose nodes are not as we left them."""
+        held = list(claims)
+        epochs = self._session.get_many([self._paths.epoch(c.partition) for c in held])
+        owners = self._session.get_many([self._paths.owner(c.partition) for c in held])
+        return [
+            claim
+            for claim, epoch, owner in zip(held, epochs, owners, strict=True)
+            if epoch is None
+            or epoch.stat.version != claim.node_version
+            or owner is None
+            or not self._owner(self._paths.owner(claim.partition), owner).stands_for(claim)
+        ]
+
+    def _read(self, path: str) -> Node | None:
+        return self._session.get_many([path])[0]
+
+    def _holds(self, path: str, data: bytes) -> bool:
+        node = self._read(path)
+        return node is not None and node.data == data
+
+    # --- documents --------------------------------------------------------------------------
+
+    def _owner_data(self, claim: Claim) -> bytes:
+        return OwnerDocument(
+            member=claim.member,
+            member_epoch=claim.member_epoch,
+            epoch=claim.epoch,
+            host=self._host,
+            since=self._clock.time(),
+        ).encode()
+
+    def _epoch_data(self, claim: Claim, *, clean_end: bool) -> bytes:
+        return EpochDocument(
+            epoch=claim.epoch,
+            member=claim.member,
+            member_epoch=claim.member_epoch,
+            transactional_id=claim.transactional_id,
+            clean_end=clean_end,
+            unfenced=claim.unfenced,
+        ).encode()
 
 
-@contextmanager
-def _no_answer() -> Iterator[None]:
-    """Say that no useful answer came in the registry's words.
-
-    Answers that have a meaning were taken before; what is left is a lost connection, a time-out,
-    a node that changed twice while we looked, or denied access, which no waiting fixes.
-    """
+def _previous(
+    paths: GroupPaths, partition: TopicPartition, node: Node | None
+) -> PreviousOwner | None:
+    """Return who held the partition before; raises ForeignVersionError."""
+    if node is None:
+        return None
+    path = paths.epoch(partition)
     try:
-        yield
-    except AccessDeniedError as error:
-        raise ZooKeeperAccessError(str(error)) from error
-    except ZooKeeperError as error:
-        raise RegistryUnavailableError(str(error)) from error
+        found = EpochDocument.decode(path, node.data)
+    except ForeignVersionError:
+        raise
+    except BadDocumentError as error:
+        # The first claim creates the node, each later one adds at least one to its version, and
+        # so did the edit that broke it: the version is no lower than any epoch before, except
+        # for one that was raised on purpose, and that one the committed offset knows as well.
+        log.warning("epoch_node_unusable", path=path, reason=str(error))
+        return PreviousOwner(node.stat.version, None, None, None, clean_end=False)
+    last = () if found.transactional_id is None else (found.transactional_id,)
+    prefix = producer_prefix(paths.group)
+    refused = [name for name in (*last, *found.unfenced) if not name.startswith(prefix)]
+    if refused:
+        # to shut them out would end transactions of other programs
+        log.warning("transactional_ids_refused", path=path, transactional_ids=refused)
+    return PreviousOwner(
+        epoch=found.epoch,
+        member=found.member,
+        member_epoch=found.member_epoch,
+        transactional_id=None if last and last[0] in refused else found.transactional_id,
+        clean_end=found.clean_end,
+        unfenced=tuple(name for name in found.unfenced if name not in refused),
+    )
+
+
+def _unfenced(
+    partition: TopicPartition, previous: PreviousOwner | None, own: str | None
+) -> tuple[str, ...]:
+    """Return the producers that the next owner has to shut out.
+
+    Never our own: what it committed for a claim that we lost is decided before it commits again.
+    """
+    if previous is None:
+        return ()
+    last = None if previous.clean_end else previous.transactional_id
+    ids = dict.fromkeys([*previous.unfenced, last])
+    named = tuple(i for i in ids if i is not None and i != own)
+    dropped = named[:-MOST_UNFENCED]
+    if dropped:
+        log.warning(
+            "unfenced_producers_dropped", partition=str(partition), transactional_ids=list(dropped)
+        )
+    return named[-MOST_UNFENCED:]

@@ -18,7 +18,7 @@ from headrace.coordinators.znodes import GroupPaths, producer_prefix
 from headrace.core.records import TopicPartition
 
 if TYPE_CHECKING:
-    from headrace.coordinators.registry import Registry
+    from headrace.coordinators.zookeeper_registry import ZooKeeperRegistry
     from headrace.zookeeper.protocol import Session
 
 GROUP = "orders"
@@ -37,11 +37,11 @@ class World(Protocol):
         """A session beside the members'."""
         ...
 
-    def member(self, name: str, *, transactional_prefix: str | None = None) -> Registry:
+    def member(self, name: str, *, transactional_prefix: str | None = None) -> ZooKeeperRegistry:
         """Return the access of a member that has a session of its own, in ``GROUP``."""
         ...
 
-    def end_session(self, registry: Registry) -> None:
+    def end_session(self, registry: ZooKeeperRegistry) -> None:
         """End the session of a member as its process's end would."""
         ...
 
@@ -134,13 +134,15 @@ class MembersContract:
         a.watch(listener.set)
         a.members()
         gone = weakref.ref(listener)
-        a.unwatch()
+        a.watch(None)
         del listener
         gc.collect()
         assert gone() is None
 
 
-def joined(world: World, name: str, *, transactional_prefix: str | None = None) -> Registry:
+def joined(
+    world: World, name: str, *, transactional_prefix: str | None = None
+) -> ZooKeeperRegistry:
     """Return the access of a member that is in the group."""
     registry = world.member(name, transactional_prefix=transactional_prefix)
     registry.join(INFO)

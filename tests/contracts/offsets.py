@@ -19,7 +19,7 @@ from tests.contracts.registry import lease
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from headrace.coordinators.registry import Registry
+    from headrace.coordinators.zookeeper_registry import ZooKeeperRegistry
     from headrace.core.records import TopicPartition
     from headrace.kafka.ports import Failure, OffsetStore
     from headrace.zookeeper.protocol import Session
@@ -52,11 +52,11 @@ class World(Protocol):
         """A ZooKeeper session beside the members'."""
         ...
 
-    def registry(self, name: str) -> Registry:
+    def registry(self, name: str) -> ZooKeeperRegistry:
         """Return the access of a member to ``GROUP``, with a session of its own."""
         ...
 
-    def store(self, registry: Registry) -> OffsetStore:
+    def store(self, registry: ZooKeeperRegistry) -> OffsetStore:
         """Return the offset store of a member."""
         ...
 

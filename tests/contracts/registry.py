@@ -19,7 +19,7 @@ from headrace.core.records import TopicPartition
 from tests.contracts.members import INFO, P0, P1, PATHS, PRODUCER, MembersContract, joined
 
 if TYPE_CHECKING:
-    from headrace.coordinators.registry import Registry
+    from headrace.coordinators.zookeeper_registry import ZooKeeperRegistry
     from tests.contracts.members import World
 
 
@@ -277,13 +277,13 @@ def lease() -> Lease:
     return Lease(600, SYSTEM_CLOCK, SYSTEM_CLOCK.monotonic())
 
 
-def claimed(registry: Registry, partition: TopicPartition) -> Claim:
+def claimed(registry: ZooKeeperRegistry, partition: TopicPartition) -> Claim:
     """Claim a partition that is expected to be free."""
     result = registry.claim([partition], lease())[partition]
     assert isinstance(result, Claim), result
     return result
 
 
-def released(registry: Registry, claim: Claim, *, clean: bool) -> Release:
+def released(registry: ZooKeeperRegistry, claim: Claim, *, clean: bool) -> Release:
     """Give one claim back."""
     return registry.release([claim], clean=clean)[claim.partition]

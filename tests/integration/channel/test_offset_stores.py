@@ -20,7 +20,6 @@ from tests.contracts.offsets import MANY, OffsetStoreContract, World, Zombies
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from headrace.coordinators.registry import Registry
     from headrace.kafka.ports import OffsetStore
 
 
@@ -45,12 +44,12 @@ class RealWorld:
         self._sessions[name].start()
         return self._sessions[name]
 
-    def registry(self, name: str) -> Registry:
+    def registry(self, name: str) -> ZooKeeperRegistry:
         """Return a registry on a session of its own."""
         prefix = f"{PRODUCER}{self._topic}.{name}" if self.zombies is Zombies.SHUT_OUT else None
         return ZooKeeperRegistry(self._open(name), GROUP, name, transactional_prefix=prefix)
 
-    def store(self, registry: Registry) -> OffsetStore:
+    def store(self, registry: ZooKeeperRegistry) -> OffsetStore:
         """Return a store of the kind that treats zombies so."""
         match self.zombies:
             case Zombies.REFUSED:

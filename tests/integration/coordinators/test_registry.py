@@ -16,8 +16,6 @@ from tests.sessions import expire
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from headrace.coordinators.registry import Registry
-
 
 class ZooKeeperWorld:
     """A group below a chroot of its own."""
@@ -39,7 +37,7 @@ class ZooKeeperWorld:
             self._open(), GROUP, name, transactional_prefix=transactional_prefix
         )
 
-    def end_session(self, registry: Registry) -> None:
+    def end_session(self, registry: ZooKeeperRegistry) -> None:
         """Expire a member's session."""
         assert isinstance(registry, ZooKeeperRegistry)
         session = registry._session

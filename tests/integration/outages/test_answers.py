@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headrace.coordinators.claim_nodes import ClaimNodes
+from headrace.coordinators.zookeeper_registry import ZooKeeperRegistry
 from tests.integration.channel.rig import Group, Notes, eventually
 from tests.integration.outages.cable import Cable
 
@@ -60,17 +60,17 @@ def _before_claiming(
     monkeypatch: pytest.MonkeyPatch, partition: TopicPartition, function: Callable[[], None]
 ) -> None:
     """Have a function called once, before the claim of a partition is sent."""
-    prepare, waiting = ClaimNodes._claiming, [function]
+    prepare, waiting = ZooKeeperRegistry._claiming, [function]
 
     def claiming(
-        nodes: ClaimNodes, claims: Collection[Claim], fresh: Collection[TopicPartition]
+        nodes: ZooKeeperRegistry, claims: Collection[Claim], fresh: Collection[TopicPartition]
     ) -> list[list[Operation]]:
         operations = prepare(nodes, claims, fresh)
         if waiting and partition in {claim.partition for claim in claims}:
             waiting.pop()()
         return operations
 
-    monkeypatch.setattr(ClaimNodes, "_claiming", claiming)
+    monkeypatch.setattr(ZooKeeperRegistry, "_claiming", claiming)
 
 
 def _takes(group: Group) -> bool:

@@ -11,7 +11,7 @@ from tests.contracts.members import GROUP, PRODUCER
 from tests.contracts.offsets import MANY, OffsetStoreContract, World, Zombies
 
 if TYPE_CHECKING:
-    from headrace.coordinators.registry import Registry
+    from headrace.coordinators.zookeeper_registry import ZooKeeperRegistry
     from headrace.kafka.ports import OffsetStore
 
 
@@ -25,12 +25,12 @@ class InMemoryWorld:
         self.hand = self._zookeeper.session()
         self._broker.create_topic("events", MANY)
 
-    def registry(self, name: str) -> Registry:
+    def registry(self, name: str) -> ZooKeeperRegistry:
         """Return a registry on a session of its own."""
         prefix = PRODUCER + name if self.zombies is Zombies.SHUT_OUT else None
         return InMemoryRegistry(self._zookeeper, GROUP, name, transactional_prefix=prefix)
 
-    def store(self, registry: Registry) -> OffsetStore:
+    def store(self, registry: ZooKeeperRegistry) -> OffsetStore:
         """Return a store of the kind that treats zombies so."""
         assert isinstance(registry, InMemoryRegistry)
         if self.zombies is Zombies.REFUSED:

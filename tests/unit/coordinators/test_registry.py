@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 from structlog.testing import capture_logs
 
-from headrace.coordinators.claim_nodes import MOST_UNFENCED
 from headrace.coordinators.claims import Release
 from headrace.coordinators.registry import MembershipLostError, RegistryUnavailableError
 from headrace.coordinators.znodes import EpochDocument
+from headrace.coordinators.zookeeper_registry import MOST_UNFENCED
 from headrace.testing import InMemoryRegistry, InMemoryZooKeeper
 from tests.contracts.members import GROUP, INFO, P0, PATHS, PRODUCER, World
 from tests.contracts.registry import RegistryContract, claimed, lease, released
