@@ -97,25 +97,16 @@ def _affordable(count: int, wanted: Mapping[str, int], owned: Mapping[str, int])
     return targets
 
 
-@dataclass(frozen=True, slots=True)
-class Listed:
-    """What the lists give, and what is wrong with them.
-
-    ``contended`` names all members that list the same partition; ``missing`` names listed
-    partitions that do not exist.
-    """
-
-    given: Mapping[TopicPartition, str]
-    contended: Mapping[TopicPartition, tuple[str, ...]]
-    missing: Mapping[str, tuple[TopicPartition, ...]]
-
-
 def listed(
     members: Mapping[str, MemberInfo],
     partitions: Collection[TopicPartition],
     owners: Mapping[TopicPartition, str],
-) -> Listed:
-    """Return who is to have which partition.
+) -> tuple[
+    dict[TopicPartition, str],
+    Mapping[TopicPartition, tuple[str, ...]],
+    Mapping[str, tuple[TopicPartition, ...]],
+]:
+    """Return who is to have which partition, and what is contended and missing.
 
     Of several members that list a partition its present owner keeps it, otherwise the first by
     name has it. Lists of topics of which no partition is known are not judged.
@@ -140,7 +131,7 @@ def listed(
         for partition, wishing in listed_by.items()
     }
     contended = {p: tuple(wishing) for p, wishing in sorted(listed_by.items()) if len(wishing) > 1}
-    return Listed(given, contended, missing)
+    return given, contended, missing
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,8 +183,8 @@ def allocate(
     held = returning | dict(owners)
     active = {name: info for name, info in members.items() if not info.draining}
     free = existing - foreign.keys()
-    lists = listed(_of_mode(active, Mode.STATIC), existing, held)
-    given = {p: member for p, member in lists.given.items() if p in free}
+    chosen, contended, missing = listed(_of_mode(active, Mode.STATIC), existing, held)
+    given = {p: member for p, member in chosen.items() if p in free}
     placed = place_avoided(active, free - given.keys(), held)
     left = free - given.keys() - placed.keys()
     given |= placed | fixed_counts(_of_mode(active, Mode.FIXED_COUNT), left, held, placed)
@@ -201,8 +192,8 @@ def allocate(
     return Allocation(
         owners=dict(sorted(given.items())),
         unowned=frozenset(free - given.keys()),
-        contended=lists.contended,
-        missing=lists.missing,
+        contended=contended,
+        missing=missing,
         foreign=foreign,
         modes=frozenset(info.mode for info in active.values()),
     )

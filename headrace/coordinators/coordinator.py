@@ -124,7 +124,7 @@ class Coordinator:
 
     def leave_out(self, partitions: Collection[TopicPartition]) -> None:
         """Have these given back and none of them taken, until told otherwise; others may."""
-        self._send(partial(self._member.leave_out, frozenset(partitions)))
+        self._send(partial(self._member.rebalance.leave_out, frozenset(partitions)))
 
     def stop(self, deadline: Deadline) -> tuple[Claim, ...]:
         """Give everything back, leave the group and end the thread.
@@ -157,7 +157,7 @@ class Coordinator:
     @property
     def assignment(self) -> AssignmentState:
         """How far the member has come to what the group's map gives it."""
-        return self._member.assignment
+        return self._member.rebalance.assignment
 
     @property
     def failure(self) -> HeadraceError | None:
@@ -206,7 +206,7 @@ class Coordinator:
 
     def set_partitions(self, counts: Mapping[str, int]) -> None:
         """Say how many partitions each topic has, for all topics."""
-        self._send(partial(self._member.set_partitions, dict(counts)))
+        self._send(partial(self._member.rebalance.set_partitions, dict(counts)))
 
     def update(self, info: MemberInfo, settings: CoordinatorSettings | None = None) -> None:
         """Publish another subscription, and keep another pace where ``settings`` are given.
@@ -218,7 +218,7 @@ class Coordinator:
     # --- thread -----------------------------------------------------------------------------
 
     def _on_change(self) -> None:
-        self._send(self._member.group_changed)
+        self._send(self._member.rebalance.look_soon)
 
     def _on_session(self, state: SessionState) -> None:
         self._send(partial(self._member.session_changed, state))

@@ -8,7 +8,6 @@ subscribe to different topics.
 from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
-from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING
 from zlib import crc32
@@ -16,7 +15,7 @@ from zlib import crc32
 from headrace.core.records import by_topic
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping
 
     from headrace.coordinators.member_info import MemberInfo
     from headrace.core.records import TopicPartition
@@ -26,57 +25,45 @@ _OUT_OF_BOUNDS = 1_000_000
 """Cost of one partition beyond a member's fair total: more than all moves of a path together."""
 
 
-@dataclass(frozen=True, slots=True)
-class FairShares:
-    """Members with their weights and topics with their partition counts, each in sorted order.
-
-    ``owned`` says how many partitions of a topic a member owns now.
-    """
-
-    weights: Mapping[str, int]
-    counts: Mapping[str, int]
-    owned: Mapping[tuple[str, str], int]
-
-
-def fair_shares(shares: FairShares) -> dict[tuple[str, str], int]:
-    """Return for each (topic, member) how many partitions the member is to have."""
-    table = _Table(shares)
-    table.settle()
-    return table.targets()
-
-
 class _Table:
-    """The extras of each topic (row) as given to members (columns).
+    """The extras of each topic (row) as given to members (columns), both in sorted order.
 
-    ``_loads`` counts a member's extras, which are to lie between ``_least`` and ``_most``.
+    ``shares`` are the members' weights, ``counts`` the topics' partitions, and ``owned`` says how
+    many partitions of a topic a member owns now. ``_loads`` counts a member's extras, which are to
+    lie between ``_least`` and ``_most``.
     """
 
-    def __init__(self, shares: FairShares) -> None:
-        self._members: Sequence[str] = tuple(shares.weights)
-        self._topics: Sequence[str] = tuple(shares.counts)
-        weights = tuple(shares.weights.values())
+    def __init__(
+        self,
+        shares: Mapping[str, int],
+        counts: Mapping[str, int],
+        owned: Mapping[tuple[str, str], int],
+    ) -> None:
+        self._members = tuple(shares)
+        self._topics = tuple(counts)
+        weights = tuple(shares.values())
         whole = sum(weights)
-        parts = [[count * weight for weight in weights] for count in shares.counts.values()]
+        parts = [[count * weight for weight in weights] for count in counts.values()]
         self._floors = [[part // whole for part in row] for row in parts]
         self._open = [{m for m, part in enumerate(row) if part % whole} for row in parts]
         self._kept = [
             [
-                int(shares.owned.get((topic, member), 0) > self._floors[t][m])
+                int(owned.get((topic, member), 0) > self._floors[t][m])
                 for m, member in enumerate(self._members)
             ]
             for t, topic in enumerate(self._topics)
         ]
-        total = sum(shares.counts.values())
+        total = sum(counts.values())
         floors = [sum(row[m] for row in self._floors) for m in range(len(weights))]
         self._least = [total * w // whole - f for w, f in zip(weights, floors, strict=True)]
         self._most = [-(-total * w // whole) - f for w, f in zip(weights, floors, strict=True)]
         self._loads = [0] * len(weights)
-        self._given = [self._give_out(t, count) for t, count in enumerate(shares.counts.values())]
+        self._given = [self._give_out(t, count) for t, count in enumerate(counts.values())]
         self._distance: list[float] = []
         self._topic_distance: list[float] = []
 
     def targets(self) -> dict[tuple[str, str], int]:
-        """Return the rounded shares."""
+        """Return for each (topic, member) how many partitions the member is to have."""
         return {
             (topic, member): self._floors[t][m] + (m in self._given[t])
             for t, topic in enumerate(self._topics)
@@ -221,7 +208,9 @@ def _spread_set(
         (topic, owners[p]) for topic, all_of in topics.items() for p in all_of if p in owners
     )
     counts = {topic: len(all_of) for topic, all_of in topics.items()}
-    targets = fair_shares(FairShares(weights, counts, owned))
+    table = _Table(weights, counts, owned)
+    table.settle()
+    targets = table.targets()
     spread: dict[TopicPartition, str] = {}
     for topic, all_of in topics.items():
         spread.update(hand_out(topic, all_of, owners, {m: targets[topic, m] for m in weights}))

@@ -28,12 +28,12 @@ from headrace.core.errors import FatalError, HeadraceError, InstanceInUseError
 from headrace.zookeeper.protocol import SessionState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Iterator
 
     from headrace.coordinators.claims import Claim, HeldClaim
     from headrace.coordinators.coordinator import CoordinatorSettings
     from headrace.coordinators.listener import Listener
-    from headrace.coordinators.member_info import AssignmentState, MemberInfo
+    from headrace.coordinators.member_info import MemberInfo
     from headrace.coordinators.zookeeper_registry import ZooKeeperRegistry
     from headrace.core.clock import Clock
     from headrace.core.records import TopicPartition
@@ -60,10 +60,10 @@ class GroupMembership:
         self._info = info
         self._published: MemberInfo | None = None
         self._clock = clock
+        self._log = log.bind(member=registry.member)
         self._claim_table = ClaimTable()
         self._withdrawing = False
         self._left_node = False
-        self._rebalance = Rebalance(registry, listener, self._claim_table, settings, clock)
         self._membership: Membership | None = None
         self._lease: Lease | None = None
         self._pinged_since = -inf
@@ -74,16 +74,14 @@ class GroupMembership:
         self.state = MemberState.JOINING
         self.failure: HeadraceError | None = None
         self.last_progress = clock.monotonic()
+        self.rebalance = Rebalance(
+            registry, listener, self._claim_table, settings, clock, keep_alive=self._keep_alive
+        )
 
     @property
     def claims(self) -> tuple[Claim, ...]:
         """The claims that are not given back yet."""
         return tuple(self._claim_table.claims())
-
-    @property
-    def assignment(self) -> AssignmentState:
-        """How far this member has come to what the group's map gives it. Any thread."""
-        return self._rebalance.assignment
 
     @property
     def still_claimed(self) -> frozenset[TopicPartition]:
@@ -115,27 +113,19 @@ class GroupMembership:
         else:
             self._next_beat = self._clock.monotonic()
 
-    def group_changed(self) -> None:
-        """Look at the group soon: a watch fired."""
-        self._rebalance.look_soon()
-
-    def set_partitions(self, counts: Mapping[str, int]) -> None:
-        """Take note of how many partitions each topic has."""
-        self._rebalance.set_partitions(counts)
-
     def update(self, info: MemberInfo, settings: CoordinatorSettings | None = None) -> None:
         """Publish ``info`` from now on; whether the member drains stays as it is."""
         if info.mode is not self._info.mode:
-            log.info("mode_changed", member=self._registry.member, mode=info.mode.value)
+            self._log.info("mode_changed", mode=info.mode.value)
         self._info = replace(info, draining=self._info.draining)
         if settings is not None:
-            self._rebalance.keep_pace(settings)
+            self.rebalance.keep_pace(settings)
 
     def drain(self) -> None:
         """Ask for everything back and take nothing more."""
         self._info = replace(self._info, draining=True)
         for holding in self._claim_table.in_state(ClaimState.HELD):
-            self._rebalance.request_release(holding)
+            self.rebalance.request_release(holding)
 
     def withdraw(self) -> None:
         """Ask for everything back, then leave the group until ``undrain``."""
@@ -150,10 +140,6 @@ class GroupMembership:
             self._next_try = self._clock.monotonic()
             self._become(MemberState.JOINING)
 
-    def leave_out(self, partitions: Collection[TopicPartition]) -> None:
-        """Give these back and take none of them, until told otherwise."""
-        self._rebalance.leave_out(partitions)
-
     def released(self, claim: Claim, *, clean: bool) -> None:
         """The channel is done with a claim."""
         self._end(claim, ClaimState.ENDED_CLEANLY if clean else ClaimState.ABANDONED)
@@ -161,7 +147,7 @@ class GroupMembership:
     def abandoned(self, claim: Claim) -> None:
         """The channel could not begin with a claim: leave the partition alone for a while."""
         if self._end(claim, ClaimState.ABANDONED):
-            self._rebalance.avoid(claim.partition)
+            self.rebalance.avoid(claim.partition)
 
     def _end(self, claim: Claim, state: ClaimState) -> bool:
         holding = self._claim_table.find(claim)
@@ -184,7 +170,7 @@ class GroupMembership:
         membership = self._membership
         if membership is None or membership.epoch != claim.member_epoch or self.state in ENDED:
             return
-        log.warning("member_fenced", member=self._registry.member, member_epoch=membership.epoch)
+        self._log.warning("member_fenced", member_epoch=membership.epoch)
         self._rejoin(LossReason.FENCED)
 
     # --- turning ----------------------------------------------------------------------------
@@ -197,7 +183,7 @@ class GroupMembership:
         except RegistryUnavailableError as error:
             self._suspend(str(error))
         except MembershipLostError as error:
-            log.warning("membership_lost", member=self._registry.member, reason=str(error))
+            self._log.warning("membership_lost", reason=str(error))
             self._rejoin(LossReason.MEMBERSHIP_LOST)
         self.last_progress = self._clock.monotonic()
         return self._pause()
@@ -213,7 +199,7 @@ class GroupMembership:
             self._settle_accounts()
             assert self._lease is not None, "an active member has a lease"
             if self._lease.valid():
-                self._rebalance.look_if_due(self._lease, self._keep_alive)
+                self.rebalance.look_if_due(self._lease)
             if self._withdrawing and not self.still_claimed:
                 self._registry.leave()
                 self._go_away()
@@ -222,7 +208,7 @@ class GroupMembership:
         """Be no member until ``undrain``."""
         self._membership = self._lease = self._published = None
         self._become(MemberState.AWAY)
-        log.info("member_drained", member=self._registry.member)
+        self._log.info("member_drained")
 
     def _pause(self) -> float:
         now = self._clock.monotonic()
@@ -234,7 +220,7 @@ class GroupMembership:
         if self._lease is not None and self._claim_table.in_state(*WITH_CHANNEL):
             due = min(due, now + self._lease.remaining())
         if self.state is MemberState.ACTIVE and self._lease is not None and self._lease.valid():
-            due = min(due, self._rebalance.next_look)
+            due = min(due, self.rebalance.next_look)
         return max(0.0, due - now)
 
     # --- membership -------------------------------------------------------------------------
@@ -255,16 +241,16 @@ class GroupMembership:
             self._wait_for_name(error)
             return
         except RegistryUnavailableError as error:
-            log.warning("join_failed", member=self._registry.member, reason=str(error))
+            self._log.warning("join_failed", reason=str(error))
             return
         self._first_holder = None
         self._published = self._info
         self._membership = membership
         self._begin_lease(now)
         self._left_node = False
-        self._rebalance.begin()
+        self.rebalance.begin()
         self._become(MemberState.ACTIVE)
-        log.info("member_joined", member=self._registry.member, member_epoch=membership.epoch)
+        self._log.info("member_joined", member_epoch=membership.epoch)
 
     def _wait_for_name(self, error: MemberExistsError) -> None:
         """Wait for our own former session to end; a holder that gives signs of life is not it."""
@@ -273,7 +259,7 @@ class GroupMembership:
             self._first_holder = error.holder
             # the servers may take up to twice a session's time-out to notice its end
             self._give_up_at = now + 2 * self._registry.session_timeout
-            log.info("instance_id_in_use", member=self._registry.member, reason=str(error))
+            self._log.info("instance_id_in_use", reason=str(error))
         alive = error.holder.beats > self._first_holder.beats
         if alive or now >= self._give_up_at:
             self.fail(InstanceInUseError(str(error)))
@@ -295,7 +281,7 @@ class GroupMembership:
         else:
             self._lose_all(LossReason.LEASE_OVER)
             self._begin_lease(now)
-            self._rebalance.look_soon()
+            self.rebalance.look_soon()
         if self.state is MemberState.SUSPENDED:
             self._resume()
 
@@ -321,16 +307,16 @@ class GroupMembership:
         self._become(MemberState.SUSPENDED)
         again = self._clock.monotonic() + self._retry_pause()
         self._next_beat = min(self._next_beat, again)
-        log.warning("session_suspended", member=self._registry.member, reason=reason)
+        self._log.warning("session_suspended", reason=reason)
         self._listener.suspended()
 
     def _resume(self) -> None:
         """Go on with the claims whose nodes are as we left them."""
-        self._rebalance.verify()
+        self.rebalance.verify()
         self._become(MemberState.ACTIVE)
-        log.info("session_resumed", member=self._registry.member, claims=len(self._claim_table))
+        self._log.info("session_resumed", claims=len(self._claim_table))
         self._listener.resumed()
-        self._rebalance.look_soon()
+        self.rebalance.look_soon()
 
     def _rejoin(self, reason: LossReason) -> None:
         """Begin again: nothing of the former membership counts."""
@@ -352,33 +338,35 @@ class GroupMembership:
                 self._pinged_since = self._clock.monotonic()
             self._lease.break_()
         for holding in self._claim_table.in_state(*WITH_CHANNEL):
-            self._rebalance.lose(holding, reason)
+            self.rebalance.lose(holding, reason)
 
     def _settle_accounts(self) -> None:
         """Tell the registry what the channel did and what we publish now."""
-        info = replace(self._info, cooldown=self._rebalance.avoided())
+        info = replace(self._info, cooldown=self.rebalance.avoided())
         if self._published != info:
             # before anything is given back, so that nobody leaves it to us once more
             self._registry.publish(info)
             self._published = info
-            self._rebalance.look_soon()
+            self.rebalance.look_soon()
         for holding in self._claim_table.in_state(*WITH_CHANNEL):
             self._keep_alive()
             # it may have been lost with the lease just now
             if holding.raise_to is not None and self._claim_table.find(holding.claim) is holding:
                 self._raise(holding, holding.raise_to)
-        self._give_back(self._keep_alive)
+        for _ in self._given_back():
+            self._keep_alive()
 
-    def _give_back(self, between: Callable[[], None]) -> None:
+    def _given_back(self) -> Iterator[None]:
+        """Give back what the channel has ended; stop for a heartbeat before each portion."""
         for state in (ClaimState.ENDED_CLEANLY, ClaimState.ABANDONED):
-            between()
-            while self._rebalance.give_back(state):
-                between()
+            yield
+            while self.rebalance.give_back(state):
+                yield
 
     def _raise(self, holding: HeldClaim, at_least: int) -> None:
         new = self._registry.raise_epoch(old := holding.claim, at_least)
         if new is None:
-            self._rebalance.lose(holding, LossReason.NODE_CHANGED)
+            self.rebalance.lose(holding, LossReason.NODE_CHANGED)
             return
         holding.claim, holding.raise_to = new, None
         log.info("epoch_raised", partition=str(new.partition), old=old.epoch, new=new.epoch)
@@ -397,16 +385,17 @@ class GroupMembership:
         still_claimed = sorted(self._claim_table.unreleased)
         self._lose_all(LossReason.STOPPED)
         try:
-            self._give_back(lambda: None)
+            for _ in self._given_back():
+                pass
             self._registry.release(late, clean=False)
             for partition in still_claimed:
                 self._registry.discard(partition)
             self._registry.leave()
         except HeadraceError as error:
             # the nodes vanish with the session
-            log.warning("leave_incomplete", member=self._registry.member, reason=str(error))
+            self._log.warning("leave_incomplete", reason=str(error))
         self._become(MemberState.LEFT)
-        log.info("member_left", member=self._registry.member, unreleased=len(late))
+        self._log.info("member_left", unreleased=len(late))
         return tuple(late)
 
     def fail(self, error: HeadraceError) -> None:
@@ -416,5 +405,5 @@ class GroupMembership:
         self._lose_all(LossReason.FAILED)
         self.failure = error
         self._become(MemberState.FAILED)
-        log.error("coordinator_failed", member=self._registry.member, reason=str(error))
+        self._log.error("coordinator_failed", reason=str(error))
         self._listener.failed(error)

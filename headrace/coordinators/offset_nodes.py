@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from headrace.core.records import TopicPartition
     from headrace.kafka.ports import Commit
     from headrace.zookeeper.nodes import Operation
-    from headrace.zookeeper.protocol import Session, ZooKeeperError
+    from headrace.zookeeper.protocol import Session
 
 log = structlog.get_logger(__name__)
 
@@ -70,7 +70,7 @@ class ZooKeeperOffsetStore:
         try:
             nodes = self._session.get_many([self._paths.offset(p) for p in wanted])
             return {
-                partition: self._stored(partition, node.data)
+                partition: OffsetDocument.decode(self._paths.offset(partition), node.data).stored()
                 for partition, node in zip(wanted, nodes, strict=True)
                 if node is not None
             }
@@ -78,10 +78,6 @@ class ZooKeeperOffsetStore:
             raise OffsetStoreError(
                 f"group {self._group}: offsets cannot be read from ZooKeeper: {error}"
             ) from error
-
-    def _stored(self, partition: TopicPartition, data: bytes) -> StoredOffset:
-        path = self._paths.offset(partition)
-        return OffsetDocument.decode(path, data).stored()
 
     # --- writing ----------------------------------------------------------------------------
 
@@ -120,7 +116,8 @@ class ZooKeeperOffsetStore:
                 self._write({partition: commit})
             except (BadVersionError, NoNodeError, NodeExistsError) as error:
                 if error.path == epoch_path:
-                    return _claimed(error)
+                    why = f"somebody claimed the partition after us ({error})"
+                    return Failure(why, CommitRefusal.CLAIM)
                 self._existing.discard(partition)
             except HeadraceError as error:
                 return Failure(str(error))
@@ -197,10 +194,6 @@ class ZooKeeperOffsetStore:
 
     def close(self) -> None:
         """Do nothing: the session is the process's."""
-
-
-def _claimed(error: ZooKeeperError) -> Failure:
-    return Failure(f"somebody claimed the partition after us ({error})", CommitRefusal.CLAIM)
 
 
 def _portions(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
@@ -87,7 +87,10 @@ first, and a session that has to expire may last as long."""
 
 
 class Rebalance:
-    """The looking and moving part of ``GroupMember``; same thread, same errors."""
+    """The looking and moving part of ``GroupMembership``; same thread, same errors.
+
+    ``keep_alive`` is called between steps that take a while.
+    """
 
     def __init__(
         self,
@@ -96,12 +99,16 @@ class Rebalance:
         claim_table: ClaimTable,
         settings: CoordinatorSettings,
         clock: Clock,
+        *,
+        keep_alive: Callable[[], None],
     ) -> None:
         self._registry = registry
         self._listener = listener
         self._claim_table = claim_table
         self._settings = settings
         self._clock = clock
+        self._keep_alive = keep_alive
+        self._log = log.bind(member=registry.member)
         self._debounce = Debounce(settings.rebalance_delay, clock)
         self._counts: dict[str, int] = {}
         self._not_before: dict[TopicPartition, float] = {}
@@ -110,7 +117,8 @@ class Rebalance:
         self._returning = True
         self._said: RebalanceSummary | None = None
         self._joined_at = clock.monotonic()
-        self._assignment = AssignmentState.PENDING
+        #: How far the member has come to what the map gives it. Any thread.
+        self.assignment = AssignmentState.PENDING
         self._next_verification = clock.monotonic() + settings.resync_interval
         self.next_look = clock.monotonic()
 
@@ -121,12 +129,7 @@ class Rebalance:
         self._returning = True
         self._debounce = Debounce(self._settings.rebalance_delay, self._clock)
         self._joined_at = self.next_look = self._clock.monotonic()
-        self._assignment = AssignmentState.PENDING
-
-    @property
-    def assignment(self) -> AssignmentState:
-        """How far the member has come to what the map gives it. Any thread."""
-        return self._assignment
+        self.assignment = AssignmentState.PENDING
 
     def keep_pace(self, settings: CoordinatorSettings) -> None:
         """Go on at another pace."""
@@ -172,8 +175,8 @@ class Rebalance:
 
     # --- looking ----------------------------------------------------------------------------
 
-    def look_if_due(self, lease: Lease, keep_alive: Callable[[], None]) -> None:
-        """Read the group and move what is to move; ``keep_alive`` is called between steps."""
+    def look_if_due(self, lease: Lease) -> None:
+        """Read the group and move what is to move."""
         started = self._clock.monotonic()
         if started < self.next_look:
             return
@@ -181,7 +184,7 @@ class Rebalance:
         if started >= self._next_verification:
             self.verify()
         view = self._registry.members()
-        owners = self._owners(keep_alive)
+        owners = self._owners()
         self._last_look_took = self._clock.monotonic() - started
         if self._registry.member not in view.members:
             # proves our node or raises; what we read was then older than our node
@@ -199,11 +202,11 @@ class Rebalance:
             if self._returning:
                 # nothing moves by that, so that nobody has to be waited for
                 ours = {p for p in mine if former.get(p) == self._registry.member}
-                self._claim(ours, lease, keep_alive)
+                self._claim(ours, lease)
         else:
             self._returning = False
             self._release(allocation)
-            self._claim(mine, lease, keep_alive)
+            self._claim(mine, lease)
             self._assess(allocation.of(self._registry.member) - self._left_out)
         self._say(view, allocation, owners)
 
@@ -212,20 +215,16 @@ class Rebalance:
         missing = sorted(p for p in wanted if p not in self._claim_table)
         if not missing:
             assigned = AssignmentState.COMPLETE if wanted else AssignmentState.NONE
-            if self._assignment in _UNSETTLED:
-                log.info("assignment_complete", member=self._registry.member, claims=len(wanted))
-            self._assignment = assigned
-        elif self._assignment is AssignmentState.PENDING:
+            if self.assignment in _UNSETTLED:
+                self._log.info("assignment_complete", claims=len(wanted))
+            self.assignment = assigned
+        elif self.assignment is AssignmentState.PENDING:
             left = self._joined_at + ASSIGNMENT_LIMIT - self._clock.monotonic()
             if left > 0:
                 self._look_after(left)
                 return
-            self._assignment = AssignmentState.OVERDUE
-            log.warning(
-                "assignment_overdue",
-                member=self._registry.member,
-                partitions=[str(partition) for partition in missing],
-            )
+            self.assignment = AssignmentState.OVERDUE
+            self._log.warning("assignment_overdue", partitions=[str(p) for p in missing])
 
     def verify(self) -> None:
         """Give up claims whose nodes are not as we left them: no write under them would count.
@@ -241,12 +240,12 @@ class Rebalance:
         for claim in self._registry.verify(by_claim):
             self.lose(by_claim[claim], LossReason.NODE_CHANGED)
 
-    def _owners(self, keep_alive: Callable[[], None]) -> dict[TopicPartition, Owner]:
+    def _owners(self) -> dict[TopicPartition, Owner]:
         owners: dict[TopicPartition, Owner] = {}
         held = {holding.claim.partition.topic for holding in self._claim_table}
         held |= {partition.topic for partition in self._claim_table.unreleased}
         for topic in sorted(held | self._counts.keys()):
-            keep_alive()
+            self._keep_alive()
             for number, owner in self._registry.owners(topic).items():
                 owners[TopicPartition(topic, number)] = owner
         return owners
@@ -293,12 +292,7 @@ class Rebalance:
         log.info("release_requested", partition=str(holding.claim.partition))
         self._listener.release_requested(holding.claim)
 
-    def _claim(
-        self,
-        partitions: Collection[TopicPartition],
-        lease: Lease,
-        keep_alive: Callable[[], None],
-    ) -> None:
+    def _claim(self, partitions: Collection[TopicPartition], lease: Lease) -> None:
         now = self._clock.monotonic()
         due = [p for p in sorted(partitions) if p not in self._claim_table]
         waiting = [self._not_before[p] for p in due if self._not_before.get(p, now) > now]
@@ -306,7 +300,7 @@ class Rebalance:
             self._look_after(min(waiting) - now)
         due = [p for p in due if self._not_before.get(p, now) <= now]
         for start in range(0, len(due), AT_ONCE):
-            keep_alive()
+            self._keep_alive()
             if not lease.valid():
                 self.look_soon()
                 return
@@ -318,13 +312,8 @@ class Rebalance:
         if isinstance(result, Claim):
             self._not_before.pop(partition, None)
             self._claim_table.add(result)
-            log.info(
-                "partition_claimed",
-                topic=partition.topic,
-                partition=partition.partition,
-                epoch=result.epoch,
-                clean_end=None if result.previous is None else result.previous.clean_end,
-            )
+            clean_end = None if result.previous is None else result.previous.clean_end
+            log.info("partition_claimed", **_fields(result), clean_end=clean_end)
             self._listener.claimed(result)
             return
         log.info("claim_refused", partition=str(partition), reason=result.value)
@@ -345,14 +334,8 @@ class Rebalance:
         results = self._registry.release([holding.claim for holding in ended], clean=clean)
         for holding in ended:
             self._claim_table.remove(holding)
-            log.info(
-                "claim_released",
-                topic=holding.claim.partition.topic,
-                partition=holding.claim.partition.partition,
-                epoch=holding.claim.epoch,
-                clean_end=clean,
-                refused=results[holding.claim.partition] is Release.REFUSED,
-            )
+            refused = results[holding.claim.partition] is Release.REFUSED
+            log.info("claim_released", **_fields(holding.claim), clean_end=clean, refused=refused)
         self.look_soon()
         return True
 
@@ -361,13 +344,7 @@ class Rebalance:
         self._claim_table.remove(holding)
         if reason is not LossReason.SESSION_LOST:
             self._claim_table.unreleased.add(holding.claim.partition)
-        log.warning(
-            "claim_ended",
-            topic=holding.claim.partition.topic,
-            partition=holding.claim.partition.partition,
-            epoch=holding.claim.epoch,
-            reason=reason.value,
-        )
+        log.warning("claim_ended", **_fields(holding.claim), reason=reason.value)
         self._listener.claim_lost(holding.claim, reason)
         self.look_soon()
 
@@ -397,3 +374,9 @@ class Rebalance:
         if summary != self._said:
             self._said = summary
             self._listener.rebalanced(summary)
+
+
+def _fields(claim: Claim) -> dict[str, Any]:
+    """Return the fields by which a log line names a claim."""
+    topic, number = claim.partition
+    return {"topic": topic, "partition": number, "epoch": claim.epoch}

@@ -9,7 +9,7 @@ Anything else that does not parse raises ``BadDocumentError``. Times are seconds
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 from urllib.parse import quote, unquote
 
@@ -192,13 +192,7 @@ class OwnerDocument:
 
     def encode(self) -> bytes:
         """Return the node's data."""
-        return _encode_fields(
-            member=self.member,
-            member_epoch=self.member_epoch,
-            epoch=self.epoch,
-            host=self.host,
-            since=self.since,
-        )
+        return _encode_fields(**asdict(self))
 
     @classmethod
     def decode(cls, path: str, data: bytes) -> OwnerDocument:
@@ -230,14 +224,7 @@ class EpochDocument:
 
     def encode(self) -> bytes:
         """Return the node's data."""
-        return _encode_fields(
-            epoch=self.epoch,
-            member=self.member,
-            member_epoch=self.member_epoch,
-            transactional_id=self.transactional_id,
-            clean_end=self.clean_end,
-            unfenced=list(self.unfenced),
-        )
+        return _encode_fields(**asdict(self))
 
     @classmethod
     def decode(cls, path: str, data: bytes) -> EpochDocument:

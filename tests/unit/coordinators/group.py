@@ -135,7 +135,7 @@ class Participant:
         )
 
     def _watch_fired(self) -> None:
-        (self._unheard if self.deaf else self._events).append(self.member.group_changed)
+        (self._unheard if self.deaf else self._events).append(self.member.rebalance.look_soon)
 
     def hear(self) -> None:
         """Deliver the watches that were withheld while it was deaf."""
@@ -172,7 +172,7 @@ class Group:
     def join(self, name: str, info: MemberInfo = INFO) -> Participant:
         """Add a member; it acts from the next ``run`` on."""
         participant = Participant(self, name, info)
-        participant.member.set_partitions(self.counts)
+        participant.member.rebalance.set_partitions(self.counts)
         self.participants.append(participant)
         return participant
 
@@ -180,7 +180,7 @@ class Group:
         """Let everybody know of more partitions."""
         self.counts = {TOPIC: partitions}
         for participant in self.participants:
-            participant.member.set_partitions(self.counts)
+            participant.member.rebalance.set_partitions(self.counts)
 
     def run(self, seconds: float = 3.0, step: float = 0.05) -> None:
         """Let time pass while everybody takes turns. No partition ever has two valid claims."""
@@ -232,4 +232,4 @@ def state_of(participant: Participant) -> MemberState:
 
 def assignment_of(participant: Participant) -> AssignmentState:
     """Return how far a member has come to what it is to have; a call for the same reason."""
-    return participant.member.assignment
+    return participant.member.rebalance.assignment

@@ -367,7 +367,7 @@ def test_a_topic_that_is_gone_is_given_back(group: Group) -> None:
     group.run()
     group.grow(6)
     group.run()
-    a.member.set_partitions({})
+    a.member.rebalance.set_partitions({})
     group.run()
     assert a.held == []
     assert len(a.channel.asked) == 8

@@ -204,7 +204,7 @@ class GroupMachine(RuleBasedStateMachine):
         """Let a channel do without some partitions, or with all again."""
         participant = self.running.get(name)
         if participant is not None and not participant.stopped:
-            participant.member.leave_out({partition(number) for number in left_out})
+            participant.member.rebalance.leave_out({partition(number) for number in left_out})
 
     @rule(name=members, takes_part=st.booleans())
     def withdraw(self, name: str, *, takes_part: bool) -> None:
@@ -223,7 +223,7 @@ class GroupMachine(RuleBasedStateMachine):
         if name in self.running and self.partitions < MOST_PARTITIONS:
             self.partitions += 1
             self.group.counts = {TOPIC: self.partitions}
-            self.running[name].member.set_partitions(self.group.counts)
+            self.running[name].member.rebalance.set_partitions(self.group.counts)
 
     # --- hands in the tree ----------------------------------------------------------------------
 
@@ -319,8 +319,8 @@ class GroupMachine(RuleBasedStateMachine):
             participant.session.lose_answers(0)
             participant.session.deliver_late()
             participant.hear()
-            participant.member.set_partitions(self.group.counts)
-            participant.member.leave_out(())
+            participant.member.rebalance.set_partitions(self.group.counts)
+            participant.member.rebalance.leave_out(())
             participant.member.undrain()
             self.give_back(name, clean=True)
         self.pass_time(AGREEMENT)

@@ -39,7 +39,7 @@ class LaterParticipant(Participant):
 def join_later(group: Group, name: str) -> LaterParticipant:
     """Add a member of the next version."""
     participant = LaterParticipant(group, name, INFO)
-    participant.member.set_partitions(group.counts)
+    participant.member.rebalance.set_partitions(group.counts)
     group.participants.append(participant)
     return participant
 

@@ -64,8 +64,8 @@ def test_a_partition_that_is_left_out_is_asked_for_at_once(group: Group) -> None
     """Whoever has it next, the member gives it back: there is no group that has to settle first."""
     a = group.join("a")
     group.run()
-    a.member.leave_out({partition(3)})
-    a.member.leave_out({partition(3), partition(5)})
+    a.member.rebalance.leave_out({partition(3)})
+    a.member.rebalance.leave_out({partition(3), partition(5)})
     assert [claim.partition for claim in a.channel.asked] == [partition(3), partition(5)]
 
 
@@ -73,7 +73,7 @@ def test_a_partition_that_is_left_out_goes_to_another_or_to_nobody(group: Group)
     """The member gives it back and takes it again only when it is told to."""
     a = group.join("a")
     group.run()
-    a.member.leave_out({partition(3)})
+    a.member.rebalance.leave_out({partition(3)})
     group.run()
     assert a.held == [0, 1, 2, 4, 5, 6, 7]
     b = group.join("b")
@@ -84,7 +84,7 @@ def test_a_partition_that_is_left_out_goes_to_another_or_to_nobody(group: Group)
     group.crash(b)
     group.run()
     assert 3 not in a.held
-    a.member.leave_out(())
+    a.member.rebalance.leave_out(())
     group.run()
     assert a.held == list(range(8))
 
@@ -133,7 +133,7 @@ def test_what_was_lost_bars_the_way_until_its_node_is_seen_to_be_gone(group: Gro
     a = group.join("a")
     group.run()
     a.channel.gives_back = False
-    a.member.leave_out({partition(3)})
+    a.member.rebalance.leave_out({partition(3)})
     a.session.suspend()
     group.run(8)
     assert a.member.claims == ()
