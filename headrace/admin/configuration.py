@@ -6,8 +6,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from headrace.admin.document import Document, Text, moment
-from headrace.config import ChangeKind
-from headrace.config.diff import ReloadEffect
+from headrace.config import ChangeKind, ReloadEffect
 from headrace.controller.reports import ReloadOutcome
 
 if TYPE_CHECKING:

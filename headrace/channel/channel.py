@@ -13,14 +13,14 @@ from headrace.channel.settings import LiveSettings
 from headrace.channel.skips import Skips
 from headrace.channel.states import CHANNEL_TRANSITIONS, ChannelState, StopReport
 from headrace.channel.status import MemberSnapshot, member_reading
-from headrace.config import ReloadEffect, diff
+from headrace.config import ReloadEffect
 from headrace.config.errors import dotted
 from headrace.core.clock import SYSTEM_CLOCK, Clock, Deadline
 from headrace.core.errors import ConfigError, FatalError, NotRunningError
 from headrace.processors import ChannelContext
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from headrace.channel.bounds import Until
     from headrace.channel.events import SeekResult
@@ -51,17 +51,17 @@ class Reconfiguration:
         self._runtime = runtime
         self._lock = Lock()
 
-    def apply(self, config: ChannelConfig, deadline: Deadline) -> tuple[ConfigChange, ...]:
+    def apply(
+        self, config: ChannelConfig, changes: Sequence[ConfigChange], deadline: Deadline
+    ) -> None:
         """Go on with ``config``; see ``InboundKafkaChannel.reconfigure``."""
         with self._lock:
-            changes = self._changes(config)
             if beyond := [c.path for c in changes if c.effect not in WHILE_RUNNING]:
                 raise ConfigError([f"{path}: the channel has to start again" for path in beyond])
             self._runtime.dead_letters.recheck(config, deadline)
             if any(change.effect is ReloadEffect.TOPICS for change in changes):
                 self._runtime.topic_watcher.follow(config.subscription, deadline)
-            self._take_over(config, changes)
-            return changes
+            self._take_over(config, [change.path for change in changes])
 
     def set_assignor(self, coordinator: CoordinatorConfig) -> None:
         """Share partitions in another way; see ``InboundKafkaChannel.replace_coordinator``."""
@@ -69,27 +69,18 @@ class Reconfiguration:
             config = self._runtime.settings.config.model_copy(update={"coordinator": coordinator})
             if found := [f"{dotted(steps)} {rest}" for steps, rest in config.contradictions()]:
                 raise ConfigError([f"channels.{self._runtime.name}.{problem}" for problem in found])
-            self._take_over(config, self._changes(config))
+            self._take_over(config, [f"channels.{self._runtime.name}.coordinator"])
 
-    def _changes(self, config: ChannelConfig) -> tuple[ConfigChange, ...]:
-        return diff(self._runtime.settings.config, config, at=("channels", self._runtime.name))
-
-    def _take_over(self, config: ChannelConfig, changes: tuple[ConfigChange, ...]) -> None:
-        if not changes:
-            return
+    def _take_over(self, config: ChannelConfig, changed: list[str]) -> None:
         # first: where it raises, nothing is taken over, and the next try finds the changes again
         self._runtime.processor.on_reconfigured(config)
-        shares_otherwise = config.coordinator != self._runtime.settings.config.coordinator
         self._runtime.settings.replace(config)
-        if shares_otherwise:
-            self._runtime.subscription.set_assignor(config)
+        self._runtime.subscription.set_assignor(config)
         self._runtime.workers.resize(config.workers)
         self._runtime.pausing.follow_settings()
         self._runtime.committer.flush()
         self._runtime.manager.touch_all()
-        log.info(
-            "channel_reconfigured", channel=self._runtime.name, changed=[c.path for c in changes]
-        )
+        log.info("channel_reconfigured", channel=self._runtime.name, changed=changed)
 
 
 class InboundKafkaChannel:
@@ -408,8 +399,10 @@ class InboundKafkaChannel:
         """The pauses at this moment, the oldest first."""
         return self._runtime.pausing.all()
 
-    def reconfigure(self, config: ChannelConfig, deadline: Deadline) -> tuple[ConfigChange, ...]:
-        """Go on with ``config``, in place; return what is different.
+    def reconfigure(
+        self, config: ChannelConfig, changes: Sequence[ConfigChange], deadline: Deadline
+    ) -> None:
+        """Go on with ``config``, in place, which has ``changes`` over what the channel runs with.
 
         Hot values hold from the next time they are needed, and nothing is given back for them. A
         new coordinator and new topics move what has to move: partitions of topics that are not in
@@ -422,7 +415,7 @@ class InboundKafkaChannel:
                 nothing was changed.
             KafkaUnavailableError: nobody could tell of the topics in time; nothing was changed.
         """
-        return self._reconfiguration.apply(config, deadline)
+        self._reconfiguration.apply(config, changes, deadline)
 
     def replace_coordinator(self, coordinator: CoordinatorConfig) -> None:
         """Choose partitions in another way from now on; what stays ours goes on undisturbed.

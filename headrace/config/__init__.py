@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from headrace.config.diff import ChangeKind, ConfigChange, ReloadEffect, diff
+from headrace.config.diff import ChangeKind, ConfigChange, diff
 from headrace.config.guarantee import ChannelGuarantee, DeliveryGuarantee, guarantee
 from headrace.config.loading import load
 from headrace.config.models.admin import AdminConfig, AdminTls, TracingConfig
-from headrace.config.models.base import KafkaTls, Section, ZooKeeperTls
+from headrace.config.models.base import KafkaTls, ReloadEffect, Section, ZooKeeperTls
 from headrace.config.models.channel import (
     BatchConfig,
     BufferConfig,

@@ -8,61 +8,13 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from headrace.config.errors import dotted
-from headrace.config.models.base import Section
+from headrace.config.models.base import ReloadEffect, Section, effect_of
 from headrace.config.show import document
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from headrace.config.errors import Steps
-
-
-class ReloadEffect(Enum):
-    """What is touched when a value changes, from the least to the most."""
-
-    IN_PLACE = "in place"
-    """What runs goes on with the new value; nothing is drained, released or reconnected."""
-
-    SHARING = "sharing"
-    """The group shares its partitions again; those that stay go on undisturbed."""
-
-    TOPICS = "topics"
-    """Partitions of topics that are no longer read are given back, those of others stay."""
-
-    CHANNEL = "channel"
-    """The channel drains, leaves its group and starts again; other channels go on."""
-
-    SPARK = "spark"
-    """The Spark session is built again between two micro-batches; partitions stay."""
-
-    CONNECTION = "connection"
-    """All channels drain, connect again and go on."""
-
-    PROCESS = "process"
-    """Nothing until the process is restarted."""
-
-
-_OF_CHANNELS = {"topics": ReloadEffect.TOPICS, "coordinator": ReloadEffect.SHARING}
-_OF_SECTIONS = {
-    "kafka": ReloadEffect.CONNECTION,
-    "zookeeper": ReloadEffect.CONNECTION,
-    "spark": ReloadEffect.SPARK,
-}
-
-
-def effect_of(steps: Steps, *, hot: bool) -> ReloadEffect:
-    """Return what a change at ``steps`` touches, of a field that says whether it is hot."""
-    if hot:
-        return ReloadEffect.IN_PLACE
-    match steps:
-        case ("channels", _, field, *_):
-            return _OF_CHANNELS.get(str(field), ReloadEffect.CHANNEL)
-        case ("channels", *_):
-            return ReloadEffect.CHANNEL
-        case (section, *_):
-            return _OF_SECTIONS.get(str(section), ReloadEffect.PROCESS)
-        case _:
-            raise AssertionError("a change has a place")
 
 
 class ChangeKind(Enum):
@@ -124,8 +76,8 @@ class _Pair:
     old: Any
     new: Any
 
-    def change(self, at: Steps, kind: ChangeKind, *, hot: bool) -> ConfigChange:
-        return ConfigChange(at, kind, self.old, self.new, effect_of(at, hot=hot))
+    def change(self, at: Steps, kind: ChangeKind, effect: ReloadEffect) -> ConfigChange:
+        return ConfigChange(at, kind, self.old, self.new, effect)
 
     @property
     def both_are_mappings(self) -> bool:
@@ -134,36 +86,35 @@ class _Pair:
 
 def _sections(at: Steps, pair: _Pair) -> Iterator[ConfigChange]:
     for attribute, field in type(pair.before).model_fields.items():
-        extra, name = field.json_schema_extra, field.alias or attribute
-        assert isinstance(extra, dict), "every field declares whether it is hot"
+        name = field.alias or attribute
         inner = _Pair(
             getattr(pair.before, attribute),
             getattr(pair.after, attribute),
             pair.old[name],
             pair.new[name],
         )
-        yield from _values((*at, name), inner, hot=extra["hot"] is True)
+        yield from _values((*at, name), inner, effect_of(field))
 
 
-def _values(at: Steps, pair: _Pair, *, hot: bool) -> Iterator[ConfigChange]:
+def _values(at: Steps, pair: _Pair, effect: ReloadEffect) -> Iterator[ConfigChange]:
     if isinstance(pair.before, Section) and type(pair.before) is type(pair.after):
         yield from _sections(at, pair)
     elif pair.both_are_mappings:
-        yield from _mappings(at, pair, hot=hot)
+        yield from _mappings(at, pair, effect)
     elif not _same(pair.before, pair.after):
-        yield pair.change(at, ChangeKind.CHANGED, hot=hot)
+        yield pair.change(at, ChangeKind.CHANGED, effect)
 
 
-def _mappings(at: Steps, pair: _Pair, *, hot: bool) -> Iterator[ConfigChange]:
+def _mappings(at: Steps, pair: _Pair, effect: ReloadEffect) -> Iterator[ConfigChange]:
     for key in [*pair.before, *(key for key in pair.after if key not in pair.before)]:
         steps = (*at, key)
         inner = _Pair(*(side.get(key) for side in (pair.before, pair.after, pair.old, pair.new)))
         if key not in pair.after:
-            yield inner.change(steps, ChangeKind.REMOVED, hot=hot)
+            yield inner.change(steps, ChangeKind.REMOVED, effect)
         elif key not in pair.before:
-            yield inner.change(steps, ChangeKind.ADDED, hot=hot)
+            yield inner.change(steps, ChangeKind.ADDED, effect)
         else:
-            yield from _values(steps, inner, hot=hot)
+            yield from _values(steps, inner, effect)
 
 
 def _same(one: Any, other: Any) -> bool:

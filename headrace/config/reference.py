@@ -19,7 +19,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import PydanticUndefined
 
-from headrace.config.diff import effect_of
+from headrace.config.models.base import ReloadEffect, effect_of
 from headrace.config.models.root import Config
 from headrace.config.problems import accepted, field_shape, fields
 from headrace.config.show import plain
@@ -77,8 +77,9 @@ class _Generator(GenerateJsonSchema):
 
     def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
         own = super().model_schema(schema)
+        hot = {name: is_hot(field) for name, field in fields(schema["cls"])}
         for name, meaning in meanings(schema["cls"]).items():
-            own["properties"][name]["description"] = meaning
+            own["properties"][name] |= {"hot": hot[name], "description": meaning}
         return own
 
     def literal_schema(self, schema: core_schema.LiteralSchema) -> JsonSchemaValue:
@@ -156,7 +157,7 @@ def update(page: str) -> str:
 def _chapter(chapter: Chapter) -> str:
     said = meanings(chapter.section)
     rows = "\n".join(
-        _row(chapter, name, field, said[name])
+        _row(name, field, said[name])
         for name, field in fields(chapter.section)
         if not (chapter.choice and name == "type")
     )
@@ -165,28 +166,20 @@ def _chapter(chapter: Chapter) -> str:
     return f"### {chapter.title}\n\n{about}\n{table}"
 
 
-def _row(chapter: Chapter, name: str, field: FieldInfo, meaning: str) -> str:
+def _row(name: str, field: FieldInfo, meaning: str) -> str:
     cells = (
         f"`{name}`",
         accepted(field_shape(field)),
         _default(field),
-        _effect(chapter, name, field),
+        "by field" if len(field_shape(field).sections) == 1 else effect_of(field).value,
         " ".join(meaning.split()),
     )
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
-def _effect(chapter: Chapter, name: str, field: FieldInfo) -> str:
-    if len(field_shape(field).sections) == 1:
-        return "by field"
-    steps = tuple(f"{chapter.path}.{name}".removeprefix(".").split("."))
-    return effect_of(steps, hot=is_hot(field)).value
-
-
 def is_hot(field: FieldInfo) -> bool:
-    """Return what the field declares about being applied in place."""
-    extra = field.json_schema_extra
-    return isinstance(extra, dict) and extra["hot"] is True
+    """Whether a new value of the field is applied in place."""
+    return effect_of(field) is ReloadEffect.IN_PLACE
 
 
 def _default(field: FieldInfo) -> str:

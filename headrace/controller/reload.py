@@ -86,15 +86,11 @@ class Step:
     changes: tuple[ConfigChange, ...]
 
 
-def plan(
-    applied: Config, desired: Config, recoded: tuple[ConfigChange, ...] = ()
-) -> tuple[Step, ...]:
-    """Return the steps from one configuration to the other, in their order.
+def plan(applied: Config, desired: Config, changes: tuple[ConfigChange, ...]) -> tuple[Step, ...]:
+    """Return the steps that make ``changes``, in their order.
 
-    What is connected again brings the changes of all channels with it. ``recoded`` says which
-    channels have other code than they run.
+    What is connected again brings the changes of all channels with it.
     """
-    changes = (*diff(applied, desired), *recoded)
     steps = [*_shared(changes)]
     if any(step.action is Action.CONNECT for step in steps):
         return _in_order(_with_channels(step, changes) for step in steps)
@@ -218,14 +214,24 @@ class ReloadRun:
         self._clock = clock
         self._pauses: dict[str, tuple[Pause, ...]] = {}
 
-    def reconcile(self, desired: Config) -> None:
-        """Take the steps to ``desired``; what fails holds up nothing else. Blocks."""
+    def reconcile(
+        self, desired: Config, changes: tuple[ConfigChange, ...]
+    ) -> tuple[ConfigChange, ...]:
+        """Take the steps to ``desired``, which has ``changes`` over what runs. Blocks.
+
+        What fails holds up nothing else.
+
+        Returns:
+            the changes that run now, in their order.
+        """
         self.reasons.clear()
         self.passes = False
-        for step in plan(self._controller.config, desired, self.recoded()):
+        taken: list[ConfigChange] = []
+        for step in plan(self._controller.config, desired, changes):
             try:
                 self._require_time()
                 self._take(step, desired)
+                taken += step.changes
             except FatalError as error:
                 self._controller.fail(error)
                 self._note(step, error)
@@ -234,6 +240,8 @@ class ReloadRun:
             except Exception as error:
                 log.exception("config_step_failed", action=step.action.value, channel=step.channel)
                 self._note(step, HeadraceError(f"{type(error).__name__}: {error}"))
+        # of a channel that did not start with the connections nothing runs
+        return tuple(c for c in changes if c in taken and c.channel not in self.reasons)
 
     def recoded(self) -> tuple[ConfigChange, ...]:
         """Return of which channels the code is not what they run. Blocks while files are read."""
@@ -258,13 +266,14 @@ class ReloadRun:
                 del self._pauses[name]
             case Action.CONNECT:
                 # says itself what runs, because a channel that did not start is none of it
-                self._connect(desired)
+                self._connect(desired, step.changes)
                 return
             case Action.REBUILD_SPARK:
                 self._rebuild_spark(desired)
             case Action.ADJUST:
                 channel = self._controller.channels[name]
-                channel.reconfigure(desired.channels[name], self._after(LOOK_TIMEOUT))
+                deadline = self._after(LOOK_TIMEOUT)
+                channel.reconfigure(desired.channels[name], step.changes, deadline)
                 self._controller.code.note(name, desired.channels[name])
             case Action.RESTART:
                 self._restart(name, desired.channels[name])
@@ -333,14 +342,14 @@ class ReloadRun:
 
     # --- connections ------------------------------------------------------------------------
 
-    def _connect(self, desired: Config) -> None:
+    def _connect(self, desired: Config, changes: tuple[ConfigChange, ...]) -> None:
         """Connect again, once it is known that somebody answers there."""
         controller, former = self._controller, self._controller.config
         enabled = {name: c for name, c in desired.channels.items() if c.enabled}
         processors = {name: controller.processor(name, c) for name, c in enabled.items()}
         for name, channel in enabled.items():
             require_topics(desired.kafka, name, channel, self._after(LOOK_TIMEOUT))
-        moves = desired.zookeeper != former.zookeeper
+        moves = any(change.steps[0] == "zookeeper" for change in changes)
         if moves:
             require_session(desired.zookeeper, self._after(desired.zookeeper.connect_timeout))
         self._require_time()
@@ -456,6 +465,7 @@ class Reloader:
         self._applying = ReloadRun(controller, self._stopping.is_set, clock)
         self._requests: Queue[_Request | None] = Queue()
         self._retry = FIRST_RETRY
+        self._left: tuple[ConfigChange, ...] = ()
         self._pending: tuple[Pending, ...] = ()
         self._problems: tuple[str, ...] = ()
         self._last: ReloadReport | None = None
@@ -572,14 +582,15 @@ class Reloader:
             return self._reject(by, error.problems)
         finally:
             self._files = files
-        if by == AT_START and diff(self._controller.config, desired):
+        changes = diff(self._controller.config, desired)
+        if by == AT_START and changes:
             # it may be half written: the watcher tells of it once it has been left alone
             self._files = dict.fromkeys(files, "")
             return ReloadReport(by, self._clock.time(), ReloadOutcome.UNCHANGED)
         self._problems = ()
         self._desired = desired
         self._retry = FIRST_RETRY
-        applied = self._reconcile()
+        applied = self._reconcile(changes)
         outcome = ReloadOutcome.APPLIED if applied else ReloadOutcome.UNCHANGED
         if self._pending:
             outcome = ReloadOutcome.PARTLY
@@ -594,34 +605,30 @@ class Reloader:
     def _try_again(self) -> None:
         """Take the steps again that may succeed by now."""
         self._retry = min(LAST_RETRY, 2 * self._retry)
-        applied = self._reconcile()
+        applied = self._reconcile(self._left)
         if applied:
             now = self._clock.time()
             outcome = ReloadOutcome.PARTLY if self._pending else ReloadOutcome.APPLIED
             self._say(ReloadReport("retry", now, outcome, (), applied, self._pending))
         self._controller.metrics.config_pending_changes.set(len(self._pending))
 
-    def _reconcile(self) -> tuple[ConfigChange, ...]:
-        """Take the steps to what is desired; return what they changed."""
-        before: Config = self._controller.config
-        recoded = self._applying.recoded()
-        self._applying.reconcile(self._desired)
-        left = self._applying.recoded()
-        self._pending = self._find_pending(left)
-        done = tuple(change for change in recoded if change not in left)
-        return (*diff(before, self._controller.config), *done)
-
-    def _find_pending(self, recoded: tuple[ConfigChange, ...]) -> tuple[Pending, ...]:
+    def _reconcile(self, changes: tuple[ConfigChange, ...]) -> tuple[ConfigChange, ...]:
+        """Make the changes, and those of code; return which run now, and note what is left."""
+        run = self._applying
+        applied = run.reconcile(self._desired, (*changes, *run.recoded()))
+        recoded = run.recoded()
+        self._left = diff(self._controller.config, self._desired)
         since = {each.change.path: each.since for each in self._pending}
-        reasons, now = self._applying.reasons, self._clock.time()
-        return tuple(
+        now = self._clock.time()
+        self._pending = tuple(
             Pending(
                 change,
-                reasons.get(change.channel or change.effect.value, "not applied yet"),
+                run.reasons.get(change.channel or change.effect.value, "not applied yet"),
                 since.get(change.path, now),
             )
-            for change in (*diff(self._controller.config, self._desired), *recoded)
+            for change in (*self._left, *recoded)
         )
+        return tuple(change for change in applied if change not in recoded)
 
     def _reject(self, by: str, problems: list[str]) -> ReloadReport:
         self._problems = tuple(problems)
@@ -635,7 +642,8 @@ class Reloader:
 
     def _watch(self, settings: ReloadConfig | None) -> None:
         """Watch the files as configured, and none without settings."""
-        if self._watcher is not None and self._watcher.settings != settings:
+        # a section without a change stays the object that it was
+        if self._watcher is not None and self._watcher.settings is not settings:
             self._watcher.stop(Deadline.after(WATCHER_STOP_TIMEOUT, self._clock))
             self._watcher = None
         if self._watcher is None and settings is not None and settings.watch:

@@ -12,7 +12,7 @@ from headrace.admin.ports import Phase
 from headrace.channel.pausing import PauseMode, PauseReason
 from headrace.channel.states import ChannelState
 from headrace.channel.states import PartitionState as S
-from headrace.config.diff import ReloadEffect
+from headrace.config import ReloadEffect
 from headrace.controller.reports import ReloadOutcome
 from headrace.telemetry.logs import Subject
 from headrace.zookeeper.protocol import SessionState

@@ -7,7 +7,7 @@ from ipaddress import ip_address
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from headrace.config.errors import FieldConflict
-from headrace.config.models.base import Cold, Section
+from headrace.config.models.base import Fixed, Section
 from headrace.config.types.addresses import Network
 from headrace.config.types.scalars import (
     Distinct,
@@ -33,16 +33,16 @@ class TracingConfig(Section):
 
     renamed: ClassVar[Mapping[str, str]] = {"one_in": "sample_one_in"}
 
-    endpoint: Cold[Annotated[str, _ADDRESS] | None] = None
+    endpoint: Fixed[Annotated[str, _ADDRESS] | None] = None
     """Where a collector takes OTLP over HTTP; null: nothing is traced, and it costs nothing."""
 
-    sample_one_in: Cold[Annotated[int, WholeNumber(1)]] = 1
+    sample_one_in: Fixed[Annotated[int, WholeNumber(1)]] = 1
     """Of how many batches one is traced."""
 
-    service_name: Cold[FreeText] = "headrace"
+    service_name: Fixed[FreeText] = "headrace"
     """What the process is called in the traces."""
 
-    timeout: Cold[Pause] = 10.0
+    timeout: Fixed[Pause] = 10.0
     """How long the collector may take to answer; traces it does not take are dropped."""
 
 
@@ -65,47 +65,47 @@ def _fits_header(token: str) -> bool:
 class AdminTls(Section):
     """HTTPS for the admin API, all files in PEM form."""
 
-    certificate_file: Cold[LocalPath]
+    certificate_file: Fixed[LocalPath]
     """The certificate that the API shows, with those between it and its authority."""
 
-    key_file: Cold[LocalPath]
+    key_file: Fixed[LocalPath]
     """The private key of certificate_file."""
 
-    key_password: Cold[SecretValue | None] = None
+    key_password: Fixed[SecretValue | None] = None
     """The password of key_file; null: the key is not encrypted."""
 
-    client_ca_file: Cold[LocalPath | None] = None
+    client_ca_file: Fixed[LocalPath | None] = None
     """The authorities whose certificates let a client in, in place of the token; null: none."""
 
 
 class AdminConfig(Section):
     """The admin API: what the process is doing, and changes to it."""
 
-    enabled: Cold[Flag] = True
+    enabled: Fixed[Flag] = True
     """Whether there is one."""
 
-    host: Cold[FreeText] = "127.0.0.1"
+    host: Fixed[FreeText] = "127.0.0.1"
     """The address to listen on; '::': all of IPv6 and IPv4."""
 
-    port: Cold[Port | None] = None
+    port: Fixed[Port | None] = None
     """The port to listen on; 0: any free one; null: 9465, or any free one where that is taken.
     The commands find it by the configuration file."""
 
-    token: Cold[SecretValue | None] = None
+    token: Fixed[SecretValue | None] = None
     """What clients have to show as a bearer token, at least 22 characters, best as ${file:...};
     null: the one in the file admin-token of the process's folder in state_dir, which the first
     start makes."""
 
-    tls: Cold[AdminTls | None] = None
+    tls: Fixed[AdminTls | None] = None
     """HTTPS; null: none."""
 
-    plain_text: Cold[Flag] = False
+    plain_text: Fixed[Flag] = False
     """Whether to listen for other machines without tls, as where something in between encrypts."""
 
-    allowed_hosts: Cold[Annotated[tuple[FreeText, ...], Distinct]] = ()
+    allowed_hosts: Fixed[Annotated[tuple[FreeText, ...], Distinct]] = ()
     """Names under which clients reach the API besides addresses, localhost and the host's name."""
 
-    trusted_proxies: Cold[tuple[Annotated[str, Network()], ...]] = ()
+    trusted_proxies: Fixed[tuple[Annotated[str, Network()], ...]] = ()
     """Addresses or networks of proxies whose X-Forwarded-For and X-Forwarded-Proto say who asks,
     for the log, and whether by https. Of all others these headers are ignored."""
 

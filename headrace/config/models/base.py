@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationInfo, model_validator
 
 from headrace.config.errors import FieldConflict, conflict_in
 from headrace.config.types.scalars import Flag, LocalPath
@@ -13,16 +14,50 @@ from headrace.config.types.secrets import SecretValue
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+    from pydantic.fields import FieldInfo
     from typing_extensions import Self
+
+
+class ReloadEffect(Enum):
+    """What is touched when a value changes, from the least to the most."""
+
+    IN_PLACE = "in place"
+    """What runs goes on with the new value; nothing is drained, released or reconnected."""
+
+    SHARING = "sharing"
+    """The group shares its partitions again; those that stay go on undisturbed."""
+
+    TOPICS = "topics"
+    """Partitions of topics that are no longer read are given back, those of others stay."""
+
+    CHANNEL = "channel"
+    """The channel drains, leaves its group and starts again; other channels go on."""
+
+    SPARK = "spark"
+    """The Spark session is built again between two micro-batches; partitions stay."""
+
+    CONNECTION = "connection"
+    """All channels drain, connect again and go on."""
+
+    PROCESS = "process"
+    """Nothing until the process is restarted."""
 
 
 T = TypeVar("T")
 
-Hot = Annotated[T, Field(json_schema_extra={"hot": True})]
-"""A field whose new value is applied in place: nothing is drained, released or reconnected."""
+#: How each field of a section declares what its new value touches.
+Hot = Annotated[T, ReloadEffect.IN_PLACE]
+Reshares = Annotated[T, ReloadEffect.SHARING]
+Resubscribes = Annotated[T, ReloadEffect.TOPICS]
+Restarts = Annotated[T, ReloadEffect.CHANNEL]
+Rebuilds = Annotated[T, ReloadEffect.SPARK]
+Reconnects = Annotated[T, ReloadEffect.CONNECTION]
+Fixed = Annotated[T, ReloadEffect.PROCESS]
 
-Cold = Annotated[T, Field(json_schema_extra={"hot": False})]
-"""A field whose new value needs what it belongs to drained, rebuilt or reconnected."""
+
+def effect_of(field: FieldInfo) -> ReloadEffect:
+    """Return what the field declares that its new value touches."""
+    return next(each for each in field.metadata if isinstance(each, ReloadEffect))
 
 
 def unset() -> Any:
@@ -69,16 +104,16 @@ class Section(BaseModel):
 class TlsFiles(Section):
     """The files of a TLS connection, all in PEM form."""
 
-    ca_file: Cold[LocalPath | None] = None
+    ca_file: Reconnects[LocalPath | None] = None
     """The certificates that servers are trusted by; null: those of the system."""
 
-    certificate_file: Cold[LocalPath | None] = None
+    certificate_file: Reconnects[LocalPath | None] = None
     """The certificate that Headrace shows, for servers that ask for one."""
 
-    key_file: Cold[LocalPath | None] = None
+    key_file: Reconnects[LocalPath | None] = None
     """The private key of certificate_file."""
 
-    key_password: Cold[SecretValue | None] = None
+    key_password: Reconnects[SecretValue | None] = None
     """The password of key_file; null: the key is not encrypted."""
 
     def contradictions(self) -> Iterator[FieldConflict]:
@@ -93,12 +128,12 @@ class TlsFiles(Section):
 class KafkaTls(TlsFiles):
     """TLS to the brokers."""
 
-    verify_hostname: Cold[Flag] = True
+    verify_hostname: Reconnects[Flag] = True
     """Whether a broker's certificate must name the host that was connected to."""
 
 
 class ZooKeeperTls(TlsFiles):
     """TLS to the ZooKeeper servers."""
 
-    verify: Cold[Flag] = True
+    verify: Reconnects[Flag] = True
     """Whether a server's certificate must be trusted and name the host that was connected to."""

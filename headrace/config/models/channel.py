@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, Field, ValidationInfo
 
 from headrace.config.errors import FieldConflict, either
-from headrace.config.models.base import Cold, Hot, Section, derived, unset
+from headrace.config.models.base import (
+    Hot,
+    Reshares,
+    Restarts,
+    Resubscribes,
+    Section,
+    derived,
+    unset,
+)
 from headrace.config.models.processor import (
     ArrowProcessorConfig,
     ProcessorConfig,
@@ -38,10 +46,10 @@ if TYPE_CHECKING:
 class KafkaOffsetsConfig(Section):
     """The group's offsets in Kafka, where lag tools see them."""
 
-    type: Cold[Literal["kafka"]] = "kafka"
+    type: Restarts[Literal["kafka"]] = "kafka"
     """This store."""
 
-    fencing: Cold[Literal["metadata", "transactions"]] = "metadata"
+    fencing: Restarts[Literal["metadata", "transactions"]] = "metadata"
     """What becomes of a former owner's late commit: found and fixed by the epoch in its
     metadata, or refused by the brokers, which takes rights on transactional ids."""
 
@@ -49,7 +57,7 @@ class KafkaOffsetsConfig(Section):
 class ZooKeeperOffsetsConfig(Section):
     """Nodes in ZooKeeper, which refuse a former owner's late write."""
 
-    type: Cold[Literal["zookeeper"]] = "zookeeper"
+    type: Restarts[Literal["zookeeper"]] = "zookeeper"
     """This store."""
 
 
@@ -134,7 +142,7 @@ class CoordinatorBase(Section):
 
     renamed: ClassVar[Mapping[str, str]] = {"safety_poll": "resync_interval"}
 
-    type: Cold[str]
+    type: Reshares[str]
     """Which coordinator this is."""
 
     rebalance_delay: Hot[Pause] = 0.5
@@ -147,30 +155,30 @@ class CoordinatorBase(Section):
 class DynamicCoordinatorConfig(CoordinatorBase):
     """The members of a group share the partitions of its topics evenly."""
 
-    type: Cold[Literal["dynamic"]] = "dynamic"
+    type: Reshares[Literal["dynamic"]] = "dynamic"
     """This coordinator."""
 
-    weight: Cold[Count] = 1
+    weight: Reshares[Count] = 1
     """This member's share against the other members'."""
 
 
 class FixedCountCoordinatorConfig(CoordinatorBase):
     """The member takes a fixed number of partitions of each topic."""
 
-    type: Cold[Literal["fixed_count"]] = "fixed_count"
+    type: Reshares[Literal["fixed_count"]] = "fixed_count"
     """This coordinator."""
 
-    partitions_per_topic: Cold[Count]
+    partitions_per_topic: Reshares[Count]
     """How many partitions of each topic to own."""
 
 
 class StaticCoordinatorConfig(CoordinatorBase):
     """The member takes the partitions that are listed."""
 
-    type: Cold[Literal["static"]] = "static"
+    type: Reshares[Literal["static"]] = "static"
     """This coordinator."""
 
-    partitions: Cold[Annotated[Mapping[Topic, Partitions], Field(min_length=1)]]
+    partitions: Reshares[Annotated[Mapping[Topic, Partitions], Field(min_length=1)]]
     """The partitions of each topic, as numbers and ranges."""
 
 
@@ -237,15 +245,15 @@ class PauseConfig(Section):
 class ChannelConfig(Section):
     """A channel: the topics of a group, one coordinator, one processor and its sink."""
 
-    enabled: Cold[Flag] = True
+    enabled: Restarts[Flag] = True
     """Whether the channel runs."""
 
-    topics: Cold[Annotated[tuple[TopicEntry, ...], Field(min_length=1), Distinct]]
+    topics: Resubscribes[Annotated[tuple[TopicEntry, ...], Field(min_length=1), Distinct]]
     """The topics to read. An entry that begins with ^ is a pattern, a regular expression of
     Python: it takes every topic whose name begins as it says (end it with $ to have the whole name
     match), also one that is created later, but none whose name begins with __."""
 
-    group: Cold[Group]
+    group: Restarts[Group]
     """The group whose members share the partitions, and under whose name offsets are kept."""
 
     initial_offset: Hot[Literal["earliest", "latest"]] = "earliest"
@@ -254,7 +262,7 @@ class ChannelConfig(Section):
     offset_out_of_range: Hot[Literal["earliest", "latest", "stop"]] = "earliest"
     """Where reading goes on when the broker no longer has the offset, or stop."""
 
-    coordinator: Cold[
+    coordinator: Reshares[
         Annotated[CoordinatorConfig, BeforeValidator(_coordinator_form, str | CoordinatorConfig)]
     ] = DynamicCoordinatorConfig()
     """Which partitions this member takes. A bare word is a type: coordinator: dynamic."""
@@ -265,11 +273,11 @@ class ChannelConfig(Section):
     batch: Hot[BatchConfig] = BatchConfig()
     """When a batch is cut."""
 
-    source: Cold[Literal["by_value", "by_reference"]] = "by_value"
+    source: Restarts[Literal["by_value", "by_reference"]] = "by_value"
     """How records reach the processor: fetched here and handed over; or, by the spark processor
     only, as ranges of offsets that Spark's executors read from Kafka themselves."""
 
-    processor: Cold[ProcessorConfig]
+    processor: Restarts[ProcessorConfig]
     """What happens to a batch."""
 
     max_in_flight: Hot[Annotated[InFlight, derived(_default_in_flight, InFlight | None)]] = Field(
@@ -278,7 +286,9 @@ class ChannelConfig(Section):
     """The most batches of one partition that are delivered and not answered; by default 2 for
     the spark and arrow processors and 1 for the others."""
 
-    sink: Cold[Annotated[SinkConfig, BeforeValidator(sink_form, str | SinkConfig)] | None] = None
+    sink: Restarts[Annotated[SinkConfig, BeforeValidator(sink_form, str | SinkConfig)] | None] = (
+        None
+    )
     """Where results go; a custom processor has none. Bare text is a function
     (package.module:name) or a type (noop)."""
 
@@ -294,9 +304,9 @@ class ChannelConfig(Section):
     commit_interval: Hot[Pause] = 1.0
     """How often offsets are committed; 0s: after every answer."""
 
-    offsets: Cold[Annotated[OffsetsConfig, BeforeValidator(_offsets_form, str | OffsetsConfig)]] = (
-        KafkaOffsetsConfig()
-    )
+    offsets: Restarts[
+        Annotated[OffsetsConfig, BeforeValidator(_offsets_form, str | OffsetsConfig)]
+    ] = KafkaOffsetsConfig()
     """Where the group's offsets are kept. A bare word is a type: offsets: zookeeper."""
 
     pause: Hot[PauseConfig] = PauseConfig()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field
 
 from headrace.config.errors import FieldConflict
-from headrace.config.models.base import Cold, KafkaTls, Section
+from headrace.config.models.base import KafkaTls, Reconnects, Section
 from headrace.config.types.addresses import KafkaServers
 from headrace.config.types.scalars import FreeText
 from headrace.config.types.secrets import Properties, PropertyValue, SecretValue, reveal_all
@@ -177,29 +177,31 @@ def unknown_to_java(name: str) -> str | None:
 class KafkaSasl(Section):
     """A user name and a password for the brokers."""
 
-    mechanism: Cold[Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]]
+    mechanism: Reconnects[Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]]
     """How the password is proved. PLAIN sends it, so combine PLAIN with tls."""
 
-    username: Cold[FreeText]
+    username: Reconnects[FreeText]
     """The user's name."""
 
-    password: Cold[SecretValue]
+    password: Reconnects[SecretValue]
     """The user's password."""
 
 
 class KafkaConfig(Section):
     """How to reach the Kafka cluster."""
 
-    bootstrap_servers: Cold[KafkaServers] = ("localhost:9092",)
+    bootstrap_servers: Reconnects[KafkaServers] = ("localhost:9092",)
     """The brokers to ask for the cluster's layout."""
 
-    tls: Cold[KafkaTls | None] = None
+    tls: Reconnects[KafkaTls | None] = None
     """TLS to the brokers; null: none, {}: with the system's certificates."""
 
-    sasl: Cold[KafkaSasl | None] = None
+    sasl: Reconnects[KafkaSasl | None] = None
     """A user name and a password; null: none."""
 
-    properties: Cold[Annotated[Mapping[str, PropertyValue], Properties(owned)]] = Field(default={})
+    properties: Reconnects[Annotated[Mapping[str, PropertyValue], Properties(owned)]] = Field(
+        default={}
+    )
     """Any property of librdkafka, except those that Headrace sets itself."""
 
     def contradictions(self) -> Iterator[FieldConflict]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field
 
 from headrace.config.errors import FieldConflict
-from headrace.config.models.base import Cold, Hot, Section
+from headrace.config.models.base import Hot, Rebuilds, Restarts, Section
 from headrace.config.types.addresses import Connector
 from headrace.config.types.scalars import (
     Count,
@@ -44,29 +44,29 @@ def _refusal(name: str) -> str | None:
 class SparkConfig(Section):
     """The Spark session that all channels of the process share."""
 
-    master: Cold[FreeText] = "local[*]"
+    master: Rebuilds[FreeText] = "local[*]"
     """Where Spark runs: local[cores], or the URL of a cluster."""
 
-    app_name: Cold[FreeText] = "headrace"
+    app_name: Rebuilds[FreeText] = "headrace"
     """The application's name in Spark's own pages and logs."""
 
-    driver_memory: Cold[Annotated[int, Size(_MIN_DRIVER_MEMORY)]] = GIB
+    driver_memory: Rebuilds[Annotated[int, Size(_MIN_DRIVER_MEMORY)]] = GIB
     """The heap of the driver's Java process; with a local master all work runs in it."""
 
-    connector: Cold[Connector | None] = None
+    connector: Rebuilds[Connector | None] = None
     """Spark's Kafka connector, for channels with source: by_reference. maven: the one that fits
     the installed pyspark, from Maven Central; or a Maven coordinate; or a folder that
     headrace connector fetch has filled. null: none."""
 
-    properties: Cold[Annotated[Mapping[str, PropertyValue], Properties(_refusal)]] = Field(
+    properties: Rebuilds[Annotated[Mapping[str, PropertyValue], Properties(_refusal)]] = Field(
         default={}
     )
     """Any property of Spark, by its full name."""
 
-    warm_up: Cold[Annotated[int, WholeNumber(0, 1000)]] = 20
+    warm_up: Rebuilds[Annotated[int, WholeNumber(0, 1000)]] = 20
     """Small jobs to run before the process is ready: the first ones are several times slower."""
 
-    start_timeout: Cold[Annotated[float, Duration(10, 3600)]] = 120.0
+    start_timeout: Rebuilds[Annotated[float, Duration(10, 3600)]] = 120.0
     """How long a session may take to be ready, warm-up included; on a cluster that counts the wait
     for executors. A service manager has to wait longer."""
 
@@ -81,27 +81,27 @@ _AUTO_ADVANCE_INTERVAL = 30.0
 class SparkProcessorConfig(Section):
     """Batches are merged into micro-batches, which a reducer turns into rows for the sink."""
 
-    type: Cold[Literal["spark"]] = "spark"
+    type: Restarts[Literal["spark"]] = "spark"
     """This processor."""
 
-    reducer: Cold[ImportPath | None] = None
+    reducer: Restarts[ImportPath | None] = None
     """The function reduce(df, batch), which returns a DataFrame or None. Either this, sql or
     arrow."""
 
-    sql: Cold[FreeText | None] = None
+    sql: Restarts[FreeText | None] = None
     """A query over the view batch, which has a micro-batch's records."""
 
-    arrow: Cold[ImportPath | None] = None
+    arrow: Restarts[ImportPath | None] = None
     """The function reduce(table, batch), which Spark's workers call with the part of a micro-batch
     that each task has, and which returns a pyarrow.Table or None."""
 
-    result: Cold[FreeText | None] = None
+    result: Restarts[FreeText | None] = None
     """The columns that arrow returns, in Spark's DDL, such as "carrier STRING, total BIGINT"."""
 
-    decode: Cold[Literal["none", "json"]] = "none"
+    decode: Restarts[Literal["none", "json"]] = "none"
     """How the reducer sees values: as bytes, or as typed columns decoded from JSON."""
 
-    ddl: Cold[FreeText | None] = Field(default=None, alias="schema")
+    ddl: Restarts[FreeText | None] = Field(default=None, alias="schema")
     """The columns to decode, in Spark's DDL, such as "carrier STRING, delay DOUBLE"."""
 
     undecodable: Hot[Literal["fail", "skip"]] = "fail"
@@ -143,16 +143,16 @@ class SparkProcessorConfig(Section):
 class ArrowProcessorConfig(Section):
     """Batches are merged into micro-batches, which a reducer in this process turns into rows."""
 
-    type: Cold[Literal["arrow"]] = "arrow"
+    type: Restarts[Literal["arrow"]] = "arrow"
     """This processor. It takes no Spark, and no JVM is started for it."""
 
-    reducer: Cold[ImportPath]
+    reducer: Restarts[ImportPath]
     """The function reduce(table, batch), which returns a pyarrow.Table or None."""
 
-    decode: Cold[Literal["none", "json"]] = "none"
+    decode: Restarts[Literal["none", "json"]] = "none"
     """How the reducer sees values: as bytes, or as typed columns decoded from JSON."""
 
-    ddl: Cold[FreeText | None] = Field(default=None, alias="schema")
+    ddl: Restarts[FreeText | None] = Field(default=None, alias="schema")
     """The columns to decode, in Spark's DDL, such as "carrier STRING, delay DOUBLE"."""
 
     undecodable: Hot[Literal["fail", "skip"]] = "fail"
@@ -174,19 +174,19 @@ class ArrowProcessorConfig(Section):
 class SimpleProcessorConfig(Section):
     """Batches or single records go to a function."""
 
-    type: Cold[Literal["simple"]] = "simple"
+    type: Restarts[Literal["simple"]] = "simple"
     """This processor."""
 
-    deliver: Cold[Literal["batch", "record"]] = "batch"
+    deliver: Restarts[Literal["batch", "record"]] = "batch"
     """Whether the function gets whole batches or one record at a time."""
 
-    auto_advance: Cold[Literal["every-batch", "periodic"]] = "every-batch"
+    auto_advance: Restarts[Literal["every-batch", "periodic"]] = "every-batch"
     """Whether offsets advance with each batch or by a timer."""
 
     auto_advance_interval: Hot[Span] = _AUTO_ADVANCE_INTERVAL
     """The timer's interval, for auto_advance: periodic."""
 
-    no_duplication: Cold[Flag] = False
+    no_duplication: Restarts[Flag] = False
     """Whether to commit before processing: a record is then lost rather than delivered again."""
 
     max_read_rate: Hot[Annotated[float, PositiveNumber()] | None] = None
@@ -215,13 +215,13 @@ class SimpleProcessorConfig(Section):
 class CustomProcessorConfig(Section):
     """Batches go to a custom processor."""
 
-    type: Cold[Literal["custom"]] = "custom"
+    type: Restarts[Literal["custom"]] = "custom"
     """This processor."""
 
-    factory: Cold[ImportPath]
+    factory: Restarts[ImportPath]
     """The class or function that returns a BatchProcessor."""
 
-    options: Cold[Annotated[Mapping[str, Any], Options()]] = Field(default={})
+    options: Restarts[Annotated[Mapping[str, Any], Options()]] = Field(default={})
     """What the factory is called with, as keyword arguments."""
 
     reload: Hot[Flag] = False

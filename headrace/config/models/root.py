@@ -10,7 +10,16 @@ from pydantic import Field, ValidationInfo
 
 from headrace.config.errors import FieldConflict, origin_of
 from headrace.config.models.admin import AdminConfig, TracingConfig
-from headrace.config.models.base import Cold, Hot, Section, derived, unset
+from headrace.config.models.base import (
+    Fixed,
+    Hot,
+    Rebuilds,
+    Reconnects,
+    Restarts,
+    Section,
+    derived,
+    unset,
+)
 from headrace.config.models.channel import ChannelConfig
 from headrace.config.models.kafka import KafkaConfig, unknown_to_java
 from headrace.config.models.processor import SparkConfig
@@ -36,17 +45,17 @@ class LoggingConfig(Section):
     level: Hot[Literal["debug", "info", "warning", "error"]] = "info"
     """The least severity that is logged."""
 
-    format: Cold[Literal["auto", "json", "console"]] = "auto"
+    format: Fixed[Literal["auto", "json", "console"]] = "auto"
     """One JSON object a line, or columns for people; auto: console on a terminal."""
 
 
 class MetricsConfig(Section):
     """Metrics on a port of their own, for who may read nothing else; the admin API has them too."""
 
-    host: Cold[FreeText] = "127.0.0.1"
+    host: Fixed[FreeText] = "127.0.0.1"
     """The address to listen on; '::': all of IPv6 and IPv4."""
 
-    port: Cold[Port | None] = None
+    port: Fixed[Port | None] = None
     """The port to listen on, by custom 9464; 0: any free one; null: none."""
 
 
@@ -67,13 +76,13 @@ class ReloadConfig(Section):
 class Config(Section):
     """The configuration of one Headrace process."""
 
-    instance_id: Cold[Annotated[Name, derived(_instance_id, Name | None)]] = Field(
+    instance_id: Fixed[Annotated[Name, derived(_instance_id, Name | None)]] = Field(
         default_factory=unset, validate_default=True
     )
     """This process's name in its groups, the same across restarts; by default the host's name
     and 8 digits that stand for the file's absolute path."""
 
-    state_dir: Cold[Annotated[LocalPath, derived(_state_dir, str | None)]] = Field(
+    state_dir: Fixed[Annotated[LocalPath, derived(_state_dir, str | None)]] = Field(
         default_factory=unset, validate_default=True
     )
     """A folder of the process's own for what outlives it; by default $STATE_DIRECTORY (systemd
@@ -82,34 +91,34 @@ class Config(Section):
     shutdown_timeout: Hot[Annotated[float, Duration(1)]] = 30.0
     """How long a stop may take until what still runs is left unfinished."""
 
-    python_path: Cold[tuple[LocalPath, ...]] = ()
+    python_path: Fixed[tuple[LocalPath, ...]] = ()
     """Folders to look in first for processors, reducers and functions."""
 
-    kafka: Cold[KafkaConfig] = KafkaConfig()
+    kafka: Reconnects[KafkaConfig] = KafkaConfig()
     """The Kafka cluster."""
 
-    zookeeper: Cold[ZooKeeperConfig] = ZooKeeperConfig()
+    zookeeper: Reconnects[ZooKeeperConfig] = ZooKeeperConfig()
     """The ZooKeeper ensemble."""
 
-    spark: Cold[SparkConfig] = SparkConfig()
+    spark: Rebuilds[SparkConfig] = SparkConfig()
     """The Spark session."""
 
-    logging: Cold[LoggingConfig] = LoggingConfig()
+    logging: Fixed[LoggingConfig] = LoggingConfig()
     """Logs."""
 
-    admin: Cold[AdminConfig] = AdminConfig()
+    admin: Fixed[AdminConfig] = AdminConfig()
     """The admin API."""
 
-    metrics: Cold[MetricsConfig] = MetricsConfig()
+    metrics: Fixed[MetricsConfig] = MetricsConfig()
     """Metrics on a port of their own."""
 
-    tracing: Cold[TracingConfig] = TracingConfig()
+    tracing: Fixed[TracingConfig] = TracingConfig()
     """Traces."""
 
     reload: Hot[ReloadConfig] = ReloadConfig()
     """Changes of the configuration while the process runs."""
 
-    channels: Cold[Annotated[Mapping[Name, ChannelConfig], Field(min_length=1)]]
+    channels: Restarts[Annotated[Mapping[Name, ChannelConfig], Field(min_length=1)]]
     """The channels by their names."""
 
     def contradictions(self) -> Iterator[FieldConflict]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 from pydantic import BeforeValidator, Field
 
 from headrace.config.errors import FieldConflict
-from headrace.config.models.base import Cold, Section
+from headrace.config.models.base import Restarts, Section
 from headrace.config.types.addresses import DatabaseUrl, has_own_password, scheme_of
 from headrace.config.types.scalars import (
     Count,
@@ -39,59 +39,59 @@ _UPSERTING = ("postgresql", "sqlite")
 class DeltaSinkConfig(Section):
     """A Delta table: rows and offsets are committed together, so each record counts once."""
 
-    type: Cold[Literal["delta"]] = "delta"
+    type: Restarts[Literal["delta"]] = "delta"
     """This sink."""
 
-    path: Cold[TableFolder]
+    path: Restarts[TableFolder]
     """The table's folder, made with the first rows where it is missing."""
 
-    partition_by: Cold[Annotated[tuple[FreeText, ...], Distinct]] = ()
+    partition_by: Restarts[Annotated[tuple[FreeText, ...], Distinct]] = ()
     """The columns that a new table is partitioned by."""
 
-    schema_changes: Cold[Literal["refuse", "add_columns"]] = "refuse"
+    schema_changes: Restarts[Literal["refuse", "add_columns"]] = "refuse"
     """What to do with a result whose columns are not the table's: fail, or add them."""
 
-    origin: Cold[Flag] = False
+    origin: Restarts[Flag] = False
     """Whether each row says in a column which records it is of, for replays that replace."""
 
-    compact_every: Cold[Annotated[int, WholeNumber(0, 1_000_000)]] = 500
+    compact_every: Restarts[Annotated[int, WholeNumber(0, 1_000_000)]] = 500
     """Commits after which small files are made into larger ones; 0 leaves that to others."""
 
-    log_retention: Cold[Annotated[float, Duration(minimum=10)] | None] = None
+    log_retention: Restarts[Annotated[float, Duration(minimum=10)] | None] = None
     """How long entries of the table's log are kept after a checkpoint; a new table gets 1h."""
 
-    file_retention: Cold[Annotated[float, Duration(minimum=60)] | None] = None
+    file_retention: Restarts[Annotated[float, Duration(minimum=60)] | None] = None
     """How long files are kept that compaction replaced; a new table gets 1d."""
 
 
 class SqlSinkConfig(Section):
     """A table of a database, which takes rows and offsets in one transaction: headrace[sql]."""
 
-    type: Cold[Literal["sql"]] = "sql"
+    type: Restarts[Literal["sql"]] = "sql"
     """This sink."""
 
-    url: Cold[DatabaseUrl]
+    url: Restarts[DatabaseUrl]
     """The database, as SQLAlchemy has it; shown masked, because it may hold a password."""
 
-    password: Cold[SecretValue | None] = None
+    password: Restarts[SecretValue | None] = None
     """The password, in place of one in the url, where it would have to be percent-encoded."""
 
-    table: Cold[SqlTable]
+    table: Restarts[SqlTable]
     """The table that rows go to, which is there already."""
 
-    mode: Cold[Literal["append", "upsert"]] = "append"
+    mode: Restarts[Literal["append", "upsert"]] = "append"
     """Whether rows are added, or take the place of those with the same key."""
 
-    key: Cold[Annotated[tuple[FreeText, ...], Distinct]] = ()
+    key: Restarts[Annotated[tuple[FreeText, ...], Distinct]] = ()
     """The columns of a primary key or unique constraint, for mode: upsert."""
 
-    offsets_table: Cold[SqlTable] = "headrace_offsets"
+    offsets_table: Restarts[SqlTable] = "headrace_offsets"
     """The table that offsets go to, made where it is missing."""
 
-    origin: Cold[Flag] = False
+    origin: Restarts[Flag] = False
     """Whether each row says in a column which micro-batch it is of, for replays that replace."""
 
-    origins_table: Cold[SqlTable] = "headrace_origins"
+    origins_table: Restarts[SqlTable] = "headrace_origins"
     """The table that says what each micro-batch was made of, made where it is missing."""
 
     def contradictions(self) -> Iterator[FieldConflict]:
@@ -133,53 +133,53 @@ class SqlSinkConfig(Section):
 class KafkaSinkConfig(Section):
     """Records in the cluster that is read, in one transaction with the offsets they are of."""
 
-    type: Cold[Literal["kafka"]] = "kafka"
+    type: Restarts[Literal["kafka"]] = "kafka"
     """This sink."""
 
-    topic: Cold[Topic | None] = None
+    topic: Restarts[Topic | None] = None
     """The topic that rows go to, which is there already; null: the column ``topic`` says it."""
 
 
 class JsonLinesSinkConfig(Section):
     """JSON lines in a file."""
 
-    type: Cold[Literal["jsonl"]] = "jsonl"
+    type: Restarts[Literal["jsonl"]] = "jsonl"
     """This sink."""
 
-    path: Cold[LocalPath]
+    path: Restarts[LocalPath]
     """The file that rows are appended to; several processes may share it."""
 
 
 class ConsoleSinkConfig(Section):
     """A few rows of each micro-batch on standard output, for a look."""
 
-    type: Cold[Literal["console"]] = "console"
+    type: Restarts[Literal["console"]] = "console"
     """This sink."""
 
-    rows: Cold[Count] = 20
+    rows: Restarts[Count] = 20
     """How many rows to print of each micro-batch."""
 
 
 class NoopSinkConfig(Section):
     """Results are computed and dropped, for measurements."""
 
-    type: Cold[Literal["noop"]] = "noop"
+    type: Restarts[Literal["noop"]] = "noop"
     """This sink."""
 
 
 class CustomSinkConfig(Section):
     """A custom sink."""
 
-    type: Cold[Literal["custom"]] = "custom"
+    type: Restarts[Literal["custom"]] = "custom"
     """This sink."""
 
-    factory: Cold[ImportPath]
+    factory: Restarts[ImportPath]
     """The class or function that returns a sink."""
 
-    options: Cold[Annotated[Mapping[str, Any], Options()]] = Field(default={})
+    options: Restarts[Annotated[Mapping[str, Any], Options()]] = Field(default={})
     """What the factory is called with, as keyword arguments."""
 
-    guarantee: Cold[Literal["at_least_once", "exactly_once"]] = "at_least_once"
+    guarantee: Restarts[Literal["at_least_once", "exactly_once"]] = "at_least_once"
     """What the sink has to promise at the least; it is asked at the start."""
 
     def keyword_arguments(self) -> dict[str, Any]:
@@ -190,10 +190,10 @@ class CustomSinkConfig(Section):
 class FunctionSinkConfig(Section):
     """A custom function, for the simple processor."""
 
-    type: Cold[Literal["function"]] = "function"
+    type: Restarts[Literal["function"]] = "function"
     """This sink."""
 
-    function: Cold[ImportPath]
+    function: Restarts[ImportPath]
     """The function that gets each batch or record."""
 
 
@@ -219,10 +219,10 @@ def sink_form(value: Any) -> Any:
 class SeveralSinkConfig(Section):
     """A sink for each of the results that a reducer returns, by their names."""
 
-    type: Cold[Literal["several"]] = "several"
+    type: Restarts[Literal["several"]] = "several"
     """This sink."""
 
-    outputs: Cold[
+    outputs: Restarts[
         Annotated[
             Mapping[Name, Annotated[OutputConfig, BeforeValidator(sink_form, str | OutputConfig)]],
             Field(min_length=1),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from headrace.config.errors import FieldConflict
-from headrace.config.models.base import Cold, Section, ZooKeeperTls
+from headrace.config.models.base import Reconnects, Section, ZooKeeperTls
 from headrace.config.types.addresses import ZooKeeperServers
 from headrace.config.types.scalars import FreeText, Text
 from headrace.config.types.secrets import SecretValue
@@ -28,51 +28,51 @@ UserName = Annotated[str, Text("a user name without ':'", r"[^:\s](?:[^:]*[^:\s]
 class ZooKeeperSasl(Section):
     """A user name and a password for SASL."""
 
-    mechanism: Cold[Literal["DIGEST-MD5"]] = "DIGEST-MD5"
+    mechanism: Reconnects[Literal["DIGEST-MD5"]] = "DIGEST-MD5"
     """The one mechanism that ZooKeeper and its Python client share without Kerberos."""
 
-    username: Cold[FreeText]
+    username: Reconnects[FreeText]
     """The user's name in the server's JAAS file."""
 
-    password: Cold[SecretValue]
+    password: Reconnects[SecretValue]
     """The user's password."""
 
 
 class ZooKeeperDigest(Section):
     """A user name and a password for ZooKeeper's own digest scheme."""
 
-    username: Cold[UserName]
+    username: Reconnects[UserName]
     """The user's name."""
 
-    password: Cold[SecretValue]
+    password: Reconnects[SecretValue]
     """The user's password."""
 
 
 class ZooKeeperConfig(Section):
     """How to reach ZooKeeper, where ownership of partitions is kept."""
 
-    hosts: Cold[ZooKeeperServers] = ("localhost:2181",)
+    hosts: Reconnects[ZooKeeperServers] = ("localhost:2181",)
     """The servers of the ensemble."""
 
-    chroot: Cold[Chroot] = ""
+    chroot: Reconnects[Chroot] = ""
     """The node under which all of Headrace's nodes are; made at the start where it is missing."""
 
-    session_timeout: Cold[Annotated[float, Duration(1, 60)]] = 10.0
+    session_timeout: Reconnects[Annotated[float, Duration(1, 60)]] = 10.0
     """How long a silent member keeps its claims. The servers may negotiate another value."""
 
-    connect_timeout: Cold[Annotated[float, Duration(0.1)]] = 15.0
+    connect_timeout: Reconnects[Annotated[float, Duration(0.1)]] = 15.0
     """How long the start waits for a session."""
 
-    tls: Cold[ZooKeeperTls | None] = None
+    tls: Reconnects[ZooKeeperTls | None] = None
     """TLS to the servers; null: none, {}: with the system's certificates."""
 
-    sasl: Cold[ZooKeeperSasl | None] = None
+    sasl: Reconnects[ZooKeeperSasl | None] = None
     """A user name and a password for SASL; null: none."""
 
-    digest: Cold[ZooKeeperDigest | None] = None
+    digest: Reconnects[ZooKeeperDigest | None] = None
     """A user name and a password for the digest scheme; null: none."""
 
-    acl: Cold[NodeAcl | None] = None
+    acl: Reconnects[NodeAcl | None] = None
     """Who may use the nodes that Headrace creates: everybody, only the identity that made them,
     or that identity while everybody may read; null: creator with digest or sasl, else open.
     All members of a group need one identity."""

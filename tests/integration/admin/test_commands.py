@@ -16,8 +16,7 @@ from headrace.admin.client import TOKEN, ClientOptions, find
 from headrace.admin.server import AdminServer
 from headrace.channel.pausing import PauseReason
 from headrace.cli import app
-from headrace.config import ChangeKind, ConfigChange, load
-from headrace.config.diff import ReloadEffect
+from headrace.config import ChangeKind, ConfigChange, ReloadEffect, load
 from headrace.controller.reports import Pending, ReloadOutcome, ReloadReport
 from headrace.core.clock import Deadline
 from headrace.core.errors import ConfigError

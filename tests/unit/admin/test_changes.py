@@ -11,8 +11,7 @@ from structlog.testing import capture_logs
 
 from headrace.admin.loglevels import MOST
 from headrace.channel.pausing import PauseMode, PauseReason
-from headrace.config import ChangeKind, ConfigChange
-from headrace.config.diff import ReloadEffect
+from headrace.config import ChangeKind, ConfigChange, ReloadEffect
 from headrace.controller.reports import ReloadOutcome, ReloadReport
 from headrace.core.clock import Deadline
 from headrace.core.errors import KafkaUnavailableError

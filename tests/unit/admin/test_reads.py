@@ -9,8 +9,7 @@ import pytest
 
 from headrace.admin.ports import Phase
 from headrace.channel.status import PartitionSnapshot
-from headrace.config import ChangeKind, ConfigChange
-from headrace.config.diff import ReloadEffect
+from headrace.config import ChangeKind, ConfigChange, ReloadEffect
 from headrace.controller.reports import Pending
 from headrace.coordinators.member_info import MemberState
 from headrace.core.records import TopicPartition

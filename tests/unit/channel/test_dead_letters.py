@@ -30,6 +30,7 @@ from headrace.testing import (
 )
 from tests.unit.channel.in_memory import P0, committed, eventually, values
 from tests.unit.channel.recorder import PATIENCE, Recorder
+from tests.unit.channel.test_reconfigure import reconfigured
 
 if TYPE_CHECKING:
     from headrace.channel.channel import InboundKafkaChannel
@@ -379,7 +380,7 @@ def _reconfigure(channel: InboundKafkaChannel, on_error: dict[str, Any]) -> None
     config = type(channel.config).model_validate(
         {**channel.config.model_dump(), "on_error": on_error}
     )
-    channel.reconfigure(config, Deadline.after(PATIENCE))
+    reconfigured(channel, config)
 
 
 def test_the_topic_has_to_exist(broker: InMemoryBroker) -> None:

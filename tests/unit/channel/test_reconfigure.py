@@ -10,7 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from headrace.channel.pausing import PauseFile
-from headrace.config import ChannelConfig
+from headrace.config import ChannelConfig, diff
 from headrace.config.problems import fields
 from headrace.config.reference import is_hot
 from headrace.core.clock import Deadline
@@ -37,8 +37,15 @@ def soon() -> Deadline:
 
 def change(channel: InboundKafkaChannel, **settings: Any) -> list[str]:
     """Reconfigure with ``settings`` over those of the tests; return what is different."""
-    config = ChannelConfig.model_validate({**QUICK, **settings})
-    return [each.path for each in channel.reconfigure(config, soon())]
+    return reconfigured(channel, ChannelConfig.model_validate({**QUICK, **settings}))
+
+
+def reconfigured(channel: InboundKafkaChannel, config: ChannelConfig) -> list[str]:
+    """Have the channel go on with ``config``; return what is different."""
+    changes = diff(channel.config, config, at=("channels", channel.name))
+    if changes:
+        channel.reconfigure(config, changes, soon())
+    return [each.path for each in changes]
 
 
 def test_batches_are_cut_as_configured_now(broker: InMemoryBroker) -> None:
@@ -116,8 +123,7 @@ def test_there_are_as_many_workers_as_configured_now(
     recorder = Recorder()
     with running(in_memory_channel(recorder, broker, member="counted")) as channel:
         for count in (5, 1, 3):
-            config = channel.config.model_copy(update={"workers": count})
-            channel.reconfigure(config, soon())
+            reconfigured(channel, channel.config.model_copy(update={"workers": count}))
             eventually(partial(_has_workers, channel, count))
             end = broker.produce(P0, *values(3))
             assert committed(broker, P0, end)

@@ -17,12 +17,14 @@ from headrace.config import (
     KafkaOffsetsConfig,
     NoopSinkConfig,
     OnErrorConfig,
+    ReloadEffect,
     SparkProcessorConfig,
     StaticCoordinatorConfig,
     ZooKeeperOffsetsConfig,
 )
+from headrace.config.models.base import effect_of
 from headrace.config.problems import field_shape, fields
-from headrace.config.reference import chapters, is_hot, meanings
+from headrace.config.reference import Chapter, chapters, is_hot, meanings
 from tests.unit.config.support import CHANNELS, channel, loaded
 
 if TYPE_CHECKING:
@@ -223,14 +225,25 @@ def test_equal_files_give_equal_configurations(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("section", SECTIONS, ids=lambda section: section.__name__)
 def test_every_field_is_described_and_declared(section: type[Section]) -> None:
-    """Each field has a description and says whether it is hot; a section is when all in it are."""
+    """Each field has a description and says what a change touches; a section is hot when all is."""
     for name, field in fields(section):
         assert meanings(section)[name], name
-        assert isinstance(field.json_schema_extra, dict), name
-        assert list(field.json_schema_extra) == ["hot"], name
+        assert len([e for e in field.metadata if isinstance(e, ReloadEffect)]) == 1, name
         inner = field_shape(field).sections
         if len(inner) == 1:
             assert is_hot(field) == all(is_hot(f) for _, f in fields(inner[0])), name
+
+
+@pytest.mark.parametrize("chapter", list(chapters()), ids=lambda chapter: chapter.title)
+def test_what_a_field_declares_can_be_done_where_it_stands(chapter: Chapter) -> None:
+    """A channel's fields touch the channel at the most, and no shared one touches a channel."""
+    inside = chapter.path.startswith("channels.")
+    alone = {ReloadEffect.SHARING, ReloadEffect.TOPICS, ReloadEffect.CHANNEL}
+    for name, field in fields(chapter.section):
+        effect = effect_of(field)
+        assert effect is ReloadEffect.IN_PLACE or (effect in alone) == (
+            inside or name == "channels"
+        ), name
 
 
 def test_every_section_is_described() -> None:

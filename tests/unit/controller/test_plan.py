@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import given, settings
 
-from headrace.config import Config, diff
-from headrace.config.diff import ReloadEffect, adopt
-from headrace.controller.reload import Action, plan
+from headrace.config import Config, ReloadEffect, diff
+from headrace.config.diff import adopt
+from headrace.controller.reload import Action, Step, plan
 from tests.unit.config.test_diff import configs
 from tests.unit.controller.world import CHANNEL
 
@@ -26,6 +26,11 @@ def config(**values: Any) -> Config:
 def channels(**of: Mapping[str, Any]) -> dict[str, Any]:
     """Return the channels by name, with these fields over the usual ones."""
     return {name: {**CHANNEL, "group": name, **fields} for name, fields in of.items()}
+
+
+def steps_between(applied: Config, desired: Config) -> tuple[Step, ...]:
+    """Return the steps that make all that differs."""
+    return plan(applied, desired, diff(applied, desired))
 
 
 @pytest.mark.parametrize(
@@ -49,7 +54,7 @@ def test_each_difference_is_a_step(
     values: dict[str, Any], steps: list[tuple[Action, str | None]] | str
 ) -> None:
     """Steps touch what differs and nothing else, in an order in which they can be taken."""
-    found = [(step.action, step.channel) for step in plan(config(), config(**values))]
+    found = [(step.action, step.channel) for step in steps_between(config(), config(**values))]
     if isinstance(steps, str):
         assert ", ".join(f"{action.name} {channel}" for action, channel in found) == steps
     else:
@@ -61,15 +66,15 @@ def test_a_channel_that_does_not_run_is_not_touched() -> None:
     off = config(channels=channels(a={}, b={"enabled": False}))
     other = config(channels=channels(a={}, b={"enabled": False, "group": "x"}))
     on = config(channels=channels(a={}, b={"group": "x"}))
-    assert [step.action for step in plan(off, other)] == [Action.ADOPT]
-    assert [step.action for step in plan(off, on)] == [Action.START]
+    assert [step.action for step in steps_between(off, other)] == [Action.ADOPT]
+    assert [step.action for step in steps_between(off, on)] == [Action.START]
 
 
 @settings(max_examples=25)
 @given(configs(), configs())
 def test_all_steps_together_are_all_changes(one: Config, other: Config) -> None:
     """Each change is in exactly one step, and when all are taken nothing differs."""
-    steps = plan(one, other)
+    steps = steps_between(one, other)
     changes = [change.path for step in steps for change in step.changes]
     assert sorted(changes) == sorted(change.path for change in diff(one, other))
     reached: Config = copy.copy(one)
@@ -83,5 +88,5 @@ def test_all_steps_together_are_all_changes(one: Config, other: Config) -> None:
 def test_what_is_hot_restarts_nothing(one: Config, other: Config) -> None:
     """Where all changes are in place, no step stops or starts anything."""
     if all(change.effect is ReloadEffect.IN_PLACE for change in diff(one, other)):
-        actions = {step.action for step in plan(one, other)}
+        actions = {step.action for step in steps_between(one, other)}
         assert actions <= {Action.ADOPT, Action.ADJUST}

@@ -1,13 +1,18 @@
 from __future__ import annotations
 
+import re
+import sys
 import threading
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
+from pydantic import BaseModel
 from structlog.testing import capture_logs
 
+import headrace
 from headrace.channel.bounds import Until
 from headrace.channel.pausing import PauseReason
+from headrace.config import Section
 from headrace.controller import ReloadOutcome
 from headrace.core.clock import Deadline
 from headrace.core.errors import (
@@ -20,10 +25,7 @@ from headrace.core.errors import (
 from headrace.core.records import TopicPartition
 from headrace.zookeeper.protocol import SessionState
 from tests.unit.channel.in_memory import P0, eventually, values
-from tests.unit.controller.world import World, delivers, running_world
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from tests.unit.controller.world import CHANNEL, World, delivers, running_world
 
 AGAIN = "main again"
 
@@ -42,6 +44,30 @@ def test_hot_values_take_nothing_away(world: World) -> None:
     assert world.recorder().names(0).count("assigned") == 1
     assert len(world.recorders["main"]) == 1
     delivers(world)
+
+
+def test_one_place_compares_configurations(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reload finds the difference; all that act on it are told, and compare nothing."""
+    callers = set()
+
+    def compared(one: Section, other: object) -> bool:
+        callers.add(sys._getframe(1).f_globals["__name__"])
+        return BaseModel.__eq__(one, other)
+
+    world.channel(workers=5, coordinator={**CHANNEL["coordinator"], "weight": 2}, sink=None)
+    world.channel("more")
+    monkeypatch.setattr(Section, "__eq__", compared)
+    assert world.reload().outcome is ReloadOutcome.APPLIED
+    world.write(zookeeper={"hosts": ["other:2181"]}, reload={"watch": True, "debounce": "1s"})
+    world.channel(group="another")
+    assert world.reload().outcome is ReloadOutcome.APPLIED
+    assert callers <= {"headrace.config.diff"}
+    package = Path(headrace.__file__).parent
+    users = (file for file in package.rglob("*.py") if re.search(r"\bdiff\(", file.read_text()))
+    assert {str(file.relative_to(package)) for file in users} == {
+        "config/diff.py",
+        "controller/reload.py",
+    }
 
 
 def test_the_same_file_changes_nothing(world: World) -> None:
