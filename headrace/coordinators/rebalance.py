@@ -195,7 +195,8 @@ class Rebalance:
         partitions = all_partitions(self._counts)
         former = self._registry.former([p for p in partitions if p not in owners])
         allocation = allocate(view.members, partitions, self._names(owners), former)
-        mine = allocation.of(self._registry.member) - owners.keys() - self._left_out
+        wanted = allocation.of(self._registry.member) - self._left_out
+        mine = wanted - owners.keys()
         wait = self._debounce.observe(view.members)
         if wait > 0:
             self._look_after(wait)
@@ -207,11 +208,13 @@ class Rebalance:
             self._returning = False
             self._release(allocation)
             self._claim(mine, lease)
-            self._assess(allocation.of(self._registry.member) - self._left_out)
+        # who has nothing yet may be given something once the group has settled
+        if wait <= 0 or wanted:
+            self._assess(wanted)
         self._say(view, allocation, owners)
 
     def _assess(self, wanted: Collection[TopicPartition]) -> None:
-        """Note whether everything is taken that the map of a settled group gives us."""
+        """Note whether everything is taken that the map gives us."""
         missing = sorted(p for p in wanted if p not in self._claim_table)
         if not missing:
             assigned = AssignmentState.COMPLETE if wanted else AssignmentState.NONE

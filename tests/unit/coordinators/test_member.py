@@ -78,12 +78,57 @@ def test_a_member_that_joins_anew_has_yet_to_take_its_partitions(group: Group) -
     """What it had in the former stay does not count."""
     a = group.join("a")
     group.run()
+    assert assignment_of(a) is AssignmentState.COMPLETE
+    a.stopped = True
     a.session.expire()
-    group.run(0.1)
+    b = group.join("b")
+    b.channel.gives_back = False
+    group.run()
+    assert b.held == list(range(8))
+    a.stopped = False
+    group.run()
     assert state_of(a) is MemberState.ACTIVE
     assert assignment_of(a) is AssignmentState.PENDING
+    for claim in tuple(b.channel.asked):
+        b.channel.release(claim)
     group.run()
     assert assignment_of(a) is AssignmentState.COMPLETE
+
+
+def test_a_member_with_all_it_had_again_does_not_wait_for_the_group_to_settle(group: Group) -> None:
+    """Complete before the rebalance delay is over, as all that the map gives it is claimed."""
+    a = group.join("a")
+    group.run()
+    a.session.expire()
+    group.run(0.1)
+    assert len(a.channel.lost) == len(a.held) == 8
+    assert assignment_of(a) is AssignmentState.COMPLETE
+
+
+def test_the_first_one_back_waits_for_those_whose_partitions_it_could_have(group: Group) -> None:
+    """Where the map of the moment gives it those of others as well, it is pending."""
+    a, b = group.join("a"), group.join("b")
+    group.run()
+    own = a.held
+    group.crash(b)
+    a.session.expire()
+    group.run(0.4)
+    assert a.held == own
+    assert assignment_of(a) is AssignmentState.PENDING
+    group.run()
+    assert a.held == list(range(8))
+    assert assignment_of(a) is AssignmentState.COMPLETE
+
+
+def test_a_member_without_partitions_waits_for_the_group_to_settle(group: Group) -> None:
+    """That the map of the moment gives it nothing says nothing yet."""
+    a = group.join("a")
+    a.member.set_partitions({})
+    group.run(0.4)
+    assert state_of(a) is MemberState.ACTIVE
+    assert assignment_of(a) is AssignmentState.PENDING
+    group.run(1)
+    assert assignment_of(a) is AssignmentState.NONE
 
 
 def test_a_second_member_gets_half_and_sees_clean_ends(group: Group) -> None:
