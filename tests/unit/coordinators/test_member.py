@@ -123,7 +123,7 @@ def test_the_first_one_back_waits_for_those_whose_partitions_it_could_have(group
 def test_a_member_without_partitions_waits_for_the_group_to_settle(group: Group) -> None:
     """That the map of the moment gives it nothing says nothing yet."""
     a = group.join("a")
-    a.member.set_partitions({})
+    a.member.rebalance.set_partitions({})
     group.run(0.4)
     assert state_of(a) is MemberState.ACTIVE
     assert assignment_of(a) is AssignmentState.PENDING
