@@ -39,6 +39,9 @@ if TYPE_CHECKING:
 #: meaning in all, so that members of different versions know a former owner by its epoch.
 METADATA_VERSION = 1
 
+#: What metadata may say besides, in numbers.
+_NUMBERS = ("leader_epoch", "commits", "stream_time")
+
 #: Characters of another program's metadata that are kept for the log.
 _SHOWN = 100
 
@@ -55,8 +58,10 @@ def entry(partition: TopicPartition, stored: StoredOffset) -> ClientPartition:
         "member": stored.by,
         **topic_fields(stored.topic_id),
     }
-    if stored.leader_epoch is not None:
-        document["leader_epoch"] = stored.leader_epoch
+    for name in _NUMBERS:
+        number = getattr(stored, name)
+        if number is not None:
+            document[name] = number
     return ClientPartition(
         partition.topic, partition.partition, stored.offset, metadata=json.dumps(document)
     )
@@ -69,10 +74,10 @@ def stored_in(found: ClientPartition) -> StoredOffset | None:
     ours = _document(found.metadata)
     if ours is None:
         return StoredOffset(found.offset, 0, (found.metadata or "")[:_SHOWN])
-    return StoredOffset(found.offset, *ours)
+    return StoredOffset(found.offset, **ours)
 
 
-def _document(metadata: str | None) -> tuple[int, str, str | None, int | None] | None:
+def _document(metadata: str | None) -> dict[str, Any] | None:
     """Return what metadata of ours say besides the offset, None where they are another's."""
     try:
         document = json.loads(metadata or "")
@@ -85,8 +90,8 @@ def _document(metadata: str | None) -> tuple[int, str, str | None, int | None] |
         return None
     member = _text(document.get("member"))
     topic_id = stored_topic(_text(document.get("topic_uuid")), _text(document.get("topic_id")))
-    led = document.get("leader_epoch")
-    return epoch, member or "", topic_id, led if _is_number(led) else None
+    numbers = {name: number for name in _NUMBERS if _is_number(number := document.get(name))}
+    return {"epoch": epoch, "by": member or "", "topic_id": topic_id, **numbers}
 
 
 def _text(value: Any) -> str | None:

@@ -111,7 +111,8 @@ class StoredOffset:
     ``by`` says for the log who that was: a member's name, or what another program left there.
     ``topic_id`` is that of the topic whose records the offset counts, None where the one who
     stored it did not say; :meth:`is_of_another`. ``leader_epoch`` is one under which the log was
-    seen to lead to the offset, None where that is not known.
+    seen to lead to the offset, None where that is not known. Of a channel with state ``commits``
+    counts the commits of the partition, and ``stream_time`` is in milliseconds.
     """
 
     offset: int
@@ -119,6 +120,8 @@ class StoredOffset:
     by: str = field(default="", compare=False)
     topic_id: str | None = field(default=None, compare=False)
     leader_epoch: int | None = field(default=None, compare=False)
+    commits: int | None = field(default=None, compare=False, kw_only=True)
+    stream_time: int | None = field(default=None, compare=False, kw_only=True)
 
     def is_of_another(self, topic_id: str | None) -> bool:
         """Whether the offset is known to be of another topic, of the same name or not."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass, replace
 from threading import Event, Lock
 from typing import TYPE_CHECKING, Any, Protocol
 from uuid import uuid4
@@ -220,6 +221,24 @@ class Move(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class CountedMove:
+    """A :class:`Move` of a partition with state, whose commits are counted.
+
+    The count has to be ``commits`` before and is one more after it, so that a commit whose offset
+    does not move can be told from none. ``stream_time`` is in milliseconds.
+    """
+
+    identity: str
+    partition: TopicPartition
+    start: int
+    next_offset: int
+    transactional_id: str | None
+    leader_epoch: int | None
+    commits: int
+    stream_time: int | None
+
+
 class KafkaResultsError(RetryableError):
     """A transaction failed: nothing was stored, or whether it was is found out before the next."""
 
@@ -301,7 +320,8 @@ class ResultTransactions:
         Raises:
             KafkaUnavailableError, OffsetStoreError: the brokers did not answer.
         """
-        return _offset_in(*self._found(identity))
+        found = self.stored_entry(identity)
+        return None if found is None else found.offset
 
     def leader_epoch(self, identity: str) -> int | None:
         """Return the leader epoch stored with it.
@@ -309,8 +329,17 @@ class ResultTransactions:
         Raises:
             KafkaUnavailableError, OffsetStoreError: the brokers did not answer.
         """
+        found = self.stored_entry(identity)
+        return None if found is None else found.leader_epoch
+
+    def stored_entry(self, identity: str) -> StoredOffset | None:
+        """Return all that is stored for a partition, None where nothing is.
+
+        Raises:
+            KafkaUnavailableError, OffsetStoreError: the brokers did not answer.
+        """
         found, topic_id = self._found(identity)
-        return None if found is None or found.is_of_another(topic_id) else found.leader_epoch
+        return None if found is None or found.is_of_another(topic_id) else found
 
     def _found(self, identity: str) -> tuple[StoredOffset | None, str]:
         topic_id, number = self._parts(identity)
@@ -422,7 +451,7 @@ class ResultTransactions:
             )
             self._require(producer, undecided)
         found = self._read(moves)
-        if any(found.get(move.partition) != move.next_offset for move in moves):
+        if not all(_is_done(move, found.get(move.partition)) for move in moves):
             return False
         log.warning(
             "kafka_commit_found_stored", group=sink_group(self._group), error=failure.reason
@@ -432,24 +461,28 @@ class ResultTransactions:
     def _conflicts(self, moves: Sequence[Move]) -> list[SinkConflictError]:
         found = self._read(moves)
         return [
-            SinkConflictError(move.partition, move.start, found[move.partition])
+            SinkConflictError(move.partition, move.start, there.offset)
             for move in moves
-            if found.get(move.partition, move.start) != move.start
+            if (there := found.get(move.partition)) is not None and not _is_before(move, there)
         ]
 
-    def _read(self, moves: Sequence[Move]) -> dict[TopicPartition, int]:
+    def _read(self, moves: Sequence[Move]) -> dict[TopicPartition, StoredOffset]:
         for move in moves:
             self._topics[self._parts(move.identity)[0]] = move.partition.topic
         found = self._patiently([move.partition for move in moves])
-        offsets = {
-            move.partition: _offset_in(found.get(move.partition), self._parts(move.identity)[0])
-            for move in moves
+        topic_ids = {move.partition: self._parts(move.identity)[0] for move in moves}
+        return {
+            partition: stored
+            for partition, stored in found.items()
+            if not stored.is_of_another(topic_ids[partition])
         }
-        return {partition: offset for partition, offset in offsets.items() if offset is not None}
 
     def _entry(self, move: Move) -> Any:
         topic_id, _ = self._parts(move.identity)
         stored = StoredOffset(move.next_offset, 0, self._member, topic_id, move.leader_epoch)
+        if isinstance(move, CountedMove):
+            counted = {"commits": move.commits + 1, "stream_time": move.stream_time}
+            stored = replace(stored, **counted)  # type: ignore[arg-type]
         return entry(move.partition, stored)
 
     # --- any thread -------------------------------------------------------------------------
@@ -497,6 +530,14 @@ class ResultTransactions:
         return self._topics.get(topic_id)
 
 
-def _offset_in(found: StoredOffset | None, topic_id: str) -> int | None:
-    """Return an offset unless it is of a former topic of the same name."""
-    return None if found is None or found.is_of_another(topic_id) else found.offset
+def _is_before(move: Move, stored: StoredOffset) -> bool:
+    """Whether a stored offset is what a move begins at."""
+    counted = not isinstance(move, CountedMove) or (stored.commits or 0) == move.commits
+    return stored.offset == move.start and counted
+
+
+def _is_done(move: Move, stored: StoredOffset | None) -> bool:
+    """Whether a stored offset is what a move ends at."""
+    if stored is None or stored.offset != move.next_offset:
+        return False
+    return not isinstance(move, CountedMove) or stored.commits == move.commits + 1

@@ -85,6 +85,7 @@ class PartitionCommit:
     ``transactional_id`` is one for each stay of this member in the group, for sinks that have the
     brokers shut out former owners; None where no claim names one. ``leader_epoch`` is one under
     which the partition's log was seen to lead to ``next_offset``, None where that is not known.
+    ``is_tick``: no record is in it, and the sink counts its commits.
 
     Raises:
         ValueError: the offset would not move, so that stored and not stored looked the same.
@@ -96,9 +97,10 @@ class PartitionCommit:
     next_offset: int
     transactional_id: str | None = None
     leader_epoch: int | None = None
+    is_tick: bool = False
 
     def __post_init__(self) -> None:
-        if self.next_offset <= self.start:
+        if self.next_offset <= self.start and not self.is_tick:
             raise ValueError(f"{self.partition}: {self.next_offset} is not past {self.start}")
 
 

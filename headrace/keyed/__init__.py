@@ -1,0 +1,25 @@
+"""Reducers with state by key: what a reducer gets and returns. docs/keyed.md is the guide."""
+
+from __future__ import annotations
+
+from headrace.keyed.api import (
+    Event,
+    Fired,
+    KeyedReducer,
+    Output,
+    Timer,
+    at_clock,
+    at_event,
+    batched,
+)
+
+__all__ = [
+    "Event",
+    "Fired",
+    "KeyedReducer",
+    "Output",
+    "Timer",
+    "at_clock",
+    "at_event",
+    "batched",
+]

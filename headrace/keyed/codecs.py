@@ -1,0 +1,78 @@
+"""Keys, values and states as bytes."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+
+
+def to_json(value: Any) -> bytes:
+    """Return compact JSON in UTF-8.
+
+    Raises:
+        TypeError, ValueError: it has something that JSON does not know, or a lone surrogate.
+    """
+    return _ENCODER.encode(value).encode()
+
+
+def _text(data: bytes) -> str:
+    return data.decode()
+
+
+def _bytes(data: bytes) -> bytes:
+    return data
+
+
+#: What makes a value of a record's bytes, by the name that the configuration has for it.
+DECODERS: dict[str, Callable[[bytes], Any]] = {"json": json.loads, "string": _text, "bytes": _bytes}
+
+
+def _from_text(value: Any) -> bytes:
+    if not isinstance(value, str):
+        raise TypeError(f"a {type(value).__name__} is no text; state: string needs a str")
+    return value.encode()
+
+
+def _from_bytes(value: Any) -> bytes:
+    if not isinstance(value, bytes):
+        raise TypeError(f"a {type(value).__name__} is not bytes; state: bytes needs bytes")
+    return value
+
+
+#: What makes a state's bytes.
+ENCODERS: dict[str, Callable[[Any], bytes]] = {
+    "json": to_json,
+    "string": _from_text,
+    "bytes": _from_bytes,
+}
+
+
+def output_bytes(value: Any) -> bytes | None:
+    """Return an output's value as bytes: text and bytes as they are, None as a tombstone.
+
+    Raises:
+        TypeError, ValueError: it is something that JSON does not know.
+    """
+    if value is None or isinstance(value, bytes):
+        return value
+    return value.encode() if isinstance(value, str) else to_json(value)
+
+
+def key_bytes(key: Any) -> bytes:
+    """Return a key's bytes: text as UTF-8, several parts as a compact JSON array.
+
+    A text that begins with ``[`` is written as an array of one, so that no two keys are the same.
+
+    Raises:
+        TypeError, ValueError: a part is something that JSON does not know.
+    """
+    if isinstance(key, bytes):
+        return key
+    if isinstance(key, str):
+        return key.encode() if not key.startswith("[") else to_json([key])
+    return to_json(list(key) if isinstance(key, tuple) else key)

@@ -1,0 +1,591 @@
+"""The fold: what a reducer makes of one key's facts, and of a table of them.
+
+The daemon and Spark's workers run the same: a table of :data:`ROWS` in, one of :data:`RESULT` out.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+import pyarrow as pa
+
+from headrace.core.columns import HEADERS
+from headrace.core.errors import PoisonRecordError
+from headrace.core.records import TopicPartition
+from headrace.keyed.api import Event, Fired, Output, Timer, TimerClock, is_batched
+from headrace.keyed.codecs import DECODERS, ENCODERS, key_bytes, output_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from headrace.keyed.api import KeyedReducer
+
+#: One record as the fold has it. ``time`` is the partition's stream time with it, ``late_by`` by
+#: how much it is older than the stream time before it; all in milliseconds.
+FACT = pa.struct(
+    [
+        ("source", pa.string()),
+        ("offset", pa.int64()),
+        ("ts", pa.int64()),
+        ("time", pa.int64()),
+        ("late_by", pa.int64()),
+        ("value", pa.binary()),
+        ("headers", HEADERS),
+    ]
+)
+
+#: One touched key. ``until`` is the partition's stream time at the end of the micro-batch (null: no
+#: record had one yet), ``now`` the micro-batch's wall clock, both in milliseconds.
+ROWS = pa.schema(
+    [
+        ("key", pa.binary()),
+        ("partition", pa.int32()),
+        ("state", pa.binary()),
+        ("extra", pa.binary()),
+        ("facts", pa.list_(FACT)),
+        ("until", pa.int64()),
+        ("now", pa.int64()),
+    ]
+)
+
+OUTPUT = pa.struct(
+    [
+        ("to", pa.string()),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("ts", pa.int64()),
+        ("headers", HEADERS),
+    ]
+)
+
+#: What became of a touched key. ``state`` and ``extra`` count where it is ``changed``; both null
+#: delete it. ``key`` is null for records without one.
+RESULT = pa.schema(
+    [
+        ("key", pa.binary()),
+        ("partition", pa.int32()),
+        ("changed", pa.bool_()),
+        ("state", pa.binary()),
+        ("extra", pa.binary()),
+        ("outputs", pa.list_(OUTPUT)),
+        ("fired", pa.int32()),
+        ("late", pa.int32()),
+        ("dropped", pa.int32()),
+        ("poison", pa.int32()),
+        ("expired", pa.int32()),
+    ]
+)
+
+#: The name of the output that poison goes to: no output of a configuration can have it.
+DEAD_LETTERS = "headrace.dead_letters"
+
+#: The timer by which a key without facts is deleted. No reducer's timer begins so.
+TTL = "headrace.ttl"
+
+#: What the names of our headers, and of timers of our own, begin with.
+PREFIX = "headrace."
+
+#: Timers that one key may have, and that may fire for it in one micro-batch: more are a mistake.
+MAX_TIMERS = 100
+MAX_FIRED = 10_000
+
+#: Characters of an error's message that go into a dead letter.
+_MESSAGE_LENGTH = 1000
+
+
+class KeyRow(NamedTuple):
+    """What is stored of one key. ``quarantined`` says why its facts are set aside, if they are."""
+
+    state: bytes | None
+    timers: Mapping[str, Timer] = {}
+    quarantined: str | None = None
+
+    @property
+    def extra(self) -> bytes | None:
+        """Timers and quarantine as they are stored beside the state, None without any."""
+        if not self.timers and self.quarantined is None:
+            return None
+        document: dict[str, Any] = {}
+        if self.timers:
+            document["timers"] = {
+                name: [timer.clock.value, timer.due] for name, timer in sorted(self.timers.items())
+            }
+        if self.quarantined is not None:
+            document["quarantined"] = self.quarantined
+        if self.state is None:
+            document["state"] = False
+        return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode()
+
+    @classmethod
+    def of(cls, state: bytes | None, extra: bytes | None) -> KeyRow:
+        """Return the row that :attr:`extra` was made of."""
+        if not extra:
+            return cls(state)
+        document = json.loads(extra)
+        timers = {
+            name: Timer(due, TimerClock(clock))
+            for name, (clock, due) in document.get("timers", {}).items()
+        }
+        has_state = document.get("state", True)
+        return cls(state if has_state else None, timers, document.get("quarantined"))
+
+
+@dataclass(frozen=True, slots=True)
+class FoldSettings:
+    """How values are read, and what becomes of what cannot be reduced. Sizes are in bytes.
+
+    ``grace`` and ``ttl`` are in milliseconds. ``outputs`` are the names that an output may go to.
+    """
+
+    outputs: tuple[str, ...] = ()
+    keys: str = "string"
+    value: str = "json"
+    state: str = "json"
+    on_poison: str = "fail"
+    grace: int | None = None
+    late: str = "deliver"
+    ttl: int | None = None
+    max_row: int = 512 << 10
+    max_output: int = 1_000_000
+
+
+class Fact(NamedTuple):
+    """One record of a key, as in :data:`FACT`."""
+
+    source: str
+    offset: int
+    ts: int
+    time: int
+    late_by: int
+    value: bytes | None
+    headers: Any = None
+
+
+class Touched(NamedTuple):
+    """A key with facts or due timers, as in :data:`ROWS`."""
+
+    key: bytes
+    partition: int
+    row: KeyRow
+    facts: Sequence[Fact]
+    until: int | None
+    now: int
+
+
+#: A record to be produced, as in :data:`OUTPUT`.
+OutputRow: TypeAlias = "tuple[str, bytes | None, bytes | None, int, Any]"
+
+
+@dataclass(slots=True)
+class Folded:
+    """What became of one key."""
+
+    row: KeyRow
+    outputs: list[OutputRow] = field(default_factory=list)
+    fired: int = 0
+    late: int = 0
+    dropped: int = 0
+    poison: int = 0
+    expired: int = 0
+
+
+class KeyedTimerError(Exception):
+    """A reducer failed when it was called with a timer; no record is at fault."""
+
+
+class _PoisonError(Exception):
+    """A fact or a timer that the reducer, or the fold, cannot take."""
+
+    def __init__(self, reason: BaseException | str) -> None:
+        text = reason if isinstance(reason, str) else f"{type(reason).__name__}: {reason}"
+        super().__init__(text)
+
+
+class Fold:
+    """Applies a reducer to touched keys. Any thread, one at a time; sent to Spark's workers whole.
+
+    Raises:
+        PoisonRecordError: a fact cannot be reduced, and ``on_poison`` is ``fail``.
+        KeyedTimerError: the same of a timer.
+    """
+
+    def __init__(self, reducer: KeyedReducer[Any, Any, Any], settings: FoldSettings) -> None:
+        self.reducer = reducer
+        self.settings = settings
+        self.batched = is_batched(reducer)
+        self.read_value = DECODERS[settings.value]
+        self.read_state = DECODERS[settings.state]
+        self.write_state = ENCODERS[settings.state]
+
+    def __call__(self, rows: pa.Table) -> pa.Table:
+        """Return a table of :data:`RESULT` with a row for each of ``rows``, in their order."""
+        results = [result for batch in rows.to_batches() for result in self._results(batch)]
+        columns = zip(*results, strict=True) if results else ((),) * len(RESULT)
+        arrays = [
+            pa.array(list(column), kind.type) for column, kind in zip(columns, RESULT, strict=True)
+        ]
+        return pa.Table.from_arrays(arrays, schema=RESULT)
+
+    def _results(self, batch: pa.RecordBatch) -> Iterable[tuple[Any, ...]]:
+        facts = batch.column("facts")
+        ends, flat = facts.offsets.to_pylist(), facts.values
+        own = list(map(Fact, *(flat.field(name).to_pylist() for name in FACT.names)))
+        names = ("key", "partition", "state", "extra", "until", "now")
+        each = zip(*(batch.column(name).to_pylist() for name in names), strict=True)
+        for index, (key, partition, state, extra, until, now) in enumerate(each):
+            row = KeyRow.of(state, extra)
+            touched = Touched(key, partition, row, own[ends[index] : ends[index + 1]], until, now)
+            found = self.fold(touched)
+            after = found.row.state, found.row.extra
+            yield (
+                key,
+                partition,
+                after != (row.state, extra),
+                *after,
+                [dict(zip(OUTPUT.names, output, strict=True)) for output in found.outputs],
+                found.fired,
+                found.late,
+                found.dropped,
+                found.poison,
+                found.expired,
+            )
+
+    def fold(self, touched: Touched) -> Folded:
+        """Return what becomes of one key.
+
+        What a reducer did to its state before it failed cannot be undone, so that the key is folded
+        again from what is stored: with a copy of the state before each call.
+        """
+        try:
+            return _Run(self, touched, careful=False).run()
+        except _PoisonError:
+            return _Run(self, touched, careful=True).run()
+
+
+class _Run:
+    """One key on its way through a micro-batch.
+
+    ``careful`` deals with each failure as ``on_poison`` says, and calls the reducer with one fact
+    at a time; without it the first failure is raised.
+    """
+
+    def __init__(self, fold: Fold, touched: Touched, *, careful: bool) -> None:
+        self._fold = fold
+        self._settings = fold.settings
+        self._touched = touched
+        self._careful = careful
+        row = touched.row
+        self._state: Any = None
+        self._name: Any = touched.key
+        self._timers = {name: timer for name, timer in row.timers.items() if name != TTL}
+        self._ttl = row.timers[TTL].due if TTL in row.timers else None
+        self._quarantined = row.quarantined
+        self._unreadable: str | None = None
+        self._called = False
+        self._result = Folded(row)
+        self._due = self._next_due()
+
+    def run(self) -> Folded:
+        """Return what became of the key.
+
+        Raises:
+            _PoisonError: something failed, and this is no careful run.
+            PoisonRecordError, KeyedTimerError: ``on_poison`` is ``fail``, in a careful one.
+        """
+        touched = self._touched
+        self._open()
+        if self._fold.batched and not self._careful:
+            self._take_batched(touched.facts)
+        else:
+            for fact in touched.facts:
+                if self._due is not None:
+                    self._fire_until(fact.time)
+                event = self._event_of(fact)
+                if event is not None:
+                    self._call([event], fact)
+        if touched.until is not None:
+            self._fire_until(touched.until)
+        self._fire_clock()
+        if self._called:
+            self._close()
+        return self._result
+
+    # --- the state --------------------------------------------------------------------------
+
+    def _open(self) -> None:
+        """Decode key and state."""
+        state = self._touched.row.state
+        try:
+            if self._settings.keys == "string":
+                self._name = self._touched.key.decode()
+            if state is not None:
+                self._state = self._fold.read_state(state)
+        except ValueError as error:
+            self._unreadable = f"the key or its state cannot be read: {error}"
+
+    def _encoded_state(self) -> bytes | None:
+        """Return the state's bytes.
+
+        Raises:
+            TypeError, ValueError: it cannot be encoded, or is too large.
+        """
+        if self._unreadable is not None:
+            return self._touched.row.state
+        if self._state is None:
+            return None
+        data = self._fold.write_state(self._state)
+        if len(data) > self._settings.max_row:
+            raise ValueError(
+                f"the state has {len(data)} bytes, and max_row is {self._settings.max_row}"
+            )
+        return data
+
+    def _close(self) -> None:
+        try:
+            state = self._encoded_state()
+        except (TypeError, ValueError) as error:
+            raise _PoisonError(error) from error
+        timers = dict(self._timers)
+        if (
+            self._settings.ttl is not None
+            and self._ttl is not None
+            and (state is not None or timers)
+        ):
+            timers[TTL] = Timer(self._ttl)
+        self._result.row = KeyRow(state, timers, self._quarantined)
+
+    # --- facts ------------------------------------------------------------------------------
+
+    def _event_of(self, fact: Fact) -> Event[Any] | None:
+        """Return a fact as the reducer is to see it, None where it is not to."""
+        if self._quarantined is not None:
+            self._set_aside(fact, f"the key is quarantined: {self._quarantined}")
+            return None
+        if fact.late_by > 0 and not self._takes_late(fact):
+            return None
+        if self._unreadable is not None:
+            self._give_up(fact, self._unreadable)
+            return None
+        try:
+            value = None if fact.value is None else self._fold.read_value(fact.value)
+        except ValueError as error:
+            self._give_up(fact, error)
+            return None
+        named = fact.headers
+        headers = () if not named else tuple((each["key"], each["value"]) for each in named)
+        partition, late = self._touched.partition, fact.late_by > 0
+        return Event(value, fact.ts, fact.source, partition, fact.offset, headers, late)
+
+    def _takes_late(self, fact: Fact) -> bool:
+        self._result.late += 1
+        grace = self._settings.grace
+        if grace is None or fact.late_by <= grace or self._settings.late == "deliver":
+            return True
+        if self._settings.late == "dead_letter":
+            self._set_aside(fact, f"it is late by {fact.late_by} ms, and grace is {grace} ms")
+        else:
+            self._result.dropped += 1
+        return False
+
+    def _take_batched(self, facts: Sequence[Fact]) -> None:
+        """Call the reducer with all facts up to the next timer that is due."""
+        waiting: list[Event[Any]] = []
+        last = None
+        for fact in facts:
+            if waiting and last is not None and self._due is not None and self._due <= fact.time:
+                self._call(waiting, last)
+                waiting = []
+            if self._due is not None:
+                self._fire_until(fact.time)
+            event = self._event_of(fact)
+            if event is not None:
+                waiting.append(event)
+                last = fact
+        if waiting and last is not None:
+            self._call(waiting, last)
+
+    # --- timers -----------------------------------------------------------------------------
+
+    def _next_due(self) -> int | None:
+        due = [timer.due for timer in self._timers.values() if timer.clock is TimerClock.EVENT]
+        if self._ttl is not None and self._settings.ttl is not None:
+            due.append(self._ttl)
+        return min(due, default=None)
+
+    def _fire_until(self, time: int) -> None:
+        """Fire timers of event time that are due, in the order of due and name."""
+        while self._due is not None and self._due <= time:
+            if self._due == self._ttl:
+                self._expire()
+                continue
+            due, name = min(
+                (timer.due, name)
+                for name, timer in self._timers.items()
+                if timer.clock is TimerClock.EVENT
+            )
+            self._fire(Fired(name, due))
+
+    def _fire_clock(self) -> None:
+        """Fire timers of the wall clock that are due, each once: missed ones collapse."""
+        due = sorted(
+            (timer.due, name)
+            for name, timer in self._timers.items()
+            if timer.clock is TimerClock.CLOCK and timer.due <= self._touched.now
+        )
+        for at, name in due:
+            if self._timers.get(name) == Timer(at, TimerClock.CLOCK):
+                self._fire(Fired(name, at, TimerClock.CLOCK))
+
+    def _fire(self, fired: Fired) -> None:
+        del self._timers[fired.name]
+        self._called = True
+        self._result.fired += 1
+        if self._result.fired > MAX_FIRED:
+            self._give_up(fired, f"more than {MAX_FIRED} timers fired in one micro-batch")
+        elif self._unreadable is not None:
+            self._give_up(fired, self._unreadable)
+        else:
+            self._call([fired], fired)
+        self._due = self._next_due()
+
+    def _expire(self) -> None:
+        """Delete a key that had no fact for its time to live."""
+        self._state, self._timers, self._ttl, self._due = None, {}, None, None
+        self._called = True
+        self._result.expired += 1
+
+    # --- the call ---------------------------------------------------------------------------
+
+    def _call(self, facts: list[Any], last: Fact | Fired) -> None:
+        """Call the reducer, and take what it returned."""
+        self._called = True
+        before = self._encoded_state() if self._careful else None
+        try:
+            returned = self._fold.reducer(self._name, self._state, facts, self._touched.now)
+            state, outputs, timers = returned
+            ts = last.due if isinstance(last, Fired) else last.ts
+            encoded = [self._output(output, ts) for output in outputs]
+            wanted = self._wanted(timers, last) if timers else {}
+            if self._careful:
+                self._state = state
+                self._encoded_state()
+        except Exception as error:  # noqa: BLE001 - a reducer's, or for what it returned
+            if self._careful:
+                self._state = None if before is None else self._fold.read_state(before)
+            self._give_up(last, error)
+            return
+        self._state = state
+        self._result.outputs += encoded
+        self._timers = wanted
+        if self._settings.ttl is not None and isinstance(last, Fact):
+            self._ttl = max(self._ttl or 0, last.ts + self._settings.ttl)
+        if state is None and not wanted:
+            self._ttl = None
+        self._due = self._next_due()
+
+    def _output(self, output: Output, ts: int) -> OutputRow:
+        if not isinstance(output, Output):
+            raise TypeError(f"an output is a {type(output).__name__}; it has to be an Output")
+        key = output.key
+        own = self._touched.key if key is ... else None if key is None else key_bytes(key)
+        value = output_bytes(output.value)
+        to, size = self._output_name(output.to), len(own or b"") + len(value or b"")
+        if size > self._settings.max_output:
+            raise ValueError(
+                f"an output to {to} has {size} bytes, and {self._settings.max_output} are allowed"
+            )
+        headers = [{"key": name, "value": data} for name, data in output.headers]
+        return to, own, value, ts if output.ts is None else output.ts, headers or None
+
+    def _output_name(self, to: str | None) -> str:
+        names = self._settings.outputs
+        if to in names:
+            return to
+        there = f"the outputs are {', '.join(names)}" if names else "the channel has no sink"
+        if to is not None:
+            raise ValueError(f"there is no output {to!r}; {there}")
+        if len(names) != 1:
+            raise ValueError(f"an output does not say where it goes with to=, and {there}")
+        return names[0]
+
+    def _wanted(self, timers: Mapping[str, Timer], last: Fact | Fired) -> dict[str, Timer]:
+        """Return the timers that a reducer wants."""
+        if len(timers) > MAX_TIMERS:
+            raise ValueError(f"{len(timers)} timers; a key may have {MAX_TIMERS}")
+        for name, timer in timers.items():
+            if not isinstance(timer, Timer):
+                kind = type(timer).__name__
+                raise TypeError(f"timer {name!r} is a {kind}; make it with at_event or at_clock")
+            if name.startswith(PREFIX):
+                raise ValueError(f"timer {name!r}: names that begin with {PREFIX!r} are reserved")
+            if self._fold.batched and timer.clock is TimerClock.EVENT and isinstance(last, Fact):
+                raise ValueError(
+                    f"timer {name!r} is of event time, and the reducer is @batched: when it fires "
+                    "would depend on where batches are cut; leave @batched out"
+                )
+        return dict(timers)
+
+    # --- poison -----------------------------------------------------------------------------
+
+    def _give_up(self, last: Fact | Fired, reason: BaseException | str) -> None:
+        """Deal with what cannot be reduced, as ``on_poison`` says."""
+        error = _PoisonError(reason)
+        if not self._careful:
+            raise error
+        if self._settings.on_poison == "fail":
+            raise self._refusal(last, str(error)) from (
+                reason if isinstance(reason, BaseException) else None
+            )
+        if isinstance(last, Fired):
+            self._result.poison += 1
+            said = {"partition": str(self._touched.partition), "timer": last.name}
+            letter = dead_letter(self._touched.key, None, last.due, str(error), said, None)
+            self._result.outputs.append(letter)
+        else:
+            self._set_aside(last, str(error))
+        if self._settings.on_poison == "quarantine":
+            self._called = True
+            self._quarantined = str(error)
+            self._timers, self._ttl, self._due = {}, None, None
+
+    def _refusal(self, last: Fact | Fired, reason: str) -> Exception:
+        shown = self._touched.key[:100].decode("utf-8", "replace")
+        partition = self._touched.partition
+        if isinstance(last, Fact):
+            source = TopicPartition(last.source, partition)
+            return PoisonRecordError(source, last.offset, f"key {shown!r}: {reason}")
+        return KeyedTimerError(
+            f"key {shown!r} of partition {partition}: timer {last.name!r}, due at {last.due}: "
+            f"{reason}"
+        )
+
+    def _set_aside(self, fact: Fact, reason: str) -> None:
+        """Make a dead letter of a fact."""
+        self._result.poison += 1
+        said = {
+            "topic": fact.source,
+            "partition": str(self._touched.partition),
+            "offset": str(fact.offset),
+            "timestamp": str(fact.ts),
+        }
+        letter = dead_letter(self._touched.key, fact.value, fact.ts, reason, said, fact.headers)
+        self._result.outputs.append(letter)
+
+
+def dead_letter(  # noqa: PLR0917 - a record's parts
+    key: bytes | None,
+    value: bytes | None,
+    ts: int,
+    reason: str,
+    said: Mapping[str, str],
+    headers: Any,
+) -> OutputRow:
+    """Return a record for the dead-letter topic, as in :data:`OUTPUT`."""
+    ours = {**said, "message": reason[:_MESSAGE_LENGTH]}
+    named = [
+        {"key": PREFIX + name, "value": text.encode("utf-8", "replace")}
+        for name, text in ours.items()
+    ]
+    return DEAD_LETTERS, key, value, max(0, ts), [*(headers or ()), *named]

@@ -1,0 +1,52 @@
+"""The reducer of ours in front of the engines: records in, folded keys out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from headrace.keyed.rows import grouped, poison_rows
+from headrace.keyed.sink import with_times
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headrace.core.clock import Clock
+    from headrace.keyed.rows import RowSettings
+    from headrace.keyed.state import KeyedState
+    from headrace.sinks.micro_batch import MicroBatch
+
+
+class KeyedFunction:
+    """Makes of a micro-batch's records the table that :class:`headrace.keyed.sink.KeyedSink` takes.
+
+    ``fold`` takes a table of ``fold.ROWS`` and returns one of ``fold.RESULT``: in this process, or
+    in Spark's workers.
+    """
+
+    def __init__(
+        self,
+        fold: Callable[[pa.Table], pa.Table],
+        state: KeyedState,
+        settings: RowSettings,
+        clock: Clock,
+    ) -> None:
+        self._fold = fold
+        self._state = state
+        self._settings = settings
+        self._clock = clock
+
+    def __call__(self, table: pa.Table, batch: MicroBatch) -> pa.Table:
+        """Return the touched keys as they are after the micro-batch. Blocks for the state.
+
+        Raises:
+            PoisonRecordError: a record cannot be reduced, and ``on_poison`` is ``fail``.
+            StateStoreError: the state cannot be read.
+        """
+        now = int(self._clock.time() * 1000)
+        found = grouped(table, batch, self._state, self._settings, now)
+        result = self._fold(found.rows)
+        if found.poison:
+            result = pa.concat_tables([result, poison_rows(found.poison)])
+        return with_times(result, found.times)

@@ -1,0 +1,288 @@
+"""From records in columns to one row a touched key, without a loop per record."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.core.errors import PoisonRecordError
+from headrace.core.records import TopicPartition
+from headrace.keyed.fold import FACT, OUTPUT, RESULT, ROWS, OutputRow, dead_letter
+from headrace.keyed.store import PartitionKey
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    import numpy.typing as npt
+
+    from headrace.keyed.state import KeyedState
+    from headrace.sinks.micro_batch import MicroBatch
+
+#: Timers that a micro-batch fires for keys without records in it: the others come in the next one.
+MAX_DUE_KEYS = 100_000
+
+_NO_TIME = np.iinfo(np.int64).min
+
+
+@dataclass(frozen=True, slots=True)
+class RowSettings:
+    """How records are grouped.
+
+    ``key`` is ``record``, ``partition`` or ``constant``; ``time`` makes the time of a record, in
+    milliseconds, of its value's bytes, None for the record's own.
+    """
+
+    key: str = "record"
+    time: Callable[[bytes | None], int] | None = None
+    on_poison: str = "fail"
+
+
+@dataclass(frozen=True, slots=True)
+class Grouped:
+    """What a micro-batch is for the fold.
+
+    ``rows`` is a table of :data:`ROWS`, ``times`` the stream time that each partition comes to.
+    ``poison`` has what cannot be grouped, by partition.
+    """
+
+    rows: pa.Table
+    times: Mapping[int, int]
+    poison: Mapping[int, Sequence[OutputRow]]
+
+
+def grouped(
+    table: pa.Table, micro_batch: MicroBatch, state: KeyedState, settings: RowSettings, now: int
+) -> Grouped:
+    """Return the keys that a micro-batch touches, with their facts and their state. Blocks.
+
+    ``table`` has the records with the columns of :data:`headrace.core.tables.SCHEMA`; within a
+    partition in the order of their offsets. ``now`` is in milliseconds.
+
+    Raises:
+        PoisonRecordError: a record has no key or no time, and ``on_poison`` is ``fail``.
+        StateStoreError: the state cannot be read.
+    """
+    records = _Records(table, settings)
+    poison = records.poison()
+    times, running, late_by = records.times(state)
+    for part in micro_batch.ranges:
+        known = state.time(part.partition)
+        if part.partition not in times and known is not None:
+            times[part.partition] = known
+    touched, ends, facts = records.facts(running, late_by)
+    due = _due(micro_batch, state, times, touched, now)
+    return Grouped(_rows(touched, due, ends, facts, times, state, now), times, poison)
+
+
+class _Records:
+    """A micro-batch's records, without those that cannot be grouped."""
+
+    def __init__(self, table: pa.Table, settings: RowSettings) -> None:
+        self._settings = settings
+        self._table = table.combine_chunks()
+        self._reasons: dict[int, str] = {}
+        keys = self._keys()
+        ts = self._own_times()
+        usable = np.ones(table.num_rows, dtype=bool)
+        if settings.key == "record":
+            for index in np.flatnonzero(keys.is_null().to_numpy(zero_copy_only=False)):
+                self._reasons.setdefault(int(index), "the record has no key")
+        for index in np.flatnonzero(ts < 0):
+            self._reasons.setdefault(int(index), "the record has no time, or one before 1970")
+        usable[list(self._reasons)] = False
+        self._usable = usable
+        self._ts = ts
+        self._partitions = self._column("partition").to_numpy(zero_copy_only=False)
+        encoded = keys.dictionary_encode()
+        self._names = encoded.dictionary
+        self._codes = encoded.indices.fill_null(0).to_numpy(zero_copy_only=False)
+
+    def _column(self, name: str) -> pa.Array:
+        column = self._table.column(name)
+        return column.chunk(0) if column.num_chunks else column.combine_chunks()
+
+    def _keys(self) -> pa.Array:
+        match self._settings.key:
+            case "record":
+                return self._column("key")
+            case "partition":
+                return self._column("partition").cast(pa.string()).cast(pa.binary())
+            case _:
+                return pa.array([b""] * self._table.num_rows, pa.binary())
+
+    def _own_times(self) -> npt.NDArray[np.int64]:
+        if self._settings.time is None:
+            micros = self._column("timestamp").cast(pa.int64()).fill_null(_NO_TIME)
+            found: npt.NDArray[np.int64] = micros.to_numpy(zero_copy_only=False)
+            return np.where(found == _NO_TIME, np.int64(-1), found // 1000)
+        found = np.full(self._table.num_rows, -1, dtype=np.int64)
+        for index, value in enumerate(self._column("value").to_pylist()):
+            try:
+                found[index] = _whole(self._settings.time(value))
+            except Exception as error:  # noqa: BLE001 - a user's function, or one value
+                self._reasons[index] = f"it has no time: {type(error).__name__}: {error}"
+        return found
+
+    def poison(self) -> dict[int, list[OutputRow]]:
+        """Return what cannot be grouped, as dead letters by partition."""
+        found: dict[int, list[OutputRow]] = {}
+        for index, reason in sorted(self._reasons.items()):
+            record = self._table.slice(index, 1).to_pylist()[0]
+            partition = record["partition"]
+            if self._settings.on_poison == "fail":
+                source = TopicPartition(record["topic"], partition)
+                raise PoisonRecordError(source, record["offset"], reason)
+            said = {
+                "topic": record["topic"],
+                "partition": str(partition),
+                "offset": str(record["offset"]),
+            }
+            letter = dead_letter(
+                record["key"], record["value"], int(self._ts[index]), reason, said,
+                record["headers"],
+            )  # fmt: skip
+            found.setdefault(partition, []).append(letter)
+        return found
+
+    def times(
+        self, state: KeyedState
+    ) -> tuple[dict[int, int], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Return the stream times at the ends, that with each record, and how late each is."""
+        running = self._ts.copy()
+        late_by = np.zeros_like(running)
+        ends: dict[int, int] = {}
+        for partition in np.unique(self._partitions[self._usable]).tolist():
+            at = np.flatnonzero((self._partitions == partition) & self._usable)
+            own = self._ts[at]
+            before = state.time(partition)
+            first = own[0] if before is None else np.int64(before)
+            reached = np.maximum.accumulate(np.concatenate([[first], own]))
+            running[at] = reached[1:]
+            late_by[at] = np.maximum(0, reached[:-1] - own)
+            ends[partition] = int(reached[-1])
+        return ends, running, late_by
+
+    def facts(
+        self, running: npt.NDArray[np.int64], late_by: npt.NDArray[np.int64]
+    ) -> tuple[list[PartitionKey], list[int], pa.Array]:
+        """Return the touched keys, where the facts of each end, and the facts: key after key."""
+        at = np.flatnonzero(self._usable)
+        codes = self._partitions[at].astype(np.int64) * max(1, len(self._names)) + self._codes[at]
+        order = at[np.argsort(codes, kind="stable")]
+        codes = np.sort(codes, kind="stable")
+        starts = np.flatnonzero(np.r_[True, codes[1:] != codes[:-1]]) if len(codes) else codes
+        ends = [*starts[1:].tolist(), len(codes)] if len(codes) else []
+        names = self._names.to_pylist()
+        touched = [
+            PartitionKey(code // len(names), names[code % len(names)])
+            for code in codes[starts].tolist()
+        ]
+        taken = self._table.take(pa.array(order, pa.int64())).combine_chunks()
+        columns = {
+            "source": taken.column("topic"),
+            "offset": taken.column("offset"),
+            "ts": pa.array(self._ts[order], pa.int64()),
+            "time": pa.array(running[order], pa.int64()),
+            "late_by": pa.array(late_by[order], pa.int64()),
+            "value": taken.column("value"),
+            "headers": taken.column("headers"),
+        }
+        arrays = [_whole_column(columns[field.name], field.type) for field in FACT]
+        return touched, ends, pa.StructArray.from_arrays(arrays, fields=list(FACT))
+
+
+def _whole(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise TypeError(f"{value!r} is no number of milliseconds")
+    return int(value)
+
+
+def _whole_column(column: Any, kind: pa.DataType) -> pa.Array:
+    if isinstance(column, pa.ChunkedArray):
+        column = column.chunk(0) if column.num_chunks else pa.array([], kind)
+    return column.cast(kind)
+
+
+def _due(
+    micro_batch: MicroBatch,
+    state: KeyedState,
+    times: Mapping[int, int],
+    touched: Sequence[PartitionKey],
+    now: int,
+) -> list[PartitionKey]:
+    """Return the keys without records that have a timer that is due."""
+    own: dict[int, set[bytes]] = {}
+    for key in touched:
+        own.setdefault(key.partition, set()).add(key.key)
+    found: list[PartitionKey] = []
+    for part in micro_batch.ranges:
+        number = part.partition
+        keys = state.due_keys(
+            number,
+            times.get(number),
+            now,
+            besides=own.get(number, set()),
+            most=MAX_DUE_KEYS - len(found),
+        )
+        found += [PartitionKey(number, key) for key in keys]
+    return found
+
+
+def _rows(  # noqa: PLR0917 - the columns of the table
+    touched: Sequence[PartitionKey],
+    due: Sequence[PartitionKey],
+    ends: Sequence[int],
+    facts: pa.Array,
+    times: Mapping[int, int],
+    state: KeyedState,
+    now: int,
+) -> pa.Table:
+    keys = [*touched, *due]
+    stored = state.get_many(keys)
+    offsets = [0, *ends, *[len(facts)] * len(due)]
+    columns = [
+        pa.array([key.key for key in keys], pa.binary()),
+        pa.array([key.partition for key in keys], pa.int32()),
+        pa.array([None if row is None else row.state for row in stored], pa.binary()),
+        pa.array([None if row is None else row.extra for row in stored], pa.binary()),
+        pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), facts),
+        pa.array([times.get(key.partition) for key in keys], pa.int64()),
+        pa.array([now] * len(keys), pa.int64()),
+    ]
+    return pa.Table.from_arrays(columns, schema=ROWS)
+
+
+def poison_rows(poison: Mapping[int, Sequence[OutputRow]]) -> pa.Table:
+    """Return rows of :data:`RESULT` that have nothing but dead letters."""
+    rows = [
+        {
+            "partition": partition,
+            "changed": False,
+            "outputs": [dict(zip(OUTPUT.names, letter, strict=True)) for letter in letters],
+            "fired": 0,
+            "late": 0,
+            "dropped": 0,
+            "poison": len(letters),
+            "expired": 0,
+        }
+        for partition, letters in poison.items()
+    ]
+    return pa.Table.from_pylist(rows, schema=RESULT)
+
+
+def chunks(rows: pa.Table, count: int) -> list[pa.Table]:
+    """Return the rows in up to ``count`` parts of about as many facts; a key is in one of them."""
+    if rows.num_rows == 0:
+        return []
+    facts = pc.list_value_length(rows.column("facts")).to_numpy() + 1
+    ends = np.cumsum(facts)
+    wanted = ends[-1] * np.arange(1, count) / count
+    cuts = [0, *np.searchsorted(ends, wanted).tolist(), rows.num_rows]
+    parts = [rows.slice(start, end - start) for start, end in pairwise(cuts) if end > start]
+    return [part.combine_chunks() for part in parts]

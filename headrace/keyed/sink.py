@@ -1,0 +1,317 @@
+"""The sink of a channel with state: outputs, states and the offset in one transaction."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from threading import Lock
+from typing import TYPE_CHECKING, Protocol
+
+import pyarrow.compute as pc
+
+from headrace.core.errors import HeadraceError, ResultRefusedError
+from headrace.core.records import ResultRecord, TopicPartition
+from headrace.kafka.result_transactions import CountedMove
+from headrace.keyed.fold import OUTPUT
+from headrace.keyed.state import Layer, Progress
+from headrace.keyed.store import Change, PartitionKey, Position, StoredRow
+from headrace.sinks.contract import CommitConflictError, Guarantee, RowsRefusedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    import pyarrow as pa
+
+    from headrace.core.clock import Clock, Deadline
+    from headrace.core.errors import SinkConflictError
+    from headrace.kafka.ports import StoredOffset
+    from headrace.keyed.state import KeyedState
+    from headrace.sinks.contract import OffsetMove, PartitionCommit
+    from headrace.sinks.micro_batch import MicroBatch
+
+#: The header of a changelog record that has the key's timers.
+EXTRA_HEADER = "headrace-timers"
+
+#: Committed micro-batches that the store may be without, before nothing more is committed.
+MOST_UNWRITTEN = 8
+
+
+class Transactions(Protocol):
+    """What produces records and keeps offsets, as ``headrace.kafka.ResultTransactions``."""
+
+    def require(self, topic: str) -> None:
+        """Return if a topic exists; a StartError says that it does not."""
+        ...
+
+    def stored_entry(self, identity: str) -> StoredOffset | None:
+        """Return what is stored for a partition, once no transaction has it in doubt."""
+        ...
+
+    def commit(
+        self, moves: Sequence[CountedMove], records: Iterable[ResultRecord] = ()
+    ) -> list[SinkConflictError]:
+        """Produce and move, both or neither; return the conflicts for which nothing was done."""
+        ...
+
+    def close(self) -> None:
+        """Release the clients."""
+        ...
+
+
+class Ends(Protocol):
+    """Who knows where the partitions of a topic end, as ``headrace.kafka.KafkaTopicCatalog``."""
+
+    def watermarks(self, partition: TopicPartition, deadline: Deadline) -> tuple[int, int]:
+        """Return the first offset and the end of a partition."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedCounts:
+    """What the fold did, over some micro-batches that were committed."""
+
+    touched: int = 0
+    changed: int = 0
+    fired: int = 0
+    late: int = 0
+    dropped: int = 0
+    poison: int = 0
+    expired: int = 0
+    outputs: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StagedState:
+    """A micro-batch that is folded: its layer, and what is to be produced."""
+
+    layer: Layer
+    outputs: Sequence[ResultRecord] = ()
+    counts: KeyedCounts = field(default_factory=KeyedCounts)
+
+
+@dataclass(frozen=True, slots=True)
+class Topics:
+    """Where a channel with state writes to. ``outputs`` has a topic for each output's name."""
+
+    changelog: str
+    outputs: Mapping[str, str]
+
+
+def staged_state(
+    micro_batch: MicroBatch,
+    result: pa.Table | None,
+    state: KeyedState,
+    topic_of: Callable[[str], str],
+) -> StagedState:
+    """Return what is to be committed of a folded micro-batch. Blocks for reads of former rows."""
+    known = {part.partition: state.time(part.partition) for part in micro_batch.ranges}
+    reached = {} if result is None else times_in(result)
+    times = {
+        number: time
+        for number, before in known.items()
+        if (time := reached.get(number, before)) is not None
+    }
+    if result is None:
+        return StagedState(Layer(micro_batch.id, {}, times))
+    changed = result.filter(result.column("changed"))
+    partitions, names = (changed.column(each).to_pylist() for each in ("partition", "key"))
+    keys = list(map(PartitionKey, partitions, names))
+    after = map(_row, *(changed.column(each).to_pylist() for each in ("state", "extra")))
+    changes = dict(zip(keys, map(Change, state.get_many(keys), after), strict=True))
+    outputs = list(_outputs(result, topic_of))
+    sums = {name: pc.sum(result.column(name)).as_py() or 0 for name in _COUNTED}
+    counts = KeyedCounts(result.num_rows, changed.num_rows, outputs=len(outputs), **sums)
+    return StagedState(Layer(micro_batch.id, changes, times), outputs, counts)
+
+
+def _outputs(result: pa.Table, topic_of: Callable[[str], str]) -> Iterator[ResultRecord]:
+    for chunk in pc.list_flatten(result.column("outputs")).chunks:
+        columns = (chunk.field(name).to_pylist() for name in OUTPUT.names)
+        for to, key, value, ts, headers in zip(*columns, strict=True):
+            named = None if not headers else [(each["key"], each["value"]) for each in headers]
+            yield ResultRecord(topic_of(to), value, key, named, None, ts)
+
+
+class KeyedSink:
+    """Commits folded micro-batches; see docs/keyed.md. A ``Sink`` that takes several at once.
+
+    The stream times that a micro-batch comes to are in the metadata of its result.
+    """
+
+    guarantee = Guarantee.EXACTLY_ONCE
+
+    def __init__(
+        self, transactions: Transactions, state: KeyedState, topics: Topics, clock: Clock
+    ) -> None:
+        self._transactions = transactions
+        self._state = state
+        self._topics = topics
+        self._clock = clock
+        self._lock = Lock()
+        self._touched: set[int] = set()
+
+    def open(self) -> None:
+        """Look for the topics.
+
+        Raises:
+            StartError: one does not exist, or no broker answers.
+        """
+        for topic in sorted({self._topics.changelog, *self._topics.outputs.values()}):
+            self._transactions.require(topic)
+
+    def stored_offset(self, identity: str) -> int | None:
+        """Return the offset that goes with the state, and begin the partition with it."""
+        stored = self._transactions.stored_entry(identity)
+        partition = int(identity.rpartition("/")[2])
+        if stored is None:
+            self._state.begin(partition, Progress())
+            return None
+        progress = Progress(stored.offset, stored.commits or 0, stored.stream_time)
+        self._state.begin(partition, progress)
+        return stored.offset
+
+    def stored_leader_epoch(self, identity: str) -> int | None:
+        """Return what was stored with the offset, in the same commit."""
+        stored = self._transactions.stored_entry(identity)
+        return None if stored is None else stored.leader_epoch
+
+    def stage(self, micro_batch: MicroBatch, result: pa.Table | None) -> StagedState:
+        """Have what is staged next see the changed rows. Blocks for reads of the former ones.
+
+        ``result`` is what :class:`headrace.keyed.function.KeyedFunction` returns; None changes
+        nothing.
+        """
+        topics = self._topics.outputs.__getitem__
+        staged = staged_state(micro_batch, result, self._state, topics)
+        self._state.stage(staged.layer)
+        return staged
+
+    def commit(self, staged: StagedState, offsets: Sequence[PartitionCommit]) -> None:
+        """Commit one; see :meth:`commit_all`."""
+        self.commit_all([staged], offsets)
+
+    def commit_all(self, staged: Sequence[StagedState], offsets: Sequence[PartitionCommit]) -> None:
+        """Produce outputs and changed rows, and move the offsets, in one transaction; then write.
+
+        Raises:
+            CommitConflictError: another writer moved some of the offsets.
+            FencedError: a new owner shut this member's producer out.
+            RowsRefusedError: a record is too large.
+            HeadraceError: nothing was stored as far as can be told; or the store could not be
+                written for so long that no more is committed.
+        """
+        layers = [each.layer for each in staged]
+        with self._lock:
+            if self._state.unwritten >= MOST_UNWRITTEN and not self._state.apply((), {}):
+                raise HeadraceError(
+                    f"the state store has not taken {self._state.unwritten} committed "
+                    "micro-batches; see state_not_written in the log, and make room on its disk"
+                )
+            times = {number: time for layer in layers for number, time in layer.times.items()}
+            moves = [self._move(share, times) for share in offsets]
+            try:
+                conflicts = self._transactions.commit(moves, self._records(staged))
+            except ResultRefusedError as error:
+                raise RowsRefusedError(str(error)) from error
+            if conflicts:
+                raise CommitConflictError(conflicts)
+            self._touched.update(move.partition.partition for move in moves)
+            self._state.apply(
+                layers,
+                {
+                    move.partition.partition: Progress(
+                        move.next_offset, move.commits + 1, move.stream_time
+                    )
+                    for move in moves
+                },
+            )
+
+    def _move(self, share: PartitionCommit, times: Mapping[int, int]) -> CountedMove:
+        progress = self._state.progress(share.partition.partition)
+        return CountedMove(
+            share.identity,
+            share.partition,
+            share.start,
+            share.next_offset,
+            share.transactional_id,
+            share.leader_epoch,
+            progress.number,
+            times.get(share.partition.partition, progress.time),
+        )
+
+    def _records(self, staged: Sequence[StagedState]) -> Iterator[ResultRecord]:
+        """Yield the last row of each changed key, then the outputs in their order."""
+        rows = {key: change.after for each in staged for key, change in each.layer.changes.items()}
+        for key, row in rows.items():
+            value, headers = None, None
+            if row is not None:
+                value = row.state or b""
+                headers = None if row.extra is None else [(EXTRA_HEADER, row.extra)]
+            yield ResultRecord(self._topics.changelog, value, key.key, headers, key.partition)  # type: ignore[arg-type]
+        for each in staged:
+            yield from each.outputs
+
+    def discard(self, staged: StagedState) -> None:
+        """Forget the layer."""
+        self._state.drop(staged.layer.name)
+
+    def move_offsets(self, moves: Sequence[OffsetMove], note: str) -> None:  # noqa: ARG002
+        """Refuse: state and offset belong together.
+
+        Raises:
+            HeadraceError: always.
+        """
+        named = ", ".join(str(move.partition) for move in moves)
+        raise HeadraceError(
+            f"{named}: the offset of a channel with state cannot be moved, because its state is of "
+            "exactly the records before it; use headrace state forget to begin again"
+        )
+
+    def checkpoint(self, topic_id: str, ends: Ends, deadline: Deadline) -> None:
+        """Note how far the store follows the changelog, of what was committed since. Blocks.
+
+        No transaction is under way meanwhile, so that the store has all that is before the ends.
+
+        Raises:
+            KafkaUnavailableError: no answer by the deadline.
+            StateStoreError: the store could not be written.
+        """
+        with self._lock:
+            if self._state.unwritten:
+                return
+            touched, now = sorted(self._touched), self._clock.time()
+            positions = {
+                number: Position(
+                    topic_id,
+                    ends.watermarks(TopicPartition(self._topics.changelog, number), deadline)[1],
+                    now,
+                )
+                for number in touched
+            }
+            self._state.checkpoint(positions)
+            self._touched.difference_update(touched)
+
+    def close(self) -> None:
+        """Close the clients."""
+        self._transactions.close()
+
+
+_COUNTED = ("fired", "late", "dropped", "poison", "expired")
+
+_TIMES = b"headrace.times"
+
+
+def with_times(result: pa.Table, times: Mapping[int, int]) -> pa.Table:
+    """Return a result that says which stream time its partitions came to."""
+    text = ",".join(f"{number}:{time}" for number, time in times.items())
+    return result.replace_schema_metadata({_TIMES: text.encode()})
+
+
+def times_in(result: pa.Table) -> dict[int, int]:
+    """Return what :func:`with_times` put there."""
+    text = (result.schema.metadata or {}).get(_TIMES, b"").decode()
+    pairs = (pair.partition(":") for pair in text.split(",") if pair)
+    return {int(number): int(time) for number, _, time in pairs}
+
+
+def _row(state: bytes | None, extra: bytes | None) -> StoredRow | None:
+    return None if state is None and extra is None else StoredRow(state, extra)

@@ -1,0 +1,204 @@
+"""The state of a channel's keys: what is committed, and above it what is staged and not yet."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import islice
+from threading import Lock
+from typing import TYPE_CHECKING, NamedTuple
+
+import structlog
+
+from headrace.keyed.api import TimerClock
+from headrace.keyed.store import PartitionKey, StateStoreError, timers_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from headrace.keyed.store import Change, DueTimer, Position, StateStore, StoredRow
+
+log = structlog.get_logger(__name__)
+
+
+class Progress(NamedTuple):
+    """Where a partition is with its commits, as the brokers store it with the input's offset.
+
+    ``number`` counts the commits, so that one without records can be told from none. ``time`` is
+    the stream time in milliseconds, None before the first record.
+    """
+
+    offset: int | None = None
+    number: int = 0
+    time: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """What one micro-batch made of the keys that it touched, before it is committed.
+
+    ``times`` has the stream time that each of its partitions came to.
+    """
+
+    name: str
+    changes: Mapping[PartitionKey, Change] = field(default_factory=dict)
+    times: Mapping[int, int] = field(default_factory=dict)
+
+
+class KeyedState:
+    """Rows as the next micro-batch has to see them. Any thread; what reads or writes blocks.
+
+    A staged micro-batch is a layer, in the order of staging. One that is not committed is dropped;
+    what shares a partition with it and was staged after it is dropped before anything else of the
+    partition is staged, so that no layer stands on a dropped one.
+    """
+
+    def __init__(self, store: StateStore) -> None:
+        self._store = store
+        self._lock = Lock()
+        self._layers: list[Layer] = []
+        self._progress: dict[int, Progress] = {}
+        self._committed: list[Layer] = []
+        self._stale: list[tuple[int, DueTimer]] = []
+
+    # --- partitions -------------------------------------------------------------------------
+
+    def begin(self, partition: int, progress: Progress) -> None:
+        """Take note of where a partition is, before anything of it is staged."""
+        with self._lock:
+            self._progress[partition] = progress
+
+    def progress(self, partition: int) -> Progress:
+        """Return where a partition is, as committed."""
+        with self._lock:
+            return self._progress_of(partition)
+
+    def _progress_of(self, partition: int) -> Progress:
+        return self._progress.get(partition, Progress())
+
+    def time(self, partition: int) -> int | None:
+        """Return the stream time of a partition with all that is staged, in milliseconds."""
+        with self._lock:
+            times = (layer.times.get(partition) for layer in reversed(self._layers))
+            staged = next((time for time in times if time is not None), None)
+            return staged if staged is not None else self._progress_of(partition).time
+
+    def has_staged(self, partition: int) -> bool:
+        """Whether anything of a partition is staged and not committed."""
+        with self._lock:
+            return any(partition in layer.times for layer in self._layers)
+
+    # --- rows -------------------------------------------------------------------------------
+
+    def get_many(self, keys: Sequence[PartitionKey]) -> list[StoredRow | None]:
+        """Return the rows with all that is staged."""
+        with self._lock:
+            layers = [layer.changes for layer in reversed(self._layers) if layer.changes]
+        if not layers:
+            return self._store.get_many(keys)
+        staged: dict[PartitionKey, StoredRow | None] = {}
+        for key in keys:
+            change = next((changes[key] for changes in layers if key in changes), None)
+            if change is not None:
+                staged[key] = change.after
+        left = [key for key in keys if key not in staged]
+        staged.update(zip(left, self._store.get_many(left), strict=True))
+        return [staged[key] for key in keys]
+
+    def due_keys(
+        self, partition: int, until: int | None, now: int, *, besides: set[bytes], most: int
+    ) -> list[bytes]:
+        """Return keys with a timer that is due, the earliest first, and no more than ``most``.
+
+        ``until`` is the stream time, ``now`` the wall clock, both in milliseconds.
+        """
+        ends = (
+            {TimerClock.CLOCK: now}
+            if until is None
+            else {
+                TimerClock.EVENT: until,
+                TimerClock.CLOCK: now,
+            }
+        )
+        staged = self._staged_timers(partition)
+        found: dict[bytes, None] = {}
+        for clock, end in ends.items():
+            for key, timers in staged.items():
+                if key not in besides and any(t.clock is clock and t.due <= end for t in timers):
+                    found[key] = None
+            stored = self._stored_due(partition, clock, end, lambda key: key in staged)
+            others = (timer.key for timer in stored if timer.key not in besides)
+            for key in islice(
+                (key for key in others if key not in found), max(0, most - len(found))
+            ):
+                found[key] = None
+        return list(found)[:most]
+
+    def _staged_timers(self, partition: int) -> dict[bytes, frozenset[DueTimer]]:
+        """Return the timers of each key that is staged."""
+        with self._lock:
+            layers = list(self._layers)
+        return {
+            key.key: timers_of(key.key, change.after)
+            for layer in layers
+            for key, change in layer.changes.items()
+            if key.partition == partition
+        }
+
+    def _stored_due(
+        self, partition: int, clock: TimerClock, until: int, is_staged: Callable[[bytes], bool]
+    ) -> Iterator[DueTimer]:
+        """Yield the committed timers that are due, without those of keys that are staged."""
+        for timer in self._store.due(partition, clock, until):
+            if is_staged(timer.key):
+                continue
+            (row,) = self._store.get_many([PartitionKey(partition, timer.key)])
+            if timer in timers_of(timer.key, row):
+                yield timer
+            else:
+                with self._lock:
+                    self._stale.append((partition, timer))
+
+    # --- commits ----------------------------------------------------------------------------
+
+    def stage(self, layer: Layer) -> None:
+        """Have what is staged next see a micro-batch's rows."""
+        with self._lock:
+            self._layers.append(layer)
+
+    def drop(self, name: str) -> None:
+        """Forget what a micro-batch staged, because it will not be committed."""
+        with self._lock:
+            self._layers = [layer for layer in self._layers if layer.name != name]
+
+    def apply(self, layers: Sequence[Layer], progress: Mapping[int, Progress]) -> bool:
+        """Write what was committed; return whether the store has all of it.
+
+        What it could not take, of a full disk for instance, stays in memory and is written with
+        the next commit: the brokers have it.
+        """
+        with self._lock:
+            self._progress.update(progress)
+            self._committed += layers
+            committed, stale = list(self._committed), self._stale
+            self._stale = []
+        changes = [item for layer in committed for item in layer.changes.items()]
+        try:
+            self._store.write(changes, {}, stale)
+        except StateStoreError as error:
+            log.error("state_not_written", layers=len(committed), error=str(error))  # noqa: TRY400 - the reason says it all
+            return False
+        names = {layer.name for layer in committed}
+        with self._lock:
+            self._layers = [layer for layer in self._layers if layer.name not in names]
+            self._committed = [layer for layer in self._committed if layer.name not in names]
+        return True
+
+    @property
+    def unwritten(self) -> int:
+        """How many committed micro-batches the store has not taken."""
+        with self._lock:
+            return len(self._committed)
+
+    def checkpoint(self, positions: Mapping[int, Position]) -> None:
+        """Note how far the store follows the changelog: all that was committed is applied."""
+        self._store.write((), positions)

@@ -1,0 +1,372 @@
+"""The local store of a channel's state: what is committed, and how far it follows the changelog.
+
+It is written after the brokers have committed, so that it is never ahead of them: what a crash took
+from it is read again from the changelog.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections import OrderedDict
+from threading import Lock
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from rocksdict import (
+    BlockBasedIndexType,
+    BlockBasedOptions,
+    Cache,
+    DBCompressionType,
+    Options,
+    Rdict,
+    ReadOptions,
+    SliceTransform,
+    WriteBatch,
+)
+from typing_extensions import override
+
+from headrace.core.errors import HeadraceError, StartError
+from headrace.keyed.api import TimerClock
+from headrace.keyed.fold import KeyRow
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+
+class StateStoreError(HeadraceError):
+    """The local store cannot be read or written. It is never taken for a key without state."""
+
+
+class Position(NamedTuple):
+    """How far a partition's state follows its changelog. ``at`` is in seconds since the epoch."""
+
+    topic_id: str
+    offset: int
+    at: float
+
+
+class StoredRow(NamedTuple):
+    """A key's state, and :attr:`KeyRow.extra` beside it, as they are in the changelog."""
+
+    state: bytes | None
+    extra: bytes | None = None
+
+
+class PartitionKey(NamedTuple):
+    """One key of one partition."""
+
+    partition: int
+    key: bytes
+
+
+class DueTimer(NamedTuple):
+    """An entry of the index of timers."""
+
+    due: int
+    key: bytes
+    name: str
+    clock: TimerClock
+
+
+class Change(NamedTuple):
+    """A key's row before and after a commit, None where there is none. What was before may not be
+    known: then entries of its timers stay in the index until they are due.
+    """
+
+    before: StoredRow | None
+    after: StoredRow | None
+
+
+class StateStore(Protocol):
+    """Rows by partition and key, and an index of their timers. Any thread; every call blocks.
+
+    Raises:
+        StateStoreError: it cannot be read or written.
+    """
+
+    def get_many(self, keys: Sequence[PartitionKey]) -> list[StoredRow | None]:
+        """Return the rows, None for each key that has none."""
+        ...
+
+    def write(
+        self,
+        changes: Iterable[tuple[PartitionKey, Change]],
+        positions: Mapping[int, Position],
+        stale: Iterable[tuple[int, DueTimer]] = (),
+    ) -> None:
+        """Write rows and positions, all of it or nothing; ``stale`` leave the index of timers."""
+        ...
+
+    def due(self, partition: int, clock: TimerClock, until: int) -> Iterator[DueTimer]:
+        """Yield timers that are due at ``until`` (ms) or before, the earliest first.
+
+        One may be stale: its row has it no longer.
+        """
+        ...
+
+    def rows(self, partition: int, first: bytes = b"") -> Iterator[tuple[bytes, StoredRow]]:
+        """Yield the rows of a partition from a key on, in the order of their keys' bytes."""
+        ...
+
+    def position(self, partition: int) -> Position | None:
+        """Return how far a partition follows the changelog, None where nothing is known of it."""
+        ...
+
+    def drop(self, partition: int) -> None:
+        """Delete all there is of a partition."""
+        ...
+
+    def close(self) -> None:
+        """Release the files, after the last call."""
+        ...
+
+
+_ROW, _TIMER, _POSITION = b"r", b"t", b"m"
+
+_PARTITION = struct.Struct(">cH")
+_LENGTH = struct.Struct(">I")
+_INDEX = struct.Struct(">cHBQI")
+_CLOCKS = (TimerClock.EVENT, TimerClock.CLOCK)
+
+#: What is added to a due time, so that those before 1970 stand in front as bytes, too.
+_BIAS = 1 << 63
+
+_MEMTABLE_BYTES = 64 << 20
+_BLOCK_CACHE_BYTES = 32 << 20
+
+#: What a row costs in the cache beside its bytes, about.
+_ENTRY_BYTES = 200
+
+
+def encode_row(row: StoredRow) -> bytes:
+    """Return a row as the store has it."""
+    extra = row.extra or b""
+    return _LENGTH.pack(len(extra)) + extra + (row.state or b"")
+
+
+def decode_row(data: bytes) -> StoredRow:
+    """Return the row that :func:`encode_row` made of it."""
+    end = _LENGTH.size + _LENGTH.unpack_from(data)[0]
+    return StoredRow(data[end:], data[_LENGTH.size : end] or None)
+
+
+def _row_key(key: PartitionKey) -> bytes:
+    return _PARTITION.pack(_ROW, key.partition) + key.key
+
+
+def _timer_key(partition: int, timer: DueTimer) -> bytes:
+    clock = _CLOCKS.index(timer.clock)
+    head = _INDEX.pack(_TIMER, partition, clock, timer.due + _BIAS, len(timer.key))
+    return head + timer.key + timer.name.encode()
+
+
+def _timer_of(entry: bytes) -> DueTimer:
+    _, _, clock, due, length = _INDEX.unpack_from(entry)
+    end = _INDEX.size + length
+    return DueTimer(due - _BIAS, entry[_INDEX.size : end], entry[end:].decode(), _CLOCKS[clock])
+
+
+_NONE: frozenset[DueTimer] = frozenset()
+
+
+def timers_of(key: bytes, row: StoredRow | None) -> frozenset[DueTimer]:
+    """Return a row's timers as entries of the index."""
+    if row is None or not row.extra:
+        return _NONE
+    timers = KeyRow.of(*row).timers
+    return frozenset(DueTimer(due, key, name, clock) for name, (due, clock) in timers.items())
+
+
+class RocksStore(StateStore):
+    """A :class:`StateStore` in RocksDB, in a folder that is this process's own.
+
+    Rows are cached as they are stored, up to ``cache_bytes``. What the disk took meanwhile is
+    found by RocksDB's checksums. The write-ahead log is not forced to the disk: what a crash of the
+    machine takes is read again from the changelog.
+    """
+
+    def __init__(self, folder: Path, cache_bytes: int = 64 << 20) -> None:
+        """Open the store, or make one.
+
+        Raises:
+            StartError: another process has it, or the files cannot be used.
+        """
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            self._database = Rdict(str(folder), _options())
+        except Exception as error:
+            raise StartError(
+                f"the state store in {folder} cannot be opened: {error}; end the process that has "
+                "it open, or delete the folder: it is made again from the changelog"
+            ) from error
+        self._folder = folder
+        self._cache: OrderedDict[PartitionKey, bytes] = OrderedDict()
+        self._room = self._cache_bytes = cache_bytes
+        self._lock = Lock()
+        self.cache_hits = 0
+
+    @override
+    def get_many(self, keys: Sequence[PartitionKey]) -> list[StoredRow | None]:
+        with self._lock:
+            cached = [self._cached(key) for key in keys]
+            missing = [key for key, data in zip(keys, cached, strict=True) if data is None]
+            self.cache_hits += len(keys) - len(missing)
+            read = iter(self._read(missing))
+        found = [next(read) if data is None else data for data in cached]
+        return [None if data is None else decode_row(data) for data in found]
+
+    def _cached(self, key: PartitionKey) -> bytes | None:
+        data = self._cache.get(key)
+        if data is not None:
+            self._cache.move_to_end(key)
+        return data
+
+    def _read(self, keys: Sequence[PartitionKey]) -> list[bytes | None]:
+        if not keys:
+            return []
+        order = sorted(range(len(keys)), key=keys.__getitem__)
+        try:
+            values: Any = self._database.get([_row_key(keys[index]) for index in order])
+        except Exception as error:
+            raise self._unusable("read", error) from error
+        found: list[bytes | None] = [None] * len(keys)
+        for index, data in zip(order, values, strict=True):
+            found[index] = data
+            if data is not None:
+                self._keep(keys[index], data)
+        return found
+
+    def _keep(self, key: PartitionKey, data: bytes | None) -> None:
+        former = self._cache.pop(key, None)
+        if former is not None:
+            self._room += len(former) + len(key.key) + _ENTRY_BYTES
+        if data is not None:
+            self._cache[key] = data
+            self._room -= len(data) + len(key.key) + _ENTRY_BYTES
+        while self._room < 0 and self._cache:
+            oldest, freed = self._cache.popitem(last=False)
+            self._room += len(freed) + len(oldest.key) + _ENTRY_BYTES
+
+    @override
+    def write(
+        self,
+        changes: Iterable[tuple[PartitionKey, Change]],
+        positions: Mapping[int, Position],
+        stale: Iterable[tuple[int, DueTimer]] = (),
+    ) -> None:
+        batch = WriteBatch(raw_mode=True)
+        for partition, timer in stale:
+            batch.delete(_timer_key(partition, timer))
+        written: list[tuple[PartitionKey, bytes | None]] = []
+        for key, change in changes:
+            data = None if change.after is None else encode_row(change.after)
+            if data is None:
+                batch.delete(_row_key(key))
+            else:
+                batch.put(_row_key(key), data)
+            written.append((key, data))
+            before, after = timers_of(key.key, change.before), timers_of(key.key, change.after)
+            for timer in before - after:
+                batch.delete(_timer_key(key.partition, timer))
+            for timer in after - before:
+                batch.put(_timer_key(key.partition, timer), b"")
+        for partition, position in positions.items():
+            document = json.dumps(position._asdict()).encode()
+            batch.put(_PARTITION.pack(_POSITION, partition), document)
+        with self._lock:
+            try:
+                self._database.write(batch)
+            except Exception as error:
+                raise self._unusable("written", error) from error
+            for key, data in written:
+                self._keep(key, data)
+
+    @override
+    def due(self, partition: int, clock: TimerClock, until: int) -> Iterator[DueTimer]:
+        first = _INDEX.pack(_TIMER, partition, _CLOCKS.index(clock), 0, 0)
+        prefix = first[: _PARTITION.size + 1]
+        for entry, _ in self._scan(first, prefix):
+            timer = _timer_of(entry)
+            if timer.due > until:
+                return
+            yield timer
+
+    @override
+    def rows(self, partition: int, first: bytes = b"") -> Iterator[tuple[bytes, StoredRow]]:
+        prefix = _PARTITION.pack(_ROW, partition)
+        for key, data in self._scan(prefix + first, prefix):
+            yield key[len(prefix) :], decode_row(data)
+
+    def _scan(self, first: bytes, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        options = ReadOptions()
+        options.set_total_order_seek(True)
+        try:
+            entries = self._database.iter(options)
+            entries.seek(first)
+            while entries.valid():
+                key = entries.key()
+                if not key.startswith(prefix):
+                    return
+                yield key, entries.value()
+                entries.next()
+            entries.status()
+        except StateStoreError:
+            raise
+        except Exception as error:
+            raise self._unusable("read", error) from error
+
+    @override
+    def position(self, partition: int) -> Position | None:
+        try:
+            data = self._database.get(_PARTITION.pack(_POSITION, partition))
+        except Exception as error:
+            raise self._unusable("read", error) from error
+        return None if data is None else Position(**json.loads(data))
+
+    @override
+    def drop(self, partition: int) -> None:
+        with self._lock:
+            self._cache.clear()
+            self._room = self._cache_bytes
+            try:
+                self._database.delete(_PARTITION.pack(_POSITION, partition))
+                for prefix in (_ROW, _TIMER):
+                    first = _PARTITION.pack(prefix, partition)
+                    self._database.delete_range(first, _after(first))
+            except Exception as error:
+                raise self._unusable("written", error) from error
+
+    def flush(self) -> None:
+        """Write what is in memory to files."""
+        self._database.flush()
+
+    @override
+    def close(self) -> None:
+        self._database.close()
+
+    def _unusable(self, done: str, error: Exception) -> StateStoreError:
+        return StateStoreError(f"the state store in {self._folder} cannot be {done}: {error}")
+
+
+def _after(prefix: bytes) -> bytes:
+    """Return the bytes that follow upon all those that begin so."""
+    return (int.from_bytes(prefix, "big") + 1).to_bytes(len(prefix), "big")
+
+
+def _options() -> Options:
+    """Return what makes single keys cheap to read: files mapped, uncompressed, hashes in blocks."""
+    options = Options(raw_mode=True)
+    options.create_if_missing(True)
+    options.set_write_buffer_size(_MEMTABLE_BYTES)
+    options.set_max_background_jobs(2)
+    options.set_compression_type(DBCompressionType.none())
+    options.set_allow_mmap_reads(True)
+    options.set_keep_log_file_num(2)
+    blocks = BlockBasedOptions()
+    blocks.set_bloom_filter(10, False)
+    blocks.set_block_cache(Cache(_BLOCK_CACHE_BYTES))
+    blocks.set_index_type(BlockBasedIndexType.binary_search())
+    options.set_block_based_table_factory(blocks)
+    options.set_prefix_extractor(SliceTransform.create_max_len_prefix(_PARTITION.size))
+    return options

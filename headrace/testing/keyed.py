@@ -1,0 +1,305 @@
+"""Keyed reducers without Kafka: facts and time by hand, and a check that a reducer is pure."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass, field
+from itertools import count
+from random import Random
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pyarrow as pa
+from typing_extensions import override
+
+from headrace.core.tables import SCHEMA
+from headrace.keyed.codecs import DECODERS, key_bytes, to_json
+from headrace.keyed.fold import DEAD_LETTERS, Fold, FoldSettings, KeyRow
+from headrace.keyed.function import KeyedFunction
+from headrace.keyed.rows import RowSettings
+from headrace.keyed.sink import StagedState, staged_state
+from headrace.keyed.state import KeyedState, Progress
+from headrace.keyed.store import DueTimer, PartitionKey, StateStore, timers_of
+from headrace.sinks.micro_batch import MicroBatch, OffsetRange
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from headrace.core.records import ResultRecord
+    from headrace.keyed.api import KeyedReducer, Timer, TimerClock
+    from headrace.keyed.store import Change, Position, StoredRow
+
+
+class MemoryStore(StateStore):
+    """A :class:`headrace.keyed.store.StateStore` in this process's memory."""
+
+    def __init__(self) -> None:
+        self._rows: dict[PartitionKey, StoredRow] = {}
+        self._due: set[tuple[int, DueTimer]] = set()
+        self._positions: dict[int, Position] = {}
+
+    @override
+    def get_many(self, keys: Sequence[PartitionKey]) -> list[StoredRow | None]:
+        return [self._rows.get(key) for key in keys]
+
+    @override
+    def write(
+        self,
+        changes: Iterable[tuple[PartitionKey, Change]],
+        positions: Mapping[int, Position],
+        stale: Iterable[tuple[int, DueTimer]] = (),
+    ) -> None:
+        self._due.difference_update(stale)
+        for key, change in changes:
+            before, after = timers_of(key.key, change.before), timers_of(key.key, change.after)
+            self._due.difference_update((key.partition, timer) for timer in before - after)
+            self._due.update((key.partition, timer) for timer in after - before)
+            if change.after is None:
+                self._rows.pop(key, None)
+            else:
+                self._rows[key] = change.after
+        self._positions.update(positions)
+
+    @override
+    def due(self, partition: int, clock: TimerClock, until: int) -> Iterator[DueTimer]:
+        found = (timer for number, timer in self._due if number == partition)
+        own = (timer for timer in found if timer.clock is clock and timer.due <= until)
+        yield from sorted(own, key=lambda timer: (timer.due, timer.key, timer.name))
+
+    @override
+    def rows(self, partition: int, first: bytes = b"") -> Iterator[tuple[bytes, StoredRow]]:
+        keys = sorted(key.key for key in self._rows if key.partition == partition)
+        for key in keys[bisect_left(keys, first) :]:
+            yield key, self._rows[PartitionKey(partition, key)]
+
+    @override
+    def position(self, partition: int) -> Position | None:
+        return self._positions.get(partition)
+
+    @override
+    def drop(self, partition: int) -> None:
+        self._rows = {key: row for key, row in self._rows.items() if key.partition != partition}
+        self._due = {entry for entry in self._due if entry[0] != partition}
+        self._positions.pop(partition, None)
+
+    @override
+    def close(self) -> None:
+        pass
+
+
+class Sent(NamedTuple):
+    """A fact for :class:`KeyedTest`: ``value`` as the reducer is to see it, ``ts`` in ms."""
+
+    key: Any
+    value: Any
+    ts: int
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+
+
+class Produced(NamedTuple):
+    """An output of a reducer. ``value`` is decoded from JSON where it is JSON."""
+
+    to: str
+    key: str | bytes | None
+    value: Any
+    ts: int
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+
+
+class _Clock:
+    """A wall clock that stands where the test puts it."""
+
+    def __init__(self) -> None:
+        self.now = 0
+
+    def monotonic(self) -> float:
+        return self.now / 1000
+
+    def time(self) -> float:
+        return self.now / 1000
+
+
+@dataclass
+class KeyedTest:
+    """Runs a reducer on facts that a test sends, as a channel of one partition would. One thread.
+
+    ``settings`` are those of the channel; ``outputs`` collects what the reducer produced. Each
+    :meth:`send` is one micro-batch, which is committed at once.
+    """
+
+    reducer: KeyedReducer[Any, Any, Any]
+    settings: FoldSettings = field(default_factory=lambda: FoldSettings(outputs=("out",)))
+    key: str = "record"
+    topic: str = "facts"
+
+    def __post_init__(self) -> None:
+        self._clock = _Clock()
+        self._store = MemoryStore()
+        self._state = KeyedState(self._store)
+        self._offset = 0
+        self._names = count(1)
+        rows = RowSettings(self.key, None, self.settings.on_poison)
+        fold = Fold(self.reducer, self.settings)
+        self._function = KeyedFunction(fold, self._state, rows, self._clock)
+        self._records: list[ResultRecord] = []
+        self.counts: list[Any] = []
+
+    # --- facts and time ---------------------------------------------------------------------
+
+    def send(self, *facts: Sent | tuple[Any, Any, int], now: int | None = None) -> list[Produced]:
+        """Process facts as one micro-batch at the wall clock ``now`` (ms); return its outputs."""
+        if now is not None:
+            self._clock.now = now
+        self._clock.now = max([self._clock.now, *(Sent(*fact).ts for fact in facts)])
+        before = len(self._records)
+        start, self._offset = self._offset, self._offset + len(facts)
+        part = OffsetRange(self.topic, 0, start, self._offset, len(facts), "test/0")
+        micro_batch = MicroBatch(str(next(self._names)), "test", (part,))
+        result = self._function(self._table(facts, start), micro_batch)
+        self._commit(staged_state(micro_batch, result, self._state, lambda name: name))
+        return self._produced(self._records[before:])
+
+    def tick(self, now: int) -> list[Produced]:
+        """Have timers of the wall clock fire that are due at ``now`` (ms); return the outputs."""
+        return self.send(now=now)
+
+    def _table(self, facts: Sequence[Sent | tuple[Any, Any, int]], start: int) -> pa.Table:
+        sent = [Sent(*fact) for fact in facts]
+        columns = [
+            pa.array([key_bytes(fact.key) for fact in sent], pa.binary()),
+            pa.array([self._value(fact.value) for fact in sent], pa.binary()),
+            pa.array([self.topic] * len(sent), pa.string()),
+            pa.array([0] * len(sent), pa.int32()),
+            pa.array(range(start, start + len(sent)), pa.int64()),
+            pa.array([fact.ts * 1000 for fact in sent], pa.int64()).cast(
+                pa.timestamp("us", tz="UTC")
+            ),
+            pa.array([_headers(fact.headers) for fact in sent], SCHEMA.field("headers").type),
+        ]
+        return pa.Table.from_arrays(columns, schema=SCHEMA)
+
+    def _value(self, value: Any) -> bytes | None:
+        return value if value is None or isinstance(value, bytes) else to_json(value)
+
+    def _commit(self, staged: StagedState) -> None:
+        self._state.stage(staged.layer)
+        self._records += staged.outputs
+        self.counts.append(staged.counts)
+        progress = Progress(
+            self._offset, self._state.progress(0).number + 1, staged.layer.times.get(0)
+        )
+        self._state.apply([staged.layer], {0: progress})
+
+    # --- what became of it ------------------------------------------------------------------
+
+    @property
+    def outputs(self) -> list[Produced]:
+        """All that was produced so far, dead letters included, in order."""
+        return self._produced(self._records)
+
+    @property
+    def dead_letters(self) -> list[Produced]:
+        """What was set aside so far, as ``on_poison`` says."""
+        return [each for each in self.outputs if each.to == DEAD_LETTERS]
+
+    @property
+    def stream_time(self) -> int | None:
+        """The latest time of a fact, in milliseconds."""
+        return self._state.time(0)
+
+    def state(self, key: Any) -> Any:
+        """Return a key's state, None where there is none."""
+        row = self._row(key)
+        return None if row.state is None else DECODERS[self.settings.state](row.state)
+
+    def timers(self, key: Any) -> Mapping[str, Timer]:
+        """Return a key's timers by name."""
+        return self._row(key).timers
+
+    def _row(self, key: Any) -> KeyRow:
+        (row,) = self._state.get_many([PartitionKey(0, key_bytes(key))])
+        return KeyRow(None) if row is None else KeyRow.of(*row)
+
+    def states(self) -> dict[bytes, StoredRow]:
+        """Return all keys' rows as they are stored."""
+        return dict(self._store.rows(0))
+
+    def _produced(self, records: Iterable[ResultRecord]) -> list[Produced]:
+        return [
+            Produced(
+                record.topic,
+                record.key if self.settings.keys == "bytes" else _text(record.key),
+                _decoded(record.value),
+                record.timestamp or 0,
+                tuple(record.headers or ()),
+            )
+            for record in records
+        ]
+
+
+def _headers(headers: Sequence[tuple[str, bytes | None]]) -> list[dict[str, Any]] | None:
+    return [{"key": name, "value": value} for name, value in headers] or None
+
+
+def _text(data: bytes | None) -> str | None:
+    return None if data is None else data.decode("utf-8", "replace")
+
+
+def _decoded(data: bytes | None) -> Any:
+    if data is None:
+        return None
+    try:
+        return DECODERS["json"](data)
+    except ValueError:
+        return data
+
+
+def check_reducer(
+    reducer: KeyedReducer[Any, Any, Any],
+    facts: Sequence[Sent | tuple[Any, Any, int]],
+    *,
+    settings: FoldSettings | None = None,
+    runs: int = 20,
+    seed: int = 1,
+) -> None:
+    """Run a reducer over random cuts of the same facts, twice each, and compare.
+
+    Outputs are compared key by key, in their order, and the states at the end.
+
+    Raises:
+        AssertionError: two runs differ; the message says in which key, and with which cuts.
+    """
+    chosen = settings or FoldSettings(outputs=("out",))
+    random = Random(seed)  # noqa: S311 - for tests
+    expected = _run(reducer, chosen, facts, [len(facts)])
+    for _ in range(runs):
+        cuts = sorted(
+            {*random.sample(range(1, len(facts) + 1), random.randint(1, len(facts))), len(facts)}
+        )
+        for _ in range(2):
+            found = _run(reducer, chosen, facts, cuts)
+            for key in sorted(expected.keys() | found.keys(), key=str):
+                if expected.get(key) != found.get(key):
+                    raise AssertionError(
+                        f"key {key!r}: the reducer is not pure, or depends on where batches are "
+                        f"cut: {expected.get(key)} in one micro-batch, {found.get(key)} with cuts "
+                        f"after {cuts}"
+                    )
+
+
+def _run(
+    reducer: KeyedReducer[Any, Any, Any],
+    settings: FoldSettings,
+    facts: Sequence[Sent | tuple[Any, Any, int]],
+    cuts: Sequence[int],
+) -> dict[Any, Any]:
+    test = KeyedTest(reducer, settings)
+    latest = max(Sent(*fact).ts for fact in facts)
+    start = 0
+    for end in cuts:
+        test.send(*facts[start:end], now=latest)
+        start = end
+    found: dict[Any, Any] = {}
+    for each in test.outputs:
+        found.setdefault(("outputs", each.key), []).append(each)
+    found.update((("state", key), row) for key, row in test.states().items())
+    return found

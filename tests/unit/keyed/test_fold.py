@@ -1,0 +1,281 @@
+"""The fold of keyed reducers: order, timers, late facts, poison, and that cuts do not matter."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.core.errors import PoisonRecordError
+from headrace.keyed import Event, Fired, Output, at_clock, at_event, batched
+from headrace.keyed.fold import MAX_TIMERS, FoldSettings, KeyedTimerError, KeyRow
+from headrace.testing.keyed import KeyedTest, Sent, check_reducer
+
+
+def tally(key: str, state: Any, facts: list[Event[Any] | Fired], now: int) -> Any:
+    """Count facts and their lateness; give up a key 50 ms after its last fact."""
+    del now
+    outputs = []
+    for fact in facts:
+        if isinstance(fact, Fired):
+            return None, [Output({"key": key, "closed": fact.due})], {}
+        state = {"n": (state or {"n": 0})["n"] + 1, "last": fact.ts, "late": fact.late}
+        outputs.append(Output({"key": key, **state}))
+    return state, outputs, {"close": at_event(state["last"] + 50)}
+
+
+def fails_on_seven(key: str, state: Any, facts: list[Event[Any] | Fired], now: int) -> Any:
+    """Do as ``tally``, but spoil the state and fail for multiples of seven."""
+    result = tally(key, None if state is None else dict(state), facts, now)
+    if isinstance(facts[0], Event) and facts[0].value % 7 == 0:
+        if state is not None:
+            state["n"] = -1
+        raise ValueError("a seven")
+    return result
+
+
+KEYS = st.sampled_from("abcd")
+FACTS = st.lists(
+    st.builds(Sent, KEYS, st.integers(0, 20), st.integers(0, 300)), min_size=1, max_size=40
+)
+
+
+@settings(deadline=None)
+@given(facts=FACTS, seed=st.integers(0, 1000))
+def test_results_do_not_depend_on_where_batches_are_cut(facts: list[Sent], seed: int) -> None:
+    """Outputs of each key and the states are the same for any cuts, late facts and timers too."""
+    check_reducer(tally, facts, runs=5, seed=seed)
+
+
+@settings(deadline=None)
+@given(
+    facts=FACTS, seed=st.integers(0, 1000), policy=st.sampled_from(["dead_letter", "quarantine"])
+)
+def test_poison_does_not_depend_on_where_batches_are_cut(
+    facts: list[Sent], seed: int, policy: str
+) -> None:
+    """What a reducer fails for is set aside alike for any cuts, and no state has a trace of it."""
+    chosen = FoldSettings(outputs=("out",), on_poison=policy)
+    check_reducer(fails_on_seven, facts, settings=chosen, runs=5, seed=seed)
+
+
+@settings(deadline=None)
+@given(facts=FACTS, seed=st.integers(0, 1000))
+def test_time_to_live_does_not_depend_on_where_batches_are_cut(
+    facts: list[Sent], seed: int
+) -> None:
+    """A key without facts for its time to live is deleted at the same fact for any cuts."""
+
+    def count(key: str, state: int | None, facts: list[Any], now: int) -> Any:
+        del now
+        total = (state or 0) + len(facts)
+        return total, [Output([key, total])], {}
+
+    chosen = FoldSettings(outputs=("out",), ttl=40)
+    check_reducer(count, facts, settings=chosen, runs=5, seed=seed)
+
+
+@settings(deadline=None)
+@given(facts=FACTS, cut=st.integers(1, 40))
+def test_a_batched_reducer_gives_what_one_at_a_time_gives(facts: list[Sent], cut: int) -> None:
+    """Facts that come together lead to the state that they lead to one by one."""
+
+    def total(key: str, state: int | None, facts: list[Any], now: int) -> Any:
+        del key, now
+        return (state or 0) + sum(fact.value for fact in facts), [], {}
+
+    @batched
+    def total_of_all(key: str, state: int | None, facts: list[Any], now: int) -> Any:
+        return total(key, state, facts, now)
+
+    single, together = KeyedTest(total), KeyedTest(total_of_all)
+    single.send(*facts)
+    together.send(*facts[:cut])
+    together.send(*facts[cut:])
+    assert single.states() == together.states()
+
+
+@pytest.mark.parametrize(("at", "fired"), [(59, []), (60, [60]), (61, [60])])
+def test_a_timer_fires_before_the_record_that_reaches_its_time(at: int, fired: list[int]) -> None:
+    """A timer due at 60 fires before a record at 60 or later, and not before one at 59."""
+    test = KeyedTest(tally)
+    test.send(("a", 1, 10))
+    produced = test.send(("a", 1, at))
+    closed = [each.value["closed"] for each in produced if "closed" in each.value]
+    assert closed == fired
+    assert produced[-1].value["n"] == (1 if fired else 2)
+
+
+def test_a_timer_of_a_key_without_records_fires_when_another_key_moves_the_time() -> None:
+    """Stream time is the partition's: a record of one key closes another one."""
+    test = KeyedTest(tally)
+    test.send(("a", 1, 10))
+    assert [each.key for each in test.send(("b", 1, 60))] == ["b", "a"]
+    assert test.state("a") is None
+
+
+def test_timers_fire_in_the_order_of_due_and_name() -> None:
+    """Of timers with the same due time the one with the smaller name comes first."""
+    wanted = {"z": at_event(5), "b": at_event(7), "a": at_event(7)}
+
+    def three(key: str, state: Any, facts: list[Any], now: int) -> Any:
+        """Keep those timers that did not fire yet."""
+        del key, now
+        seen = list(state or [])
+        if isinstance(facts[0], Fired):
+            seen.append(facts[0].name)
+        return seen, [], {name: timer for name, timer in wanted.items() if name not in seen}
+
+    test = KeyedTest(three)
+    test.send(("k", 1, 1), ("k", 1, 4))
+    test.send(("other", 1, 9))
+    assert test.state("k") == ["z", "a", "b"]
+
+
+def test_a_timer_that_is_not_returned_again_is_cancelled() -> None:
+    """The returned timers are the whole set: one that is left out does not fire."""
+
+    def once(key: str, state: Any, facts: list[Any], now: int) -> Any:
+        del key, now
+        if isinstance(facts[0], Fired):
+            return state, [Output("fired")], {}
+        return (state or 0) + 1, [], {"first": at_event(20)} if state is None else {}
+
+    test = KeyedTest(once)
+    test.send(("a", 1, 1), ("a", 1, 2))
+    assert test.send(("a", 1, 99)) == []
+
+
+def test_missed_intervals_of_the_wall_clock_are_one_call() -> None:
+    """A timer that renews itself fires once in a micro-batch, however many intervals are over."""
+
+    def every_ten(key: str, state: Any, facts: list[Any], now: int) -> Any:
+        del key, state, now
+        due = facts[0].due if isinstance(facts[0], Fired) else 0
+        outputs = [Output(due)] if isinstance(facts[0], Fired) else []
+        return 1, outputs, {"tick": at_clock(due + 10)}
+
+    test = KeyedTest(every_ten)
+    test.send(("a", 1, 0), now=0)
+    assert [each.value for each in test.tick(45)] == [10]
+    assert [each.value for each in test.tick(45)] == [20]
+    assert test.timers("a") == {"tick": at_clock(30)}
+
+
+def test_a_record_is_late_by_its_own_time_which_is_not_raised() -> None:
+    """A fact older than the stream time before it says so, and keeps its own time."""
+    test = KeyedTest(tally)
+    test.send(("a", 1, 30), ("b", 1, 10))
+    assert test.state("b") == {"n": 1, "last": 10, "late": True}
+    assert test.stream_time == 30
+
+
+@pytest.mark.parametrize(("late", "states", "letters"), [("drop", 1, 0), ("dead_letter", 1, 1)])
+def test_facts_past_grace_are_not_reduced(late: str, states: int, letters: int) -> None:
+    """A fact that is late by more than grace is dropped and counted, or set aside."""
+    test = KeyedTest(tally, FoldSettings(outputs=("out",), grace=5, late=late))
+    test.send(("a", 1, 30), ("b", 1, 25), ("c", 1, 24))
+    assert (len(test.states()), len(test.dead_letters)) == (states + 1, letters)
+    assert (test.counts[-1].late, test.counts[-1].dropped) == (2, 1 - letters)
+
+
+def test_a_value_that_is_not_json_names_its_record() -> None:
+    """With on_poison fail, the error names partition and offset, so that policies find it."""
+    test = KeyedTest(tally)
+    with pytest.raises(
+        PoisonRecordError, match=r"record at offset 1: key 'a': .*JSONDecodeError"
+    ) as raised:
+        test.send(("a", 1, 1), ("a", b"{", 2), ("a", 1, 3))
+    assert raised.value.offset == 1
+
+
+def test_a_dead_letter_says_where_it_comes_from_and_leaves_the_neighbours_alone() -> None:
+    """A poison record goes to the dead letters with its cause; the others of the key count."""
+    test = KeyedTest(tally, FoldSettings(outputs=("out",), on_poison="dead_letter"))
+    test.send(("a", 1, 1), ("a", b"{", 2), ("a", 1, 3), ("b", 1, 4))
+    assert test.state("a")["n"] == 2
+    (letter,) = test.dead_letters
+    headers = dict(letter.headers)
+    assert (letter.key, letter.value) == ("a", b"{")
+    assert headers["headrace.offset"] == b"1"
+    assert b"JSONDecodeError" in (headers["headrace.message"] or b"")
+
+
+def test_a_quarantined_key_has_its_later_facts_set_aside_in_order() -> None:
+    """After poison with on_poison quarantine a key keeps its state, and its facts are letters."""
+    test = KeyedTest(fails_on_seven, FoldSettings(outputs=("out",), on_poison="quarantine"))
+    test.send(("a", 1, 1), ("a", 7, 2), ("a", 2, 3))
+    test.send(("a", 3, 4), ("b", 1, 500))
+    assert [letter.value for letter in test.dead_letters] == [7, 2, 3]
+    assert test.state("a")["n"] == 1
+    assert test.timers("a") == {}
+
+
+@pytest.mark.parametrize(
+    ("returned", "words"),
+    [
+        (None, "cannot unpack"),
+        ((1, ["x"], {}), "an output is a str"),
+        ((1, [Output(1, to="other")], {}), "there is no output 'other'; the outputs are out"),
+        ((1, [Output(object())], {}), "not JSON serializable"),
+        ((1, [], {"t": 5}), "make it with at_event or at_clock"),
+        ((1, [], {"headrace.x": at_event(5)}), "are reserved"),
+        ((1, [], {str(n): at_event(9) for n in range(MAX_TIMERS + 1)}), "a key may have 100"),
+        (({1, 2}, [], {}), "not JSON serializable"),
+        (("x" * 600_000, [], {}), "max_row is 524288"),
+        ((1, [Output("x" * 1_000_001)], {}), "1000000 are allowed"),
+    ],
+)
+def test_what_a_reducer_may_not_return_names_the_record(returned: Any, words: str) -> None:
+    """Another shape, an unknown output, too large a row: the record is poison, with the reason."""
+    with pytest.raises(PoisonRecordError, match=words):
+        KeyedTest(lambda *_: returned).send(("a", 1, 1))
+
+
+def test_a_batched_reducer_may_not_have_timers_of_event_time() -> None:
+    """When they fire would depend on where batches are cut, so they are refused."""
+    with pytest.raises(PoisonRecordError, match="leave @batched out"):
+        KeyedTest(batched(lambda *_: (1, [], {"t": at_event(5)}))).send(("a", 1, 1))
+
+
+def test_timers_that_set_each_other_without_end_are_refused() -> None:
+    """A timer that comes again at its own time is stopped, and the error names it."""
+    with pytest.raises(KeyedTimerError, match="timer 't', due at 0: more than 10000 timers fired"):
+        KeyedTest(lambda *_: (1, [], {"t": at_event(0)})).send(("a", 1, 1))
+
+
+def test_a_state_that_did_not_change_writes_nothing() -> None:
+    """A reducer that returns the state as it was touches the key and changes nothing."""
+    test = KeyedTest(lambda _key, state, *_: (state or {"x": 1}, [], {}))
+    test.send(("a", 1, 1))
+    test.send(("a", 2, 2))
+    assert [(each.touched, each.changed) for each in test.counts] == [(1, 1), (1, 0)]
+
+
+def test_a_row_without_state_keeps_its_timers() -> None:
+    """A key without state may have timers; without them it is gone."""
+    test = KeyedTest(lambda *_: (None, [], {"t": at_event(50)}))
+    test.send(("a", 1, 1))
+    assert test.timers("a") == {"t": at_event(50)}
+    assert test.state("a") is None
+
+
+@given(
+    state=st.none() | st.binary(max_size=20),
+    timers=st.dictionaries(
+        st.text(max_size=5),
+        st.builds(at_event, st.integers(0, 2**60)) | st.builds(at_clock, st.integers(0, 2**60)),
+    ),
+    quarantined=st.none() | st.text(max_size=10),
+)
+def test_a_row_is_read_as_it_was_written(
+    state: bytes | None, timers: Any, quarantined: str | None
+) -> None:
+    """Timers and quarantine survive the header that they are written to."""
+    row = KeyRow(state, timers, quarantined)
+    assert KeyRow.of(state or b"" if row.extra else state, row.extra) == row
+    if row.extra is not None:
+        json.loads(row.extra)

@@ -1,0 +1,222 @@
+"""The state store: the double and RocksDB keep the same contract."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from headrace.core.errors import StartError
+from headrace.keyed import at_clock, at_event
+from headrace.keyed.api import Timer, TimerClock
+from headrace.keyed.fold import KeyRow
+from headrace.keyed.state import KeyedState, Layer, Progress
+from headrace.keyed.store import (
+    Change,
+    PartitionKey,
+    Position,
+    RocksStore,
+    StateStore,
+    StateStoreError,
+    StoredRow,
+)
+from headrace.testing.keyed import MemoryStore
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+
+def row(text: str, **timers: Timer) -> StoredRow:
+    """Return a row with this state and these timers."""
+    return StoredRow(text.encode(), KeyRow(None, timers)._replace(state=b"").extra)
+
+
+def put(store: StateStore, partition: int, key: str, after: StoredRow | None) -> None:
+    """Write one row, in place of what is there."""
+    name = PartitionKey(partition, key.encode())
+    (before,) = store.get_many([name])
+    store.write([(name, Change(before, after))], {})
+
+
+def due(store: StateStore, until: int, clock: TimerClock = TimerClock.EVENT) -> list[str]:
+    """Return the keys of partition 0 whose timers are due."""
+    return [timer.key.decode() for timer in store.due(0, clock, until)]
+
+
+@pytest.fixture(params=["memory", "rocks"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[StateStore]:
+    """Return one of the two stores, empty."""
+    made: dict[str, Callable[[], StateStore]] = {
+        "memory": MemoryStore,
+        "rocks": lambda: RocksStore(tmp_path / "db"),
+    }
+    found = made[request.param]()
+    yield found
+    found.close()
+
+
+def test_rows_are_read_as_they_were_written(store: StateStore) -> None:
+    """Each partition has its own rows, an empty state is one, and an absent key has none."""
+    put(store, 0, "a", row("1"))
+    put(store, 1, "a", row(""))
+    keys = [PartitionKey(0, b"a"), PartitionKey(0, b"b"), PartitionKey(1, b"a")]
+    assert store.get_many(keys) == [row("1"), None, row("")]
+
+
+def test_a_deleted_row_is_gone_with_its_timers(store: StateStore) -> None:
+    """None deletes the row and takes its timers out of the index."""
+    put(store, 0, "a", row("1", t=at_event(5)))
+    put(store, 0, "a", None)
+    assert store.get_many([PartitionKey(0, b"a")]) == [None]
+    assert due(store, 99) == []
+
+
+def test_due_timers_come_with_the_earliest_first_and_by_their_clock(store: StateStore) -> None:
+    """The index has both clocks, in the order of due times, and nothing that is not due."""
+    put(store, 0, "late", row("1", t=at_event(9)))
+    put(store, 0, "soon", row("1", t=at_event(3)))
+    put(store, 0, "other", row("1", t=at_clock(1)))
+    put(store, 1, "elsewhere", row("1", t=at_event(1)))
+    assert due(store, 9) == ["soon", "late"]
+    assert due(store, 8) == ["soon"]
+    assert due(store, 9, TimerClock.CLOCK) == ["other"]
+
+
+def test_a_timer_that_moves_is_in_the_index_once(store: StateStore) -> None:
+    """A row written anew has its former timers out of the index."""
+    put(store, 0, "a", row("1", t=at_event(3)))
+    put(store, 0, "a", row("1", t=at_event(7)))
+    assert [timer.due for timer in store.due(0, TimerClock.EVENT, 99)] == [7]
+
+
+def test_a_scan_begins_at_a_key_and_keeps_to_its_partition(store: StateStore) -> None:
+    """Rows come in the order of their keys, from the one given."""
+    for name in ("c", "a", "b"):
+        put(store, 0, name, row(name))
+    put(store, 1, "d", row("d"))
+    assert [key for key, _ in store.rows(0)] == [b"a", b"b", b"c"]
+    assert [key for key, _ in store.rows(0, b"b")] == [b"b", b"c"]
+
+
+def test_a_partition_is_dropped_whole(store: StateStore) -> None:
+    """Rows, timers and position of a partition go, those of the next one stay."""
+    for number in (0, 1):
+        put(store, number, "a", row("1", t=at_event(3)))
+        store.write((), {number: Position("topic", 7, 1.5)})
+    store.drop(0)
+    assert store.get_many([PartitionKey(0, b"a"), PartitionKey(1, b"a")])[0] is None
+    assert due(store, 99) == []
+    assert (store.position(0), store.position(1)) == (None, Position("topic", 7, 1.5))
+    assert list(store.rows(1)) == [(b"a", row("1", t=at_event(3)))]
+
+
+def test_rows_and_positions_outlive_the_process(tmp_path: Path) -> None:
+    """What was written is there when the store is opened again."""
+    first = RocksStore(tmp_path / "db")
+    put(first, 3, "a", row("1"))
+    first.write((), {3: Position("topic", 7, 1.5)})
+    first.close()
+    again = RocksStore(tmp_path / "db")
+    assert again.get_many([PartitionKey(3, b"a")]) == [row("1")]
+    assert again.position(3) == Position("topic", 7, 1.5)
+    again.close()
+
+
+def test_a_store_that_is_open_elsewhere_is_refused(tmp_path: Path) -> None:
+    """Two processes on one folder would each be ahead of the other."""
+    first = RocksStore(tmp_path / "db")
+    with pytest.raises(StartError, match="end the process that has it open"):
+        RocksStore(tmp_path / "db")
+    first.close()
+
+
+def test_a_corrupt_file_fails_a_read_and_is_never_no_state(tmp_path: Path) -> None:
+    """A flipped byte in a table's block is found by its checksum."""
+    first = RocksStore(tmp_path / "db")
+    keys = [PartitionKey(0, b"key-%05d" % number) for number in range(5000)]
+    rows = [(key, Change(None, StoredRow(b"x" * 50))) for key in keys]
+    first.write(rows, {})
+    first.flush()
+    first.close()
+    (table,) = tmp_path.joinpath("db").glob("*.sst")
+    data = bytearray(table.read_bytes())
+    data[len(data) // 3] ^= 0xFF
+    table.write_bytes(data)
+    again = RocksStore(tmp_path / "db", cache_bytes=0)
+    with pytest.raises(StateStoreError, match=r"cannot be read: .*checksum mismatch"):
+        assert None not in again.get_many(keys)
+    again.close()
+
+
+def test_the_cache_keeps_to_its_bytes_and_to_what_is_written(tmp_path: Path) -> None:
+    """Rows beyond the cache are read from disk; a written row replaces the cached one."""
+    store = RocksStore(tmp_path / "db", cache_bytes=1000)
+    keys = [PartitionKey(0, b"%d" % number) for number in range(100)]
+    store.write([(key, Change(None, StoredRow(key.key))) for key in keys], {})
+    assert store.get_many(keys) == [StoredRow(key.key) for key in keys]
+    store.write([(keys[-1], Change(None, StoredRow(b"new")))], {})
+    assert store.get_many(keys[-1:]) == [StoredRow(b"new")]
+    assert store.cache_hits > 0
+    store.close()
+
+
+# --- layers above the store ---------------------------------------------------------------------
+
+
+def layer(name: str, partition: int, key: str, after: StoredRow | None) -> Layer:
+    """Return a layer with one changed row."""
+    change = {PartitionKey(partition, key.encode()): Change(None, after)}
+    return Layer(name, change, {partition: 10})
+
+
+def test_what_is_staged_is_seen_before_what_is_committed() -> None:
+    """The newest layer wins, and a dropped one is as if it had never been."""
+    state = KeyedState(MemoryStore())
+    key = PartitionKey(0, b"a")
+    state.stage(layer("1", 0, "a", row("one")))
+    state.stage(layer("2", 0, "a", None))
+    assert state.get_many([key]) == [None]
+    state.drop("2")
+    assert state.get_many([key]) == [row("one")]
+    assert state.apply([layer("1", 0, "a", row("one"))], {0: Progress(5, 1, 10)})
+    assert state.get_many([key]) == [row("one")]
+    assert state.progress(0) == Progress(5, 1, 10)
+    assert not state.has_staged(0)
+
+
+def test_due_keys_are_those_of_the_layers_where_these_have_the_key() -> None:
+    """A stored timer does not count for a key that a layer has, and a layer's timer does."""
+    state = KeyedState(MemoryStore())
+    state.apply([layer("0", 0, "a", row("1", t=at_event(5)))], {})
+    state.stage(layer("1", 0, "a", row("1", t=at_event(50))))
+    state.stage(layer("2", 0, "b", row("1", t=at_event(5))))
+    assert state.due_keys(0, 5, 0, besides=set(), most=9) == [b"b"]
+    assert state.due_keys(0, 50, 0, besides=set(), most=9) == [b"a", b"b"]
+    assert state.due_keys(0, 50, 0, besides={b"a"}, most=9) == [b"b"]
+    assert state.due_keys(0, 50, 0, besides=set(), most=1) == [b"a"]
+
+
+class FullDisk(MemoryStore):
+    """A store that takes nothing while its disk is full."""
+
+    full = True
+
+    def write(self, *given: object, **named: object) -> None:
+        """Fail, or write."""
+        if self.full:
+            raise StateStoreError("no space left")
+        super().write(*given, **named)  # type: ignore[arg-type]
+
+
+def test_what_a_full_disk_did_not_take_is_seen_and_written_later() -> None:
+    """A commit that the store cannot take stays above it, until the next one finds room."""
+    store = FullDisk()
+    state = KeyedState(store)
+    first = layer("1", 0, "a", row("one"))
+    state.stage(first)
+    assert not state.apply([first], {})
+    assert (state.unwritten, state.get_many([PartitionKey(0, b"a")])) == (1, [row("one")])
+    store.full = False
+    assert state.apply([], {})
+    assert (state.unwritten, dict(store.rows(0))) == (0, {b"a": row("one")})
