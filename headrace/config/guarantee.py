@@ -7,10 +7,9 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from headrace.config.models.processor import (
-    ArrowProcessorConfig,
+    MERGING,
     CustomProcessorConfig,
     SimpleProcessorConfig,
-    SparkProcessorConfig,
 )
 from headrace.config.models.sink import (
     CustomSinkConfig,
@@ -24,22 +23,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from headrace.config.models.channel import ChannelConfig
-    from headrace.config.models.sink import SingleSinkConfig
+    from headrace.config.models.sink import SinkConfig
 
 
-#: The sinks that are exactly once, and why.
-_ONCE = {
-    DeltaSinkConfig: (
-        "the Delta table takes rows and offsets in one transaction and refuses repetitions"
-    ),
-    SqlSinkConfig: (
-        "the database takes rows and offsets in one transaction and refuses repetitions"
-    ),
-    KafkaSinkConfig: (
-        "the brokers take records and offsets in one transaction, as readers with "
-        "isolation.level=read_committed see"
-    ),
-}
+#: What a sink does that is exactly once.
+_ATOMIC = "takes rows and offsets in one transaction and refuses repetitions"
 
 
 class DeliveryGuarantee(Enum):
@@ -73,80 +61,77 @@ def guarantee(channel: ChannelConfig) -> ChannelGuarantee:
 
 
 def _base(channel: ChannelConfig) -> tuple[DeliveryGuarantee, str]:
-    processor, sink = channel.processor, channel.sink
-    if isinstance(processor, CustomProcessorConfig):
-        return (
-            DeliveryGuarantee.AT_LEAST_ONCE,
-            "batches are delivered until answered; whether effects repeat is up to the processor",
-        )
-    if isinstance(processor, SimpleProcessorConfig) and processor.no_duplication:
-        return (
-            DeliveryGuarantee.AT_MOST_ONCE,
-            "no_duplication commits before the function runs, so what fails then is not repeated",
-        )
-    if isinstance(processor, SimpleProcessorConfig):
-        return (
-            DeliveryGuarantee.AT_LEAST_ONCE,
-            "offsets are committed after the function returns, so it may see records again",
-        )
+    match channel.processor:
+        case CustomProcessorConfig():
+            return DeliveryGuarantee.AT_LEAST_ONCE, (
+                "batches are delivered until answered; whether effects repeat is up to the "
+                "processor"
+            )
+        case SimpleProcessorConfig(no_duplication=True):
+            return DeliveryGuarantee.AT_MOST_ONCE, (
+                "no_duplication commits before the function runs, so what fails then is not "
+                "repeated"
+            )
+        case SimpleProcessorConfig():
+            return DeliveryGuarantee.AT_LEAST_ONCE, (
+                "offsets are committed after the function returns, so it may see records again"
+            )
+    assert channel.sink is not None, "the configuration demands a sink"
+    return _of_sink(channel.sink)
+
+
+def _of_sink(sink: SinkConfig) -> tuple[DeliveryGuarantee, str]:
     if isinstance(sink, SeveralSinkConfig):
-        return _several(sink)
-    assert sink is not None, "the configuration demands a sink"
-    return _of_sink(sink)
-
-
-def _of_sink(sink: SingleSinkConfig) -> tuple[DeliveryGuarantee, str]:
-    for kind, reason in _ONCE.items():
-        if isinstance(sink, kind):
-            return DeliveryGuarantee.EXACTLY_ONCE, reason
-    if isinstance(sink, CustomSinkConfig):
-        return _custom(sink)
-    return (
-        DeliveryGuarantee.AT_LEAST_ONCE,
-        f"the {sink.type} sink keeps no offsets, so rows may be written again after a crash",
-    )
-
-
-def _several(sink: SeveralSinkConfig) -> tuple[DeliveryGuarantee, str]:
-    """The weakest output decides."""
-    for name, output in sink.outputs.items():
-        delivery, reason = _of_sink(output)
-        if delivery is not DeliveryGuarantee.EXACTLY_ONCE:
-            return delivery, f"output {name}: {reason}"
-    reason = "each output takes rows and offsets in one transaction and refuses repetitions"
-    return (
-        DeliveryGuarantee.EXACTLY_ONCE,
-        f"{reason}; one that a crash left behind gets what it lacks",
-    )
-
-
-def _custom(sink: CustomSinkConfig) -> tuple[DeliveryGuarantee, str]:
-    """Nothing is imported here: what the file demands of the sink is asked of it at the start."""
-    if sink.guarantee == "exactly_once":
-        reason = "takes rows and offsets in one transaction and refuses repetitions"
+        # the weakest output decides
+        for name, output in sink.outputs.items():
+            delivery, reason = _of_sink(output)
+            if delivery is not DeliveryGuarantee.EXACTLY_ONCE:
+                return delivery, f"output {name}: {reason}"
         return (
             DeliveryGuarantee.EXACTLY_ONCE,
-            f"the sink of {sink.factory}, asked at the start, {reason}",
+            f"each output {_ATOMIC}; one that a crash left behind gets what it lacks",
         )
-    reason = "need not keep offsets, so rows may be written again after a crash"
-    return (
-        DeliveryGuarantee.AT_LEAST_ONCE,
-        f"the sink of {sink.factory} {reason}; guarantee: exactly_once demands that it does",
-    )
+    promise = _promise(sink)
+    if promise is not None:
+        return DeliveryGuarantee.EXACTLY_ONCE, promise
+    if isinstance(sink, CustomSinkConfig):
+        reason = (
+            f"the sink of {sink.factory} need not keep offsets, so rows may be written again "
+            "after a crash; guarantee: exactly_once demands that it does"
+        )
+    else:
+        reason = (
+            f"the {sink.type} sink keeps no offsets, so rows may be written again after a crash"
+        )
+    return DeliveryGuarantee.AT_LEAST_ONCE, reason
+
+
+def _promise(sink: SinkConfig) -> str | None:
+    """Return why a sink is exactly once, None where it is not."""
+    match sink:
+        case DeltaSinkConfig():
+            return f"the Delta table {_ATOMIC}"
+        case SqlSinkConfig():
+            return f"the database {_ATOMIC}"
+        case KafkaSinkConfig():
+            return (
+                "the brokers take records and offsets in one transaction, as readers with "
+                "isolation.level=read_committed see"
+            )
+        case CustomSinkConfig(guarantee="exactly_once"):
+            # nothing is imported here: what the file demands is asked of the sink at the start
+            return f"the sink of {sink.factory}, asked at the start, {_ATOMIC}"
+        case _:
+            return None
 
 
 def _exceptions(channel: ChannelConfig) -> Iterator[str]:
     processor, on_error = channel.processor, channel.on_error
-    if (
-        isinstance(processor, SparkProcessorConfig | ArrowProcessorConfig)
-        and processor.undecodable == "skip"
-    ):
+    if isinstance(processor, MERGING) and processor.undecodable == "skip":
         yield "records that cannot be decoded are left out"
     if on_error.policy == "skip":
-        yield f"a batch that failed {_times(on_error.max_attempts)} is left out"
+        attempts = on_error.max_attempts
+        times = "once" if attempts == 1 else f"{attempts} times"
+        yield f"a batch that failed {times} is left out"
     if on_error.dead_letter is not None:
         yield f"records that fail by themselves go to {on_error.dead_letter.topic}, at least once"
-
-
-def _times(attempts: int | None) -> str:
-    return "once" if attempts == 1 else f"{attempts} times"

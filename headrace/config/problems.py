@@ -17,7 +17,7 @@ from headrace.config.errors import either, quoted, subject
 from headrace.config.expand import Expanded
 from headrace.config.models.base import Section
 from headrace.config.types.scalars import Kind
-from headrace.config.types.secrets import Options, Properties, has_password, looks_secret
+from headrace.config.types.secrets import FreeMapping, has_password, looks_secret
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
@@ -139,7 +139,7 @@ def by_type(sections: tuple[type[Section], ...]) -> dict[str, type[Section]]:
 
 def holds_secret(value: Shape) -> bool:
     """Whether a secret belongs somewhere in a value of this shape."""
-    if isinstance(value.kind, (Properties, Options)) or value.type is SecretStr:
+    if isinstance(value.kind, FreeMapping) or value.type is SecretStr:
         return True
     if value.kind is not None:
         return False

@@ -22,7 +22,7 @@ from pydantic_core import PydanticUndefined
 from headrace.config.models.base import ReloadEffect, effect_of
 from headrace.config.models.root import Config
 from headrace.config.problems import accepted, field_shape, fields
-from headrace.config.show import plain
+from headrace.config.show import escaped, masked
 from headrace.config.types.scalars import REFERENCE_SCHEMA
 
 if TYPE_CHECKING:
@@ -191,14 +191,11 @@ def _default(field: FieldInfo) -> str:
     value: Any = field.default
     if shape.sections and value is not None:
         return f"`{value.type}`" if len(shape.sections) > 1 else "its defaults"
-    return (
-        f"`{_written(value if shape.kind is None or value is None else shape.kind.write(value))}`"
-    )
-
-
-def _written(value: Any) -> str:
-    text = yaml.safe_dump(plain(value), default_flow_style=True, width=1000)
-    return text.removesuffix("...\n").strip()
+    if shape.kind is not None and value is not None:
+        value = shape.kind.write(value)
+    text = yaml.safe_dump(escaped(masked(value)), default_flow_style=True, width=1000)
+    written = text.removesuffix("...\n").strip()
+    return f"`{written}`"
 
 
 def main() -> None:

@@ -17,9 +17,7 @@ if TYPE_CHECKING:
 
 def show(config: Section) -> str:
     """Return ``config`` as YAML that loads again, once the masked secrets are filled in."""
-    return yaml.safe_dump(
-        plain(config.model_dump(by_alias=True)), sort_keys=False, allow_unicode=True
-    )
+    return yaml.safe_dump(escaped(masked(config)), sort_keys=False, allow_unicode=True)
 
 
 def document(config: Section) -> Mapping[str, Any]:
@@ -40,17 +38,13 @@ def masked(value: Any) -> Any:
         return sorted(value)
     if isinstance(value, (list, tuple)):
         return [masked(item) for item in value]
-    return str(value) if isinstance(value, Path) else value
+    return str(value) if isinstance(value, (str, Path)) else value
 
 
-def plain(value: Any) -> Any:
-    """Return dumped values as YAML has them, without secrets."""
-    if is_secret(value):
-        return MASK
+def escaped(value: Any) -> Any:
+    """Return a masked value as YAML has it: without what would be taken for references."""
     if isinstance(value, dict):
-        return {key: plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain(item) for item in value]
-    if isinstance(value, (str, Path)):
-        return str(value).replace("${", "$${")
-    return value
+        return {key: escaped(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [escaped(item) for item in value]
+    return value.replace("${", "$${") if isinstance(value, str) else value

@@ -18,7 +18,7 @@ from headrace.config.models.base import (
     unset,
 )
 from headrace.config.models.processor import (
-    ArrowProcessorConfig,
+    MERGING,
     ProcessorConfig,
     SimpleProcessorConfig,
     SparkProcessorConfig,
@@ -191,23 +191,20 @@ CoordinatorConfig = Annotated[
 InFlight = Annotated[int, WholeNumber(1, 16)]
 
 
-def _coordinator_form(value: Any) -> Any:
-    """Let a bare word name the type, and no type mean dynamic."""
-    if isinstance(value, str):
-        return {"type": value}
-    return {"type": "dynamic", **value} if isinstance(value, dict) else value
+def _short_form(default: str, accepts: Any) -> BeforeValidator:
+    """Let a bare word name the type, and no type mean ``default``."""
 
+    def full(value: Any) -> Any:
+        if isinstance(value, str):
+            return {"type": value}
+        return {"type": default, **value} if isinstance(value, dict) else value
 
-def _offsets_form(value: Any) -> Any:
-    """Let a bare word name the type, and no type mean Kafka."""
-    if isinstance(value, str):
-        return {"type": value}
-    return {"type": "kafka", **value} if isinstance(value, dict) else value
+    return BeforeValidator(full, str | accepts)
 
 
 def _default_in_flight(info: ValidationInfo) -> int:
     """One micro-batch is prepared while another runs; other processors have one batch out."""
-    merges = isinstance(info.data.get("processor"), SparkProcessorConfig | ArrowProcessorConfig)
+    merges = isinstance(info.data.get("processor"), MERGING)
     return 2 if merges else 1
 
 
@@ -263,7 +260,7 @@ class ChannelConfig(Section):
     """Where reading goes on when the broker no longer has the offset, or stop."""
 
     coordinator: Reshares[
-        Annotated[CoordinatorConfig, BeforeValidator(_coordinator_form, str | CoordinatorConfig)]
+        Annotated[CoordinatorConfig, _short_form("dynamic", CoordinatorConfig)]
     ] = DynamicCoordinatorConfig()
     """Which partitions this member takes. A bare word is a type: coordinator: dynamic."""
 
@@ -304,9 +301,9 @@ class ChannelConfig(Section):
     commit_interval: Hot[Pause] = 1.0
     """How often offsets are committed; 0s: after every answer."""
 
-    offsets: Restarts[
-        Annotated[OffsetsConfig, BeforeValidator(_offsets_form, str | OffsetsConfig)]
-    ] = KafkaOffsetsConfig()
+    offsets: Restarts[Annotated[OffsetsConfig, _short_form("kafka", OffsetsConfig)]] = (
+        KafkaOffsetsConfig()
+    )
     """Where the group's offsets are kept. A bare word is a type: offsets: zookeeper."""
 
     pause: Hot[PauseConfig] = PauseConfig()

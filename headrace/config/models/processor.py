@@ -245,6 +245,9 @@ def _half_decoded(
         )
 
 
+#: The processors that merge batches into micro-batches.
+MERGING = (SparkProcessorConfig, ArrowProcessorConfig)
+
 ProcessorConfig = Annotated[
     SparkProcessorConfig | ArrowProcessorConfig | SimpleProcessorConfig | CustomProcessorConfig,
     Field(discriminator="type"),

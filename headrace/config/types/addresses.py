@@ -45,17 +45,12 @@ class Server(Kind):
             raise refuse(f"has a port that is not from 1 to {_MAX_PORT}")
         return f"{match['host']}:{port}"
 
-    def json_schema(self) -> dict[str, Any]:
-        return {"type": "string"}
-
 
 @dataclass(frozen=True, slots=True)
 class Network(Kind):
     """One address, or a network of them."""
 
-    @property
-    def accepted(self) -> str:
-        return "an address such as 10.0.0.7, or a network such as 10.0.0.0/8"
+    accepted = "an address such as 10.0.0.7, or a network such as 10.0.0.0/8"
 
     def read(self, value: Any) -> str:
         if not isinstance(value, str):
@@ -64,9 +59,6 @@ class Network(Kind):
             return str(ip_network(value))
         except ValueError:
             raise self.not_accepted() from None
-
-    def json_schema(self) -> dict[str, Any]:
-        return {"type": "string"}
 
 
 def _split(value: Any) -> Any:
@@ -95,7 +87,6 @@ _SQLITE_FILE = re.compile(r"sqlite(\+[a-z0-9_]+)?:///")
 _AUTHORITY = re.compile(
     r"(?:[^:/]*(?::(?P<password>[^@]*))?@)?(?:\[[^/?]+\]|[^/:?]*)(?::(?P<port>[^/?]*))?"
 )
-_HIGHEST_PORT = 65535
 
 _KIND = SecretText("a URL such as postgresql+psycopg://user@host/database")
 
@@ -106,8 +97,8 @@ def _checked(url: SecretStr, info: ValidationInfo) -> SecretStr:
     if _SCHEME.match(text) is None:
         raise _KIND.not_accepted()
     port = _authority(text)["port"]
-    if port and not (port.isdecimal() and int(port) <= _HIGHEST_PORT):
-        raise refuse(f"has a port that is not a whole number from 0 to {_HIGHEST_PORT}")
+    if port and not (port.isdecimal() and int(port) <= _MAX_PORT):
+        raise refuse(f"has a port that is not a whole number from 0 to {_MAX_PORT}")
     match = _SQLITE_FILE.match(text)
     file = text[match.end() :] if match else ""
     if match is None or file.startswith(("/", "file:", ":", "?")) or not file:

@@ -12,6 +12,7 @@ import os
 import re
 from abc import ABC, abstractmethod
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass
 from keyword import kwlist
 from pathlib import Path
@@ -44,9 +45,9 @@ class Kind(ABC):
     def read(self, value: Any) -> Any:
         """Return what the model holds. Raises through :func:`refuse` or :func:`not_accepted`."""
 
-    @abstractmethod
     def json_schema(self) -> dict[str, Any]:
         """Return the JSON schema of what may be written in the file, references left aside."""
+        return {"type": "string"}
 
     def write(self, value: Any) -> Any:
         """Return what to write in a file so that ``read`` gives ``value``."""
@@ -79,13 +80,13 @@ def refuse(predicate: str) -> PydanticCustomError:
     return PydanticCustomError("refused", "{sentence}", {"sentence": predicate})
 
 
-def bounds(minimum: str | None, maximum: str | None) -> str:
-    """Return `` from 1 to 16``, `` of at least 1`` or nothing, to follow a noun."""
+def bounds(minimum: str | None, maximum: str | None, sign: str = "") -> str:
+    """Return `` from 1 to 16``, `` of at least 1`` or nothing, to follow a noun and a sign."""
     if minimum is not None and maximum is not None:
-        return f" from {minimum} to {maximum}"
+        return f"{sign} from {minimum} to {maximum}"
     if minimum is not None:
-        return f" of at least {minimum}"
-    return "" if maximum is None else f" of at most {maximum}"
+        return f"{sign} of at least {minimum}"
+    return "" if maximum is None else f"{sign} of at most {maximum}"
 
 
 #: The words that YAML reads as true and false; a reference may bring any of them.
@@ -108,11 +109,12 @@ class WholeNumber(Kind):
     def read(self, value: Any) -> int:
         if isinstance(value, Expanded) and _WHOLE.fullmatch(value.strip()):
             value = int(value)
-        if type(value) is not int:
-            raise self.not_accepted()
-        if self.minimum is not None and value < self.minimum:
-            raise self.not_accepted()
-        if self.maximum is not None and value > self.maximum:
+        low, high = self.minimum, self.maximum
+        if (
+            type(value) is not int
+            or (low is not None and value < low)
+            or (high is not None and value > high)
+        ):
             raise self.not_accepted()
         return value
 
@@ -125,20 +127,15 @@ class WholeNumber(Kind):
 class PositiveNumber(Kind):
     """A finite number greater than 0, with or without a fraction."""
 
-    @property
-    def accepted(self) -> str:
-        return "a number greater than 0"
+    accepted = "a number greater than 0"
 
     def read(self, value: Any) -> float:
-        if type(value) not in (int, float) and not isinstance(value, Expanded):
-            raise self.not_accepted()
-        try:
-            number = float(value)
-        except (ValueError, OverflowError):
-            raise self.not_accepted() from None
-        if not math.isfinite(number) or number <= 0:
-            raise self.not_accepted()
-        return number
+        if type(value) in (int, float) or isinstance(value, Expanded):
+            with suppress(ValueError, OverflowError):
+                number = float(value)
+                if math.isfinite(number) and number > 0:
+                    return number
+        raise self.not_accepted()
 
     def json_schema(self) -> dict[str, Any]:
         return {"type": "number", "exclusiveMinimum": 0}
@@ -148,9 +145,7 @@ class PositiveNumber(Kind):
 class TrueOrFalse(Kind):
     """A truth value."""
 
-    @property
-    def accepted(self) -> str:
-        return "true or false"
+    accepted = "true or false"
 
     def read(self, value: Any) -> bool:
         if isinstance(value, Expanded):
@@ -172,12 +167,8 @@ Port = Annotated[int, WholeNumber(0, 65535)]
 class Text(Kind):
     """Text that matches ``pattern`` as a whole. ``accepted`` says in words what that is."""
 
-    wording: str = "text"
+    accepted: str = "text"
     pattern: str = r"(?s:.*\S.*)"
-
-    @property
-    def accepted(self) -> str:
-        return self.wording
 
     def read(self, value: Any) -> str:
         if isinstance(value, (bool, int, float)):
@@ -185,9 +176,6 @@ class Text(Kind):
         if not isinstance(value, str) or not re.fullmatch(self.pattern, value):
             raise self.not_accepted()
         return str(value)
-
-    def json_schema(self) -> dict[str, Any]:
-        return {"type": "string"}
 
 
 def _distinct(items: tuple[str, ...]) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ Secrets are held as SecretStr, and nothing that prints a configuration shows the
 from __future__ import annotations
 
 import re
+from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeGuard
@@ -27,13 +28,9 @@ _URL_WITH_PASSWORD = re.compile(r"://[^/@\s]*:[^/@\s]+@")
 
 @dataclass(frozen=True, slots=True)
 class SecretText(Kind):
-    """Text that is not empty, held so that it does not print. ``wording`` says what is accepted."""
+    """Text that is not empty, held so that it does not print."""
 
-    wording: str = "text"
-
-    @property
-    def accepted(self) -> str:
-        return self.wording
+    accepted: str = "text"
 
     def read(self, value: Any) -> SecretStr:
         if isinstance(value, SecretStr):
@@ -109,17 +106,12 @@ Refusal = Callable[[str], "str | None"]
 """Says why a property may not be set here, None where it may."""
 
 
-@dataclass(frozen=True, slots=True)
-class Properties(Kind):
-    """A mapping of property names to single values. ``refusal`` guards the names."""
+class FreeMapping(Kind):
+    """A mapping of names that no model knows, whose values may be secrets."""
 
-    refusal: Refusal
+    __slots__ = ()
 
-    @property
-    def accepted(self) -> str:
-        return "a mapping of property names to text, numbers, true or false"
-
-    def read(self, value: Any) -> Mapping[str, PropertyValue]:
+    def read(self, value: Any) -> Mapping[str, Any]:
         if not isinstance(value, dict):
             raise self.not_accepted()
         found = [
@@ -130,6 +122,22 @@ class Properties(Kind):
         if found:
             raise conflict_in(found)
         return {name: conceal(item, name) for name, item in value.items()}
+
+    @abstractmethod
+    def _refused(self, name: str, value: Any) -> str | None:
+        """Return why an entry cannot be taken, None where it can."""
+
+    def json_schema(self) -> dict[str, Any]:
+        return {"type": "object"}
+
+
+@dataclass(frozen=True, slots=True)
+class Properties(FreeMapping):
+    """A mapping of property names to single values. ``refusal`` guards the names."""
+
+    refusal: Refusal
+
+    accepted = "a mapping of property names to text, numbers, true or false"
 
     def _refused(self, name: str, value: Any) -> str | None:
         if not is_secret(value) and not isinstance(value, (str, int, float, bool)):
@@ -142,24 +150,11 @@ class Properties(Kind):
 
 
 @dataclass(frozen=True, slots=True)
-class Options(Kind):
+class Options(FreeMapping):
     """A mapping of argument names to any values, handed to the user's own code."""
 
-    @property
-    def accepted(self) -> str:
-        return "a mapping of argument names to values"
+    accepted = "a mapping of argument names to values"
 
-    def read(self, value: Any) -> Mapping[str, Any]:
-        if not isinstance(value, dict):
-            raise self.not_accepted()
-        found = [
-            FieldConflict((name,), "is not the name of an argument in Python")
-            for name in value
-            if not name.isidentifier()
-        ]
-        if found:
-            raise conflict_in(found)
-        return {name: conceal(item, name) for name, item in value.items()}
-
-    def json_schema(self) -> dict[str, Any]:
-        return {"type": "object"}
+    def _refused(self, name: str, value: Any) -> str | None:
+        del value
+        return None if name.isidentifier() else "is not the name of an argument in Python"

@@ -28,7 +28,7 @@ class TopicOrPattern(Text):
 
 TopicEntry = Annotated[
     str,
-    TopicOrPattern(f"{TOPIC_NAME.wording} or a pattern that begins with '^'", TOPIC_NAME.pattern),
+    TopicOrPattern(f"{TOPIC_NAME.accepted} or a pattern that begins with '^'", TOPIC_NAME.pattern),
 ]
 
 
@@ -61,9 +61,7 @@ MAX_PARTITION = 99_999
 class PartitionNumbers(Kind):
     """A list of partition numbers and ranges with both ends included, each number once."""
 
-    @property
-    def accepted(self) -> str:
-        return f'a list of partition numbers and ranges such as [0, "3-5"], up to {MAX_PARTITION}'
+    accepted = f'a list of partition numbers and ranges such as [0, "3-5"], up to {MAX_PARTITION}'
 
     def read(self, value: Any) -> frozenset[int]:
         if not isinstance(value, (list, tuple)) or not value:
@@ -109,14 +107,14 @@ def _range(item: Any) -> range:
     return range(first, last + 1)
 
 
+def _written(run: list[int]) -> int | str:
+    return run[0] if len(run) == 1 else f"{run[0]}-{run[-1]}"
+
+
 def _refuse_repeated(numbers: set[int], added: range) -> None:
     repeated = numbers.intersection(added)
     if repeated:
         raise ValueError(f"names partition {min(repeated)} again; name each once")
-
-
-def _written(run: list[int]) -> int | str:
-    return run[0] if len(run) == 1 else f"{run[0]}-{run[-1]}"
 
 
 Partitions = Annotated[frozenset[int], PartitionNumbers()]

@@ -87,7 +87,7 @@ class Duration(Kind):
     def accepted(self) -> str:
         low = format_duration(self.minimum) if self.minimum else None
         high = format_duration(self.maximum) if self.maximum < MAX_SECONDS else None
-        return "a duration such as 250ms, 10s or 5m" + _limits(low, high)
+        return "a duration such as 250ms, 10s or 5m" + bounds(low, high, ",")
 
     def read(self, value: Any) -> float:
         if type(value) in (int, float):
@@ -118,7 +118,7 @@ class Size(Kind):
     @property
     def accepted(self) -> str:
         low = format_size(self.minimum) if self.minimum else None
-        return "a size such as 512KiB, 16MiB or 1GiB" + _limits(low, None)
+        return "a size such as 512KiB, 16MiB or 1GiB" + bounds(low, None, ",")
 
     def read(self, value: Any) -> int:
         size = value if type(value) is int else None
@@ -139,11 +139,6 @@ class Size(Kind):
                 {"type": "integer", "minimum": self.minimum},
             ]
         }
-
-
-def _limits(low: str | None, high: str | None) -> str:
-    limits = bounds(low, high)
-    return limits and f",{limits}"
 
 
 Pause = Annotated[float, Duration()]
