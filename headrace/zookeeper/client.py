@@ -12,7 +12,7 @@ from kazoo.client import KazooClient
 from kazoo.protocol import connection as kazoo_connection
 from kazoo.protocol.states import KazooState
 from kazoo.retry import KazooRetry
-from kazoo.security import ACL, make_acl
+from kazoo.security import make_acl
 
 from headrace.core.clock import SYSTEM_CLOCK
 from headrace.core.errors import ConfigError
@@ -31,10 +31,11 @@ from headrace.zookeeper.protocol import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from headrace.config import ZooKeeperDigest, ZooKeeperSasl, ZooKeeperTls
     from headrace.core.clock import Clock
     from headrace.core.errors import HeadraceError
     from headrace.zookeeper.nodes import Operation
-    from headrace.zookeeper.settings import AclEntry, SaslSettings, TlsSettings, ZooKeeperSettings
+    from headrace.zookeeper.settings import ZooKeeperSettings
 
 
 log = structlog.get_logger(__name__)
@@ -83,7 +84,12 @@ LONGEST_RECONNECT_DELAY = 1.0
 """Seconds between rounds of connection attempts, at most: kazoo's own limit, a minute, would
 outlive any lease after an outage that was long but over."""
 
-_PERMISSIONS = {"r": "read", "w": "write", "c": "create", "d": "delete", "a": "admin"}
+_OWN = make_acl("auth", "", all=True)
+_ACLS = {
+    "open": None,
+    "creator": [_OWN],
+    "creator-read-world": [_OWN, make_acl("world", "anyone", read=True)],
+}
 
 _ANSWERS: dict[type[Exception], tuple[type[ZooKeeperError], str]] = {
     kazoo_errors.NodeExistsError: (NodeExistsError, "it exists already"),
@@ -128,8 +134,8 @@ def build_client(
         hosts=settings.hosts + settings.chroot,
         timeout=settings.session_timeout,
         client_id=tuple(credentials) if credentials else None,
-        default_acl=[_acl(entry) for entry in settings.acl] or None,
-        auth_data=_auth_data(settings),
+        default_acl=_ACLS[settings.acl],
+        auth_data=[("digest", _login(settings.digest))] if settings.digest else [],
         sasl_options=_sasl_options(settings.sasl) if settings.sasl else None,
         read_only=settings.read_only,
         connection_retry=KazooRetry(
@@ -176,36 +182,31 @@ def _observe_connects(
     return lambda: agreed[0], lambda: connected_at[0]
 
 
-def _auth_data(settings: ZooKeeperSettings) -> list[tuple[str, str]]:
-    if settings.digest is None:
-        return []
-    return [("digest", f"{settings.digest.username}:{settings.digest.password}")]
+def _login(digest: ZooKeeperDigest) -> str:
+    return f"{digest.username}:{digest.password.get_secret_value()}"
 
 
-def _sasl_options(sasl: SaslSettings) -> dict[str, str]:
+def _sasl_options(sasl: ZooKeeperSasl) -> dict[str, str]:
     if not kazoo_connection.PURESASL_AVAILABLE:
         raise ConfigError(
             ["zookeeper.sasl is set, but the package pure-sasl is missing: pip install pure-sasl"]
         )
-    named = {"mechanism": sasl.mechanism, "username": sasl.username, "password": sasl.password}
-    return {**{k: v for k, v in named.items() if v is not None}, **dict(sasl.options)}
-
-
-def _tls_options(tls: TlsSettings) -> dict[str, object]:
     return {
-        "use_ssl": True,
-        "ca": tls.ca_file,
-        "certfile": tls.cert_file,
-        "keyfile": tls.key_file,
-        "keyfile_password": tls.key_password,
-        "verify_certs": tls.verify,
-        "check_hostname": tls.verify and tls.check_hostname,
+        "mechanism": sasl.mechanism,
+        "username": sasl.username,
+        "password": sasl.password.get_secret_value(),
     }
 
 
-def _acl(entry: AclEntry) -> ACL:
-    wanted = {name: letter in entry.permissions for letter, name in _PERMISSIONS.items()}
-    return make_acl(entry.scheme, entry.identity, **wanted)
+def _tls_options(tls: ZooKeeperTls) -> dict[str, object]:
+    files = {"ca": tls.ca_file, "certfile": tls.certificate_file, "keyfile": tls.key_file}
+    return {
+        "use_ssl": True,
+        **{name: file and str(file) for name, file in files.items()},
+        "keyfile_password": tls.key_password and tls.key_password.get_secret_value(),
+        "verify_certs": tls.verify,
+        "check_hostname": tls.verify,
+    }
 
 
 def node_stat(stat: Any) -> NodeStat:
@@ -245,17 +246,13 @@ def transaction_results(
     operations: Sequence[Operation], results: Sequence[Any]
 ) -> list[NodeStat | None]:
     """Translate a transaction's results; raises what the refused operation amounts to."""
-    refused = [(o, r) for o, r in zip(operations, results, strict=True) if _is_error(r)]
-    for operation, error in refused:
-        if type(error) in _ANSWERS:
-            raise translate(operation.path, error)
+    answered = list(zip(operations, results, strict=True))
+    refused = [(each.path, error) for each, error in answered if isinstance(error, Exception)]
     if refused:
-        raise translate(refused[0][0].path, refused[0][1])
+        # the others were merely rolled back
+        path, error = next((each for each in refused if type(each[1]) in _ANSWERS), refused[0])
+        raise translate(path, error)
     return [
         node_stat(result) if isinstance(operation, SetData) else None
-        for operation, result in zip(operations, results, strict=True)
+        for operation, result in answered
     ]
-
-
-def _is_error(result: object) -> bool:
-    return isinstance(result, Exception)

@@ -11,7 +11,6 @@ a process on another machine, so what was written there is left to its own end.
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import json
 import os
 import re
@@ -51,17 +50,8 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 
 
-def default_instance_id(config_path: Path) -> str:
-    """Return host name and a hash of the configuration's absolute path: stable, and one of each
-    daemon on a host.
-    """
-    digest = hashlib.sha256(str(config_path.absolute()).encode()).hexdigest()
-    host = re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname()).strip("._-") or "host"
-    return f"{host[:180]}-{digest[:8]}"
-
-
 class Identity:
-    """The lock on one instance id and the file with its session; a ``SessionStore``.
+    """The lock on one instance id and the file with its session.
 
     ``acquire`` and ``release`` are for the owner; the rest is called by the session under its own
     lock. File access blocks; nothing waits for the lock.

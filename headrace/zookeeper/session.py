@@ -38,6 +38,7 @@ from headrace.zookeeper.protocol import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from headrace.zookeeper.identity import Identity
     from headrace.zookeeper.nodes import Operation
     from headrace.zookeeper.settings import ZooKeeperSettings
 
@@ -46,22 +47,6 @@ log = structlog.get_logger(__name__)
 
 REQUESTS_ON_THE_WAY = 500
 """How many reads are sent before the first answer is waited for: about 50 ms of work for kazoo."""
-
-
-class SessionStore(Protocol):
-    """Where a session's credentials outlive its process."""
-
-    def load(self) -> Credentials | None:
-        """Return the credentials a former process left behind, None when it left cleanly."""
-        ...
-
-    def store(self, credentials: Credentials) -> None:
-        """Keep the credentials of the present session."""
-        ...
-
-    def clear(self) -> None:
-        """Forget them: the session was closed."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +72,7 @@ class ZooKeeperSession:
     def __init__(
         self,
         settings: ZooKeeperSettings,
-        store: SessionStore | None = None,
+        store: Identity | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._settings = settings
@@ -133,10 +118,10 @@ class ZooKeeperSession:
         """End the session, which removes its ephemeral nodes; whether the client ended in time.
 
         What hangs is left to a daemon thread. Without a connection the session ends by its
-        time-out, and its credentials are kept for the next start. Where there was none yet, there
-        is nothing to wait for.
+        time-out, and its credentials are kept for the next start.
         """
         if self._store is not None and self._stored is None and not self._client.connected:
+            # there was no session yet, and there is nothing to wait for
             self._ending.wait(0)
             return True
         if not self._ending.wait(deadline.remaining):
@@ -159,8 +144,7 @@ class ZooKeeperSession:
 
     def _ensure_chroot(self, deadline: Deadline) -> None:
         """Create the chroot where it is missing, through a client that does not live in it."""
-        root = self._call("/", lambda: self._client.exists_async("/"), deadline.remaining)
-        if root is not None:
+        if self._call("/", lambda: self._client.exists_async("/"), deadline.remaining) is not None:
             return
         settings = replace(self._settings, chroot="", connect_timeout=deadline.remaining)
         outside = ZooKeeperSession(settings, clock=self._clock)
@@ -280,23 +264,17 @@ class ZooKeeperSession:
 
     def get_many(self, paths: Sequence[str]) -> list[Node | None]:
         """Read nodes, a few hundred requests on the way at a time, each few with one time-out."""
-        return [
-            node
-            for start in range(0, len(paths), REQUESTS_ON_THE_WAY)
-            for node in self._get_some(paths[start : start + REQUESTS_ON_THE_WAY])
-        ]
-
-    def _get_some(self, paths: Sequence[str]) -> list[Node | None]:
-        self._check_connected(paths[0])
-        deadline = Deadline.after(self.operation_timeout, self._clock)
-        requests = [(path, self._client.get_async(path)) for path in paths]
-        return [self._node_or_none(path, request, deadline) for path, request in requests]
-
-    def _node_or_none(self, path: str, request: Any, deadline: Deadline) -> Node | None:
-        try:
-            return _node(_answer(path, request, deadline.remaining))
-        except NoNodeError:
-            return None
+        found: list[Node | None] = []
+        for start in range(0, len(paths), REQUESTS_ON_THE_WAY):
+            self._check_connected(paths[start])
+            deadline = Deadline.after(self.operation_timeout, self._clock)
+            some = paths[start : start + REQUESTS_ON_THE_WAY]
+            for path, request in [(path, self._client.get_async(path)) for path in some]:
+                try:
+                    found.append(_node(_answer(path, request, deadline.remaining)))
+                except NoNodeError:
+                    found.append(None)
+        return found
 
     def exists(self, path: str) -> NodeStat | None:
         stat = self._call(path, lambda: self._client.exists_async(path))
@@ -327,20 +305,16 @@ class ZooKeeperSession:
         self._keep_credentials()
         deadline = Deadline.after(self.operation_timeout, self._clock)
         sent = [(each, transaction(self._client, each).commit_async()) for each in transactions]
-        return [self._refusal(each, request, deadline) for each, request in sent]
-
-    def _refusal(
-        self, operations: Sequence[Operation], request: Any, deadline: Deadline
-    ) -> ZooKeeperError | None:
-        try:
-            transaction_results(
-                operations, _answer(operations[0].path, request, deadline.remaining)
-            )
-        except OutcomeUnknownError:
-            raise
-        except ZooKeeperError as error:
-            return error
-        return None
+        refusals: list[ZooKeeperError | None] = []
+        for each, request in sent:
+            try:
+                transaction_results(each, _answer(each[0].path, request, deadline.remaining))
+                refusals.append(None)
+            except OutcomeUnknownError:
+                raise
+            except ZooKeeperError as error:
+                refusals.append(error)
+        return refusals
 
     def _call(self, path: str, send: Callable[[], Any], timeout: float | None = None) -> Any:
         self._check_connected(path)

@@ -80,8 +80,11 @@ def survey(settings: ZooKeeperSettings, paths: Collection[str]) -> ZooKeeperFact
 def _look(
     client: Any, settings: ZooKeeperSettings, session_timeout: float, paths: Collection[str]
 ) -> ZooKeeperFacts:
-    srvr, denied = _srvr(client), []
+    srvr, denied = "", []
     skew, skew_error = None, 0.0
+    # servers may be set up not to say it
+    with suppress(KazooException, OSError):
+        srvr = str(client.command(b"srvr"))
     try:
         exists = client.exists_async("/").get(timeout=_ANSWER) is not None
         if exists:
@@ -127,14 +130,6 @@ def _open_nodes(client: Any, roots: Collection[str]) -> Iterator[str]:
                 level += [f"{path}/{name}" for name in asked.get(timeout=_ANSWER)]
 
 
-def _srvr(client: Any) -> str:
-    """Return what the server says of itself; servers may be set up not to."""
-    try:
-        return str(client.command(b"srvr"))
-    except (KazooException, OSError):
-        return ""
-
-
 def _skew(client: Any) -> tuple[float, float]:
     """Return by how many seconds the server's clock is ahead, and how wrong that may be."""
     path = f"/headrace-doctor-{uuid.uuid4().hex}"
@@ -147,9 +142,8 @@ def _skew(client: Any) -> tuple[float, float]:
 
 def _is_denied(client: Any, path: str) -> bool:
     try:
-        client.get_children_async(path).get(timeout=_ANSWER)
+        with suppress(NoNodeError):
+            client.get_children_async(path).get(timeout=_ANSWER)
     except NoAuthError:
         return True
-    except NoNodeError:
-        return False
     return False

@@ -13,6 +13,7 @@ from uuid import uuid4
 
 import pytest
 
+from headrace.config import ZooKeeperDigest
 from headrace.core.clock import Deadline
 from headrace.zookeeper.identity import Identity
 from headrace.zookeeper.protocol import (
@@ -22,8 +23,8 @@ from headrace.zookeeper.protocol import (
     SessionClosedError,
     SessionState,
 )
-from headrace.zookeeper.session import SessionStore, ZooKeeperSession, reading
-from headrace.zookeeper.settings import AclEntry, DigestAuth, ZooKeeperSettings
+from headrace.zookeeper.session import ZooKeeperSession, reading
+from headrace.zookeeper.settings import ZooKeeperSettings
 from tests.contracts.session import SessionContract
 from tests.sessions import expire
 
@@ -47,7 +48,7 @@ def start(settings: ZooKeeperSettings) -> Iterator[Open]:
     sessions = []
 
     def started(
-        settings: ZooKeeperSettings = settings, store: SessionStore | None = None
+        settings: ZooKeeperSettings = settings, store: Identity | None = None
     ) -> ZooKeeperSession:
         session = ZooKeeperSession(settings, store)
         session.start()
@@ -85,9 +86,8 @@ def test_nodes_are_created_with_the_configured_acl(
     start: Open, settings: ZooKeeperSettings
 ) -> None:
     """With digest credentials and their ACL, nobody without them can read."""
-    owner = start(
-        replace(settings, digest=DigestAuth("headrace", "secret"), acl=(AclEntry("auth"),))
-    )
+    user = ZooKeeperDigest(username="headrace", password="secret")
+    owner = start(replace(settings, digest=user, acl="creator"))
     owner.ensure("/mine")
     assert owner.get("/mine").data == b""
     stranger = start(replace(settings, chroot=""))

@@ -6,6 +6,7 @@ import pytest
 from kazoo import exceptions as kazoo_errors
 from kazoo.security import ACL, Id
 
+from headrace.config import ZooKeeperDigest, ZooKeeperSasl, ZooKeeperTls
 from headrace.core.clock import SYSTEM_CLOCK, Deadline
 from headrace.core.errors import ConfigError, HeadraceError, ZooKeeperUnavailableError
 from headrace.devstack.server import free_port
@@ -21,13 +22,7 @@ from headrace.zookeeper.protocol import (
     SessionClosedError,
 )
 from headrace.zookeeper.session import ZooKeeperSession
-from headrace.zookeeper.settings import (
-    AclEntry,
-    DigestAuth,
-    SaslSettings,
-    TlsSettings,
-    ZooKeeperSettings,
-)
+from headrace.zookeeper.settings import ZooKeeperSettings
 
 
 def test_settings_reach_the_client() -> None:
@@ -37,17 +32,17 @@ def test_settings_reach_the_client() -> None:
             "h1:2181,h2:2182",
             chroot="/a/b",
             session_timeout=7,
-            tls=TlsSettings(ca_file="ca", cert_file="cert", key_file="key", check_hostname=False),
-            digest=DigestAuth("user", "secret"),
-            acl=(AclEntry("auth"), AclEntry("world", "anyone", "r")),
+            tls=ZooKeeperTls(ca_file="/ca", certificate_file="/cert", key_file="/key"),
+            digest=ZooKeeperDigest(username="user", password="secret"),
+            acl="creator-read-world",
         )
     )
     assert client.hosts == [("h1", 2181), ("h2", 2182)]
     assert client.chroot == "/a/b"
     assert client.auth_data == {("digest", "user:secret")}
     assert client.default_acl == [ACL(31, Id("auth", "")), ACL(1, Id("world", "anyone"))]
-    assert (client.use_ssl, client.ca, client.certfile) == (True, "ca", "cert")
-    assert (client.verify_certs, client.check_hostname) == (True, False)
+    assert (client.use_ssl, client.ca, client.certfile) == (True, "/ca", "/cert")
+    assert (client.verify_certs, client.check_hostname) == (True, True)
     assert negotiated() == 7
     assert connected_at() == -inf
     assert not client.read_only
@@ -58,9 +53,9 @@ def test_secrets_do_not_show() -> None:
     """Printing settings shows no password."""
     settings = ZooKeeperSettings(
         "h:1",
-        digest=DigestAuth("user", "hidden"),
-        sasl=SaslSettings("DIGEST-MD5", "user", "hidden"),
-        tls=TlsSettings(key_password="hidden"),
+        digest=ZooKeeperDigest(username="user", password="hidden"),
+        sasl=ZooKeeperSasl(username="user", password="hidden"),
+        tls=ZooKeeperTls(certificate_file="/cert", key_file="/key", key_password="hidden"),
     )
     assert "hidden" not in repr(settings)
 
@@ -71,7 +66,7 @@ def test_sasl_without_its_package_is_a_configuration_error(
     """The message says what to install."""
     monkeypatch.setattr("kazoo.protocol.connection.PURESASL_AVAILABLE", False)
     with pytest.raises(ConfigError, match="pip install pure-sasl"):
-        build_client(ZooKeeperSettings("h:1", sasl=SaslSettings("DIGEST-MD5", "u", "p")))
+        build_client(ZooKeeperSettings("h:1", sasl=ZooKeeperSasl(username="u", password="p")))
 
 
 @pytest.mark.parametrize(

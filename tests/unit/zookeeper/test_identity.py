@@ -12,7 +12,7 @@ import structlog
 
 from headrace.core.errors import ConfigError, InstanceInUseError
 from headrace.zookeeper.client import Credentials
-from headrace.zookeeper.identity import Identity, default_instance_id
+from headrace.zookeeper.identity import Identity
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -131,11 +131,3 @@ def test_names_that_cannot_be_nodes_or_folders_are_refused(tmp_path: Path, name:
     """A wrong instance_id says what would be accepted."""
     with pytest.raises(ConfigError, match="instance_id"):
         Identity(tmp_path, name)
-
-
-def test_the_default_name_is_stable_and_told_apart_by_the_config(tmp_path: Path) -> None:
-    """The same config path gives the same name, another path another one, both usable."""
-    one = default_instance_id(tmp_path / "one.yaml")
-    assert one == default_instance_id(tmp_path / "one.yaml")
-    assert one != default_instance_id(tmp_path / "two.yaml")
-    assert Identity(tmp_path, one).instance_id == one

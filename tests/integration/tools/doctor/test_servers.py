@@ -11,7 +11,7 @@ from uuid import uuid4
 import pytest
 from kazoo.security import make_acl
 
-from headrace.config import Config
+from headrace.config import Config, ZooKeeperDigest
 from headrace.coordinators.znodes import GroupPaths
 from headrace.core.clock import Deadline
 from headrace.devstack.server import LOOPBACK, free_port
@@ -19,7 +19,7 @@ from headrace.tools.doctor import checks
 from headrace.tools.doctor.checks import check_kafka, check_zookeeper
 from headrace.tools.doctor.finding import Finding, Level
 from headrace.zookeeper.session import ZooKeeperSession
-from headrace.zookeeper.settings import AclEntry, DigestAuth, ZooKeeperSettings, session_settings
+from headrace.zookeeper.settings import ZooKeeperSettings, session_settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -89,9 +89,8 @@ class _session:  # noqa: N801 - used like a function
 def test_nodes_of_another_identity_are_told(document: dict[str, Any], zookeeper_hosts: str) -> None:
     """What a member could not join for is an error that names the node."""
     chroot = f"/{uuid4().hex}"
-    owner = ZooKeeperSettings(
-        zookeeper_hosts, digest=DigestAuth("headrace", "right"), acl=(AclEntry("auth"),)
-    )
+    user = ZooKeeperDigest(username="headrace", password="right")
+    owner = ZooKeeperSettings(zookeeper_hosts, digest=user, acl="creator")
     with _session(owner) as session:
         session.create(chroot)
     document["zookeeper"] |= {
@@ -121,7 +120,7 @@ def test_nodes_that_stand_open_are_told_until_they_are_closed(
     (found,) = _about_acls(settings)
     assert found.level is Level.WARNING
     assert found.seen.startswith(f"3 nodes are open, such as {group.root}:")
-    with _session(ZooKeeperSettings(zookeeper_hosts, digest=DigestAuth(**user))) as session:
+    with _session(ZooKeeperSettings(zookeeper_hosts, digest=settings.zookeeper.digest)) as session:
         client = session._client
         for path in (group.root, f"{group.root}/epochs", group.epochs("before")):
             client.set_acls(chroot + path, [make_acl("auth", "", all=True)])
