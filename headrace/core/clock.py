@@ -19,11 +19,9 @@ class Clock(Protocol):
 
         What is compared with a lease has to come from here, never from ``time.monotonic()``.
         """
-        ...
 
     def time(self) -> float:
         """Seconds since the Unix epoch; for stamps that people or other hosts read."""
-        ...
 
 
 class SystemClock:
@@ -61,6 +59,11 @@ class Deadline:
     def remaining(self) -> float:
         """Seconds left, never negative: fit for any ``timeout`` argument."""
         return max(0.0, self.at - self.clock.monotonic())
+
+    @property
+    def left(self) -> float:
+        """Seconds left, never 0, which some clients take for no limit."""
+        return max(0.001, self.remaining)
 
     @property
     def expired(self) -> bool:

@@ -53,11 +53,9 @@ class ServerCertificate(Protocol):
     @property
     def context(self) -> ssl.SSLContext:
         """What connections are made with."""
-        ...
 
     def look(self) -> None:
         """Take up what was renewed."""
-        ...
 
 
 def listen(host: str, port: int) -> socket.socket:

@@ -29,8 +29,11 @@ def load_callable(path: str, *arguments: str) -> Callable[..., Any]:
     function: Callable[..., Any] = _attribute(path, _module(path, module_name), name)
     if not callable(function):
         raise ImportPathError(f"{path!r} is a {type(function).__name__}, which cannot be called")
-    if arguments:
-        _check_signature(path, function, arguments)
+    misfit = _misfit(function, *arguments) if arguments else None
+    if misfit is not None:
+        raise ImportPathError(
+            f"{path!r} takes {misfit[0]}; it is called with ({', '.join(arguments)})"
+        )
     return function
 
 
@@ -41,18 +44,13 @@ def load_factory(path: str, options: Mapping[str, Any]) -> Callable[..., Any]:
         ImportPathError: as :func:`load_callable` does, or it does not take these options.
     """
     factory = load_callable(path)
-    try:
-        signature = inspect.signature(factory)
-    except (TypeError, ValueError):
-        return factory  # as below
-    try:
-        signature.bind(**options)
-    except TypeError as error:
-        given = ", ".join(options) or "none"
+    misfit = _misfit(factory, **options)
+    if misfit is not None:
+        signature, error = misfit
         raise ImportPathError(
-            f"{path!r} takes {signature}, and the options are {given}: {error}; correct them, or "
-            "the factory"
-        ) from None
+            f"{path!r} takes {signature}, and the options are {', '.join(options) or 'none'}: "
+            f"{error}; correct them, or the factory"
+        )
     return factory
 
 
@@ -102,14 +100,16 @@ def _attribute(path: str, module: ModuleType, name: str) -> Any:
         ) from None
 
 
-def _check_signature(path: str, function: Any, arguments: tuple[str, ...]) -> None:
+def _misfit(
+    function: Callable[..., Any], *arguments: str, **options: Any
+) -> tuple[inspect.Signature, TypeError] | None:
+    """Return what a callable takes and why not these; without a signature its first call shows."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
-        return  # a callable without a readable signature shows at its first call
+        return None
     try:
-        signature.bind(*arguments)
-    except TypeError:
-        raise ImportPathError(
-            f"{path!r} takes {signature}; it is called with ({', '.join(arguments)})"
-        ) from None
+        signature.bind(*arguments, **options)
+    except TypeError as error:
+        return signature, error
+    return None

@@ -110,31 +110,24 @@ class Record(Protocol):
 
     def topic(self) -> str | None:
         """Return the topic's name."""
-        ...
 
     def partition(self) -> int | None:
         """Return the partition's number."""
-        ...
 
     def offset(self) -> int | None:
         """Return the record's own offset."""
-        ...
 
     def key(self) -> bytes | None:
         """Return the key, None where the producer set none."""
-        ...
 
     def value(self) -> bytes | None:
         """Return the value, None for a tombstone."""
-        ...
 
     def headers(self) -> list[tuple[str, bytes | None]] | None:
         """Return the headers in order, None where there are none."""
-        ...
 
     def timestamp(self) -> tuple[int, int]:
         """Return (timestamp type, milliseconds since the Unix epoch)."""
-        ...
 
     def __len__(self) -> int: ...
 
@@ -164,49 +157,40 @@ class Assignment(Protocol):
     @property
     def partition(self) -> TopicPartition:
         """The partition held."""
-        ...
 
     @property
     def identity(self) -> str:
         """``cluster id/group/topic id/partition``: the same again only for the same data."""
-        ...
 
     @property
     def epoch(self) -> int:
         """The claim's epoch: it rises with every change of ownership."""
-        ...
 
     @property
     def transactional_id(self) -> str | None:
         """The producer that the claim names for this member; shut out by the next owner."""
-        ...
 
     @property
     def leader_epoch(self) -> int | None:
         """A leader epoch under which the log was seen to lead to all that was delivered."""
-        ...
 
     @property
     def position(self) -> int:
         """The next offset to deliver."""
-        ...
 
     @property
     def committed(self) -> int | None:
         """The offset a restart would begin at, None before the start position is stored."""
-        ...
 
     @property
     def high_watermark(self) -> int | None:
         """The end of the partition as last seen by the fetcher, None before the first fetch."""
-        ...
 
     def is_current(self) -> bool:
         """Whether work for this assignment may still take effect (claim, lease, not abandoned).
 
         Where the sink or one of its outputs keeps no offsets, not while ZooKeeper is silent either.
         """
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,19 +19,15 @@ class Span(Protocol):
     @property
     def recording(self) -> bool:
         """Whether what is told of it is kept."""
-        ...
 
     def child(self, name: str, others: Sequence[Span] = (), **attributes: str | int) -> Span:
         """Begin a piece of this work; ``others`` are works that it is for as well."""
-        ...
 
     def active(self) -> AbstractContextManager[object]:
         """Have what the block does, user code included, count as part of it."""
-        ...
 
     def end(self, error: BaseException | None = None, outcome: str = "") -> None:
         """Note that it is over, and how. Later calls change nothing."""
-        ...
 
 
 class Tracer(Protocol):
@@ -41,11 +37,9 @@ class Tracer(Protocol):
         self, channel: str, partition: TopicPartition, epoch: int, start: int, records: int
     ) -> Span:
         """Begin the trace of a batch that is handed to the processor."""
-        ...
 
     def close(self, deadline: Deadline) -> None:
         """Hand over what was recorded. Blocks until the deadline at most."""
-        ...
 
 
 class _NoSpan:

@@ -14,12 +14,10 @@ class Heartbeat(Protocol):
     @property
     def last_beat(self) -> float:
         """Monotonic time of the last sign of progress."""
-        ...
 
     @property
     def stall_timeout(self) -> float | None:
         """Seconds within which there has to be another; None before the start and after the end."""
-        ...
 
 
 class HeartbeatCheck:

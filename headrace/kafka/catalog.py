@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollection
@@ -55,24 +54,17 @@ def subscribers(
         KafkaUnavailableError: the group's coordinator did not answer.
     """
     admin = AdminClient(clients.silent(client_properties))
-    seconds = max(0.001, deadline.remaining)
-    asked = admin.describe_consumer_groups([group], request_timeout=seconds)
+    asked = admin.describe_consumer_groups([group], request_timeout=deadline.left)
     try:
-        found = asked[group].result(seconds)
+        found = clients.answer(asked[group], deadline)
     except KafkaException as error:
         if error.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND:
             return ()
-        raise _unavailable(group, error.args[0].str()) from error
-    except FutureTimeoutError as error:
-        raise _unavailable(group, "no answer in time") from error
+        raise KafkaUnavailableError(
+            f"group {group} cannot be described: {error.args[0].str()}; are the brokers running, "
+            "and may this user describe the group?"
+        ) from error
     return tuple(f"{member.client_id} at {member.host.lstrip('/')}" for member in found.members)
-
-
-def _unavailable(group: str, reason: str) -> KafkaUnavailableError:
-    return KafkaUnavailableError(
-        f"group {group} cannot be described: {reason}; are the brokers running, and may this "
-        "user describe the group?"
-    )
 
 
 T = TypeVar("T")
@@ -99,17 +91,15 @@ class KafkaTopicCatalog:
         self._consumer = Consumer(clients.consumer(clients.silent(client_properties), group))
 
     def cluster_id(self, deadline: Deadline) -> str:
+        asked = self._admin.describe_cluster(request_timeout=deadline.left)
         try:
-            cluster = self._admin.describe_cluster(request_timeout=_seconds(deadline)).result(
-                _seconds(deadline)
-            )
-        except (KafkaException, FutureTimeoutError) as error:
+            return str(clients.answer(asked, deadline).cluster_id)
+        except KafkaException as error:
             raise self._unavailable(error) from error
-        return str(cluster.cluster_id)
 
     def names(self, deadline: Deadline) -> Collection[str]:
         try:
-            return set(self._admin.list_topics(timeout=_seconds(deadline)).topics)
+            return set(self._admin.list_topics(timeout=deadline.left).topics)
         except KafkaException as error:
             raise self._unavailable(error) from error
 
@@ -117,17 +107,15 @@ class KafkaTopicCatalog:
         if not topics:
             return {}
         asked = self._admin.describe_topics(
-            TopicCollection(list(topics)), request_timeout=_seconds(deadline)
+            TopicCollection(list(topics)), request_timeout=deadline.left
         )
         found = {}
         for name, future in asked.items():
             try:
-                topic = future.result(_seconds(deadline))
+                topic = clients.answer(future, deadline)
             except KafkaException as error:
                 if error.args[0].code() in _MISSING:
                     continue
-                raise self._unavailable(error) from error
-            except FutureTimeoutError as error:
                 raise self._unavailable(error) from error
             found[name] = TopicInfo(
                 name,
@@ -142,7 +130,7 @@ class KafkaTopicCatalog:
         low, high = self._ask_leader(
             partition,
             deadline,
-            lambda: self._consumer.get_watermark_offsets(wanted, timeout=_seconds(deadline)),
+            lambda: self._consumer.get_watermark_offsets(wanted, timeout=deadline.left),
         )
         return low, high
 
@@ -168,7 +156,7 @@ class KafkaTopicCatalog:
         (found,) = self._ask_leader(
             partition,
             deadline,
-            lambda: self._consumer.offsets_for_times([wanted], timeout=_seconds(deadline)),
+            lambda: self._consumer.offsets_for_times([wanted], timeout=deadline.left),
         )
         if found.error is not None:
             raise self._unavailable(KafkaException(found.error))
@@ -184,7 +172,7 @@ class KafkaTopicCatalog:
                 if error.args[0].code() not in _MISSING_PARTITION:
                     raise
                 # the client knows the topic from before the partition was added
-                self._consumer.list_topics(partition.topic, timeout=_seconds(deadline))
+                self._consumer.list_topics(partition.topic, timeout=deadline.left)
                 answer = ask()
         except KafkaException as error:
             raise self._unavailable(error) from error
@@ -201,13 +189,8 @@ class KafkaTopicCatalog:
         # this one has no other end than its last reference's, which must not wait for a collection
         del self._admin
 
-    def _unavailable(self, error: BaseException) -> KafkaUnavailableError:
-        reason = error.args[0].str() if isinstance(error, KafkaException) else "no answer in time"
+    def _unavailable(self, error: KafkaException) -> KafkaUnavailableError:
         return KafkaUnavailableError(
-            f"Kafka at {self._servers} does not answer: {reason}; is it running, and are "
-            "kafka.bootstrap_servers and the security settings right?"
+            f"Kafka at {self._servers} does not answer: {error.args[0].str()}; is it running, and "
+            "are kafka.bootstrap_servers and the security settings right?"
         )
-
-
-def _seconds(deadline: Deadline) -> float:
-    return max(0.001, deadline.remaining)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import gc
 import logging
 import re
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import TYPE_CHECKING, Any
 
 import structlog
-from confluent_kafka import Consumer, KafkaException
+from confluent_kafka import Consumer, KafkaError, KafkaException
 
 from headrace.config.errors import MASK, subject
 from headrace.config.types.secrets import is_secret
@@ -17,8 +18,10 @@ from headrace.telemetry.logs import Repeats
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from concurrent.futures import Future
 
     from headrace.config import KafkaConfig
+    from headrace.core.clock import Deadline
 
 
 #: Objects made, less those freed, between two looks at the young ones. Python's own 700 is less
@@ -153,21 +156,13 @@ _NOWHERE = logging.getLogger("headrace.kafka.check")
 _NOWHERE.addHandler(logging.NullHandler())
 _NOWHERE.propagate = False
 
-_PROTOCOLS = {
-    (False, False): "PLAINTEXT",
-    (True, False): "SSL",
-    (False, True): "SASL_PLAINTEXT",
-    (True, True): "SASL_SSL",
-}
-
 
 def client_properties(config: KafkaConfig) -> dict[str, Any]:
     """Return librdkafka properties, secrets in plain text: for the clients only."""
     properties = config.client_properties()
     if config.tls is not None or config.sasl is not None:
-        properties["security.protocol"] = _PROTOCOLS[
-            config.tls is not None, config.sasl is not None
-        ]
+        login = "" if config.sasl is None else "SASL_"
+        properties["security.protocol"] = login + ("PLAINTEXT" if config.tls is None else "SSL")
     properties |= _tls(config) | _sasl(config)
     properties["bootstrap.servers"] = ",".join(config.bootstrap_servers)
     return properties
@@ -185,12 +180,30 @@ def open_consumer(properties: Mapping[str, Any]) -> Consumer:
         raise refused(error.args[0].str()) from error
 
 
+def answer(future: Future[Any], deadline: Deadline) -> Any:
+    """Return what a client's future comes to. Blocks until the deadline at most.
+
+    Raises:
+        KafkaException: the brokers or the client refused, or there was no answer in time.
+    """
+    try:
+        return future.result(deadline.left)
+    except FutureTimeoutError as error:
+        late = KafkaError(KafkaError._TIMED_OUT, "no answer in time")  # noqa: SLF001 - the client's public name for it
+        raise KafkaException(late) from error
+
+
 def refusals(config: KafkaConfig) -> Iterator[tuple[str, str]]:
     """Yield each of ``properties`` that librdkafka refuses, with a sentence on why.
 
     Each has a client of its own, which connects to nothing and logs nothing; no secret is named.
     """
-    for name, value in _known_here(config).items():
+    if _PLUGINS in config.properties:
+        # with a plugin, others may be known
+        return
+    for name, value in config.client_properties().items():
+        if _is_elsewhere(name):
+            continue
         reason = _refusal({name: value})
         # what a client alone cannot do with it shows together with the others
         if reason is not None and not reason.startswith(_NOT_CREATED):
@@ -215,14 +228,6 @@ def refusal_together(config: KafkaConfig, prefetch: int) -> str | None:
         if is_secret(value):
             reason = reason.replace(str(given.get(name)), MASK)
     return reason.removeprefix(_NOT_CREATED)
-
-
-def _known_here(config: KafkaConfig) -> dict[str, Any]:
-    """Return the properties that say all by themselves: with a plugin, others may be known."""
-    if _PLUGINS in config.properties:
-        return {}
-    properties = config.client_properties()
-    return {name: value for name, value in properties.items() if not _is_elsewhere(name)}
 
 
 def _is_elsewhere(name: str) -> bool:

@@ -43,25 +43,26 @@ class KafkaDeadLetterStore:
         self._producer: Producer | None = None
 
     def store(self, topic: str, letter: DeadLetter, deadline: Deadline) -> None:
-        producer, receipt = self._open(), _Receipt()
+        producer = self._open()
+        receipt: list[KafkaError | None] = []
         try:
             producer.produce(
                 topic,
                 letter.value,
                 letter.key,
                 headers=list(letter.headers),
-                on_delivery=receipt.take,
+                on_delivery=lambda error, _: receipt.append(error),
             )
         except (BufferError, KafkaException) as error:
             raise _failed(topic, str(error)) from error
-        while not receipt.taken and not deadline.expired:
+        while not receipt and not deadline.expired:
             producer.poll(deadline.at_most(_POLL_INTERVAL))
-        if not receipt.taken:
+        if not receipt:
             raise _failed(topic, "no answer in time")
-        if receipt.error is not None:
-            if receipt.error.fatal():
+        if receipt[0] is not None:
+            if receipt[0].fatal():
                 self._forget(producer)
-            raise _failed(topic, receipt.error.str())
+            raise _failed(topic, receipt[0].str())
 
     def _open(self) -> Producer:
         with self._lock:
@@ -82,18 +83,6 @@ class KafkaDeadLetterStore:
             if self._producer is not None:
                 self._producer.purge()
                 self._producer = None
-
-
-class _Receipt:
-    """What a delivery report said. Called on whichever thread polls the producer."""
-
-    def __init__(self) -> None:
-        self.taken = False
-        self.error: KafkaError | None = None
-
-    def take(self, error: KafkaError | None, _: object) -> None:
-        self.error = error
-        self.taken = True
 
 
 def _failed(topic: str, reason: str) -> DeadLetterError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import deque
+from contextlib import closing, suppress
 from threading import Thread
 from typing import TYPE_CHECKING, Any, TypeGuard
 
@@ -28,6 +29,7 @@ from headrace.kafka.transactional_producer import (
     TransactionalProducer,
     fence_producers,
 )
+from headrace.kafka.truncation import first_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -62,9 +64,7 @@ def entry(partition: TopicPartition, stored: StoredOffset) -> ClientPartition:
         number = getattr(stored, name)
         if number is not None:
             document[name] = number
-    return ClientPartition(
-        partition.topic, partition.partition, stored.offset, metadata=json.dumps(document)
-    )
+    return ClientPartition(*partition, stored.offset, metadata=json.dumps(document))
 
 
 def stored_in(found: ClientPartition) -> StoredOffset | None:
@@ -155,9 +155,9 @@ class KafkaOffsetStore:
     def read_many(
         self, partitions: Collection[TopicPartition], deadline: Deadline
     ) -> Mapping[TopicPartition, StoredOffset]:
-        wanted = [ClientPartition(p.topic, p.partition) for p in partitions]
+        wanted = [ClientPartition(*each) for each in partitions]
         try:
-            found = self._consumer.committed(wanted, timeout=max(0.001, deadline.remaining))
+            found = self._consumer.committed(wanted, timeout=deadline.left)
         except KafkaException as error:
             raise self._unreadable(partitions, error.args[0]) from error
         offsets = {}
@@ -173,11 +173,10 @@ class KafkaOffsetStore:
     def _unreadable(
         self, partitions: Collection[TopicPartition], error: KafkaError
     ) -> OffsetStoreError:
-        first = next(iter(partitions), None)
-        more = f" and {len(partitions) - 1} more" if len(partitions) > 1 else ""
         late = error.code() == KafkaError._TIMED_OUT  # noqa: SLF001 - the client's public name for it
         return (OffsetTimeoutError if late else OffsetStoreError)(
-            f"group {self._group}: the offset of {first}{more} cannot be read: {error.str()}"
+            f"group {self._group}: the offset of {first_of(partitions)} cannot be read: "
+            f"{error.str()}"
         )
 
     def commit(
@@ -222,16 +221,11 @@ class KafkaOffsetStore:
 
     def _is_answered(self, group: str, partition: TopicPartition, deadline: Deadline) -> bool:
         settings = clients.consumer(clients.silent(self._properties), group)
-        consumer = open_consumer({**settings, "isolation.level": "read_uncommitted"})
-        try:
-            wanted = [ClientPartition(partition.topic, partition.partition)]
-            (found,) = consumer.committed(wanted, timeout=max(0.001, deadline.remaining))
-        except KafkaException:
-            return False
-        else:
+        settings["isolation.level"] = "read_uncommitted"
+        with closing(open_consumer(settings)) as consumer, suppress(KafkaException):
+            (found,) = consumer.committed([ClientPartition(*partition)], timeout=deadline.left)
             return found.error is None
-        finally:
-            consumer.close()
+        return False
 
     def serve(self) -> None:
         self._consumer.poll(0)
@@ -301,11 +295,8 @@ class TransactionalOffsetStore:
     def find(
         self, partitions: Collection[TopicPartition], deadline: Deadline
     ) -> Mapping[TopicPartition, StoredOffset]:
-        """Return the group's offsets, once no transaction has them in doubt.
-
-        Our own earlier commits of former claims are to be decided before: one that is still on its
-        way could otherwise be stored after the reading, and be taken back by what comes next.
-        """
+        # our own commits of former claims are to be decided before: one that is still on its way
+        # could be stored after the reading, and be taken back by what comes next
         member = self._member
         doubtful = frozenset() if member is None else member.undecided.intersection(partitions)
         if member is not None and doubtful and member.transactional_id != self._shut_out:

@@ -65,11 +65,9 @@ class RecordSource(Protocol):
         was seen to lead to these offsets: nothing is fetched of a partition whose log does not any
         more, and it is reported as truncated.
         """
-        ...
 
     def unassign(self, partitions: Collection[TopicPartition]) -> None:
         """Stop fetching partitions and drop what was prefetched of them."""
-        ...
 
     def seek(
         self,
@@ -81,27 +79,21 @@ class RecordSource(Protocol):
         Nothing that was fetched of them before comes after this returns. ``epochs``: as in
         ``assign``.
         """
-        ...
 
     def pause(self, partitions: Collection[TopicPartition]) -> None:
         """Stop fetching assigned partitions for a while; their prefetched records are dropped."""
-        ...
 
     def resume(self, partitions: Collection[TopicPartition]) -> None:
         """Go on fetching paused partitions from where their last record ended."""
-        ...
 
     def fetch(self, timeout: float) -> Fetched:
         """Return what has come, waiting ``timeout`` seconds for it at most."""
-        ...
 
     def high_watermark(self, partition: TopicPartition) -> int | None:
         """Return the end of an assigned partition as last seen, without asking the broker."""
-        ...
 
     def close(self) -> None:
         """Release the client."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,39 +160,24 @@ class Failure:
 
 
 class OffsetStore(Protocol):
-    """Where the group's offsets live."""
+    """Where the group's offsets live. Any thread but where it says; what has a deadline blocks.
+
+    Raises:
+        OffsetStoreError: offsets could not be read by the deadline, or former owners not fenced.
+    """
 
     def read(self, partition: TopicPartition, deadline: Deadline) -> StoredOffset | None:
-        """Return where the group stands, None if it never was there. Any thread; blocks.
-
-        Raises:
-            OffsetStoreError: no answer by the deadline, or an error.
-        """
-        ...
+        """Return where the group stands, None if it never was there."""
 
     def find(
         self, partitions: Collection[TopicPartition], deadline: Deadline
     ) -> Mapping[TopicPartition, StoredOffset]:
-        """Return what ``read`` would of each partition, in few requests; None is missing.
-
-        Any thread; blocks.
-
-        Raises:
-            OffsetStoreError: no answer by the deadline, or an error of any partition.
-        """
-        ...
+        """Return what ``read`` would of each partition, in few requests; None is missing."""
 
     def read_many(
         self, partitions: Collection[TopicPartition], deadline: Deadline
     ) -> Mapping[TopicPartition, StoredOffset]:
-        """Return what this store itself holds of each partition, also if another is ahead of it.
-
-        Any thread; blocks.
-
-        Raises:
-            OffsetStoreError: no answer by the deadline, or an error of any partition.
-        """
-        ...
+        """Return what this store itself holds of each partition, also if another is ahead of it."""
 
     def commit(
         self, offsets: Mapping[TopicPartition, Commit], deadline: Deadline
@@ -211,35 +188,27 @@ class OffsetStore(Protocol):
         without an answer are in the result, and whether they are stored is not known: the store
         may yet execute the commit, unless it refuses zombies and somebody claimed meanwhile.
         """
-        ...
 
     def fence(
         self, transactional_ids: Collection[str], partition: TopicPartition, deadline: Deadline
     ) -> None:
         """Shut out the producers of former owners, so that nothing they sent counts any more.
 
-        Any thread; blocks. What they had committed before can be read when this returns, of all
-        partitions; ``partition`` is one that they had.
-
-        Raises:
-            OffsetStoreError: one of them may still commit, or have left an offset in doubt.
+        What they had committed before can be read when this returns, of all partitions;
+        ``partition`` is one that they had.
         """
-        ...
 
     def answers(self, partition: TopicPartition, deadline: Deadline) -> bool:
         """Whether the offset can be read if transactions that have it in doubt are passed over.
 
-        Any thread; blocks. After an ``OffsetTimeoutError`` this tells the two reasons apart.
+        After an ``OffsetTimeoutError`` this tells the two reasons apart.
         """
-        ...
 
     def serve(self) -> None:
         """Let the client run its callbacks. The committer's thread; does not block."""
-        ...
 
     def close(self) -> None:
         """Release the client."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,84 +238,51 @@ class LogLook:
 
 
 class TopicCatalog(Protocol):
-    """What there is to read. Any thread; what has a deadline blocks until then at most."""
+    """What there is to read. Any thread; what has a deadline blocks until then at most.
+
+    Raises:
+        KafkaUnavailableError: by a call with a deadline that no broker answered until then.
+    """
 
     def cluster_id(self, deadline: Deadline) -> str:
-        """Return the id of the Kafka cluster.
-
-        Raises:
-            KafkaUnavailableError: no broker answered by the deadline.
-        """
-        ...
+        """Return the id of the Kafka cluster."""
 
     def names(self, deadline: Deadline) -> Collection[str]:
-        """Return the names of all topics that this user may describe.
-
-        Raises:
-            KafkaUnavailableError: no broker answered by the deadline.
-        """
-        ...
+        """Return the names of all topics that this user may describe."""
 
     def describe(self, topics: Collection[str], deadline: Deadline) -> Mapping[str, TopicInfo]:
-        """Return those of ``topics`` that exist.
-
-        Raises:
-            KafkaUnavailableError: no broker answered by the deadline.
-        """
-        ...
+        """Return those of ``topics`` that exist."""
 
     def watermarks(self, partition: TopicPartition, deadline: Deadline) -> tuple[int, int]:
-        """Return the first offset and the end of a partition, asked from its leader.
-
-        Raises:
-            KafkaUnavailableError: no answer by the deadline.
-        """
-        ...
+        """Return the first offset and the end of a partition, asked from its leader."""
 
     def look_at_log(self, partition: TopicPartition, position: int, epoch: int) -> Future[LogLook]:
         """Ask whether the log leads to where it led under a leader epoch. Does not block.
 
-        The answer fails with a KafkaUnavailableError where none comes in time, and is cancelled
-        when the same partition is asked about again.
+        The answer fails where none comes in time, and is cancelled when the same partition is
+        asked about again.
         """
-        ...
 
     def truncated_at(
         self, partition: TopicPartition, position: int, epoch: int, deadline: Deadline
     ) -> tuple[bool, int | None]:
-        """Whether the log does not lead to where it led under a leader epoch, and its end if known.
-
-        Raises:
-            KafkaUnavailableError: no answer by the deadline.
-        """
-        ...
+        """Whether a log does not lead to where it led under a leader epoch; its end if known."""
 
     def has_records(
         self, partition: TopicPartition, start: int, end: int, deadline: Deadline
     ) -> bool:
-        """Whether a reader finds records from ``start`` on before ``end``, markers aside.
-
-        Raises:
-            KafkaUnavailableError: no answer by the deadline.
-        """
-        ...
+        """Whether a reader finds records from ``start`` on before ``end``, markers aside."""
 
     def offset_at(
         self, partition: TopicPartition, timestamp: int, deadline: Deadline
     ) -> int | None:
         """Return the offset of the first record that is not older than ``timestamp``.
 
-        Times are milliseconds since the Unix epoch, as in the records. None: every record there
-        is is older.
-
-        Raises:
-            KafkaUnavailableError: no answer by the deadline.
+        Times are milliseconds since the Unix epoch, as in the records. None: all are older.
         """
-        ...
 
     def close(self) -> None:
         """Release the client."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -371,23 +307,20 @@ class DeadLetterStore(Protocol):
         Raises:
             DeadLetterError: it is not known to be there; it may be, or come there yet.
         """
-        ...
 
     def close(self) -> None:
         """Release the client."""
-        ...
 
 
 class RecordReader(Protocol):
-    """What reads single records that the channel knows by reference only. Any thread."""
+    """What reads single records that the channel knows by reference only. Any thread.
+
+    Raises:
+        KafkaUnavailableError: no answer by the deadline.
+    """
 
     def read(self, partition: TopicPartition, offset: int, deadline: Deadline) -> Record | None:
-        """Return the record with exactly this offset, None if there is none (any more). Blocks.
-
-        Raises:
-            KafkaUnavailableError: no answer by the deadline.
-        """
-        ...
+        """Return the record with exactly this offset, None if there is none (any more). Blocks."""
 
 
 class NoDeadLetters:

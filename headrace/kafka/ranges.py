@@ -23,10 +23,10 @@ from headrace.kafka import clients
 from headrace.kafka.clients import open_consumer
 from headrace.kafka.ports import Fetched
 from headrace.kafka.source import LOCAL_TIMEOUT
-from headrace.kafka.truncation import STALE_LEADER, LogQuestions
+from headrace.kafka.truncation import STALE_LEADER, LogQuestions, first_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping
     from concurrent.futures import Future
 
     from confluent_kafka import Consumer, Message
@@ -239,14 +239,14 @@ class KafkaRangeSource:
         self.assign(starts, epochs)
 
     def pause(self, partitions: Collection[TopicPartition]) -> None:
-        for partition in partitions:
-            if partition in self._readings:
-                self._readings[partition].paused = True
+        self._set_paused(partitions, True)
 
     def resume(self, partitions: Collection[TopicPartition]) -> None:
-        for partition in partitions:
-            if partition in self._readings:
-                self._readings[partition].paused = False
+        self._set_paused(partitions, False)
+
+    def _set_paused(self, partitions: Collection[TopicPartition], paused: bool) -> None:
+        for partition in self._readings.keys() & set(partitions):
+            self._readings[partition].paused = paused
 
     def fetch(self, timeout: float) -> Fetched:
         fetched = self._planned()
@@ -257,7 +257,9 @@ class KafkaRangeSource:
             self._never.wait(min(pause, timeout))
         if pause <= timeout:
             self._ask()
-            wait(self._awaited(), timeout)
+            # those in trouble may never come
+            sound = [reading for reading in self._readings.values() if not reading.troubled]
+            wait([answer for reading in sound for answer in reading.asked.values()], timeout)
             errors = self._take_answers()
             fetched = self._planned()
             fetched.errors.extend(errors)
@@ -351,17 +353,12 @@ class KafkaRangeSource:
         spec = _EARLIEST if what is _End.LOW else _LATEST
         isolation = IsolationLevel.READ_UNCOMMITTED if what is _End.TOP else self._isolation
         answers = self._admin.list_offsets(
-            {ClientPartition(p.topic, p.partition): spec for p in readings},
+            {ClientPartition(*each): spec for each in readings},
             isolation_level=isolation,
             request_timeout=ANSWER_TIMEOUT,
         )
         for asked, answer in answers.items():
             readings[TopicPartition(asked.topic, asked.partition)].asked[what] = answer
-
-    def _awaited(self) -> list[Future[Any]]:
-        """Return the answers to wait for: not those that may never come."""
-        sound = [reading for reading in self._readings.values() if not reading.troubled]
-        return [answer for reading in sound for answer in reading.asked.values()]
 
     def _answer(
         self, partition: TopicPartition, answer: Future[Any]
@@ -375,13 +372,6 @@ class KafkaRangeSource:
                 self._stale.add(partition.topic)
             return None, None, problem.str()
         return int(found.offset), found.leader_epoch, ""
-
-    def _look_up(self) -> None:
-        """Have the client learn the leaders of topics that had an election."""
-        for topic in self._stale:
-            with suppress(KafkaException):
-                self._admin.list_topics(topic, timeout=LOCAL_TIMEOUT)
-        self._stale.clear()
 
     def _has_new_leader(
         self, partition: TopicPartition, reading: _Reading, epoch: int | None
@@ -416,12 +406,10 @@ class KafkaRangeSource:
                     # a position among the records of an open transaction is in range
                     in_range = what is _End.TOP and reading.position <= offset
                     reading.high = reading.position if in_range else offset
-        self._look_up()
+        # the client is to learn the leaders of topics that had an election
+        for topic in self._stale:
+            with suppress(KafkaException):
+                self._admin.list_topics(topic, timeout=LOCAL_TIMEOUT)
+        self._stale.clear()
         self._send(_End.TOP, unread)
-        return [_described(problem, partitions) for problem, partitions in problems.items()]
-
-
-def _described(problem: str, partitions: Sequence[TopicPartition]) -> str:
-    first, *others = partitions
-    more = f" and {len(others)} more" if others else ""
-    return f"{first}{more}: {problem}"
+        return [f"{first_of(partitions)}: {problem}" for problem, partitions in problems.items()]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from contextlib import closing
 from dataclasses import dataclass, replace
 from threading import Event, Lock
 from typing import TYPE_CHECKING, Any, Protocol
@@ -59,26 +60,6 @@ class NotTakenError(HeadraceError):
     """The brokers did not take the records: not now, not in time, or not from this user."""
 
 
-class _Errors:
-    """The first error among the delivery reports. Called on the thread that serves the client."""
-
-    def __init__(self) -> None:
-        self.first: HeadraceError | None = None
-
-    def __call__(self, error: KafkaError | None, message: Any) -> None:
-        if error is not None and self.first is None:
-            refused = error.code() in _REFUSED
-            kind = ResultRefusedError if refused else NotTakenError
-            self.first = kind(
-                f"the brokers did not take a record: topic {message.topic()}: {error.str()}"
-            )
-
-    def require_none(self) -> None:
-        """Return if there is none."""
-        if self.first is not None:
-            raise self.first
-
-
 def produce_all(records: Iterable[ResultRecord], producer: Producer, deadline: Deadline) -> None:
     """Produce records in their order, and return when the brokers have all of them. Blocks.
 
@@ -87,15 +68,26 @@ def produce_all(records: Iterable[ResultRecord], producer: Producer, deadline: D
         NotTakenError: they were not taken by the deadline, or one was not for another reason.
         KafkaException: the client cannot go on.
     """
-    errors = _Errors()
+    errors: list[HeadraceError] = []
+
+    def report(error: KafkaError | None, message: Any) -> None:
+        if error is not None:
+            kind = ResultRefusedError if error.code() in _REFUSED else NotTakenError
+            errors.append(
+                kind(f"the brokers did not take a record: topic {message.topic()}: {error.str()}")
+            )
+
+    def served(call: Callable[[], int]) -> int:
+        left = _served(call)
+        if errors:
+            raise errors[0]
+        return left
+
     for index, record in enumerate(records, 1):
-        _produce(record, producer, errors, deadline)
+        _produce(record, producer, report, deadline)
         if index % _SERVE_EVERY == 0:
-            _served(lambda: producer.poll(0))
-            errors.require_none()
-    left = _served(lambda: producer.flush(max(0.001, deadline.remaining)))
-    errors.require_none()
-    if left:
+            served(lambda: producer.poll(0))
+    if left := served(lambda: producer.flush(deadline.left)):
         raise NotTakenError(f"{left} records were not taken in time; are the brokers busy?")
 
 
@@ -117,17 +109,18 @@ def _served(call: Callable[[], int]) -> int:
         raise found from None
 
 
-def _produce(record: ResultRecord, producer: Producer, errors: _Errors, deadline: Deadline) -> None:
-    more: dict[str, Any] = {}
-    if record.partition is not None:
-        more["partition"] = record.partition
-    if record.timestamp is not None:
-        more["timestamp"] = record.timestamp
-    if record.headers:
-        more["headers"] = record.headers
+def _produce(
+    record: ResultRecord, producer: Producer, report: Callable[..., None], deadline: Deadline
+) -> None:
+    more: dict[str, Any] = {
+        "partition": record.partition,
+        "timestamp": record.timestamp,
+        "headers": record.headers or None,
+    }
+    more = {name: value for name, value in more.items() if value is not None}
     while True:
         try:
-            producer.produce(record.topic, record.value, record.key, on_delivery=errors, **more)
+            producer.produce(record.topic, record.value, record.key, on_delivery=report, **more)
         except BufferError:
             if deadline.expired:
                 raise NotTakenError(
@@ -193,32 +186,26 @@ class Move(Protocol):
     @property
     def identity(self) -> str:
         """``cluster id/group/topic id/partition``."""
-        ...
 
     @property
     def partition(self) -> TopicPartition:
         """The partition."""
-        ...
 
     @property
     def start(self) -> int:
         """Where the offset has to be."""
-        ...
 
     @property
     def next_offset(self) -> int:
         """Where it goes."""
-        ...
 
     @property
     def transactional_id(self) -> str | None:
         """The producer that the claim names, None where there is no claim."""
-        ...
 
     @property
     def leader_epoch(self) -> int | None:
         """One under which the partition's log was seen to lead there, None: it is not known."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,26 +228,6 @@ class CountedMove:
 
 class KafkaResultsError(RetryableError):
     """A transaction failed: nothing was stored, or whether it was is found out before the next."""
-
-
-class _Producing:
-    """Produces a result's records, and remembers whether they are the cause of a failure."""
-
-    def __init__(self, records: Iterable[ResultRecord]) -> None:
-        self._records = records
-        self._refused: ResultRefusedError | None = None
-
-    def __call__(self, producer: Producer, deadline: Deadline) -> None:
-        try:
-            produce_all(self._records, producer, deadline)
-        except ResultRefusedError as error:
-            self._refused = error
-            raise
-
-    def require_taken(self) -> None:
-        """Raise what a record was refused for."""
-        if self._refused is not None:
-            raise self._refused
 
 
 class ResultTransactions:
@@ -303,11 +270,8 @@ class ResultTransactions:
         Raises:
             StartError: it does not, or no broker answered.
         """
-        catalog = KafkaTopicCatalog(self._properties, sink_group(self._group))
-        try:
+        with closing(KafkaTopicCatalog(self._properties, sink_group(self._group))) as catalog:
             found = catalog.describe([topic], self._soon())
-        finally:
-            catalog.close()
         if topic not in found:
             raise StartError(
                 f"topic {topic}, which results go to, does not exist; create it with as many "
@@ -362,6 +326,15 @@ class ResultTransactions:
             KafkaResultsError: the transaction failed; the message says why.
             OffsetStoreError: the offsets could not be compared; nothing was stored.
         """
+        refused: list[ResultRefusedError] = []
+
+        def produce(producer: Producer, deadline: Deadline) -> None:
+            try:
+                produce_all(records, producer, deadline)
+            except ResultRefusedError as error:
+                refused.append(error)
+                raise
+
         with self._lock:
             deadline = Deadline.after(self._timeout, self._clock)
             producer = self._producer_for(moves)
@@ -369,15 +342,11 @@ class ResultTransactions:
             conflicts = self._conflicts(moves)
             if conflicts:
                 return conflicts
-            producing = _Producing(records)
-            failure = producer.commit(
-                [self._entry(move) for move in moves],
-                self._store().group_metadata(),
-                deadline,
-                producing,
-            )
+            entries = [self._entry(move) for move in moves]
+            failure = producer.commit(entries, self._store().group_metadata(), deadline, produce)
             if failure is not None and not self._is_stored(producer, moves, failure):
-                producing.require_taken()
+                if refused:
+                    raise refused[0]
                 self._require(producer, failure)
         return []
 
@@ -520,13 +489,10 @@ class ResultTransactions:
     def _topic(self, topic_id: str) -> str | None:
         """Return the name of the topic with an id, None where no such topic exists."""
         if topic_id not in self._topics:
-            catalog = KafkaTopicCatalog(self._properties, sink_group(self._group))
-            try:
+            with closing(KafkaTopicCatalog(self._properties, sink_group(self._group))) as catalog:
                 names = catalog.names(self._soon())
                 for info in catalog.describe(names, self._soon()).values():
                     self._topics[info.topic_id] = info.name
-            finally:
-                catalog.close()
         return self._topics.get(topic_id)
 
 

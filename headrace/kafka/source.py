@@ -12,15 +12,12 @@ from confluent_kafka import TopicPartition as ClientPartition
 from headrace.core.errors import KafkaUnavailableError
 from headrace.core.records import TopicPartition
 from headrace.kafka import clients
-from headrace.kafka import clients as properties
 from headrace.kafka.clients import open_consumer
 from headrace.kafka.ports import Fetched
-from headrace.kafka.truncation import NO_EPOCH, OUT_OF_RANGE, former_end, is_truncation
+from headrace.kafka.truncation import NO_EPOCH, note
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
-
-    from confluent_kafka import Consumer
 
     from headrace.core.clock import Deadline
     from headrace.core.record_runs import Run
@@ -56,26 +53,17 @@ class KafkaRecordReader:
         Raises:
             KafkaUnavailableError: no answer by the deadline.
         """
-        where = ClientPartition(partition.topic, partition.partition, offset)
         with closing(open_consumer(self._properties)) as consumer:
-            consumer.assign([where])
-            return self._first(consumer, partition, offset, deadline)
-
-    @staticmethod
-    def _first(
-        consumer: Consumer, partition: TopicPartition, offset: int, deadline: Deadline
-    ) -> Record | None:
-        while not deadline.expired:
-            # typed without what a Record has: values without a type of their own are bytes
-            message: Any = consumer.poll(deadline.at_most(_POLL_INTERVAL))
-            if message is None:
-                continue
-            error = message.error()
-            if error is None:
-                found: Record = message
-                return found
-            if error.code() in _NOTHING_THERE:
-                return None
+            consumer.assign([ClientPartition(*partition, offset)])
+            while not deadline.expired:
+                # typed without what a Record has: values without a type of their own are bytes
+                message: Any = consumer.poll(deadline.at_most(_POLL_INTERVAL))
+                error = None if message is None else message.error()
+                if error is not None and error.code() in _NOTHING_THERE:
+                    return None
+                if message is not None and error is None:
+                    found: Record = message
+                    return found
         raise KafkaUnavailableError(f"{partition}: the record at {offset} was not read in time")
 
 
@@ -97,7 +85,7 @@ class KafkaRecordSource:
 
     def __init__(self, client_properties: Mapping[str, Any], group: str, prefetch: int) -> None:
         clients.relax()
-        self._consumer = open_consumer(properties.source(client_properties, group, prefetch))
+        self._consumer = open_consumer(clients.source(client_properties, group, prefetch))
         self._assigned: dict[str, set[int]] = {}  # asking the client takes its time with many
         self._known: set[str] = set()
 
@@ -106,29 +94,22 @@ class KafkaRecordSource:
         starts: Mapping[TopicPartition, int],
         epochs: Mapping[TopicPartition, int] | None = None,
     ) -> None:
-        """Begin to fetch; other partitions keep what was prefetched.
-
-        Partitions are resumed because the client may remember a pause beyond an assignment. Topics
-        new to the client are looked up first: by itself it asks for leaders once a second only.
-        """
         for topic in sorted({p.topic for p in starts} - self._known):
-            self._look_up(topic)
+            # by itself the client asks for leaders once a second only
+            with suppress(KafkaException):
+                self._consumer.list_topics(topic, timeout=LOCAL_TIMEOUT)
+                self._known.add(topic)
         known = epochs or {}
         self._consumer.incremental_assign(
             [
-                ClientPartition(p.topic, p.partition, offset, leader_epoch=known.get(p, NO_EPOCH))
+                ClientPartition(*p, offset, leader_epoch=known.get(p, NO_EPOCH))
                 for p, offset in starts.items()
             ]
         )
+        # the client may remember a pause beyond an assignment
         self._consumer.resume(_client(starts))
         for topic, number in starts:
             self._assigned.setdefault(topic, set()).add(number)
-
-    def _look_up(self, topic: str) -> None:
-        """Have the client learn the leaders of a topic; without an answer it goes on asking."""
-        with suppress(KafkaException):
-            self._consumer.list_topics(topic, timeout=LOCAL_TIMEOUT)
-            self._known.add(topic)
 
     def unassign(self, partitions: Collection[TopicPartition]) -> None:
         self._consumer.incremental_unassign(_client(partitions))
@@ -142,11 +123,7 @@ class KafkaRecordSource:
         starts: Mapping[TopicPartition, int],
         epochs: Mapping[TopicPartition, int] | None = None,
     ) -> None:
-        """Fetch from the offsets given.
-
-        Assigning afresh is used instead of the client's seek, which fails for a partition that
-        is not being fetched yet.
-        """
+        # the client's own seek fails for a partition that is not being fetched yet
         self.unassign(starts)
         self.assign(starts, epochs)
 
@@ -181,19 +158,10 @@ class KafkaRecordSource:
         fetched = self._fetched([m for m in messages if m.error() is None])
         for message in messages:
             error = message.error()
-            if error is None:
-                continue
-            topic, number = message.topic(), message.partition()
-            if topic is None or number is None or number < 0:
-                fetched.errors.append(error.str())
-            elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - the client's public name for it
-                fetched.ends.append((TopicPartition(topic, number), message.offset() or 0))
-            elif is_truncation(error.str()):
-                fetched.truncated.append((TopicPartition(topic, number), former_end(error.str())))
-            elif error.code() in OUT_OF_RANGE:
-                fetched.out_of_range.append(TopicPartition(topic, number))
-            else:
-                fetched.errors.append(f"{topic}-{number}: {error.str()}")
+            if error is not None:
+                number = message.partition()
+                partition = TopicPartition(message.topic() or "", -1 if number is None else number)
+                note(fetched, partition, message.offset() or 0, error.code(), error.str())
         return fetched
 
     def _chunks(self, messages: list[Message]) -> list[tuple[TopicPartition, Run]]:
@@ -233,4 +201,4 @@ class KafkaRecordSource:
 
 
 def _client(partitions: Collection[TopicPartition]) -> list[ClientPartition]:
-    return [ClientPartition(p.topic, p.partition) for p in partitions]
+    return [ClientPartition(*each) for each in partitions]

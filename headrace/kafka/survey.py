@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -43,14 +42,14 @@ class KafkaSurvey:
 
     def cluster(self, deadline: Deadline) -> ClusterFacts:
         """Return who is there."""
-        found = _result(self._admin.describe_cluster(request_timeout=_seconds(deadline)), deadline)
+        found = _result(self._admin.describe_cluster(request_timeout=deadline.left), deadline)
         brokers = {node.id: f"{node.host}:{node.port}" for node in found.nodes}
         return ClusterFacts(str(found.cluster_id), brokers)
 
     def settings(self, broker: int, deadline: Deadline) -> Mapping[str, str]:
         """Return a broker's configuration, which needs DescribeConfigs on the cluster."""
         asked = _api.ConfigResource(_api.ConfigResource.Type.BROKER, str(broker))
-        answers = self._admin.describe_configs([asked], request_timeout=_seconds(deadline))
+        answers = self._admin.describe_configs([asked], request_timeout=deadline.left)
         found = _result(answers[asked], deadline)
         return {name: entry.value for name, entry in found.items() if entry.value is not None}
 
@@ -62,7 +61,7 @@ class KafkaSurvey:
         }
         if not wanted:
             return None
-        answers = self._admin.list_offsets(wanted, request_timeout=_seconds(deadline))
+        answers = self._admin.list_offsets(wanted, request_timeout=deadline.left)
         stamps = [_result(answer, deadline).timestamp for answer in answers.values()]
         newest = max((stamp for stamp in stamps if stamp is not None), default=-1)
         return newest / 1000 if newest >= 0 else None
@@ -70,12 +69,6 @@ class KafkaSurvey:
 
 def _result(answer: Any, deadline: Deadline) -> Any:
     try:
-        return answer.result(_seconds(deadline))
+        return clients.answer(answer, deadline)
     except KafkaException as error:
         raise KafkaUnavailableError(str(error.args[0].str())) from error
-    except FutureTimeoutError as error:
-        raise KafkaUnavailableError("no answer in time") from error
-
-
-def _seconds(deadline: Deadline) -> float:
-    return max(0.001, deadline.remaining)

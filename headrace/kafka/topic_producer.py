@@ -51,9 +51,7 @@ def create_topic(
         KafkaUnavailableError: no broker answered in time.
     """
     admin = AdminClient(clients.base(client_properties))
-    asked = admin.create_topics(
-        [NewTopic(topic, partitions)], request_timeout=max(0.001, deadline.remaining)
-    )
+    asked = admin.create_topics([NewTopic(topic, partitions)], request_timeout=deadline.left)
     try:
         asked[topic].result(deadline.remaining)
     except (KafkaException, TimeoutError) as error:
@@ -104,7 +102,7 @@ class TopicProducer:
         Raises:
             ProduceError: something was not stored, or not by the deadline.
         """
-        left = self._producer.flush(max(0.001, deadline.remaining))
+        left = self._producer.flush(deadline.left)
         if left or self.failed:
             reason = self._first_error or "the brokers did not confirm them in time"
             raise ProduceError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
@@ -20,7 +21,7 @@ from headrace.kafka.clients import open_consumer
 from headrace.kafka.ports import CommitRefusal, Failure, OffsetStoreError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     from headrace.core.clock import Clock
 
@@ -44,9 +45,6 @@ SETTLE_TIMEOUT = 5.0
 
 #: Seconds that brokers which answer take for it; the next commit would find the producer busy.
 _MOMENT = 0.2
-
-_BUSY = "the producer is still busy with an earlier commit"
-_SHUT_OUT = "the brokers shut out our transactional producer"
 
 
 class _Phase(Enum):
@@ -109,20 +107,15 @@ class TransactionalProducer:
         ``produce`` hands the client what else the transaction is to have. Whatever it raises of
         ours or the client's is the failure.
         """
-        if self.busy_for(deadline.clock) > 0:
-            return Failure(_BUSY)
-        self.undecided |= _partitions(entries)
         transact = partial(self._transact, entries, group, deadline, produce)
-        return self._finish(transact, deadline)
+        return self._finish(transact, deadline, entries)
 
     def conclude(self, deadline: Deadline) -> Failure | None:
         """Be ready for a transaction: begin as a producer, or decide what is undecided. Blocks.
 
         None: nothing of this producer's is under way any more.
         """
-        if self.busy_for(deadline.clock) > 0:
-            return Failure(_BUSY)
-        if self._phase is _Phase.READY:
+        if self._phase is _Phase.READY and self.busy_for(deadline.clock) == 0:
             return None
         return self._finish(partial(self._settle, deadline), deadline)
 
@@ -133,11 +126,14 @@ class TransactionalProducer:
 
         None: it is aborted. Where the brokers refused the offsets for good, that is logged.
         """
-        if self.busy_for(deadline.clock) > 0:
-            return Failure(_BUSY)
         return self._finish(partial(self._retract, entries, group, deadline), deadline)
 
-    def _finish(self, work: Callable[[], None], deadline: Deadline) -> Failure | None:
+    def _finish(
+        self, work: Callable[[], None], deadline: Deadline, entries: Iterable[ClientPartition] = ()
+    ) -> Failure | None:
+        if self.busy_for(deadline.clock) > 0:
+            return Failure("the producer is still busy with an earlier commit")
+        self.undecided |= _partitions(entries)
         call = self._begin(work, deadline.clock)
         call.join(deadline.remaining)
         if call.is_alive():
@@ -192,9 +188,9 @@ class TransactionalProducer:
         self._phase = _Phase.OPEN
         if produce is not None:
             produce(self._producer, deadline)
-        self._producer.send_offsets_to_transaction(entries, group, _left(deadline))
+        self._producer.send_offsets_to_transaction(entries, group, deadline.left)
         self._phase = _Phase.COMMITTING
-        self._producer.commit_transaction(_left(deadline))
+        self._producer.commit_transaction(deadline.left)
         self._phase = _Phase.READY
         self.undecided = frozenset()
 
@@ -204,7 +200,7 @@ class TransactionalProducer:
         self._phase = _Phase.OPEN
         try:
             # the other half is for the abort: the client tries as long as it is let
-            self._producer.send_offsets_to_transaction(entries, group, _left(deadline) / 2)
+            self._producer.send_offsets_to_transaction(entries, group, deadline.left / 2)
         except KafkaException as error:
             if not error.args[0].txn_requires_abort():
                 raise
@@ -218,18 +214,19 @@ class TransactionalProducer:
     def _settle(self, deadline: Deadline) -> None:
         match self._phase:
             case _Phase.NEW:
-                self._producer.init_transactions(_left(deadline))
+                self._producer.init_transactions(deadline.left)
             case _Phase.OPEN:
-                self._producer.abort_transaction(_left(deadline))
+                self._producer.abort_transaction(deadline.left)
             case _Phase.COMMITTING:
-                self._producer.commit_transaction(_left(deadline))
+                self._producer.commit_transaction(deadline.left)
         self._phase = _Phase.READY
         self.undecided = frozenset()
 
     def _failed(self, error: KafkaError) -> Failure:
         """Return what an error means, and be ready for what is to follow."""
         if error.fatal() or error.code() in _FENCED:
-            return Failure(f"{_SHUT_OUT}: {error.str()}", CommitRefusal.MEMBERSHIP)
+            reason = f"the brokers shut out our transactional producer: {error.str()}"
+            return Failure(reason, CommitRefusal.MEMBERSHIP)
         if error.txn_requires_abort():
             self._phase = _Phase.OPEN
         if self._phase in {_Phase.NEW, _Phase.READY}:
@@ -252,11 +249,7 @@ _FENCED = frozenset(
 )
 
 
-def _left(deadline: Deadline) -> float:
-    return max(0.001, deadline.remaining)
-
-
-def _partitions(entries: list[ClientPartition]) -> frozenset[TopicPartition]:
+def _partitions(entries: Iterable[ClientPartition]) -> frozenset[TopicPartition]:
     return frozenset(TopicPartition(entry.topic, entry.partition) for entry in entries)
 
 
@@ -294,7 +287,11 @@ def fence_producers(
         producer = TransactionalProducer(client_properties, transactional_id, quiet=True)
         failure = producer.conclude(deadline)
         if failure is not None:
-            raise _unfenced(transactional_id, failure)
+            raise OffsetStoreError(
+                f"the former owner's producer {transactional_id!r} cannot be fenced: {failure}; "
+                "until it is, the partitions it had wait. Check that the brokers answer and that "
+                "the user may write to transactional ids of this prefix"
+            )
         if place is not None:
             _clear(producer, place, metadata, deadline)
         log.info("producer_fenced", transactional_id=transactional_id)
@@ -303,9 +300,8 @@ def fence_producers(
 def _clear(
     producer: TransactionalProducer, place: GroupPartition, metadata: object, deadline: Deadline
 ) -> None:
-    topic, number = place.partition
     # which offset it is does not matter: nobody will ever read it
-    failure = producer.abort([ClientPartition(topic, number, 0)], metadata, deadline)
+    failure = producer.abort([ClientPartition(*place.partition, 0)], metadata, deadline)
     if failure is None or failure.refusal is CommitRefusal.MEMBERSHIP:
         # the second is another owner that began again under the id after us, and does the same
         return
@@ -318,16 +314,5 @@ def _clear(
 
 def _metadata(group: str) -> object:
     """Return what a producer has to know of a group, from a client that asks nobody."""
-    consumer = open_consumer(clients.consumer(clients.silent({}), group))
-    try:
+    with closing(open_consumer(clients.consumer(clients.silent({}), group))) as consumer:
         return consumer.consumer_group_metadata()
-    finally:
-        consumer.close()
-
-
-def _unfenced(transactional_id: str, failure: Failure) -> OffsetStoreError:
-    return OffsetStoreError(
-        f"the former owner's producer {transactional_id!r} cannot be fenced: {failure}; until it "
-        "is, the partitions it had wait. Check that the brokers answer and that the user may write "
-        "to transactional ids of this prefix"
-    )

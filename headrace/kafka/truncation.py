@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
 
     from headrace.core.clock import Clock
+    from headrace.kafka.ports import Fetched
 
 #: Without a type in the client.
 _LATEST: Any = _OffsetSpec.latest()  # type: ignore[no-untyped-call]
@@ -85,6 +86,26 @@ def former_end(text: str) -> int | None:
     """Return where a truncated log ends, as an error of the client's says; None: it does not."""
     found = _FORMER_END.search(text)
     return None if found is None else int(found[1])
+
+
+def first_of(partitions: Collection[TopicPartition]) -> str:
+    """Return the first of partitions, and how many others there are."""
+    more = f" and {len(partitions) - 1} more" if len(partitions) > 1 else ""
+    return f"{next(iter(partitions), None)}{more}"
+
+
+def note(fetched: Fetched, partition: TopicPartition, offset: int, code: int, text: str) -> None:
+    """Note what a client reports in place of a record; a partition may be none at all."""
+    if partition.partition < 0 or not partition.topic:
+        fetched.errors.append(text)
+    elif code == KafkaError._PARTITION_EOF:  # noqa: SLF001 - the client's public name for it
+        fetched.ends.append((partition, offset))
+    elif is_truncation(text):
+        fetched.truncated.append((partition, former_end(text)))
+    elif code in OUT_OF_RANGE:
+        fetched.out_of_range.append(partition)
+    else:
+        fetched.errors.append(f"{partition}: {text}")
 
 
 class LogQuestions:
@@ -162,10 +183,9 @@ class LogQuestions:
         if not late or now < self._reported_at + DOUBT_INTERVAL:
             return []
         self._reported_at = now
-        more = f" and {len(late) - 1} more" if len(late) > 1 else ""
         report = (
-            f"{late[0]}{more}: for {DOUBT_INTERVAL:.0f} s or longer no leader has said whether the "
-            "log still leads to where it was read, and nothing is read on; look at the brokers"
+            f"{first_of(late)}: for {DOUBT_INTERVAL:.0f} s or longer no leader has said whether "
+            "the log still leads to where it was read, and nothing is read on; look at the brokers"
         )
         return [report]
 
@@ -297,7 +317,11 @@ class LogLooks:
             if look.led in {None, look.epoch}:
                 self._settle(look, LogLook(look.led))
                 return
-        elif look.deadline.expired or not _is_stale(problem):
+        elif (
+            look.deadline.expired
+            or not isinstance(problem, KafkaException)
+            or problem.args[0].code() not in STALE_LEADER
+        ):
             reason = problem.args[0] if isinstance(problem, KafkaException) else problem
             self._fail(look, reason.str() if isinstance(reason, KafkaError) else str(reason))
             return
@@ -399,8 +423,3 @@ class LogLooks:
         self._questions.close()
         # it has no other end than its last reference's
         del self._admin
-
-
-def _is_stale(problem: BaseException) -> bool:
-    """Whether client and leader know of different elections."""
-    return isinstance(problem, KafkaException) and problem.args[0].code() in STALE_LEADER

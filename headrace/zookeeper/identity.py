@@ -129,6 +129,7 @@ class Identity:
         return found
 
     def store(self, credentials: Credentials) -> None:
+        """Keep the credentials of the present session."""
         fields = {
             "session_id": f"{credentials.session_id:#x}",
             "password": credentials.password.hex(),
@@ -138,6 +139,7 @@ class Identity:
         write_whole(self._session_path, json.dumps(fields))
 
     def clear(self) -> None:
+        """Forget the credentials: the session was closed."""
         self._session_path.unlink(missing_ok=True)
 
 

@@ -75,17 +75,14 @@ class SessionView(Protocol):
     @property
     def state(self) -> SessionState:
         """The state as last known."""
-        ...
 
     @property
     def session_id(self) -> int | None:
         """The present session, None while there is no connection."""
-        ...
 
     @property
     def session_timeout(self) -> float:
         """Seconds agreed on with the servers at the last connect."""
-        ...
 
     @property
     def connected_at(self) -> float:
@@ -93,7 +90,6 @@ class SessionView(Protocol):
 
         The servers count the session's time-out from no earlier; -inf before the first.
         """
-        ...
 
 
 class Session(SessionView, Protocol):
@@ -111,50 +107,39 @@ class Session(SessionView, Protocol):
 
     def listen(self, callback: Callable[[SessionState], None]) -> None:
         """Have ``callback`` told of every change of state from now on."""
-        ...
 
     def unlisten(self, callback: Callable[[SessionState], None]) -> None:
         """Tell ``callback`` no more."""
-        ...
 
     def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False) -> NodeStat:
         """Create a node whose parent exists."""
-        ...
 
     def ensure(self, path: str) -> None:
         """Create a persistent node and its parents where they are missing."""
-        ...
 
     def get(self, path: str, watch: Callable[[], None] | None = None) -> Node:
         """Read a node; the watch answers to a change of its data and to its end."""
-        ...
 
     def get_many(self, paths: Sequence[str]) -> list[Node | None]:
         """Read nodes in one go, None for those that do not exist; not one consistent snapshot."""
-        ...
 
     def exists(self, path: str) -> NodeStat | None:
         """Return the node's state, None when it does not exist."""
-        ...
 
     def children(self, path: str, watch: Callable[[], None] | None = None) -> list[str]:
         """Return the names of the node's children; the watch answers to coming and going."""
-        ...
 
     def set(self, path: str, data: bytes, version: int = ...) -> NodeStat:
         """Replace a node's data, if it still has the version."""
-        ...
 
     def delete(self, path: str, version: int = ...) -> None:
         """Delete a node without children, if it still has the version."""
-        ...
 
     def multi(self, operations: Sequence[Operation]) -> list[NodeStat | None]:
         """Execute all operations or none; the state of the node where one set data, else None.
 
         Raises what the first refused operation would have raised alone.
         """
-        ...
 
     def multi_each(
         self, transactions: Sequence[Sequence[Operation]]
@@ -164,4 +149,3 @@ class Session(SessionView, Protocol):
         Returns why each was refused, None for one that was executed. Raises OutcomeUnknownError
         where any of them has no answer within one operation's time-out.
         """
-        ...

@@ -371,11 +371,9 @@ class NodeReader(Protocol):
 
     def get_many(self, paths: Sequence[str]) -> list[Node | None]:
         """Read nodes, None for those that do not exist."""
-        ...
 
     def children(self, path: str) -> list[str]:
         """Return the names of the node's children; raises NoNodeError."""
-        ...
 
 
 @contextmanager

@@ -14,12 +14,11 @@ from confluent_kafka import KafkaError, KafkaException
 from headrace.core.columns import PIECE_OVERHEAD, SCHEMA, ColumnRun, Extent
 from headrace.core.records import TopicPartition
 from headrace.kafka import clients
-from headrace.kafka import clients as properties
 from headrace.kafka.clients import refused
 from headrace.kafka.columnar import library
 from headrace.kafka.ports import Fetched
 from headrace.kafka.source import LOCAL_TIMEOUT
-from headrace.kafka.truncation import NO_EPOCH, OUT_OF_RANGE, former_end, is_truncation
+from headrace.kafka.truncation import NO_EPOCH, note
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -231,7 +230,7 @@ class ColumnarRecordSource:
 
     def __init__(self, client_properties: Mapping[str, Any], group: str, prefetch: int) -> None:
         clients.relax()
-        wanted = properties.source(client_properties, group, prefetch)
+        wanted = clients.source(client_properties, group, prefetch)
         self._logger = wanted.pop("logger", None)
         self._report = wanted.pop("error_cb", None)
         self._max_bytes = max(1, min(MAX_BYTES, prefetch))
@@ -281,21 +280,8 @@ class ColumnarRecordSource:
         elif news.about is About.LOG and self._logger is not None:
             self._logger.log(_LEVELS[news.code], "%s %s", news.topic, news.text)
         elif news.about is About.PARTITION:
-            self._note_partition(fetched, news)
-
-    @staticmethod
-    def _note_partition(fetched: Fetched, news: ClientEvent) -> None:
-        partition = TopicPartition(news.topic, news.partition)
-        if news.partition < 0 or not news.topic:
-            fetched.errors.append(news.text)
-        elif news.code == KafkaError._PARTITION_EOF:  # noqa: SLF001 - the client's public name for it
-            fetched.ends.append((partition, news.offset))
-        elif is_truncation(news.text):
-            fetched.truncated.append((partition, former_end(news.text)))
-        elif news.code in OUT_OF_RANGE:
-            fetched.out_of_range.append(partition)
-        else:
-            fetched.errors.append(f"{partition}: {news.text}")
+            partition = TopicPartition(news.topic, news.partition)
+            note(fetched, partition, news.offset, news.code, news.text)
 
     def high_watermark(self, partition: TopicPartition) -> int | None:
         return self._consumer.end(partition)

@@ -52,13 +52,15 @@ class Summary:
     """Every channel at one moment: each metric is walked over once, however many they are."""
 
     def __init__(self, metrics: Metrics) -> None:
-        self._records = _counted(metrics.records)
-        self._batches = _counted(metrics.batches)
-        self._skipped = _counted(metrics.skipped)
-        self._dead_letters = _counted(metrics.dead_lettered)
-        self._errors = _counted(metrics.errors)
-        self._commit_failures = _counted(metrics.commit_failures)
-        self._rebalances = _counted(metrics.rebalances)
+        self._counts = {
+            "records": _counted(metrics.records),
+            "batches": _counted(metrics.batches),
+            "skipped": _counted(metrics.skipped),
+            "dead_letters": _counted(metrics.dead_lettered),
+            "errors": _counted(metrics.errors),
+            "commit_failures": _counted(metrics.commit_failures),
+            "rebalances": _counted(metrics.rebalances),
+        }
         self._stages = _stages(metrics)
         self._threads = _threads(metrics)
         self._conditions = _conditions(metrics)
@@ -66,13 +68,7 @@ class Summary:
     def channel(self, name: str) -> ChannelSummary:
         """Return what there is of a channel; zeros of one that nothing is known of."""
         return ChannelSummary(
-            records=self._records.get(name, 0.0),
-            batches=self._batches.get(name, 0.0),
-            skipped=self._skipped.get(name, 0.0),
-            dead_letters=self._dead_letters.get(name, 0.0),
-            errors=self._errors.get(name, 0.0),
-            commit_failures=self._commit_failures.get(name, 0.0),
-            rebalances=self._rebalances.get(name, 0.0),
+            **{count: by_channel.get(name, 0.0) for count, by_channel in self._counts.items()},
             stages=self._stages.get(name, {}),
             threads=self._threads.get(name, {}),
             conditions=self._conditions.get(name, {}),
