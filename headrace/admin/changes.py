@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import structlog
 from fastapi import APIRouter, Body, Request
-from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AwareDatetime, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from headrace.admin.configuration import ReloadAnswer, reload_answer
-from headrace.admin.document import Document, Number, Offset, Text, moment
+from headrace.admin.document import Described, Document, Number, Offset, Text, moment
 from headrace.admin.models import ApiError, PauseStatus, SkipStatus, described, unknown
 from headrace.admin.ports import Phase
 from headrace.admin.reads import ChannelName, find_channel
@@ -190,10 +190,10 @@ Wait = Annotated[float, Field(strict=True, ge=0, le=LONGEST_WAIT, allow_inf_nan=
 Length = Annotated[float, Field(strict=True, gt=0, le=LONGEST_PAUSE, allow_inf_nan=False)]
 
 
-class Change(BaseModel):
+class Change(Described):
     """What every change may say."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     by: Who | None = None
     """Who wants it, as the log and the status have it; null: what the caller showed."""

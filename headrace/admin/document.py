@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from datetime import datetime, timezone
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, WithJsonSchema
+
+if TYPE_CHECKING:
+    from pydantic import GetJsonSchemaHandler
+    from pydantic.json_schema import JsonSchemaValue
+    from pydantic_core import CoreSchema
 
 #: The last second that a ``datetime`` can say. Records may have any number for a time, and a
 #: processor may wait for one.
@@ -35,7 +40,27 @@ def sendable(text: str) -> str:
 Text = Annotated[str, AfterValidator(sendable)]
 
 
-class Document(BaseModel):
+class Described(BaseModel):
+    """A model whose schema says of each field what the source says below it.
+
+    ``use_attribute_docstrings`` would read the source at every start of a process.
+    """
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        """Return the schema with its fields' meanings."""
+        from headrace.config.reference import meanings  # noqa: PLC0415 - for schemas only
+
+        schema = handler(core_schema)
+        properties = handler.resolve_ref_schema(schema)["properties"]
+        for name, meaning in meanings(cls).items():
+            properties[name]["description"] = meaning
+        return schema
+
+
+class Document(Described):
     """An answer, or a part of one."""
 
-    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True)

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
-def meanings(section: type[Section]) -> dict[str, str]:
+def meanings(section: type[BaseModel]) -> dict[str, str]:
     """Return what the source says below each field, by the field's name in the file.
 
     pydantic would read it at every start of a process; only the reference and the schema ask.

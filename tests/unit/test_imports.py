@@ -143,3 +143,12 @@ def test_a_daemon_imports_what_its_channels_use(
     The admin API, the watch of the file and the metrics' server are imported where they are on.
     """
     assert built(tmp_path / "headrace.yaml", processor, sink) == READING | more
+
+
+def test_no_start_parses_the_source_of_models() -> None:
+    """What stands below fields is read for schemas only."""
+    code = "import linecache, headrace.daemon, headrace.admin.server; print(*linecache.cache)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert "headrace" not in done.stdout

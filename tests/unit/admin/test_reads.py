@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from headrace.admin.document import Described
 from headrace.admin.ports import Phase
 from headrace.channel.status import PartitionSnapshot
 from headrace.config import ChangeKind, ConfigChange, ReloadEffect
+from headrace.config.reference import meanings
 from headrace.controller.reports import Pending
 from headrace.coordinators.member_info import MemberState
 from headrace.core.records import TopicPartition
@@ -18,6 +20,8 @@ from headrace.testing import running
 from tests.unit.channel.in_memory import P0, P1, eventually
 
 if TYPE_CHECKING:
+    from pydantic import BaseModel
+
     from tests.unit.admin.scene import Scene
 
 
@@ -249,6 +253,22 @@ def test_the_history_has_how_late_partitions_are_that_are_not_paused(
     scene.rates.sample()
     scene.rates.sample()
     assert scene.get("/api/v1/history").json()["channels"]["member"][-1]["lag_s"] == 60.5
+
+
+def test_the_document_says_what_each_field_means(bare: Scene) -> None:
+    """Of all that the API answers and accepts, as the source has it below the field."""
+    schemas = bare.client.get("/openapi.json").json()["components"]["schemas"]
+    ours = {each.__name__: each for each in _all_below(Described) if each.__name__ in schemas}
+    assert {"Status", "PauseRequest", "ProcessStatus"} <= ours.keys()
+    for name, model in ours.items():
+        said = meanings(model)
+        assert said.keys() == set(model.model_fields), name
+        assert {p: s["description"] for p, s in schemas[name]["properties"].items()} == said, name
+
+
+def _all_below(model: type[BaseModel]) -> set[type[BaseModel]]:
+    children = set(model.__subclasses__())
+    return children.union(*map(_all_below, children))
 
 
 def test_nothing_is_a_500_while_there_are_no_channels(bare: Scene) -> None:
