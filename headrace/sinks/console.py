@@ -8,44 +8,34 @@ import pyarrow as pa
 from rich.console import Console, Group
 from rich.markup import escape
 from rich.table import Table
+from typing_extensions import override
 
 from headrace.core.errors import ImportPathError, StartError
 from headrace.core.importing import make
-from headrace.sinks.contract import Guarantee, rows_of
+from headrace.sinks.contract import Guarantee, Sink, rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from headrace.config import CustomSinkConfig
-    from headrace.sinks.contract import PartitionCommit, Result, Sink
+    from headrace.sinks.contract import PartitionCommit, Result
     from headrace.sinks.micro_batch import MicroBatch
 
 
-class NoopSink:
+class NoopSink(Sink[None]):
     """Computes every row of the result and drops it; the group's commit holds the offsets."""
 
     guarantee = Guarantee.NOT_KEPT
 
-    def open(self) -> None:
-        """Need nothing."""
-
-    def stored_offset(self, identity: str) -> int | None:  # noqa: ARG002 - keeps no offsets
-        """Return None: the group's commit holds the offsets."""
-        return None
-
-    def stage(self, micro_batch: MicroBatch, result: Result | None) -> None:  # noqa: ARG002
-        """Run the job into Spark's own no-op format; a table was computed already."""
+    @override
+    def stage(self, micro_batch: MicroBatch, result: Result | None) -> None:
+        # a table was computed already
         if result is not None and not isinstance(result, pa.Table):
             result.write.format("noop").mode("overwrite").save()
 
+    @override
     def commit(self, staged: None, offsets: Sequence[PartitionCommit]) -> None:
         """Store nothing."""
-
-    def discard(self, staged: None) -> None:
-        """Hold nothing."""
-
-    def close(self) -> None:
-        """Hold nothing."""
 
 
 _METHODS = ("open", "stored_offset", "stage", "commit", "discard", "close")
@@ -98,7 +88,7 @@ def _named(made: object) -> str:
 _WIDTH = 40
 
 
-class ConsoleSink:
+class ConsoleSink(Sink[Group]):
     """Prints up to ``rows`` rows of every result; the whole result is computed and counted.
 
     ``console`` is where to print, standard output by default.
@@ -110,15 +100,8 @@ class ConsoleSink:
         self._rows = rows
         self._console = console or Console()
 
-    def open(self) -> None:
-        """Need nothing."""
-
-    def stored_offset(self, identity: str) -> int | None:  # noqa: ARG002 - keeps no offsets
-        """Return None: the group's commit holds the offsets."""
-        return None
-
+    @override
     def stage(self, micro_batch: MicroBatch, result: Result | None) -> Group:
-        """Collect the result and lay it out."""
         rows = pa.table({}) if result is None else rows_of(result)
         shown = min(self._rows, rows.num_rows)
         title = f"{micro_batch.channel}: {micro_batch.records} records, {rows.num_rows} rows"
@@ -131,15 +114,9 @@ class ConsoleSink:
             table.add_row(*map(_text, row))
         return Group(escape(title), table) if rows.num_columns else Group(escape(title))
 
-    def commit(self, staged: Group, offsets: Sequence[PartitionCommit]) -> None:  # noqa: ARG002
-        """Print what was laid out."""
+    @override
+    def commit(self, staged: Group, offsets: Sequence[PartitionCommit]) -> None:
         self._console.print(staged)
-
-    def discard(self, staged: Group) -> None:
-        """Hold nothing."""
-
-    def close(self) -> None:
-        """Hold nothing."""
 
 
 def _text(value: Any) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 from headrace.core.errors import HeadraceError, RetryableError, SinkConflictError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
     from typing import TypeAlias
 
     import pyarrow as pa
@@ -78,45 +78,39 @@ class Guarantee(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionCommit:
-    """One partition's share of a commit: the sink goes from ``start`` to ``next_offset``.
+class OffsetMove:
+    """One partition's offset in a sink goes from ``start`` to ``next_offset``, forward or back.
 
-    ``identity`` is what the sink stores the offset under: it names the data, not just the topic.
-    ``transactional_id`` is one for each stay of this member in the group, for sinks that have the
-    brokers shut out former owners; None where no claim names one. ``leader_epoch`` is one under
-    which the partition's log was seen to lead to ``next_offset``, None where that is not known.
+    Of its own it is what an operator asks for: no data goes with it. ``identity`` is what the sink
+    stores the offset under: it names the data, not just the topic. ``transactional_id`` is one for
+    each membership of this member, for sinks that have the brokers shut out former owners; None
+    where no claim names one. ``leader_epoch`` is one under which the partition's log was seen to
+    lead to ``next_offset``; where it is None, a stored one is dropped.
+    """
+
+    identity: str
+    partition: TopicPartition
+    start: int
+    next_offset: int
+    transactional_id: str | None = None
+    leader_epoch: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionCommit(OffsetMove):
+    """One partition's share of a commit of data.
+
     ``is_tick``: no record is in it, and the sink counts its commits.
 
     Raises:
         ValueError: the offset would not move, so that stored and not stored looked the same.
     """
 
-    identity: str
-    partition: TopicPartition
-    start: int
-    next_offset: int
-    transactional_id: str | None = None
-    leader_epoch: int | None = None
     is_tick: bool = False
 
     def __post_init__(self) -> None:
         if self.next_offset <= self.start and not self.is_tick:
             raise ValueError(f"{self.partition}: {self.next_offset} is not past {self.start}")
-
-
-@dataclass(frozen=True, slots=True)
-class OffsetMove:
-    """An offset that an operator moves in a sink, forward or back: no data goes with it.
-
-    Of the log at the new offset nothing is known, so that a stored leader epoch is dropped.
-    """
-
-    identity: str
-    partition: TopicPartition
-    start: int
-    next_offset: int
-    transactional_id: str | None = None
-    leader_epoch: int | None = None
 
 
 class CommitConflictError(RetryableError):
@@ -128,6 +122,34 @@ class CommitConflictError(RetryableError):
     def __init__(self, conflicts: Sequence[SinkConflictError]) -> None:
         super().__init__("; ".join(map(str, conflicts)))
         self.conflicts = tuple(conflicts)
+
+
+def conflicts_in(found: Iterable[tuple[OffsetMove, int | None]]) -> list[SinkConflictError]:
+    """Return an error for each offset that is neither absent nor where its move is to start."""
+    return [
+        SinkConflictError(move.partition, move.start, stored)
+        for move, stored in found
+        if stored not in {None, move.start}
+    ]
+
+
+def require_starts(found: Iterable[tuple[OffsetMove, int | None]]) -> None:
+    """Return if each offset is absent, or where its move is to start.
+
+    Raises:
+        CommitConflictError: some are elsewhere.
+    """
+    if conflicts := conflicts_in(found):
+        raise CommitConflictError(conflicts)
+
+
+def are_moved(found: Iterable[tuple[OffsetMove, int | None]]) -> bool:
+    """Whether a commit with an unknown outcome was made, as far as the offsets found tell.
+
+    One that was not to move tells nothing.
+    """
+    moves = [(move, stored) for move, stored in found if move.next_offset != move.start]
+    return bool(moves) and all(stored == move.next_offset for move, stored in moves)
 
 
 @runtime_checkable
@@ -258,7 +280,9 @@ class Sink(Protocol[S]):
     """Stores the results of micro-batches, and their offsets where it can.
 
     ``S`` is what :meth:`stage` hands to :meth:`commit`. Between the two the processor makes sure
-    that every partition is still its own. :meth:`stored_offset` is called on any thread,
+    that every partition is still its own. A class derived from this one may leave out :meth:`open`,
+    :meth:`discard` and :meth:`close`, which do nothing then, and :meth:`stored_offset` if it keeps
+    no offsets. :meth:`stored_offset` is called on any thread,
     :meth:`stage` on the lane's, while :meth:`commit` may be at work on an earlier micro-batch: that
     is called one at a time, in the order of the offsets, and by several threads.
     """
@@ -274,11 +298,11 @@ class Sink(Protocol[S]):
         Raises:
             StartError: the sink cannot be used as configured.
         """
-        ...
+        return
 
-    def stored_offset(self, identity: str) -> int | None:
+    def stored_offset(self, identity: str) -> int | None:  # noqa: ARG002 - for those that have none
         """Return the next offset stored for a partition, None if the sink has none. May block."""
-        ...
+        return None
 
     def stage(self, micro_batch: MicroBatch, result: Result | None) -> S:
         """Run the job and keep what it made where no reader sees it. Blocks for the job.
@@ -300,10 +324,10 @@ class Sink(Protocol[S]):
         """
         ...
 
-    def discard(self, staged: S) -> None:
+    def discard(self, staged: S) -> None:  # noqa: ARG002 - for those that hold nothing
         """Remove what was staged and will not be committed. Never raises."""
-        ...
+        return
 
     def close(self) -> None:
         """Release every resource, after the last call."""
-        ...
+        return

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+from typing_extensions import override
 
 from headrace.core.errors import HeadraceError, StartError
-from headrace.sinks.contract import Guarantee, columns_of
+from headrace.sinks.contract import Guarantee, Sink, columns_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -144,7 +145,7 @@ _SPELLERS: dict[Callable[[pa.DataType], bool], Speller] = {
 _BLOCK = 64 << 10
 
 
-class JsonLinesSink:
+class JsonLinesSink(Sink[bytes]):
     """Appends each row as one JSON object and forces it to disk before the batch is answered.
 
     Several processes may append to the same file: each append holds the file's lock. A line that
@@ -157,12 +158,8 @@ class JsonLinesSink:
     def __init__(self, path: str | Path) -> None:
         self._path = Path(path).absolute()
 
+    @override
     def open(self) -> None:
-        """Make the file.
-
-        Raises:
-            StartError: it cannot be written.
-        """
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             with self._locked():
@@ -170,23 +167,17 @@ class JsonLinesSink:
         except OSError as error:
             raise StartError(f"{self._path} cannot be written: {error}") from error
 
-    def stored_offset(self, identity: str) -> int | None:  # noqa: ARG002 - keeps no offsets
-        """Return None: the group's commit holds the offsets."""
-        return None
-
-    def stage(self, micro_batch: MicroBatch, result: Result | None) -> bytes:  # noqa: ARG002
+    @override
+    def stage(self, micro_batch: MicroBatch, result: Result | None) -> bytes:
         """Collect the rows, as Spark spells them in JSON, with null fields present."""
         if result is None or not columns_of(result):
             return b""
         lines = json_lines(result) if isinstance(result, pa.Table) else _spelt_by_spark(result)
         return "".join(f"{text}\n" for text in lines).encode()
 
-    def commit(self, staged: bytes, offsets: Sequence[PartitionCommit]) -> None:  # noqa: ARG002
-        """Append the lines, all or none, and force them to disk.
-
-        Raises:
-            OSError: nothing was appended.
-        """
+    @override
+    def commit(self, staged: bytes, offsets: Sequence[PartitionCommit]) -> None:
+        """Append the lines, all or none, and force them to disk."""
         if not staged:
             return
         with self._locked() as descriptor:
@@ -198,12 +189,6 @@ class JsonLinesSink:
             except OSError:
                 os.ftruncate(descriptor, end)
                 raise
-
-    def discard(self, staged: bytes) -> None:
-        """Hold nothing: the rows are in memory."""
-
-    def close(self) -> None:
-        """Hold nothing: the file is open during a commit only."""
 
     @contextmanager
     def _locked(self) -> Iterator[int]:

@@ -15,7 +15,7 @@ from headrace.sinks.contract import ReplaceRefusedError
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-    from headrace.sinks.contract import OffsetMove, PartitionCommit, Replacement
+    from headrace.sinks.contract import OffsetMove, Replacement
     from headrace.sinks.micro_batch import OffsetRange
 
 #: The column that says for each row which micro-batch it is of.
@@ -51,25 +51,30 @@ def ranges_of_text(text: str) -> Ranges:
 
 
 def whole_micro_batches(
-    wanted: Mapping[str, int],
+    moves: Sequence[OffsetMove],
     stored: Callable[[str], int | None],
     micro_batches_after: Callable[[Mapping[str, int]], Mapping[str, Ranges]],
 ) -> tuple[dict[str, int], Collection[str]]:
     """Return where partitions have to go so that whole micro-batches are read again, and which.
 
-    ``wanted`` has the offsets that were asked for; those not after what is ``stored`` are read
-    again from there. ``micro_batches_after`` returns those that have records from an offset on, by
-    their names. Each of them drags its other partitions back to where it begins, and those again
-    others; a partition that stands there or before needs no move.
+    Offsets of the moves that are not after where they start, or ``stored`` ones, are read again
+    from there. ``micro_batches_after`` returns those that have records from an offset on, by their
+    names. Each of them drags its other partitions back to where it begins, and those again others;
+    a partition that stands there or before needs no move.
     """
-    needed = dict(wanted)
+    starts = {move.identity: move.start for move in moves}
+    needed = {move.identity: move.next_offset for move in moves}
+
+    def position(identity: str) -> int | None:
+        return starts[identity] if identity in starts else stored(identity)
+
     while True:
-        again = {name: at for name, at in needed.items() if _is_again(at, stored(name))}
+        again = {n: at for n, at in needed.items() if (old := position(n)) is None or at <= old}
         found = micro_batches_after(again)
         before = dict(needed)
         for ranges in found.values():
             for name, (start, _) in ranges.items():
-                at = needed.get(name, stored(name))
+                at = needed.get(name, position(name))
                 if at is None or start < at:
                     needed[name] = start
         if needed == before:
@@ -78,7 +83,7 @@ def whole_micro_batches(
 
 def require_known(
     place: object,
-    stored: Mapping[str, int],
+    moves: Sequence[OffsetMove],
     needed: Mapping[str, int],
     known_from: Callable[[str], int | None],
 ) -> None:
@@ -90,9 +95,10 @@ def require_known(
     Raises:
         ReplaceRefusedError: rows of a partition's range are older.
     """
+    starts = {move.identity: move.start for move in moves}
     for identity, offset in needed.items():
         first = known_from(identity)
-        if offset > stored.get(identity, offset) or (first is not None and first <= offset):
+        if offset > starts.get(identity, offset) or (first is not None and first <= offset):
             continue
         since = "have none yet" if first is None else f"have one from offset {first} on"
         raise ReplaceRefusedError(
@@ -102,9 +108,7 @@ def require_known(
         )
 
 
-def require_covered(
-    moves: Sequence[OffsetMove | PartitionCommit], replacement: Replacement
-) -> None:
+def require_covered(moves: Sequence[OffsetMove], replacement: Replacement) -> None:
     """Return if the moves are those that replacing takes.
 
     Raises:
@@ -118,7 +122,3 @@ def require_covered(
             f"output of these ranges can only be removed with that of other records: {named}; "
             "move those partitions there as well"
         )
-
-
-def _is_again(offset: int, stored: int | None) -> bool:
-    return stored is None or offset <= stored

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from headrace.sinks.contract import Sink
     from headrace.sinks.micro_batch import MicroBatch
-    from headrace.sinks.several.sink import StagedOutputs
+    from headrace.sinks.several import StagedOutputs
     from headrace.testing.sinks import Row
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
     from deltalake.transaction import AddAction
 
-    from headrace.sinks.contract import OffsetMove, PartitionCommit
+    from headrace.sinks.contract import OffsetMove
     from headrace.sinks.delta.table import KeptTable
 
 
@@ -254,9 +254,7 @@ def has_origins(table: DeltaTable) -> bool:
     return any(field.name == ORIGIN for field in table.schema().fields)
 
 
-def origin_marks(
-    table: KeptTable, offsets: Iterable[PartitionCommit | OffsetMove]
-) -> dict[str, int]:
+def origin_marks(table: KeptTable, offsets: Iterable[OffsetMove]) -> dict[str, int]:
     """Return what a commit with origins has to note, by application id: the first offsets.
 
     Without the column in the table nothing keeps others from storing rows that have none.
@@ -269,9 +267,7 @@ def origin_marks(
     return marks if marks and has_origins(table.opened) else {}
 
 
-def leader_marks(
-    table: KeptTable, offsets: Iterable[PartitionCommit | OffsetMove]
-) -> dict[str, int]:
+def leader_marks(table: KeptTable, offsets: Iterable[OffsetMove]) -> dict[str, int]:
     """Return what a commit has to note, by application id: leader epochs that are new, plus one.
 
     Zero stands for one that is not known any more.

@@ -61,7 +61,6 @@ def find_output(folder: Path, table: KeptTable, moves: Sequence[OffsetMove]) -> 
     """
     counts = _counts(folder, table)
     known = _known(folder, counts.values())
-    stored = {move.identity: move.start for move in moves}
 
     def micro_batches_after(offsets: Mapping[str, int]) -> Mapping[str, Ranges]:
         return {
@@ -70,13 +69,9 @@ def find_output(folder: Path, table: KeptTable, moves: Sequence[OffsetMove]) -> 
             if any(name in offsets and end > offsets[name] for name, (_, end) in ranges.items())
         }
 
-    needed, origins = whole_micro_batches(
-        {move.identity: move.next_offset for move in moves},
-        lambda name: stored[name] if name in stored else table.offset(name),
-        micro_batches_after,
-    )
+    needed, origins = whole_micro_batches(moves, table.offset, micro_batches_after)
     if any(each[None] for each in counts.values()):
-        require_known(folder, stored, needed, lambda name: marked_from(table, name))
+        require_known(folder, moves, needed, lambda name: marked_from(table, name))
     files = _affected(folder, counts, origins)
     return Output(Replacement(needed, sum(files.values())), origins, files)
 

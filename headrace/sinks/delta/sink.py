@@ -10,15 +10,18 @@ from typing import TYPE_CHECKING
 import structlog
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
+from typing_extensions import override
 
 from headrace.core.clock import SYSTEM_CLOCK
 from headrace.core.columns import load_pandas
 from headrace.core.errors import StartError
 from headrace.sinks.contract import (
-    CommitConflictError,
     Guarantee,
     ReplaceRefusedError,
+    Sink,
     columns_of,
+    conflicts_in,
+    require_starts,
 )
 from headrace.sinks.delta.log import (
     RETENTION_PROPERTY,
@@ -41,7 +44,6 @@ from headrace.sinks.delta.table import (
     KeptTable,
     OthersFirstError,
     OvertakenError,
-    conflicting,
     shows,
 )
 from headrace.sinks.origin import ORIGIN, origin_text, require_covered
@@ -56,15 +58,12 @@ from headrace.sinks.staging import FileStaging, Placing, StagedFiles, local_fold
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
-    from typing import TypeAlias
 
     from deltalake import Field
 
     from headrace.sinks.contract import OffsetMove, PartitionCommit, Replacement, Result
     from headrace.sinks.delta.log import Action
     from headrace.sinks.micro_batch import MicroBatch
-
-    Offset: TypeAlias = PartitionCommit | OffsetMove
 
 log = structlog.get_logger(__name__)
 
@@ -84,7 +83,7 @@ MEMBER_KEY = "headrace_member"
 OFFSETS_KEY = "headrace_offsets"
 
 
-class DeltaSink:
+class DeltaSink(Sink[StagedFiles]):
     """Appends to one Delta table in a local folder, exactly once.
 
     Each partition's next offset is a ``Transaction`` in the table's log, under the partition's
@@ -129,13 +128,9 @@ class DeltaSink:
             self._folder, self._staging.own, maintenance, self._metadata
         )
 
+    @override
     def open(self) -> None:
-        """Make the folder, remove what dead processes left staged, look at the table.
-
-        Raises:
-            StartError: the folder cannot be written, or holds a table of another layout or of a
-                later version of Headrace, or one that forgets offsets.
-        """
+        """Make the folder, remove what dead processes left staged, look at the table."""
         self._staging.open()
         if self._partition_by:
             load_pandas()
@@ -146,13 +141,8 @@ class DeltaSink:
             self._check_layout(table.opened)
         self._maintenance_thread.start()
 
+    @override
     def stored_offset(self, identity: str) -> int | None:
-        """Return the offset in the newest version of the table, None without table or entry.
-
-        Raises:
-            LaterFormatError: a later version of Headrace writes to the table.
-            ForgottenOffsetsError: the table does not keep offsets for ever.
-        """
         with self._lock:
             table = self._kept()
             if table is None:
@@ -167,12 +157,9 @@ class DeltaSink:
             table = self._kept()
             return None if table is None else leader_epoch_of(table, identity)
 
+    @override
     def stage(self, micro_batch: MicroBatch, result: Result | None) -> StagedFiles:
-        """Have the result written as Parquet files that no reader of the table sees.
-
-        Raises:
-            SchemaMismatchError: the result has a column of the sink's name.
-        """
+        """Have the result written as Parquet files that no reader of the table sees."""
         if result is None:
             return StagedFiles(micro_batch.id)
         if ORIGIN in columns_of(result):
@@ -183,6 +170,7 @@ class DeltaSink:
         origin = origin_text(micro_batch.ranges) if self._origin else None
         return self._staging.write(micro_batch.id, result, self._partition_by, origin)
 
+    @override
     def commit(self, staged: StagedFiles, offsets: Sequence[PartitionCommit]) -> None:
         """Move the files into place and commit them with the offsets, or change nothing visible.
 
@@ -192,9 +180,7 @@ class DeltaSink:
         Raises:
             PlacingError: a commit of several that failed left the files half in place, or some of
                 them are gone.
-            CommitConflictError: another writer moved some of the offsets.
-            LaterFormatError: a later version of Headrace writes to the table.
-            ForgottenOffsetsError: the table does not keep offsets for ever.
+            StartError: a later version of Headrace writes to the table, or it forgets offsets.
             SchemaMismatchError: the result's columns are not the table's.
             DeltaError: the table could not be written; nothing was stored as far as can be told.
         """
@@ -211,12 +197,7 @@ class DeltaSink:
             self._staging.remove(each)
 
     def move_offsets(self, moves: Sequence[OffsetMove], note: str) -> None:
-        """Move the offsets in one commit without data, which the table's history keeps.
-
-        Raises:
-            CommitConflictError: another writer moved some of the offsets.
-            DeltaError: the table could not be written; nothing was stored as far as can be told.
-        """
+        """Move the offsets in one commit without data, which the table's history keeps."""
         with self._lock:
             self._commit([], moves, {OFFSETS_KEY: note})
 
@@ -224,9 +205,6 @@ class DeltaSink:
         """Look through the table for what it has of these records; see :class:`OutputReplacer`.
 
         Reads one column of every file.
-
-        Raises:
-            ReplaceRefusedError: the table does not say enough, or is not to be rewritten.
         """
         with self._lock:
             return find_output(self._folder, self._reopened(), moves).replacement
@@ -236,12 +214,6 @@ class DeltaSink:
 
         Files with other rows, too, are written again without these. Readers of the version before
         find all files until the table's retention is over.
-
-        Raises:
-            CommitConflictError: another writer moved some of the offsets.
-            ReplaceRefusedError: as in :meth:`plan_replace`, or whole micro-batches are not covered.
-            DeltaError: the table could not be read or written; nothing was changed as far as can be
-                told.
         """
         with self._lock:
             for _ in range(_REPLACE_ATTEMPTS):
@@ -253,8 +225,7 @@ class DeltaSink:
     def _try_replace(self, moves: Sequence[OffsetMove], note: str) -> int | None:
         """Replace once. Return None where another writer was first."""
         table = self._reopened()
-        if conflicts := conflicting(table, moves):
-            raise CommitConflictError(conflicts)
+        require_starts(table.found(moves))
         output = find_output(self._folder, table, moves)
         require_covered(moves, output.replacement)
         staged = StagedFiles(f"replace-{uuid.uuid4().hex[:8]}", placing=Placing.DONE)
@@ -277,17 +248,21 @@ class DeltaSink:
         return table
 
     def _commit(
-        self, staged: Sequence[StagedFiles], offsets: Sequence[Offset], metadata: Mapping[str, str]
+        self,
+        staged: Sequence[StagedFiles],
+        offsets: Sequence[OffsetMove],
+        metadata: Mapping[str, str],
     ) -> None:
         for _ in range(_COMMIT_ATTEMPTS):
             if self._try(self._checked(staged, offsets), staged, offsets, metadata):
                 return
         raise OthersFirstError(self._folder, _COMMIT_ATTEMPTS)
 
+    @override
     def discard(self, staged: StagedFiles) -> None:
-        """Remove the files, staged or already in place, unless they may be part of the table."""
         self._staging.remove(staged, placed=True)
 
+    @override
     def close(self) -> None:
         """End the maintenance and remove this process's staging folder. Blocks for 5 s at most."""
         self._maintenance_thread.stop()
@@ -340,18 +315,16 @@ class DeltaSink:
                 sync(path)
         return self._kept()
 
-    def _checked(self, staged: Sequence[StagedFiles], offsets: Sequence[Offset]) -> KeptTable:
+    def _checked(self, staged: Sequence[StagedFiles], offsets: Sequence[OffsetMove]) -> KeptTable:
         """Return the table once it says that every offset is where the micro-batches begin."""
         table = self._kept()
         assert table is not None, "a table that was there is gone"
-        if RETENTION_PROPERTY in table.properties or conflicting(table, offsets):
+        if RETENTION_PROPERTY in table.properties or conflicts_in(table.found(offsets)):
             table.refresh()
         self._check_offsets(table)
         schemas = dict.fromkeys(each.schema for each in staged)
         widening = [schema for schema in schemas if self._new_columns(table, schema)]
-        conflicts = conflicting(table, offsets)
-        if conflicts:
-            raise CommitConflictError(conflicts)
+        require_starts(table.found(offsets))
         for schema in widening:
             self._widen(table, schema)
         return table
@@ -379,7 +352,7 @@ class DeltaSink:
         self,
         table: KeptTable,
         staged: Sequence[StagedFiles],
-        offsets: Sequence[Offset],
+        offsets: Sequence[OffsetMove],
         metadata: Mapping[str, str],
         gone: Sequence[Action] = (),
     ) -> bool:
@@ -414,7 +387,7 @@ class DeltaSink:
         return True
 
     def _is_stored(
-        self, staged: Sequence[StagedFiles], offsets: Sequence[Offset], error: BaseException
+        self, staged: Sequence[StagedFiles], offsets: Sequence[OffsetMove], error: BaseException
     ) -> bool:
         """Tell a failed commit's outcome from the table itself, opened again."""
         self._table = None

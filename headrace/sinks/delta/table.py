@@ -9,21 +9,19 @@ import pyarrow as pa
 import structlog
 from deltalake import DeltaTable
 
-from headrace.core.errors import HeadraceError, SinkConflictError
+from headrace.core.errors import HeadraceError
 from headrace.core.records import former_identity
+from headrace.sinks.contract import are_moved
 from headrace.sinks.delta.log import LogFiles
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
-    from typing import TypeAlias
 
     from deltalake.transaction import AddAction
 
-    from headrace.sinks.contract import OffsetMove, PartitionCommit
+    from headrace.sinks.contract import OffsetMove
     from headrace.sinks.delta.log import Action
-
-    Offset: TypeAlias = PartitionCommit | OffsetMove
 
 log = structlog.get_logger(__name__)
 
@@ -91,6 +89,10 @@ class KeptTable:
         stored, former = self.transaction_version(identity), former_identity(identity)
         return self.transaction_version(former) if stored is None and former else stored
 
+    def found(self, offsets: Iterable[OffsetMove]) -> list[tuple[OffsetMove, int | None]]:
+        """Return what is stored for each, as of then."""
+        return [(each, self.offset(each.identity)) for each in offsets]
+
     def refresh(self) -> None:
         """Go on to the newest version. Reads one small file for each that is new, and two more."""
         while (entry := self._log.read(self.version + 1)) is not None:
@@ -142,23 +144,11 @@ class KeptTable:
         self.version += 1
 
 
-def shows(table: KeptTable, placed: Sequence[AddAction], offsets: Sequence[Offset]) -> bool:
+def shows(table: KeptTable, placed: Sequence[AddAction], offsets: Sequence[OffsetMove]) -> bool:
     """Whether a table, opened again, has what a commit was to store, of these files.
 
-    Its files show that also where the next owner has gone on from its offsets. Offsets that were
-    not to move show nothing.
+    Its files show that also where the next owner has gone on from its offsets.
     """
-    moves = [offset for offset in offsets if offset.next_offset != offset.start]
-    if moves and all(table.offset(o.identity) == o.next_offset for o in moves):
+    if are_moved(table.found(offsets)):
         return True
     return not file_names(table.opened).isdisjoint(file.path for file in placed)
-
-
-def conflicting(table: KeptTable, offsets: Sequence[Offset]) -> list[SinkConflictError]:
-    """Return an error for each offset that is neither absent nor where it is to start."""
-    stored = [(offset, table.offset(offset.identity)) for offset in offsets]
-    return [
-        SinkConflictError(offset.partition, offset.start, found)
-        for offset, found in stored
-        if found not in {None, offset.start}
-    ]

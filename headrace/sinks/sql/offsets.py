@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 
-from headrace.core.errors import SinkConflictError, StartError
+from headrace.core.errors import StartError
 from headrace.core.records import former_identity, present_identity
-from headrace.sinks.contract import CommitConflictError, Replacement
+from headrace.sinks.contract import Replacement, require_starts
 from headrace.sinks.origin import require_known, whole_micro_batches
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
-    from typing import Any, TypeAlias
+    from typing import Any
 
     from sqlalchemy.engine import Connection
 
-    from headrace.sinks.contract import OffsetMove, PartitionCommit
+    from headrace.sinks.contract import OffsetMove
     from headrace.sinks.micro_batch import OffsetRange
     from headrace.sinks.origin import Ranges
     from headrace.sinks.sql.database import Database, TableName
@@ -70,7 +70,7 @@ class OriginsTable:
         self._database.create(self._table)
 
     def note(
-        self, connection: Connection, micro_batch: str, ranges: Sequence[Offset | OffsetRange]
+        self, connection: Connection, micro_batch: str, ranges: Sequence[OffsetMove | OffsetRange]
     ) -> None:
         """Write down what a micro-batch is made of, beside its rows."""
         values = [
@@ -88,29 +88,22 @@ class OriginsTable:
             connection.execute(self._table.insert(), values)
 
     def plan(
-        self, connection: Connection, moves: Sequence[Offset]
+        self, connection: Connection, moves: Sequence[OffsetMove]
     ) -> tuple[Replacement, Collection[str]]:
         """Return what replacing takes, and the names of the micro-batches that go.
 
         Raises:
             ReplaceRefusedError: rows that do not say which records they are of may be of these.
         """
-        stored = {move.identity: move.start for move in moves}
-
-        def position(identity: str) -> int | None:
-            if identity in stored:
-                return stored[identity]
-            return self._offsets.read(connection, [identity]).get(identity)
-
         needed, names = whole_micro_batches(
-            {move.identity: move.next_offset for move in moves},
-            position,
+            moves,
+            lambda identity: self._offsets.offset(connection, identity),
             lambda offsets: self._micro_batches_after(connection, offsets),
         )
         if self._target.has_rows_without_origin(connection):
             require_known(
                 self._target.place,
-                stored,
+                moves,
                 needed,
                 lambda identity: self._known_from(connection, identity),
             )
@@ -167,9 +160,6 @@ def _chunks(names: Collection[str]) -> Iterator[list[str]]:
     for at in range(0, len(listed), _CHUNK):
         yield listed[at : at + _CHUNK]
 
-
-if TYPE_CHECKING:
-    Offset: TypeAlias = PartitionCommit | OffsetMove
 
 #: What a row means. A row of a later format is neither read nor moved.
 FORMAT_VERSION = 1
@@ -230,20 +220,17 @@ class OffsetsTable:
             self._is_there = self._database.has(self._table)
         return self._is_there
 
-    def read(self, connection: Connection, identities: Sequence[str]) -> dict[str, int]:
-        """Return the stored offsets of those that have one.
+    def offset(self, connection: Connection, identity: str) -> int | None:
+        """Return a partition's offset, which may be in a row of an earlier version.
 
         Raises:
-            LaterOffsetsError: a row has a later format.
+            LaterOffsetsError: the row has a later format.
         """
-        return {
-            identity: found
-            for identity in identities
-            if (found := self._find(connection, identity)) is not None
-        }
+        found, former = self._row(connection, identity), former_identity(identity)
+        return self._row(connection, former) if found is None and former else found
 
     def move(
-        self, connection: Connection, offsets: Sequence[Offset], said: Mapping[str, Any]
+        self, connection: Connection, offsets: Sequence[OffsetMove], said: Mapping[str, Any]
     ) -> None:
         """Move the offsets that are where they should be; always in the same order.
 
@@ -254,13 +241,8 @@ class OffsetsTable:
             CommitConflictError: some are elsewhere; the caller rolls back.
             LaterOffsetsError: a row has a later format.
         """
-        conflicts = []
-        for offset in sorted(offsets, key=lambda each: each.identity):
-            found = self._move(connection, offset, said)
-            if found is not None:
-                conflicts.append(SinkConflictError(offset.partition, offset.start, found))
-        if conflicts:
-            raise CommitConflictError(conflicts)
+        ordered = sorted(offsets, key=lambda each: each.identity)
+        require_starts([(each, self._move(connection, each, said)) for each in ordered])
         self._note_leader_epochs(connection, offsets)
 
     def leader_epoch(self, connection: Connection, identity: str) -> int | None:
@@ -268,7 +250,7 @@ class OffsetsTable:
         noted = self._row(connection, _LEADER + identity)
         return noted - 1 if noted else None
 
-    def _note_leader_epochs(self, connection: Connection, offsets: Sequence[Offset]) -> None:
+    def _note_leader_epochs(self, connection: Connection, offsets: Sequence[OffsetMove]) -> None:
         """Store those that are new, each plus one; zero is for one that is not known any more."""
         wanted = {
             _LEADER + each.identity: 0 if each.leader_epoch is None else each.leader_epoch + 1
@@ -286,7 +268,9 @@ class OffsetsTable:
             elif name not in noted and wanted[name]:
                 self._insert(connection, name, FORMAT_VERSION, values)
 
-    def _move(self, connection: Connection, offset: Offset, said: Mapping[str, Any]) -> int | None:
+    def _move(
+        self, connection: Connection, offset: OffsetMove, said: Mapping[str, Any]
+    ) -> int | None:
         """Move one offset. Return the stored one where it is not the start."""
         row_id, columns = self.key(connection, offset.identity), self._table.c
         values = {"next_offset": offset.next_offset, **said}
@@ -307,7 +291,7 @@ class OffsetsTable:
             self._insert(connection, offset.identity, FORMAT_VERSION, values)
         return found
 
-    def _take_over(self, connection: Connection, offset: Offset) -> int | None:
+    def _take_over(self, connection: Connection, offset: OffsetMove) -> int | None:
         """Retire the row of an earlier version, or have one that keeps such a version away.
 
         Return the stored offset where it is not the start; nothing is changed then.
@@ -335,11 +319,6 @@ class OffsetsTable:
         row = {"target": self.target(connection), "identity": identity, "format": row_format}
         row_id = self.key(connection, identity)
         connection.execute(self._table.insert().values(id=row_id, **row, **values))
-
-    def _find(self, connection: Connection, identity: str) -> int | None:
-        """Return a partition's offset, which may be in a row of an earlier version."""
-        found, former = self._row(connection, identity), former_identity(identity)
-        return self._row(connection, former) if found is None and former else found
 
     def _row(self, connection: Connection, identity: str) -> int | None:
         columns, row_id = self._table.c, self.key(connection, identity)

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import sqlalchemy as sa
 import structlog
 from sqlalchemy.exc import DataError, IntegrityError, SQLAlchemyError
+from typing_extensions import override
 
 from headrace.core.columns import load_pandas
-from headrace.core.errors import SinkConflictError, StartError
+from headrace.core.errors import StartError
 from headrace.sinks.contract import (
-    CommitConflictError,
     Guarantee,
     ReplaceRefusedError,
     RowsRefusedError,
+    Sink,
+    are_moved,
     columns_of,
+    require_starts,
     rows_of,
 )
 from headrace.sinks.origin import ORIGIN, require_covered
@@ -27,14 +30,13 @@ from headrace.sinks.sql.offsets import OffsetsTable, OriginsTable
 from headrace.sinks.sql.target import SqlTarget, WriteMode
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from typing import Any
 
     from sqlalchemy import Connection
 
     from headrace.sinks.contract import OffsetMove, PartitionCommit, Replacement, Result
     from headrace.sinks.micro_batch import MicroBatch, OffsetRange
-    from headrace.sinks.sql.offsets import Offset
 
 
 log = structlog.get_logger(__name__)
@@ -45,56 +47,16 @@ _ATTEMPTS = 5
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """One table's part. ``said`` goes into the offsets' rows; ``rows`` are written in turn.
+    """One table's part of a transaction, at the ``place`` that messages name.
 
-    ``origins`` is where is written down which ranges the micro-batches of these rows are of, by
-    their names; None for nowhere.
+    ``said`` goes into the rows of the offsets that are moved, and ``write`` does the rest.
     """
 
-    target: SqlTarget
+    place: str
     table: OffsetsTable
-    offsets: Sequence[Offset]
+    offsets: Sequence[OffsetMove]
     said: Mapping[str, Any]
-    rows: Sequence[pa.Table] = ()
-    origins: OriginsTable | None = None
-    ranges: Mapping[str, Sequence[Offset | OffsetRange]] = field(default_factory=dict)
-
-    def move(self, connection: Connection) -> None:
-        """Move the offsets; see :meth:`OffsetsTable.move`."""
-        self.table.move(connection, self.offsets, self.said)
-
-    def write(self, connection: Connection) -> None:
-        """Write the rows, and what they are of."""
-        for rows in self.rows:
-            self.target.write(connection, rows)
-        if self.origins is not None:
-            for name, ranges in self.ranges.items():
-                self.origins.note(connection, name, ranges)
-
-    def stored(self, connection: Connection) -> Mapping[str, int]:
-        """Return the offsets as they are stored now."""
-        return self.table.read(connection, [offset.identity for offset in self.offsets])
-
-
-@dataclass(frozen=True, slots=True)
-class Removal(Write):
-    """A part that removes what the table has of records from the offsets on.
-
-    ``removed`` gets the number of rows each time the transaction is made; the last one counts.
-    """
-
-    removed: list[int] = field(default_factory=list)
-
-    def write(self, connection: Connection) -> None:
-        """Remove the rows, and what is noted of them.
-
-        Raises:
-            ReplaceRefusedError: the moves do not cover them.
-        """
-        assert self.origins is not None, "nothing is replaced without"
-        replacement, names = self.origins.plan(connection, self.offsets)
-        require_covered(self.offsets, replacement)
-        self.removed.append(self.origins.remove(connection, names))
+    write: Callable[[Connection], object]
 
 
 def carry_out(database: Database, writes: Sequence[Write]) -> None:
@@ -106,13 +68,20 @@ def carry_out(database: Database, writes: Sequence[Write]) -> None:
         RowsRefusedError: a rule of a table, or a column's type, refuses some of the rows.
         SQLAlchemyError: the database refused, or nothing was stored as far as can be told.
     """
-    place = ", ".join(write.target.place for write in writes)
+    place = ", ".join(write.place for write in writes)
     for attempt in range(1, _ATTEMPTS + 1):
-        commit = _Commit()
+        # before COMMIT is asked for, nothing can have been stored
+        is_commit_asked_for = False
         try:
-            _transact(database, writes, commit)
+            with database.transaction() as connection:
+                # the offsets first: who has lost a partition does not even begin to write
+                for write in writes:
+                    write.table.move(connection, write.offsets, write.said)
+                for write in writes:
+                    write.write(connection)
+                is_commit_asked_for = True
         except SQLAlchemyError as error:
-            if _is_stored(database, writes, commit, error, place):
+            if _is_stored(database, writes, error, place, may_be=is_commit_asked_for):
                 return
             if isinstance(error, (DataError, IntegrityError)):
                 raise RowsRefusedError(f"{place}: {brief(error)}") from error
@@ -123,34 +92,17 @@ def carry_out(database: Database, writes: Sequence[Write]) -> None:
             return
 
 
-@dataclass(slots=True)
-class _Commit:
-    """How far a transaction got: before COMMIT is asked for, none of it can have been stored."""
-
-    is_asked_for: bool = False
-
-
-def _transact(database: Database, writes: Sequence[Write], commit: _Commit) -> None:
-    """Move the offsets first: who has lost a partition does not even begin to write."""
-    with database.transaction() as connection:
-        for write in writes:
-            write.move(connection)
-        for write in writes:
-            write.write(connection)
-        commit.is_asked_for = True
-
-
 def _is_stored(
     database: Database,
     writes: Sequence[Write],
-    commit: _Commit,
     error: SQLAlchemyError,
     place: str,
+    *,
+    may_be: bool,
 ) -> bool:
     """Tell a failed transaction's outcome from the offsets, on another connection.
 
-    One that did not come to its COMMIT has stored nothing; what is looked for then is who was
-    first.
+    One that cannot have stored anything has not; what is looked for then is who was first.
 
     Raises:
         CommitConflictError: some are neither where it begins nor where it ends.
@@ -158,27 +110,19 @@ def _is_stored(
     """
     try:
         with database.transaction() as connection:
-            found = [(write, write.stored(connection)) for write in writes]
+            found = [
+                (offset, write.table.offset(connection, offset.identity))
+                for write in writes
+                for offset in write.offsets
+            ]
     except SQLAlchemyError:
-        if commit.is_asked_for:
+        if may_be:
             log.exception("sql_outcome_unknown", table=place)
         raise error from None
-    each = [
-        (offset, stored.get(offset.identity)) for write, stored in found for offset in write.offsets
-    ]
-    # one that was not to move tells nothing
-    moves = [(offset, stored) for offset, stored in each if offset.start != offset.next_offset]
-    is_there = moves and all(stored == offset.next_offset for offset, stored in moves)
-    if commit.is_asked_for and is_there:
+    if may_be and are_moved(found):
         log.warning("sql_commit_found_stored", table=place, error=brief(error))
         return True
-    conflicts = [
-        SinkConflictError(offset.partition, offset.start, stored)
-        for offset, stored in each
-        if stored is not None and stored != offset.start
-    ]
-    if conflicts:
-        raise CommitConflictError(conflicts) from error
+    require_starts(found)
     return False
 
 
@@ -194,7 +138,7 @@ class StagedRows:
     ranges: Sequence[OffsetRange] = ()
 
 
-class SqlSink:
+class SqlSink(Sink[StagedRows]):
     """Writes to one table of a database, exactly once.
 
     Each partition's next offset is a row of ``offsets_table``, updated in the transaction that
@@ -236,12 +180,8 @@ class SqlSink:
         )
         self._member = member
 
+    @override
     def open(self) -> None:
-        """Connect, look at the table, and create the offsets table where it is missing.
-
-        Raises:
-            StartError: the database cannot be reached, or the tables not be used.
-        """
         if self._target.upserts:
             load_pandas()
         try:
@@ -255,19 +195,12 @@ class SqlSink:
                 "rights of the user or the url"
             ) from error
 
+    @override
     def stored_offset(self, identity: str) -> int | None:
-        """Return the offset in the offsets table, None without table or row.
-
-        Raises:
-            LaterOffsetsError: a later version of Headrace wrote it.
-        """
-        return self._stored([identity]).get(identity)
-
-    def _stored(self, identities: Sequence[str]) -> dict[str, int]:
         if not self._offsets.exists():
-            return {}
+            return None
         with self._database.transaction() as connection:
-            return self._offsets.read(connection, identities)
+            return self._offsets.offset(connection, identity)
 
     def stored_leader_epoch(self, identity: str) -> int | None:
         """Return what was stored with the offset."""
@@ -276,6 +209,7 @@ class SqlSink:
         with self._database.transaction() as connection:
             return self._offsets.leader_epoch(connection, identity)
 
+    @override
     def stage(self, micro_batch: MicroBatch, result: Result | None) -> StagedRows:
         """Collect the result as an Arrow table. Spark's ``maxResultSize`` bounds its size.
 
@@ -291,41 +225,47 @@ class SqlSink:
                 f"{self._target.place}: the result has a column {ORIGIN}, which is the sink's own; "
                 "give it another name"
             )
-        if self._origins is None:
-            self._target.check(columns)
-            return StagedRows(micro_batch.id, self._target.prepare(rows_of(result)))
-        self._target.check([*columns, ORIGIN])
+        has_origin = self._origins is not None
+        self._target.check([*columns, ORIGIN] if has_origin else columns)
         rows = self._target.prepare(rows_of(result))
-        origin = pa.repeat(micro_batch.id, rows.num_rows)
-        rows = rows.append_column(ORIGIN, origin)
+        if has_origin:
+            rows = rows.append_column(ORIGIN, pa.repeat(micro_batch.id, rows.num_rows))
         return StagedRows(micro_batch.id, rows, micro_batch.ranges)
 
+    @override
     def commit(self, staged: StagedRows, offsets: Sequence[PartitionCommit]) -> None:
-        """Write the rows and move the offsets in one transaction; see :func:`carry_out`."""
-        carry_out(self._database, [self._write([staged], offsets)])
+        self.commit_all([staged], offsets)
 
     def commit_all(self, staged: Sequence[StagedRows], offsets: Sequence[PartitionCommit]) -> None:
-        """Write the rows of several results in one transaction; see :meth:`commit`.
+        """Write the rows of several results in one transaction; see :func:`carry_out`.
 
         The offsets' rows name the last of the micro-batches.
         """
         carry_out(self._database, [self._write(staged, offsets)])
 
     def _write(self, staged: Sequence[StagedRows], offsets: Sequence[PartitionCommit]) -> Write:
-        said = {
-            "member": self._member,
-            "micro_batch": staged[-1].name,
-            "stored_at": sa.func.current_timestamp(),
-        }
         results = [each.rows for each in staged if each.rows is not None]
-        rows = self._target.as_one(results) if len(results) > 1 else results
-        alone = len(staged) == 1
-        ranges = {
-            each.name: offsets if alone else each.ranges
-            for each in staged
-            if each.rows is not None and each.rows.num_rows
-        }
-        return Write(self._target, self._offsets, offsets, said, rows, self._origins, ranges)
+        as_one = self._target.as_one(results) if len(results) > 1 else results
+
+        def write(connection: Connection) -> None:
+            for rows in as_one:
+                self._target.write(connection, rows)
+            for each in staged:
+                if self._origins is not None and each.rows is not None and each.rows.num_rows:
+                    ranges = offsets if len(staged) == 1 else each.ranges
+                    self._origins.note(connection, each.name, ranges)
+
+        said = {"micro_batch": staged[-1].name, "stored_at": sa.func.current_timestamp()}
+        return self._moving(offsets, said, write)
+
+    def _moving(
+        self,
+        offsets: Sequence[OffsetMove],
+        said: Mapping[str, Any],
+        write: Callable[[Connection], object],
+    ) -> Write:
+        said = {"member": self._member, **said}
+        return Write(self._target.place, self._offsets, offsets, said, write)
 
     @staticmethod
     def commit_together(
@@ -336,40 +276,34 @@ class SqlSink:
         carry_out(staged[0][0]._database, writes)  # noqa: SLF001 - as above
 
     def move_offsets(self, moves: Sequence[OffsetMove], note: str) -> None:
-        """Move the offsets in one transaction; their rows keep the latest note.
+        """Move the offsets in one transaction; their rows keep the latest note."""
+        self._move_offsets(moves, note, lambda _: None)
 
-        Raises:
-            CommitConflictError: another writer moved some of the offsets.
-            SQLAlchemyError: the database refused, or nothing was stored as far as can be told.
-        """
+    def _move_offsets(
+        self, moves: Sequence[OffsetMove], note: str, write: Callable[[Connection], object]
+    ) -> None:
         self._offsets.create()
-        said = {"member": self._member, "note": note, "noted_at": sa.func.current_timestamp()}
-        carry_out(self._database, [Write(self._target, self._offsets, moves, said)])
+        said = {"note": note, "noted_at": sa.func.current_timestamp()}
+        carry_out(self._database, [self._moving(moves, said, write)])
 
     def plan_replace(self, moves: Sequence[OffsetMove]) -> Replacement:
-        """Look up what the table has of these records; see :class:`OutputReplacer`.
-
-        Raises:
-            ReplaceRefusedError: rows do not say which records they are of.
-        """
+        """Look up what the table has of these records; see :class:`OutputReplacer`."""
         origins = self._require_origins()
         with self._database.transaction() as connection:
             return origins.plan(connection, moves)[0]
 
     def replace(self, moves: Sequence[OffsetMove], note: str) -> int:
-        """Remove what the table has of these records in the transaction that moves the offsets.
-
-        Raises:
-            CommitConflictError: another writer moved some of the offsets.
-            ReplaceRefusedError: as in :meth:`plan_replace`, or whole micro-batches are not covered.
-            SQLAlchemyError: the database refused, or nothing was stored as far as can be told.
-        """
+        """Remove what the table has of these records in the transaction that moves the offsets."""
         origins = self._require_origins()
-        self._offsets.create()
-        said = {"member": self._member, "note": note, "noted_at": sa.func.current_timestamp()}
-        removal = Removal(self._target, self._offsets, moves, said, (), origins)
-        carry_out(self._database, [removal])
-        return removal.removed[-1]
+        removed: list[int] = []  # each time the transaction is made
+
+        def remove(connection: Connection) -> None:
+            replacement, names = origins.plan(connection, moves)
+            require_covered(moves, replacement)
+            removed.append(origins.remove(connection, names))
+
+        self._move_offsets(moves, note, remove)
+        return removed[-1]
 
     def _require_origins(self) -> OriginsTable:
         if self._target.upserts:
@@ -388,9 +322,6 @@ class SqlSink:
         self._origins.create()
         return self._origins
 
-    def discard(self, staged: StagedRows) -> None:
-        """Hold nothing: the rows are in memory."""
-
+    @override
     def close(self) -> None:
-        """Close the connections."""
         self._database.close()

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from headrace.sinks import Sink
-    from headrace.sinks.several.sink import OutputOffsetMoves
+    from headrace.sinks.several import OutputOffsetMoves
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ import structlog
 
 import headrace.kafka.result_transactions
 import headrace.kafka.transactional_producer
-import headrace.sinks.kafka.sink
+import headrace.sinks.kafka
 from headrace.core.clock import Deadline
 from headrace.core.records import TopicPartition, identity_of
 from headrace.kafka import ResultTransactions
@@ -32,10 +32,10 @@ from tests.kafka_sinks import WAIT, committed_records
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headrace.sinks.kafka.sink import StagedRecords
+    from headrace.sinks.kafka import StagedRecords
 
 MODULES = (
-    headrace.sinks.kafka.sink,
+    headrace.sinks.kafka,
     headrace.kafka.result_transactions,
     headrace.kafka.result_transactions,
     headrace.kafka.transactional_producer,

@@ -20,10 +20,11 @@ import structlog
 from deltalake import DeltaTable
 
 from headrace.core.records import TopicPartition
+from headrace.sinks import several
 from headrace.sinks.contract import PartitionCommit
 from headrace.sinks.delta import DeltaSink
 from headrace.sinks.micro_batch import MicroBatch
-from headrace.sinks.several import OutputGroup, OutputsApartError, SeveralSink, alone, sink
+from headrace.sinks.several import OutputGroup, OutputsApartError, SeveralSink, alone
 from headrace.sinks.sql import SqlSink
 from headrace.testing.kills import killed_at_every_line
 from tests.unit.sinks.sql_tables import Base
@@ -114,7 +115,7 @@ def main(folder: Path) -> None:
             file.write("x" if apart else "")
         return lambda: site.work(starts)
 
-    last = killed_at_every_line(prepare, [sink])
+    last = killed_at_every_line(prepare, [several])
     Site(folder).require_whole()
     apart = len((folder / "apart").read_text(encoding="utf-8"))
     sys.stdout.write(f"{last} {apart}\n")

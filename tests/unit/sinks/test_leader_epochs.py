@@ -16,8 +16,7 @@ from headrace.sinks.contract import (
 )
 from headrace.sinks.delta import DeltaSink
 from headrace.sinks.delta.reader import DeltaLog
-from headrace.sinks.several import SeveralSink
-from headrace.sinks.several.sink import alone
+from headrace.sinks.several import SeveralSink, alone
 from headrace.sinks.sql import SqlSink
 from headrace.testing.sinks import micro_batch
 

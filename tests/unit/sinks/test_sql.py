@@ -17,7 +17,6 @@ from headrace.sinks.contract import (
     TransactionalOffsets,
 )
 from headrace.sinks.sql import SqlSink
-from headrace.sinks.sql import sink as transaction
 from headrace.sinks.sql.offsets import LaterOffsetsError
 from headrace.sinks.sql.sink import StagedRows
 from tests.unit.sinks.sql_tables import Base, share, staged, wrap_commit
@@ -76,10 +75,10 @@ def test_an_outcome_that_cannot_be_looked_up_is_decided_by_the_replay(
 
     def commit_and_vanish(call: Callable[[], None]) -> None:
         call()
-        monkeypatch.setattr(sink._offsets, "read", lambda *_: _lose_connection())
+        monkeypatch.setattr(sink._offsets, "offset", lambda *_: _lose_connection())
         _lose(call)
 
-    def _lose_connection() -> dict[str, int]:
+    def _lose_connection() -> int:
         raise OperationalError("SELECT", {}, sqlite3.OperationalError("no way in"))
 
     rows = staged(sink, [{"id": 2, "name": "b"}])
@@ -123,12 +122,7 @@ def test_a_transaction_that_broke_before_its_commit_is_not_taken_for_stored(
         other.move_offsets([OffsetMove("id/0", TopicPartition("t", 0), 10, 20)], "by hand")
         raise OperationalError("INSERT", {}, sqlite3.OperationalError("connection lost"))
 
-    real = transaction._transact
-    monkeypatch.setattr(
-        transaction,
-        "_transact",
-        lambda base, writes, commit: (overtaken if writes[0].rows else real)(base, writes, commit),
-    )
+    monkeypatch.setattr(sink._offsets, "move", overtaken)
     with capture_logs() as events, pytest.raises(CommitConflictError) as caught:
         sink.commit(staged(sink, [{"id": 2, "name": "b"}]), [share(0, 10, 20)])
 
@@ -180,13 +174,13 @@ def test_a_lost_commit_that_another_owner_overtook_is_a_conflict(
 
     rows = staged(sink, [{"id": 2, "name": "b"}])
     wrap_commit(sink, _lose)
-    real = sink._offsets.read
+    real = sink._offsets.offset
 
-    def move_first(*arguments: Any) -> dict[str, int]:
+    def move_first(*arguments: Any) -> int | None:
         other.move_offsets([OffsetMove("id/0", TopicPartition("t", 0), 10, 15)], "by hand")
         return real(*arguments)
 
-    sink._offsets.read = move_first  # type: ignore[method-assign,assignment]
+    sink._offsets.offset = move_first  # type: ignore[method-assign,assignment]
     with pytest.raises(CommitConflictError) as caught:
         sink.commit(rows, [share(0, 10, 20)])
 
@@ -200,15 +194,15 @@ def test_a_transaction_that_gave_way_is_made_again(
     """A deadlock or a serialization failure undid everything, so the same is done once more."""
     deadlock = sqlite3.OperationalError("deadlock detected")
     deadlock.sqlstate = "40P01"  # type: ignore[attr-defined]
-    real, turns = transaction._transact, []
+    real, turns = sink._offsets.move, []
 
-    def transact(*arguments: Any) -> None:
+    def move(*arguments: Any) -> None:
         turns.append(1)
         if len(turns) < 3:
             raise OperationalError("UPDATE", {}, deadlock)
         real(*arguments)
 
-    monkeypatch.setattr(transaction, "_transact", transact)
+    monkeypatch.setattr(sink._offsets, "move", move)
     with capture_logs() as events:
         sink.commit(staged(sink, [{"id": 2, "name": "b"}]), [share(0, 10, 20)])
 

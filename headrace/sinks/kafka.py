@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from typing_extensions import override
 
 from headrace.core.columns import integer
 from headrace.core.errors import ResultRefusedError
@@ -16,6 +17,7 @@ from headrace.sinks.contract import (
     CommitConflictError,
     Guarantee,
     RowsRefusedError,
+    Sink,
     columns_of,
     rows_of,
 )
@@ -181,7 +183,7 @@ class Transactions(Protocol):
 
     def commit(
         self,
-        moves: Sequence[PartitionCommit] | Sequence[OffsetMove],
+        moves: Sequence[OffsetMove],
         records: Iterable[ResultRecord] = (),
     ) -> list[SinkConflictError]:
         """Produce and move, both or neither; return the conflicts for which nothing was done.
@@ -205,7 +207,7 @@ class StagedRecords:
     rows: pa.Table | None = None
 
 
-class KafkaSink:
+class KafkaSink(Sink[StagedRecords]):
     """Produces each row as a record, exactly once for readers with ``read_committed``.
 
     Rows go to ``topic``; without one, each says in its column ``topic`` where it goes. Each
@@ -219,48 +221,30 @@ class KafkaSink:
         self._transactions = transactions
         self._topic = topic
 
+    @override
     def open(self) -> None:
-        """Look for the topic.
-
-        Raises:
-            StartError: it does not exist, or no broker answers.
-        """
         if self._topic is not None:
             self._transactions.require(self._topic)
 
+    @override
     def stored_offset(self, identity: str) -> int | None:
-        """Return the offset in Kafka, None without one.
-
-        Raises:
-            KafkaUnavailableError, OffsetStoreError: the brokers did not answer.
-        """
         return self._transactions.stored(identity)
 
     def stored_leader_epoch(self, identity: str) -> int | None:
         """Return what was stored with the offset, in the same commit."""
         return self._transactions.leader_epoch(identity)
 
+    @override
     def stage(self, micro_batch: MicroBatch, result: Result | None) -> StagedRecords:
-        """Collect the result as an Arrow table. Spark's ``maxResultSize`` bounds its size.
-
-        Raises:
-            SchemaMismatchError: the result's columns are not those of records.
-        """
+        """Collect the result as an Arrow table. Spark's ``maxResultSize`` bounds its size."""
         columns = [] if result is None else columns_of(result)
         if result is None or not columns:
             return StagedRecords(micro_batch.id)
         check_columns(columns, self._topic)
         return StagedRecords(micro_batch.id, prepared(rows_of(result), self._topic))
 
+    @override
     def commit(self, staged: StagedRecords, offsets: Sequence[PartitionCommit]) -> None:
-        """Produce the rows and move the offsets in one transaction.
-
-        Raises:
-            CommitConflictError: another writer moved some of the offsets.
-            FencedError: a new owner shut this member's producer out.
-            RowsRefusedError: a row is too large, or for a partition that does not exist.
-            HeadraceError: nothing was stored as far as can be told.
-        """
         self.commit_together([(self, staged)], offsets)
 
     def commit_all(
@@ -284,20 +268,12 @@ class KafkaSink:
     def _records(self, staged: StagedRecords) -> Iterable[ResultRecord]:
         return () if staged.rows is None else records_of(staged.rows, self._topic)
 
-    def discard(self, staged: StagedRecords) -> None:
-        """Hold nothing: the rows are in memory, and a failed transaction is undone."""
-
     def move_offsets(self, moves: Sequence[OffsetMove], note: str) -> None:  # noqa: ARG002
-        """Move the offsets in a transaction without records. Kafka keeps no history for ``note``.
-
-        Raises:
-            CommitConflictError: another writer moved some of the offsets.
-            HeadraceError: nothing was stored as far as can be told.
-        """
+        """Move the offsets in a transaction without records; Kafka has no history for ``note``."""
         _require_none(self._transactions.commit(moves))
 
+    @override
     def close(self) -> None:
-        """Close the clients."""
         self._transactions.close()
 
 

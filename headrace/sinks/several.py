@@ -8,12 +8,14 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 import structlog
+from typing_extensions import override
 
 from headrace.core.errors import HeadraceError, RetryableError, SinkConflictError
 from headrace.sinks.contract import (
     CommitConflictError,
     Guarantee,
     OffsetMove,
+    Sink,
     StoredLeaderEpochs,
     TransactionalOffsets,
 )
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
     from typing import TypeAlias
 
-    from headrace.sinks.contract import PartitionCommit, Result, Sink
+    from headrace.sinks.contract import PartitionCommit, Result
     from headrace.sinks.micro_batch import MicroBatch
 
 
@@ -243,7 +245,7 @@ class StagedOutputs:
     left: dict[str, Any]
 
 
-class SeveralSink:
+class SeveralSink(Sink[StagedOutputs]):
     """Stores the results of one micro-batch in several places, one group after the other.
 
     Outputs that keep no offsets come first, because a crash after them has the range computed
@@ -263,6 +265,7 @@ class SeveralSink:
         self._overtaken: set[str] = set()
 
     @property
+    @override
     def guarantee(self) -> Guarantee:
         """What the weakest output promises."""
         promised = {sink.guarantee for sink in self._outputs.values()}
@@ -276,15 +279,12 @@ class SeveralSink:
         """The names of the outputs."""
         return tuple(self._outputs)
 
+    @override
     def open(self) -> None:
-        """Open each output.
-
-        Raises:
-            StartError: one of them cannot be used as configured.
-        """
         for sink in self._outputs.values():
             sink.open()
 
+    @override
     def stored_offset(self, identity: str) -> int | None:
         """Return the lowest offset of all outputs; None where one has none yet.
 
@@ -314,10 +314,10 @@ class SeveralSink:
         """Return the offset that a batch from ``start`` must not cross: an output stands there."""
         return self._output_offsets.next_after(identity, start)
 
-    def stage(
+    @override
+    def stage(  # type: ignore[override]  # one result for each output
         self, micro_batch: MicroBatch, result: Mapping[str, Result | None] | None
     ) -> StagedOutputs:
-        """Run the job of each output."""
         staged = StagedOutputs({})
         try:
             for name, sink in self._outputs.items():
@@ -328,6 +328,7 @@ class SeveralSink:
             raise
         return staged
 
+    @override
     def commit(self, staged: StagedOutputs, offsets: Sequence[PartitionCommit]) -> None:
         """Commit group by group what each output lacks.
 
@@ -394,8 +395,8 @@ class SeveralSink:
         if conflicts:
             raise CommitConflictError(conflicts)
 
+    @override
     def discard(self, staged: StagedOutputs) -> None:
-        """Remove what no output has taken."""
         while staged.left:
             name, own = staged.left.popitem()
             self._outputs[name].discard(own)
@@ -407,8 +408,8 @@ class SeveralSink:
         finally:
             self._output_offsets.forget(self._outputs, [move.identity for move in moves])
 
+    @override
     def close(self) -> None:
-        """Close each output."""
         with ExitStack() as stack:
             for sink in self._outputs.values():
                 stack.callback(sink.close)
