@@ -4,84 +4,39 @@ from __future__ import annotations
 
 import base64
 import shutil
-import socket
-import struct
 import subprocess
 import uuid
 from typing import TYPE_CHECKING
 
+from headrace.core.clock import Deadline
+from headrace.core.errors import KafkaUnavailableError
 from headrace.devstack.errors import ServerStartError
 from headrace.devstack.jars import kafka_jars
 from headrace.devstack.jvm import LOGGING_JARS, java_command, log4j_flag, pick_jars
 from headrace.devstack.server import LOOPBACK, LocalServer, free_port
+from headrace.kafka.survey import KafkaSurvey
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
     from pathlib import Path
 
-    from headrace.core.clock import Deadline
+
+#: Seconds for one question to a broker that may not listen yet.
+_PROBE_TIMEOUT_S = 2.0
 
 
-_METADATA = 3
-
-#: The lowest version every Kafka so far answers; names of brokers stand in it uncompacted.
-_VERSION = 1
-
-_CORRELATION = 1
-
-_TIMEOUT_S = 2.0
-
-
-def live_brokers(host: str, port: int) -> list[int]:
+def live_brokers(address: str) -> list[int]:
     """Return the ids of the live brokers of the cluster; [] if nobody answers. Blocks briefly.
 
     A starting broker accepts connections well before the controller counts it as live. Only
     from then on do metadata list it and topics find a leader.
     """
+    properties = {"bootstrap.servers": address, "reconnect.backoff.max.ms": 100}
     try:
-        with socket.create_connection((host, port), _TIMEOUT_S) as connection:
-            connection.sendall(_request())
-            size = int.from_bytes(_read(connection.recv, 4), "big")
-            return _broker_ids(_read(connection.recv, size))
-    except (OSError, EOFError):
+        found = KafkaSurvey(properties).cluster(Deadline.after(_PROBE_TIMEOUT_S))
+    except KafkaUnavailableError:
         return []
-
-
-def _request() -> bytes:
-    client = b"headrace-local"
-    header = struct.pack(">hhih", _METADATA, _VERSION, _CORRELATION, len(client)) + client
-    no_topics = struct.pack(">i", 0)
-    return struct.pack(">i", len(header) + len(no_topics)) + header + no_topics
-
-
-def _read(receive: Callable[[int], bytes], size: int) -> bytes:
-    data = b""
-    while len(data) < size:
-        part = receive(size - len(data))
-        if not part:
-            raise EOFError("the broker closed the connection")
-        data += part
-    return data
-
-
-def _broker_ids(answer: bytes) -> list[int]:
-    """Read correlation id, then an array of (id, host, port, rack)."""
-    count = _number(answer, 4, 4)
-    position, ids = 8, []
-    for _ in range(count):
-        ids.append(_number(answer, position, 4))
-        position = _skip_string(answer, _skip_string(answer, position + 4) + 4)
-    return ids
-
-
-def _skip_string(answer: bytes, position: int) -> int:
-    return position + 2 + max(0, _number(answer, position, 2))
-
-
-def _number(answer: bytes, position: int, size: int) -> int:
-    if position + size > len(answer):
-        raise EOFError("the broker's answer ends too early")
-    return int.from_bytes(answer[position : position + size], "big", signed=True)
+    return list(found.brokers)
 
 
 _MAIN = "kafka.Kafka"
@@ -151,7 +106,7 @@ class KafkaBroker(LocalServer):
         return self._java(_MAIN, [str(path)])
 
     def _answers(self) -> bool:
-        return self.node_id in live_brokers(LOOPBACK, self.port)
+        return self.node_id in live_brokers(self.address)
 
     def _all_properties(self) -> dict[str, str]:
         plain = f"PLAINTEXT://{self.address}"

@@ -20,7 +20,6 @@ from headrace.devstack.zookeeper import ZooKeeperServer
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
-    from types import TracebackType
 
     from headrace.devstack.server import LocalServer
 
@@ -298,12 +297,7 @@ class LocalStack:
     def __enter__(self) -> LocalStack:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
 

@@ -25,7 +25,7 @@ from headrace.kafka.ports import (
 from headrace.testing.records import FakeRecord, in_columns
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from headrace.core.records import Record
 
@@ -151,21 +151,20 @@ class InMemoryBroker:
         self, group: str, partition: TopicPartition, offset: int, deadline: Deadline
     ) -> bool:
         """Wait until a group's offset is ``offset``; False when the deadline passes first."""
-        with self._changed:
-            return self._changed.wait_for(
-                lambda: self._offsets.get((group, partition), _NOTHING).offset == offset,
-                deadline.remaining,
-            )
+        return self._wait(lambda: self._stored(group, partition).offset == offset, deadline)
 
     def wait_commit(
         self, group: str, partition: TopicPartition, epoch: int, deadline: Deadline
     ) -> bool:
         """Wait until a group's offset is of ``epoch``; False when the deadline passes first."""
+        return self._wait(lambda: self._stored(group, partition).epoch == epoch, deadline)
+
+    def _stored(self, group: str, partition: TopicPartition) -> StoredOffset:
+        return self._offsets.get((group, partition), StoredOffset(-1, 0))
+
+    def _wait(self, condition: Callable[[], bool], deadline: Deadline) -> bool:
         with self._changed:
-            return self._changed.wait_for(
-                lambda: self._offsets.get((group, partition), _NOTHING).epoch == epoch,
-                deadline.remaining,
-            )
+            return self._changed.wait_for(condition, deadline.remaining)
 
     def source(self) -> InMemorySource:
         """Return a record source."""
@@ -178,9 +177,6 @@ class InMemoryBroker:
     def catalog(self) -> InMemoryCatalog:
         """Return a topic catalog."""
         return InMemoryCatalog(self)
-
-
-_NOTHING = StoredOffset(-1, 0)
 
 
 class InMemorySource:

@@ -14,7 +14,7 @@ from headrace.core.columns import load_pandas
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
-    from types import FrameType, ModuleType, TracebackType
+    from types import FrameType, ModuleType
     from typing import Any
 
 
@@ -83,12 +83,7 @@ class _Killer:
         threading.settrace(self._called)
         sys.settrace(self._called)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         sys.settrace(None)
         threading.settrace(None)
 

@@ -73,9 +73,7 @@ def reduce_arrow(
         TypeError: it returned something else than a table or None.
         Exception: what the reducer raised.
     """
-    function: Any = (
-        load_callable(reducer, "table", "batch") if isinstance(reducer, str) else reducer
-    )
+    function = _loaded(reducer, "table")
     decode = _decode(schema, undecodable)
     return _rows(dry_run(function, records_table(records), decode, attempt), output)
 
@@ -133,9 +131,7 @@ class LocalSpark:
             TypeError: it returned something else than a DataFrame or None.
             Exception: what the reducer raised.
         """
-        function: Any = (
-            load_callable(reducer, "df", "batch") if isinstance(reducer, str) else reducer
-        )
+        function = _loaded(reducer, "df")
         return self._run(function, records, schema, undecodable, attempt, output=output)
 
     def reduce_arrow(
@@ -158,9 +154,7 @@ class LocalSpark:
         """
         from headrace.spark.reducer import WorkerReducer  # noqa: PLC0415 - imports pyspark
 
-        function: Any = (
-            load_callable(reducer, "table", "batch") if isinstance(reducer, str) else reducer
-        )
+        function = _loaded(reducer, "table")
         return self._run(WorkerReducer(function, result), records, schema, undecodable, 1)
 
     def query(
@@ -199,6 +193,10 @@ class LocalSpark:
         table = records_table(records)
         found = dryrun.dry_run(self._session, function, table, decode, attempt)
         return _rows(found, output)
+
+
+def _loaded(reducer: object, first: str) -> Any:
+    return load_callable(reducer, first, "batch") if isinstance(reducer, str) else reducer
 
 
 def _decode(schema: str | None, undecodable: str) -> Decode:

@@ -11,7 +11,7 @@ from headrace.core.clock import Deadline
 from headrace.core.processes import python_command
 from headrace.devstack.server import LOOPBACK, ServerProcess, free_port
 from headrace.telemetry.metrics import read_metrics
-from headrace.tools.demo.errors import DemoError
+from headrace.tools.demo.flights import DemoError
 from headrace.tools.demo.reducer import SCHEMA
 
 if TYPE_CHECKING:

@@ -26,8 +26,8 @@ from headrace.kafka.topic_producer import TopicProducer, create_topic
 from headrace.sinks.delta.log import LogFiles
 from headrace.sinks.delta.reader import DeltaLog, TableCommit, read_rows
 from headrace.tools.demo.daemons import TOPIC, Daemon, DaemonReading, Endpoints
-from headrace.tools.demo.errors import DemoError
 from headrace.tools.demo.flights import (
+    DemoError,
     Kill,
     RunRecord,
     describe,
@@ -42,7 +42,6 @@ from headrace.tools.demo.story import (
     PATIENCE,
     DemoPhase,
     DemoProgress,
-    Facts,
     MemberView,
     Pace,
     View,
@@ -52,7 +51,7 @@ from headrace.tools.demo.story import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from types import FrameType, TracebackType
+    from types import FrameType
 
     import pandas as pd
 
@@ -102,7 +101,11 @@ class WorkDirectory:
     """
 
     def __init__(self, chosen: Path | None) -> None:
-        self.path = _made() if chosen is None else _empty(chosen.absolute())
+        self.path = (
+            Path(tempfile.mkdtemp(prefix="headrace-demo-"))
+            if chosen is None
+            else _empty(chosen.absolute())
+        )
         self.keep = chosen is not None
         self._log = (self.path / "demo.log").open("w", encoding="utf-8")
         self._logged_before = structlog.get_config()
@@ -124,21 +127,12 @@ class WorkDirectory:
     def __enter__(self) -> WorkDirectory:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         structlog.configure(**self._logged_before)
         self._log.close()
         if not self.keep and not isinstance(error, Exception):
             # a JVM that has lost its parent may still be removing its own files
             shutil.rmtree(self.path, ignore_errors=True)
-
-
-def _made() -> Path:
-    return Path(tempfile.mkdtemp(prefix="headrace-demo-"))
 
 
 def _empty(path: Path) -> Path:
@@ -237,7 +231,7 @@ class Run:
             self._read_at = SYSTEM_CLOCK.monotonic() + _READ_EVERY
             self._readings = {each.name: each.read() or DaemonReading() for each in self._daemons}
         holdings = {name: reading.partitions for name, reading in self._readings.items()}
-        return next_phase(self._phase, Facts(self.commits, holdings), self.record, PARTITIONS)
+        return next_phase(self._phase, self.commits, holdings, self.record, PARTITIONS)
 
     def _produce(self) -> None:
         now = SYSTEM_CLOCK.monotonic()
@@ -345,15 +339,17 @@ def compare(found: pd.DataFrame, flights: pd.DataFrame) -> Verdict:
     expected = flights[list(COLUMNS)].set_index("row")
     known = found[found["row"].isin(expected.index)]
     distinct = known["row"].nunique()
+    rows = known.set_index("row")
     theirs, ours = statistics(flights), statistics(found)
+    aligned = theirs.align(ours, join="outer", axis=0)
     return Verdict(
         events=len(flights),
         lost=len(expected) - distinct,
         duplicated=len(known) - distinct,
-        altered=_altered(known, expected),
+        altered=rows.index[_differs(rows, expected.loc[rows.index])].nunique(),
         unknown=len(found) - len(known),
         groups=len(theirs),
-        differing=_differing(theirs, ours),
+        differing=int(_differs(*aligned).sum()),
     )
 
 
@@ -363,17 +359,6 @@ def statistics(flights: pd.DataFrame) -> pd.DataFrame:
     Delays are whole minutes, so that sums do not depend on the order of the rows.
     """
     return flights.groupby(_GROUP, dropna=False)[_DELAYS].agg(_MEASURES)
-
-
-def _altered(known: pd.DataFrame, expected: pd.DataFrame) -> int:
-    found = known.set_index("row")
-    wanted = expected.loc[found.index]
-    return int(found.index[_differs(found, wanted)].nunique())
-
-
-def _differing(theirs: pd.DataFrame, ours: pd.DataFrame) -> int:
-    left, right = theirs.align(ours, join="outer", axis=0)
-    return int(_differs(left, right).sum())
 
 
 def _differs(one: pd.DataFrame, other: pd.DataFrame) -> pd.Series[bool]:
@@ -390,34 +375,28 @@ _MEMBERS = ("daemon-1", "daemon-2")
 _TOPIC_S = 60.0
 
 
-@dataclass(frozen=True, slots=True)
-class DemoOptions:
-    """What a run is asked for. ``rows`` is None for all flights; ``seconds`` is their pace."""
-
-    rows: int | None
-    seconds: float
-    directory: Path | None
-    keep: bool
-
-
-def run(options: DemoOptions, console: Console) -> Verdict:
+def run(
+    rows: int | None, seconds: float, directory: Path | None, console: Console, *, keep: bool
+) -> Verdict:
     """Run the demo and check the table. Blocks; on the main thread.
+
+    ``rows`` is None for all flights; ``seconds`` is their pace.
 
     Raises:
         HeadraceError: it could not be run to its end.
     """
     require_java()
     kafka_jars()
-    flights = read_flights(options.rows)
-    with WorkDirectory(options.directory) as work:
+    flights = read_flights(rows)
+    with WorkDirectory(directory) as work:
         say(console, f"work directory: {work.path}")
         try:
-            played = _play(flights, work, options, console)
+            played = _play(flights, work, seconds, console)
             verdict = _report(work.table, flights, played.record, played.commits, console)
         except HeadraceError as error:
             raise DemoError(f"{error}\nall files are kept in {work.path}") from error
-        work.keep = work.keep or options.keep or not verdict.holds
-        if options.keep:
+        work.keep = work.keep or keep or not verdict.holds
+        if keep:
             _keep_up(work, console)
         return verdict
 
@@ -435,9 +414,7 @@ def check(directory: Path, console: Console) -> Verdict:
     return _report(table, flights, record, DeltaLog(table).read_new(), console)
 
 
-def _play(
-    flights: pd.DataFrame, work: WorkDirectory, options: DemoOptions, console: Console
-) -> Run:
+def _play(flights: pd.DataFrame, work: WorkDirectory, seconds: float, console: Console) -> Run:
     """Start everything, go through the story, stop everything."""
     with ExitStack() as held:
         stack = held.enter_context(LocalStack.start(work.stack))
@@ -448,7 +425,7 @@ def _play(
         for daemon in daemons:
             held.callback(daemon.kill)
         producer = TopicProducer(client, TOPIC)
-        played = Run(flights, daemons, producer, work.table, seconds=options.seconds)
+        played = Run(flights, daemons, producer, work.table, seconds=seconds)
         try:
             with DemoProgress(console) as progress:
                 played.play(progress)
@@ -514,7 +491,7 @@ def main(
             if verify_only is not None:
                 verdict = check(verify_only, console)
             else:
-                verdict = run(DemoOptions(rows, seconds, directory, keep), console)
+                verdict = run(rows, seconds, directory, console, keep=keep)
     except Interruption as interruption:
         say(errors, "interrupted; nothing is left running")
         return 128 + interruption.number

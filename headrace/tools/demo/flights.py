@@ -13,13 +13,17 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from headrace.tools.demo.errors import DemoError
+from headrace.core.errors import HeadraceError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from headrace.kafka.topic_producer import KeyValue
     from headrace.sinks.delta.reader import TableCommit
+
+
+class DemoError(HeadraceError):
+    """The demo cannot run, or did not come to its end; the message ends with the next step."""
 
 
 #: How many flights there are. The demo refuses a file with another number.

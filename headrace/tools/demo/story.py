@@ -12,12 +12,10 @@ from rich.table import Table
 from rich.text import Text
 
 from headrace.core.clock import SYSTEM_CLOCK
-from headrace.tools.demo.errors import DemoError
-from headrace.tools.demo.flights import members_of, rows_in, since, take_over
+from headrace.tools.demo.flights import DemoError, members_of, rows_in, since, take_over
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from types import TracebackType
 
     from rich.console import Console
 
@@ -140,12 +138,7 @@ class DemoProgress:
             self._live.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._live is not None:
             self._live.stop()
 
@@ -229,31 +222,31 @@ PATIENCE = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
-    """What is known from outside at one moment: the table's log, and who holds which partitions."""
-
-    commits: Sequence[TableCommit]
-    holdings: Mapping[str, frozenset[int]]
-
-
-def next_phase(phase: DemoPhase, facts: Facts, record: RunRecord, partitions: int) -> DemoPhase:
+def next_phase(
+    phase: DemoPhase,
+    commits: Sequence[TableCommit],
+    holdings: Mapping[str, frozenset[int]],
+    record: RunRecord,
+    partitions: int,
+) -> DemoPhase:
     """Return the phase that the facts lead to: the same one, or the one after it.
+
+    The facts are the table's log, and who holds which partitions.
 
     Raises:
         DemoError: everything is in the table, and a member had no part in it after the restart.
     """
     match phase:
-        case DemoPhase.STARTING if _shared(facts, record, partitions):
+        case DemoPhase.STARTING if _shared(holdings, record, partitions):
             return DemoPhase.FLOWING
-        case DemoPhase.FLOWING if may_kill(facts.commits, record):
+        case DemoPhase.FLOWING if may_kill(commits, record):
             return DemoPhase.TAKING_OVER
-        case DemoPhase.TAKING_OVER if record.kill and take_over(facts.commits, record.kill):
+        case DemoPhase.TAKING_OVER if record.kill and take_over(commits, record.kill):
             return DemoPhase.RETURNING
-        case DemoPhase.RETURNING if _shared(facts, record, partitions):
+        case DemoPhase.RETURNING if _shared(holdings, record, partitions):
             return DemoPhase.FINISHING
-        case DemoPhase.FINISHING if rows_in(facts.commits) >= record.rows:
-            _require_all(facts.commits, record)
+        case DemoPhase.FINISHING if rows_in(commits) >= record.rows:
+            _require_all(commits, record)
             return DemoPhase.DONE
         case _:
             return phase
@@ -265,9 +258,9 @@ def may_kill(commits: Sequence[TableCommit], record: RunRecord) -> bool:
     return members_of(commits) >= set(record.members) and KILL_FROM <= share <= KILL_TO
 
 
-def _shared(facts: Facts, record: RunRecord, partitions: int) -> bool:
+def _shared(holdings: Mapping[str, frozenset[int]], record: RunRecord, partitions: int) -> bool:
     """Whether every partition is held, and every member holds one."""
-    held = [facts.holdings.get(name, frozenset()) for name in record.members]
+    held = [holdings.get(name, frozenset()) for name in record.members]
     return all(held) and frozenset().union(*held) == frozenset(range(partitions))
 
 

@@ -79,10 +79,9 @@ def needed_acls(config: Config) -> list[Acl]:
     the group's in Kafka are only looked at. A transactional id is fenced by whoever takes a
     partition over, so a member needs those of the whole group.
     """
-    acls: dict[Acl, None] = {}
-    for channel in config.channels.values():
-        acls |= dict.fromkeys(_of_channel(channel))
-    return list(acls)
+    return list(
+        dict.fromkeys(acl for each in config.channels.values() for acl in _of_channel(each))
+    )
 
 
 def _of_channel(channel: ChannelConfig) -> Iterator[Acl]:
@@ -96,19 +95,15 @@ def _of_channel(channel: ChannelConfig) -> Iterator[Acl]:
         yield Acl("topic", channel.on_error.dead_letter.topic, ("Write",))
     for sink in single_sinks(channel.sink).values():
         if isinstance(sink, KafkaSinkConfig):
-            yield from _of_sink(channel.group, sink.topic)
+            # without a topic the rows name theirs
+            yield Acl("topic", sink.topic or "*", ("Write",))
+            yield Acl("group", sink_group(channel.group), ("Read",))
+            yield _transactional_id(channel.group)
     only_looks = isinstance(channel.offsets, ZooKeeperOffsetsConfig)
     yield Acl("group", channel.group, ("Describe" if only_looks else "Read",))
     match channel.offsets:
         case KafkaOffsetsConfig(fencing="transactions"):
             yield _transactional_id(channel.group)
-
-
-def _of_sink(group: str, topic: str | None) -> Iterator[Acl]:
-    """Yield what the Kafka sink takes; without a topic the rows name theirs."""
-    yield Acl("topic", topic or "*", ("Write",))
-    yield Acl("group", sink_group(group), ("Read",))
-    yield _transactional_id(group)
 
 
 def _transactional_id(group: str) -> Acl:

@@ -54,6 +54,6 @@ def doctor(
     Exit codes: 0 no errors, though perhaps warnings; 1 something has to be fixed; 2 the
     configuration cannot be used.
     """
-    from headrace.tools.doctor import examination  # noqa: PLC0415 - takes a second to import
+    from headrace.tools.doctor import run  # noqa: PLC0415 - takes a second to import
 
-    raise typer.Exit(examination.doctor(config, as_json=json))
+    raise typer.Exit(run.doctor(config, as_json=json))

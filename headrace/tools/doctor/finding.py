@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
@@ -87,13 +87,15 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
+def exit_code(findings: Iterable[Finding]) -> int:
+    """Return 0 where nothing has to be fixed, else 1."""
+    return int(any(finding.level is Level.ERROR for finding in findings))
+
+
 def document(findings: Sequence[Finding], acls: Sequence[str]) -> dict[str, Any]:
     """Return everything as JSON has it."""
     return {
-        "ok": not any(finding.level is Level.ERROR for finding in findings),
-        "findings": [
-            {"check": f.check, "level": f.level.value, "seen": f.seen, "advice": f.advice}
-            for f in findings
-        ],
+        "ok": not exit_code(findings),
+        "findings": [asdict(finding) | {"level": finding.level.value} for finding in findings],
         "acls": list(acls),
     }

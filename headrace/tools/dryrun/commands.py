@@ -124,23 +124,15 @@ def processor_of(wanted: Wanted, settings: config.Config | None) -> Reducing:
     """
     if settings is None or wanted.kind is not None:
         return _built(wanted, {})
-    return _built(wanted, _given(_of_channel(settings, wanted.channel)))
-
-
-def _of_channel(settings: config.Config, channel: str | None) -> Reducing:
-    name = channel_name(settings, channel)
+    name = channel_name(settings, wanted.channel)
     found = settings.channels[name].processor
     if not isinstance(found, config.SparkProcessorConfig | config.ArrowProcessorConfig):
         raise RequestError(
             [f"channel {name} is of type {found.type}, which has no reducer; choose another one"]
         )
-    return found
-
-
-def _given(processor: Reducing) -> dict[str, Any]:
-    """Return what the file says, but for ``reload``: nothing is followed here."""
-    given = processor.model_dump(by_alias=True, exclude_unset=True, exclude={"reload"})
-    return given | {"type": processor.type}
+    # what the file says, but for ``reload``: nothing is followed here
+    given = found.model_dump(by_alias=True, exclude_unset=True, exclude={"reload"})
+    return _built(wanted, given | {"type": found.type})
 
 
 def _built(wanted: Wanted, given: dict[str, Any]) -> Reducing:
@@ -430,7 +422,8 @@ def _print(table: pa.Table, found: DryRunBatch, *, rows: int, as_json: bool) -> 
         _print_result(table, found.rows, rows=rows, as_json=as_json)
     for name, result in (found.outputs or {}).items():
         if as_json:
-            _print_output(name, result)
+            for line in () if result is None else json_lines(result):
+                typer.echo(f'{{"output":{json.dumps(name)},"row":{line}}}')
         else:
             typer.echo(f"output {name}:")
             _print_result(table, result, rows=rows, as_json=False)
@@ -447,8 +440,3 @@ def _print_result(table: pa.Table, result: pa.Table | None, *, rows: int, as_jso
     else:
         sink = ConsoleSink(rows=rows, console=Console())
         sink.commit(sink.stage(dry_run_batch(table), result), [])
-
-
-def _print_output(name: str, result: pa.Table | None) -> None:
-    for line in () if result is None else json_lines(result):
-        typer.echo(f'{{"output":{json.dumps(name)},"row":{line}}}')

@@ -11,7 +11,7 @@ from kazoo.client import KazooClient
 from headrace.core.clock import Deadline
 from headrace.devstack import Blueprint, LocalStack, LocalStackError
 from headrace.devstack.kafka import live_brokers
-from headrace.devstack.server import LOOPBACK, ProcessState
+from headrace.devstack.server import ProcessState
 from headrace.devstack.zookeeper import four_letter_word
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def test_a_broker_comes_back_on_its_port_with_its_data(own: LocalStack, how: str
     else:
         own.kafka.kill()
     assert not own.kafka.running
-    assert live_brokers(LOOPBACK, own.kafka.port) == []
+    assert live_brokers(own.kafka.address) == []
     own.kafka.start(Deadline.after(60))
     assert own.kafka.address == address
     assert topic in _topics(own)

@@ -5,8 +5,7 @@ import json
 
 import pytest
 
-from headrace.tools.demo.errors import DemoError
-from headrace.tools.demo.flights import key_values, read_flights
+from headrace.tools.demo.flights import DemoError, key_values, read_flights
 from tests.unit.tools.demo.table import ROWS, flights
 
 

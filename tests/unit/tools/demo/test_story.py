@@ -4,9 +4,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headrace.tools.demo.errors import DemoError
-from headrace.tools.demo.flights import Kill, RunRecord, describe, read_record, rows_in, take_over
-from headrace.tools.demo.story import GATES, KILL_TO, DemoPhase, Facts, Gate, may_kill, next_phase
+from headrace.tools.demo.flights import (
+    DemoError,
+    Kill,
+    RunRecord,
+    describe,
+    read_record,
+    rows_in,
+    take_over,
+)
+from headrace.tools.demo.story import GATES, KILL_TO, DemoPhase, Gate, may_kill, next_phase
 from tests.unit.tools.demo.table import commit
 
 if TYPE_CHECKING:
@@ -55,28 +62,27 @@ def test_offsets_of_a_partition_are_counted_once() -> None:
 )
 def test_production_waits_for_both_daemons(holdings: dict[str, frozenset[int]]) -> None:
     """While a partition is unowned, or a member without one, nothing begins and nothing ends."""
-    facts = Facts([], holdings)
-    assert next_phase(DemoPhase.STARTING, facts, RECORD, 4) is DemoPhase.STARTING
-    assert next_phase(DemoPhase.RETURNING, facts, BACK, 4) is DemoPhase.RETURNING
+    assert next_phase(DemoPhase.STARTING, [], holdings, RECORD, 4) is DemoPhase.STARTING
+    assert next_phase(DemoPhase.RETURNING, [], holdings, BACK, 4) is DemoPhase.RETURNING
 
 
 def test_the_story_goes_from_fact_to_fact() -> None:
     """Each phase is left when its fact is there."""
-    assert next_phase(DemoPhase.STARTING, Facts([], BOTH), RECORD, 4) is DemoPhase.FLOWING
-    assert next_phase(DemoPhase.FLOWING, Facts(EARLY, BOTH), RECORD, 4) is DemoPhase.TAKING_OVER
-    assert next_phase(DemoPhase.TAKING_OVER, Facts(EARLY, BOTH), KILLED, 4) is DemoPhase.TAKING_OVER
-    assert next_phase(DemoPhase.TAKING_OVER, Facts(TAKEN, BOTH), KILLED, 4) is DemoPhase.RETURNING
-    assert next_phase(DemoPhase.RETURNING, Facts(TAKEN, BOTH), BACK, 4) is DemoPhase.FINISHING
-    assert next_phase(DemoPhase.FINISHING, Facts(TAKEN, BOTH), BACK, 4) is DemoPhase.FINISHING
+    assert next_phase(DemoPhase.STARTING, [], BOTH, RECORD, 4) is DemoPhase.FLOWING
+    assert next_phase(DemoPhase.FLOWING, EARLY, BOTH, RECORD, 4) is DemoPhase.TAKING_OVER
+    assert next_phase(DemoPhase.TAKING_OVER, EARLY, BOTH, KILLED, 4) is DemoPhase.TAKING_OVER
+    assert next_phase(DemoPhase.TAKING_OVER, TAKEN, BOTH, KILLED, 4) is DemoPhase.RETURNING
+    assert next_phase(DemoPhase.RETURNING, TAKEN, BOTH, BACK, 4) is DemoPhase.FINISHING
+    assert next_phase(DemoPhase.FINISHING, TAKEN, BOTH, BACK, 4) is DemoPhase.FINISHING
     ended = [*TAKEN, commit(4, "b", {2: 50}), commit(5, "a", {0: 50})]
-    assert next_phase(DemoPhase.FINISHING, Facts(ended, BOTH), BACK, 4) is DemoPhase.DONE
+    assert next_phase(DemoPhase.FINISHING, ended, BOTH, BACK, 4) is DemoPhase.DONE
 
 
 def test_a_member_that_stays_idle_after_the_restart_fails_the_demo() -> None:
     """Everything in the table is not enough when only one member had a part in the rest."""
     ended = [*TAKEN, commit(4, "a", {0: 50, 2: 50})]
     with pytest.raises(DemoError, match="b committed nothing after the restart"):
-        next_phase(DemoPhase.FINISHING, Facts(ended, BOTH), BACK, 4)
+        next_phase(DemoPhase.FINISHING, ended, BOTH, BACK, 4)
 
 
 def test_a_take_over_moves_a_partition_of_the_killed_member() -> None:

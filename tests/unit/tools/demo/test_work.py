@@ -8,7 +8,7 @@ import pytest
 import structlog
 
 from headrace.tools.demo.demo import Interruption, WorkDirectory, interruptible
-from headrace.tools.demo.errors import DemoError
+from headrace.tools.demo.flights import DemoError
 
 if TYPE_CHECKING:
     from pathlib import Path

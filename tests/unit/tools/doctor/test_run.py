@@ -10,20 +10,21 @@ from typer.testing import CliRunner
 from headrace.cli import app
 from headrace.core.errors import StartError
 from headrace.spark.dryrun import SparkTrial
-from headrace.tools.doctor import examination as commands
+from headrace.tools.doctor import run as commands
 from headrace.tools.doctor.checks import check_code, check_spark
-from headrace.tools.doctor.examination import PreflightContext, exit_code, run_checks
 from headrace.tools.doctor.finding import (
     Finding,
     Level,
     document,
     error,
+    exit_code,
     line,
     ok,
     summary,
     table,
     warning,
 )
+from headrace.tools.doctor.run import PreflightContext, run_checks
 from tests.unit.tools.doctor.support import bad, config, only
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ _FINDINGS = [
 ]
 
 
-def test_errors_alone_make_an_examination_fail() -> None:
+def test_errors_alone_make_doctor_fail() -> None:
     """Warnings are for people."""
     assert [exit_code(_FINDINGS), exit_code(_FINDINGS[:2]), exit_code([])] == [1, 0, 0]
 

@@ -30,7 +30,7 @@ from headrace.tools.doctor.checks import (
     commands,
     needed_acls,
 )
-from headrace.tools.doctor.finding import ACLS, Level, document, error, line, ok, summary, table
+from headrace.tools.doctor.finding import ACLS, document, error, exit_code, line, ok, summary, table
 from headrace.tools.doctor.machine import check_disk, check_memory, check_open_files
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class PreflightContext:
-    """What is examined: a configuration, its file, the files it read, the environment."""
+    """What is checked: a configuration, its file, the files it read, the environment."""
 
     config: Config
     file: Path
@@ -74,7 +74,10 @@ class PreflightContext:
 def run_checks(context: PreflightContext) -> Iterator[Finding]:
     """Yield findings as they are made, the quick checks first. Blocks; every wait is bounded."""
     config, spark = context.running, context.uses_spark
-    yield from _disabled(context.config)
+    # of these nothing is known afterwards
+    disabled = [name for name, each in context.config.channels.items() if not each.enabled]
+    if disabled:
+        yield ok("channels", f"not looked at, because they are disabled: {', '.join(disabled)}")
     checks: list[tuple[str, Callable[[], Iterator[Finding]]]] = [
         ("files", lambda: check_state_dir(config)),
         ("secrets", lambda: check_secrets(context.config, context.file, context.read)),
@@ -95,13 +98,6 @@ def run_checks(context: PreflightContext) -> Iterator[Finding]:
         yield from _guarded(name, check)
 
 
-def _disabled(config: Config) -> Iterator[Finding]:
-    """Say of which channels nothing is known afterwards."""
-    names = [name for name, channel in config.channels.items() if not channel.enabled]
-    if names:
-        yield ok("channels", f"not looked at, because they are disabled: {', '.join(names)}")
-
-
 def _guarded(name: str, check: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
     """Let one check that fails in a way nobody thought of keep no other from being made."""
     try:
@@ -112,13 +108,8 @@ def _guarded(name: str, check: Callable[[], Iterator[Finding]]) -> Iterator[Find
         yield error(name, seen, "report it, with the traceback above")
 
 
-def exit_code(findings: Collection[Finding]) -> int:
-    """Return 0 where nothing has to be fixed, else 1."""
-    return int(any(finding.level is Level.ERROR for finding in findings))
-
-
 def doctor(file: Path, *, as_json: bool) -> int:
-    """Examine what ``file`` needs, print what is found and return the exit code."""
+    """Check what ``file`` needs, print what is found and return the exit code."""
     read: list[Path] = []
     try:
         config = load(file, reads=read.append, also=preflight)
