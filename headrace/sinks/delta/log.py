@@ -9,35 +9,24 @@ from __future__ import annotations
 import json
 import os
 import uuid
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from urllib.parse import quote
 
 from headrace.core.errors import StartError
-from headrace.core.records import former_identity
-from headrace.sinks.origin import ORIGIN
 from headrace.sinks.staging import sync
 from headrace.version import VERSION
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from deltalake import DeltaTable
     from deltalake.transaction import AddAction
 
-    from headrace.sinks.contract import OffsetMove
-    from headrace.sinks.delta.table import KeptTable
+    from headrace.sinks.delta.data_files import DataFile
 
 
-#: Under which application id the format stands among the table's transactions. No partition's
-#: identity looks like it: those have four parts.
-FORMAT_KEY = "headrace/format"
-
-#: What identities and offsets mean. In the first format, and in tables without a note, topic ids
-#: in identities have librdkafka's alphabet; in the second one Kafka's. A table gets the second one
-#: with the first commit of an identity that differs, because a member of an earlier version would
-#: not find its offset.
-FORMAT_VERSION = 2
+#: What application ids of ours begin with that are no partition's: those have four parts.
+OWN_KEYS = "headrace/"
 
 #: The table property by which readers and checkpoints leave out transactions older than it says.
 RETENTION_PROPERTY = "delta.setTransactionRetentionDuration"
@@ -45,36 +34,6 @@ RETENTION_PROPERTY = "delta.setTransactionRetentionDuration"
 
 class ForgottenOffsetsError(StartError):
     """The table's properties have it forget the offsets of partitions that stand still."""
-
-    def __init__(self, folder: Path, duration: str) -> None:
-        super().__init__(
-            f"{folder}: the table's property {RETENTION_PROPERTY} is {duration!r}, so that it "
-            "forgets the offsets of partitions that stand still for that long, and takes their "
-            f"records twice; remove it with ALTER TABLE delta.`{folder}` UNSET TBLPROPERTIES "
-            f"('{RETENTION_PROPERTY}')"
-        )
-
-
-class LaterFormatError(StartError):
-    """A later version of Headrace keeps its offsets in the table in a way we do not know."""
-
-    def __init__(self, folder: Path, found: int) -> None:
-        super().__init__(
-            f"{folder}: the offsets in the table have format version {found}, this Headrace knows "
-            f"up to {FORMAT_VERSION}; upgrade this member, or give it a table of its own"
-        )
-        self.found = found
-
-
-def check_format(folder: Path, table: KeptTable) -> None:
-    """Refuse a table whose offsets could be misread.
-
-    Raises:
-        LaterFormatError: they are of a later format.
-    """
-    found = table.transaction_version(FORMAT_KEY)
-    if found is not None and found > FORMAT_VERSION:
-        raise LaterFormatError(folder, found)
 
 
 def check_retention(folder: Path, properties: Mapping[str, str | None]) -> None:
@@ -85,14 +44,12 @@ def check_retention(folder: Path, properties: Mapping[str, str | None]) -> None:
     """
     duration = properties.get(RETENTION_PROPERTY)
     if duration is not None:
-        raise ForgottenOffsetsError(folder, duration)
-
-
-def format_note(table: KeptTable, identities: Iterable[str]) -> dict[str, int]:
-    """Return what a commit of these identities has to note; nothing where it is noted already."""
-    needed = FORMAT_VERSION if any(map(former_identity, identities)) else 1
-    noted = table.transaction_version(FORMAT_KEY)
-    return {} if noted is not None and noted >= needed else {FORMAT_KEY: needed}
+        raise ForgottenOffsetsError(
+            f"{folder}: the table's property {RETENTION_PROPERTY} is {duration!r}, so that it "
+            "forgets the offsets of partitions that stand still for that long, and takes their "
+            f"records twice; remove it with ALTER TABLE delta.`{folder}` UNSET TBLPROPERTIES "
+            f"('{RETENTION_PROPERTY}')"
+        )
 
 
 #: One action as it stands in a line of an entry: {"add": {...}}.
@@ -155,59 +112,37 @@ class LogFiles:
         return made
 
 
-def written(metadata: Mapping[str, str], now: float) -> Action:
-    """Return what an entry of appended rows, or of offsets alone, says about itself."""
+def commit_info(
+    operation: Literal["WRITE", "OPTIMIZE", "DELETE"], metadata: Mapping[str, str], now: float
+) -> Action:
+    """Return what an entry says about itself.
+
+    ``WRITE`` is for appended rows or offsets alone, ``OPTIMIZE`` for a compaction, ``DELETE`` for
+    rows that are removed.
+    """
+    appends = operation == "WRITE"
     return {
         "commitInfo": {
             "timestamp": round(now * 1000),
-            "operation": "WRITE",
-            "operationParameters": {"mode": "Append"},
+            "operation": operation,
+            "operationParameters": {"mode": "Append"} if appends else {},
             "engineInfo": f"headrace/{VERSION}",
-            "isBlindAppend": True,
+            "isBlindAppend": appends,
             **metadata,
         }
     }
 
 
-def optimized(metadata: Mapping[str, str], now: float) -> Action:
-    """Return what an entry of a compaction says about itself."""
-    return {
-        "commitInfo": {
-            **written(metadata, now)["commitInfo"],
-            "operation": "OPTIMIZE",
-            "operationParameters": {},
-            "isBlindAppend": False,
-        }
-    }
-
-
-def replaced(metadata: Mapping[str, str], now: float) -> Action:
-    """Return what an entry that removes rows and moves offsets says about itself."""
-    return {
-        "commitInfo": {
-            **optimized(metadata, now)["commitInfo"],
-            "operation": "DELETE",
-        }
-    }
-
-
-def removed(
-    path: str,
-    size: int,
-    values: Mapping[str, str | None],
-    now: float,
-    *,
-    data_change: bool = False,
-) -> Action:
+def removed(file: DataFile, now: float, *, data_change: bool = False) -> Action:
     """Return the action that takes a file out of the table; without change its rows stay."""
     return {
         "remove": {
-            "path": path,
+            "path": file.path,
             "deletionTimestamp": round(now * 1000),
             "dataChange": data_change,
             "extendedFileMetadata": True,
-            "partitionValues": dict(values),
-            "size": size,
+            "partitionValues": dict(file.values),
+            "size": file.size,
         }
     }
 
@@ -239,53 +174,3 @@ def _link(written: Path, entry: Path) -> bool:
         # A network file system may make the link, lose its answer, and try once more.
         return written.samefile(entry)
     return True
-
-
-#: What application ids of ours begin with that are no partition's: those have four parts.
-OWN_KEYS = "headrace/"
-
-_MARK = f"{OWN_KEYS}origin/"
-
-_LEADER = f"{OWN_KEYS}leader/"
-
-
-def has_origins(table: DeltaTable) -> bool:
-    """Whether the table has the column of origins."""
-    return any(field.name == ORIGIN for field in table.schema().fields)
-
-
-def origin_marks(table: KeptTable, offsets: Iterable[OffsetMove]) -> dict[str, int]:
-    """Return what a commit with origins has to note, by application id: the first offsets.
-
-    Without the column in the table nothing keeps others from storing rows that have none.
-    """
-    marks = {
-        _MARK + offset.identity: offset.start
-        for offset in offsets
-        if marked_from(table, offset.identity) is None
-    }
-    return marks if marks and has_origins(table.opened) else {}
-
-
-def leader_marks(table: KeptTable, offsets: Iterable[OffsetMove]) -> dict[str, int]:
-    """Return what a commit has to note, by application id: leader epochs that are new, plus one.
-
-    Zero stands for one that is not known any more.
-    """
-    found = {}
-    for offset in offsets:
-        wanted = 0 if offset.leader_epoch is None else offset.leader_epoch + 1
-        if wanted != (table.transaction_version(_LEADER + offset.identity) or 0):
-            found[_LEADER + offset.identity] = wanted
-    return found
-
-
-def leader_epoch_of(table: KeptTable, identity: str) -> int | None:
-    """Return the leader epoch noted with a partition's offset."""
-    noted = table.transaction_version(_LEADER + identity)
-    return noted - 1 if noted else None
-
-
-def marked_from(table: KeptTable, identity: str) -> int | None:
-    """Return the offset from which on a partition's rows have origins; None: none may have one."""
-    return table.offset(_MARK + identity)

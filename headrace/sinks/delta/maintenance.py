@@ -33,7 +33,7 @@ from headrace.sinks.delta.data_files import (
     require_plain,
     write_file,
 )
-from headrace.sinks.delta.log import LogFiles, added, check_retention, optimized, removed
+from headrace.sinks.delta.log import LogFiles, added, check_retention, commit_info, removed
 from headrace.sinks.delta.table import file_names
 
 if TYPE_CHECKING:
@@ -74,8 +74,8 @@ def compact(folder: Path, scratch: Path, metadata: Mapping[str, str], now: float
         made.extend(_merged(folder, table, group, now) for group in groups)
         gone = [file for group in groups for file in group]
         actions = [
-            optimized(metadata, now),
-            *(removed(file.path, file.size, dict(file.values), now) for file in gone),
+            commit_info("OPTIMIZE", metadata, now),
+            *(removed(file, now) for file in gone),
             *(added(file, data_change=False) for file in made),
         ]
         _commit(folder, table.version(), actions, made, scratch)

@@ -14,7 +14,7 @@ from headrace.sinks.delta.log import OWN_KEYS, LogFiles
 from headrace.sinks.delta.sink import MEMBER_KEY
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     import pyarrow as pa
@@ -57,12 +57,11 @@ class DeltaLog:
         Raises:
             TableUnreadableError: a file of the log is not what Delta's protocol says.
         """
-        return list(self._new())
-
-    def _new(self) -> Iterator[TableCommit]:
+        found = []
         while (commit := self._read(self._next)) is not None:
             self._next += 1
-            yield commit
+            found.append(commit)
+        return found
 
     def _read(self, version: int) -> TableCommit | None:
         try:

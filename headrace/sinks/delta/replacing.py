@@ -20,7 +20,7 @@ from headrace.sinks.delta.data_files import (
     require_plain,
     write_file,
 )
-from headrace.sinks.delta.log import has_origins, marked_from, removed
+from headrace.sinks.delta.log import removed
 from headrace.sinks.origin import (
     ORIGIN,
     ranges_of_text,
@@ -71,7 +71,7 @@ def find_output(folder: Path, table: KeptTable, moves: Sequence[OffsetMove]) -> 
 
     needed, origins = whole_micro_batches(moves, table.offset, micro_batches_after)
     if any(each[None] for each in counts.values()):
-        require_known(folder, moves, needed, lambda name: marked_from(table, name))
+        require_known(folder, moves, needed, table.known_from)
     files = _affected(folder, counts, origins)
     return Output(Replacement(needed, sum(files.values())), origins, files)
 
@@ -116,7 +116,7 @@ def without_output(
                     data_change=True,
                 )
             )
-        gone.append(removed(file.path, file.size, dict(file.values), now, data_change=True))
+        gone.append(removed(file, now, data_change=True))
     renew(folder, made)
     return gone
 
@@ -128,7 +128,7 @@ def _without(content: pa.Table, origins: Collection[str]) -> pa.Table:
 
 
 def _counts(folder: Path, table: KeptTable) -> dict[DataFile, _Counts]:
-    if not has_origins(table.opened):
+    if not table.has_origins:
         raise ReplaceRefusedError(
             f"{folder}: the table's rows do not say which records they are of; set origin: true in "
             "the sink for those to come, and remove these by hand before a replay with append"

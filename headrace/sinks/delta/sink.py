@@ -27,16 +27,9 @@ from headrace.sinks.delta.log import (
     RETENTION_PROPERTY,
     LogFiles,
     added,
-    check_format,
     check_retention,
-    format_note,
-    has_origins,
-    leader_epoch_of,
-    leader_marks,
+    commit_info,
     moved,
-    origin_marks,
-    replaced,
-    written,
 )
 from headrace.sinks.delta.maintenance import MaintenanceConfig, MaintenanceThread
 from headrace.sinks.delta.replacing import find_output, without_output
@@ -138,7 +131,7 @@ class DeltaSink(Sink[StagedFiles]):
             table = self._kept()
         if table is not None:
             self._check_offsets(table)
-            self._check_layout(table.opened)
+            self._check_layout(table)
         self._maintenance_thread.start()
 
     @override
@@ -155,7 +148,7 @@ class DeltaSink(Sink[StagedFiles]):
         """Return what was stored with the offset, as of the version that was last seen."""
         with self._lock:
             table = self._kept()
-            return None if table is None else leader_epoch_of(table, identity)
+            return None if table is None else table.leader_epoch(identity)
 
     @override
     def stage(self, micro_batch: MicroBatch, result: Result | None) -> StagedFiles:
@@ -269,17 +262,17 @@ class DeltaSink(Sink[StagedFiles]):
         self._staging.close()
 
     def _check_offsets(self, table: KeptTable) -> None:
-        check_format(self._folder, table)
+        table.check_format()
         check_retention(self._folder, table.properties)
 
-    def _check_layout(self, table: DeltaTable) -> None:
-        columns = table.metadata().partition_columns
+    def _check_layout(self, table: KeptTable) -> None:
+        columns = table.opened.metadata().partition_columns
         if tuple(columns) != self._partition_by:
             raise StartError(
                 f"{self._folder}: the table is partitioned by {columns}, the sink is set to "
                 f"{list(self._partition_by)}; set partition_by to the table's columns"
             )
-        if has_origins(table) and not self._origin:
+        if table.has_origins and not self._origin:
             raise StartError(
                 f"{self._folder}: the table's rows say in {ORIGIN} which records they are of; set "
                 "origin: true, so that all of them do"
@@ -361,15 +354,11 @@ class DeltaSink(Sink[StagedFiles]):
         ``gone`` are files that leave the table, of which ``staged`` has what stays.
         """
         before, now = table.version, SYSTEM_CLOCK.time()
-        moves = {o.identity: o.next_offset for o in offsets}
-        moves |= format_note(table, tuple(moves))
-        moves |= leader_marks(table, offsets)
-        if self._origin and MICRO_BATCH_KEY in metadata:
-            moves |= origin_marks(table, offsets)
+        moves = table.moves(offsets, with_origins=self._origin and MICRO_BATCH_KEY in metadata)
         try:
-            head = replaced if gone else written
+            said = {**metadata, **self._metadata}
             actions = [
-                head({**metadata, **self._metadata}, now),
+                commit_info("DELETE" if gone else "WRITE", said, now),
                 *gone,
                 *(moved(identity, version, now) for identity, version in moves.items()),
                 *(added(file) for file in self._staging.place(staged)),

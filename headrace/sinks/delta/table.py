@@ -9,10 +9,11 @@ import pyarrow as pa
 import structlog
 from deltalake import DeltaTable
 
-from headrace.core.errors import HeadraceError
+from headrace.core.errors import HeadraceError, StartError
 from headrace.core.records import former_identity
 from headrace.sinks.contract import are_moved
-from headrace.sinks.delta.log import LogFiles
+from headrace.sinks.delta.log import OWN_KEYS, LogFiles
+from headrace.sinks.origin import ORIGIN
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -27,6 +28,24 @@ log = structlog.get_logger(__name__)
 
 #: Actions that say something of the whole table; delta-rs reads them.
 _OF_THE_TABLE = frozenset({"metaData", "protocol"})
+
+
+#: Under which application id the format stands among the table's transactions.
+FORMAT_KEY = f"{OWN_KEYS}format"
+
+#: What identities and offsets mean. In the first format, and in tables without a note, topic ids
+#: in identities have librdkafka's alphabet; in the second one Kafka's. A table gets the second one
+#: with the first commit of an identity that differs, because a member of an earlier version would
+#: not find its offset.
+FORMAT_VERSION = 2
+
+_ORIGIN = f"{OWN_KEYS}origin/"
+
+_LEADER = f"{OWN_KEYS}leader/"
+
+
+class LaterFormatError(StartError):
+    """A later version of Headrace keeps its offsets in the table in a way we do not know."""
 
 
 class OvertakenError(HeadraceError):
@@ -92,6 +111,55 @@ class KeptTable:
     def found(self, offsets: Iterable[OffsetMove]) -> list[tuple[OffsetMove, int | None]]:
         """Return what is stored for each, as of then."""
         return [(each, self.offset(each.identity)) for each in offsets]
+
+    def leader_epoch(self, identity: str) -> int | None:
+        """Return the leader epoch noted with a partition's offset, as of then."""
+        noted = self.transaction_version(_LEADER + identity)
+        return noted - 1 if noted else None
+
+    def known_from(self, identity: str) -> int | None:
+        """Return the offset from which on a partition's rows have origins; None: none may."""
+        return self.offset(_ORIGIN + identity)
+
+    @property
+    def has_origins(self) -> bool:
+        """Whether the table has the column of origins."""
+        return any(field.name == ORIGIN for field in self.opened.schema().fields)
+
+    def check_format(self) -> None:
+        """Refuse a table whose offsets could be misread.
+
+        Raises:
+            LaterFormatError: they are of a later format.
+        """
+        found = self.transaction_version(FORMAT_KEY)
+        if found is not None and found > FORMAT_VERSION:
+            raise LaterFormatError(
+                f"{self._folder}: the offsets in the table have format version {found}, this "
+                f"Headrace knows up to {FORMAT_VERSION}; upgrade this member, or give it a table "
+                "of its own"
+            )
+
+    def moves(self, offsets: Sequence[OffsetMove], *, with_origins: bool) -> dict[str, int]:
+        """Return what a commit sets, by application id: offsets, and what is new beside them.
+
+        That is the format; leader epochs, plus one, where zero stands for one that is not known any
+        more; and ``with_origins`` the first offsets of partitions whose rows say what they are of.
+        """
+        moves = {each.identity: each.next_offset for each in offsets}
+        format_version = FORMAT_VERSION if any(map(former_identity, moves)) else 1
+        if (self.transaction_version(FORMAT_KEY) or 0) < format_version:
+            moves[FORMAT_KEY] = format_version
+        for each in offsets:
+            wanted = 0 if each.leader_epoch is None else each.leader_epoch + 1
+            if wanted != (self.transaction_version(_LEADER + each.identity) or 0):
+                moves[_LEADER + each.identity] = wanted
+        # without the column in the table nothing keeps others from storing rows that have none
+        if with_origins and self.has_origins:
+            for each in offsets:
+                if self.known_from(each.identity) is None:
+                    moves[_ORIGIN + each.identity] = each.start
+        return moves
 
     def refresh(self) -> None:
         """Go on to the newest version. Reads one small file for each that is new, and two more."""

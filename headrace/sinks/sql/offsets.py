@@ -62,11 +62,7 @@ class OriginsTable:
         )
 
     def create(self) -> None:
-        """Create the table where it is missing. Blocks.
-
-        Raises:
-            SQLAlchemyError: it is missing and cannot be created.
-        """
+        """Create the table where it is missing. Blocks."""
         self._database.create(self._table)
 
     def note(
@@ -206,11 +202,7 @@ class OffsetsTable:
         )
 
     def create(self) -> None:
-        """Create the table where it is missing. Blocks.
-
-        Raises:
-            SQLAlchemyError: it is missing and cannot be created.
-        """
+        """Create the table where it is missing. Blocks."""
         if not self.exists():
             self._database.create(self._table)
 

@@ -19,8 +19,8 @@ from headrace.core.records import (
 )
 from headrace.sinks.contract import CommitConflictError, OffsetMove, PartitionCommit
 from headrace.sinks.delta import DeltaSink
-from headrace.sinks.delta import log as delta_format
-from headrace.sinks.delta.log import FORMAT_KEY, LaterFormatError
+from headrace.sinks.delta import table as delta_format
+from headrace.sinks.delta.table import FORMAT_KEY, LaterFormatError
 from headrace.sinks.sql import SqlSink
 from headrace.testing.sinks import micro_batch
 from tests.unit.sinks.delta_tables import visible
