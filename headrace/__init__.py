@@ -28,33 +28,24 @@ if TYPE_CHECKING:
 __version__ = VERSION
 
 _HOMES = {
-    "Assignment": "headrace.core.records",
-    "Batch": "headrace.core.records",
-    "BatchProcessor": "headrace.processors",
-    "BatchResponse": "headrace.processors",
-    "ChannelConfig": "headrace.config",
-    "ChannelContext": "headrace.processors",
-    "ChannelPorts": "headrace.channel.runtime",
-    "Config": "headrace.config",
-    "Deadline": "headrace.core.clock",
-    "InboundKafkaChannel": "headrace.channel.channel",
-    "KafkaController": "headrace.controller",
-    "Metrics": "headrace.telemetry.metrics",
-    "MetricsServer": "headrace.telemetry.metrics",
-    "Pause": "headrace.channel.pausing",
-    "PauseMode": "headrace.channel.pausing",
-    "PauseReason": "headrace.channel.pausing",
-    "PoisonRecordError": "headrace.core.errors",
-    "Record": "headrace.core.records",
-    "Request": "headrace.processors",
-    "RetryableError": "headrace.core.errors",
-    "SimpleKafkaProcessor": "headrace.processors.simple",
-    "SimpleOptions": "headrace.processors.simple",
-    "TopicPartition": "headrace.core.records",
-    "Until": "headrace.channel.bounds",
-    "configure_logging": "headrace.telemetry.logs",
-    "load": "headrace.config",
-    "table_of": "headrace.core.tables",
+    name: home
+    for home, names in {
+        "headrace.channel.bounds": ("Until",),
+        "headrace.channel.channel": ("InboundKafkaChannel",),
+        "headrace.channel.pausing": ("Pause", "PauseMode", "PauseReason"),
+        "headrace.channel.runtime": ("ChannelPorts",),
+        "headrace.config": ("ChannelConfig", "Config", "load"),
+        "headrace.controller": ("KafkaController",),
+        "headrace.core.clock": ("Deadline",),
+        "headrace.core.errors": ("PoisonRecordError", "RetryableError"),
+        "headrace.core.records": ("Assignment", "Batch", "Record", "TopicPartition"),
+        "headrace.core.tables": ("table_of",),
+        "headrace.processors": ("BatchProcessor", "BatchResponse", "ChannelContext", "Request"),
+        "headrace.processors.simple": ("SimpleKafkaProcessor", "SimpleOptions"),
+        "headrace.telemetry.logs": ("configure_logging",),
+        "headrace.telemetry.metrics": ("Metrics", "MetricsServer"),
+    }.items()
+    for name in names
 }
 
 __all__ = [

@@ -6,15 +6,16 @@ import json
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from threading import Condition, Event, Lock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import structlog
+from pydantic import TypeAdapter
 
 from headrace.channel.states import PartitionState
 from headrace.channel.threads import PeriodicThread
 from headrace.core.errors import PausedByOthersError, ShorterPauseError, StartError
 from headrace.core.files import write_whole
-from headrace.core.records import TopicPartition
+from headrace.core.records import TopicPartition  # noqa: TC001 - pydantic reads the type of a kept pause when it runs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -181,14 +182,14 @@ class PauseFile:
             StartError: the file cannot be read. Delivering though somebody paused may do harm.
         """
         try:
-            return _decoded_all(json.loads(self._path.read_text(encoding="utf-8")))
+            document = json.loads(self._path.read_text(encoding="utf-8"))
+            if document["version"] != FORMAT_VERSION:
+                raise _unreadable(self._path, f"format version {document['version']}")
+            return TypeAdapter(list[Pause]).validate_python(document["pauses"])
         except FileNotFoundError:
             return []
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise StartError(
-                f"the pauses kept in {self._path} cannot be read ({error!r}); delete the file to "
-                "start without a pause, or set pause.persist to false"
-            ) from error
+            raise _unreadable(self._path, " ".join(repr(error).split())) from error
 
     def save(self, pauses: Iterable[Pause]) -> None:
         """Keep these pauses, in place of those before: a reader finds the old or the new ones.
@@ -196,7 +197,8 @@ class PauseFile:
         Raises:
             OSError: they could not be written; the former ones stand.
         """
-        document = {"version": FORMAT_VERSION, "pauses": [_encoded(pause) for pause in pauses]}
+        kept = TypeAdapter(list[Pause]).dump_python(list(pauses), mode="json")
+        document = {"version": FORMAT_VERSION, "pauses": kept}
         self._path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(self._path, json.dumps(document))
 
@@ -205,37 +207,10 @@ class PauseFile:
         self._path.unlink(missing_ok=True)
 
 
-def _decoded_all(document: dict[str, Any]) -> list[Pause]:
-    if document["version"] != FORMAT_VERSION:
-        raise ValueError(f"format version {document['version']}")
-    return [_decoded(fields) for fields in document["pauses"]]
-
-
-def _encoded(pause: Pause) -> dict[str, Any]:
-    partition = pause.partition
-    return {
-        "reason": pause.reason.value,
-        "by": pause.by,
-        "since": pause.since,
-        "until": pause.until,
-        "mode": pause.mode.value,
-        "partition": None if partition is None else [partition.topic, partition.partition],
-        "note": pause.note,
-    }
-
-
-def _decoded(fields: dict[str, Any]) -> Pause:
-    partition, until = fields["partition"], fields["until"]
-    return Pause(
-        reason=PauseReason(fields["reason"]),
-        by=str(fields["by"]),
-        since=float(fields["since"]),
-        until=None if until is None else float(until),
-        mode=PauseMode(fields["mode"]),
-        partition=None
-        if partition is None
-        else TopicPartition(str(partition[0]), int(partition[1])),
-        note=str(fields["note"]),
+def _unreadable(path: Path, reason: str) -> StartError:
+    return StartError(
+        f"the pauses kept in {path} cannot be read ({reason}); delete the file to start without a "
+        "pause, or set pause.persist to false"
     )
 
 

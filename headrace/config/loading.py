@@ -223,8 +223,9 @@ class _Survey:
         for key, value in node.value:
             if key.tag == _MERGE:
                 continue
-            if not _is_text(key):
-                self.problems.append(f"{_place(at, key)}: {_key_text(key)}")
+            fault = _key_fault(key)
+            if fault is not None:
+                self.problems.append(f"{_place(at, key)}: {fault}")
                 continue
             steps = (*at, key.value)
             if key.value in seen:
@@ -261,17 +262,12 @@ def _is_finite(text: str) -> bool:
         return ":" in text  # of base 60; what else has no digits is infinite or no number
 
 
-def _is_text(key: yaml.Node) -> bool:
-    is_text = isinstance(key, yaml.ScalarNode) and key.tag == _CORE + "str"
-    return is_text and not HALVES.search(key.value)
-
-
-def _key_text(key: yaml.Node) -> str:
-    if isinstance(key, yaml.ScalarNode) and key.tag == _CORE + "str":
-        return "a key has half of a character (\\ud...)"
-    if isinstance(key, yaml.ScalarNode):
+def _key_fault(key: yaml.Node) -> str | None:
+    if not isinstance(key, yaml.ScalarNode):
+        return "a key is not text"
+    if key.tag != _CORE + "str":
         return f"the key {key.value} is not text; put it in quotes"
-    return "a key is not text"
+    return "a key has half of a character (\\ud...)" if HALVES.search(key.value) else None
 
 
 def _line(node: yaml.Node) -> int:

@@ -184,13 +184,9 @@ _KEY = "[key]"
 def problems(error: ValidationError, root: type[Section]) -> Iterator[Problem]:
     """Yield each mistake in a value of ``root``, in the order of the fields."""
     for detail in error.errors(include_url=False):
-        if not _follows_from_another(detail):
+        # pydantic counts a list as too short also because its items were refused
+        if detail["type"] != "too_short" or not detail["input"]:
             yield from _problems(detail, root)
-
-
-def _follows_from_another(detail: ErrorDetails) -> bool:
-    """Whether pydantic counted a list as too short only because its items were refused."""
-    return detail["type"] == "too_short" and bool(detail["input"])
 
 
 def _problems(detail: ErrorDetails, root: type[Section]) -> Iterator[Problem]:

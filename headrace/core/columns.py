@@ -272,13 +272,11 @@ class ColumnRun(CompactRun):
 def _fewer(pieces: Iterable[pa.RecordBatch]) -> list[pa.RecordBatch]:
     """Return the same rows with small pieces that are neighbours copied into one."""
     found: list[pa.RecordBatch] = []
-    for small, group in groupby(pieces, _is_small):
+    for small, group in groupby(
+        pieces, lambda piece: piece.num_rows < _SMALL_PIECE and piece.nbytes < _SMALL_BYTES
+    ):
         neighbours = list(group)
         if small:
             neighbours = pa.Table.from_batches(neighbours).combine_chunks(POOL).to_batches()
         found += neighbours
     return found
-
-
-def _is_small(piece: pa.RecordBatch) -> bool:
-    return bool(piece.num_rows < _SMALL_PIECE and piece.nbytes < _SMALL_BYTES)

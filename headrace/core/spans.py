@@ -48,18 +48,13 @@ class _NoSpan:
     recording = False
     _nothing = nullcontext()
 
-    def child(
-        self,
-        name: str,  # noqa: ARG002 - nobody wants to know
-        others: Sequence[Span] = (),  # noqa: ARG002
-        **attributes: str | int,  # noqa: ARG002
-    ) -> Span:
+    def child(self, *_: object, **__: object) -> Span:
         return self
 
     def active(self) -> AbstractContextManager[object]:
         return self._nothing
 
-    def end(self, error: BaseException | None = None, outcome: str = "") -> None:
+    def end(self, *_: object, **__: object) -> None:
         pass
 
 
@@ -70,14 +65,7 @@ NO_SPAN: Span = _NoSpan()
 class _NoTracer:
     """Traces nothing."""
 
-    def batch(
-        self,
-        channel: str,  # noqa: ARG002 - nobody wants to know
-        partition: TopicPartition,  # noqa: ARG002
-        epoch: int,  # noqa: ARG002
-        start: int,  # noqa: ARG002
-        records: int,  # noqa: ARG002
-    ) -> Span:
+    def batch(self, *_: object, **__: object) -> Span:
         return NO_SPAN
 
     def close(self, deadline: Deadline) -> None:

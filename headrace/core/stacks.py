@@ -5,12 +5,8 @@ from __future__ import annotations
 import sys
 import threading
 import traceback
-from typing import TYPE_CHECKING
 
 import structlog
-
-if TYPE_CHECKING:
-    from types import FrameType
 
 log = structlog.get_logger(__name__)
 
@@ -51,11 +47,12 @@ def _all_calls(only: int | None = None) -> dict[int, list[str]]:
     frames = sys._current_frames()  # noqa: SLF001 - documented in the library reference
     try:
         chosen = frames if only is None else frames.keys() & {only}
-        return {ident: _calls(frames[ident]) for ident in chosen}
+        return {
+            ident: [
+                f"{call.filename}:{call.lineno} {call.name}"
+                for call in traceback.extract_stack(frames[ident])
+            ]
+            for ident in chosen
+        }
     finally:
         frames.clear()
-
-
-def _calls(frame: FrameType) -> list[str]:
-    stack = traceback.extract_stack(frame)
-    return [f"{call.filename}:{call.lineno} {call.name}" for call in stack]

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
     from concurrent.futures import Future
 
-    from confluent_kafka import Consumer, Message
+    from confluent_kafka import Message
 
     from headrace.core.clock import Clock
 
@@ -99,30 +99,24 @@ class RecordSizes:
             with closing(open_consumer(self._properties)) as consumer:
                 consumer.assign(list(open_ones.values()))
                 while open_ones and not deadline.expired:
-                    self._take(consumer, consumer.poll(deadline.remaining), open_ones, found)
+                    message = consumer.poll(deadline.remaining)
+                    topic = None if message is None else message.topic()
+                    if message is not None and topic in open_ones:
+                        sizes = found.setdefault(topic, [])
+                        if _is_last(message, sizes):
+                            consumer.pause([open_ones.pop(topic)])
         except (KafkaException, ConfigError) as error:
             log.warning("record_sizes_unknown", topics=sorted(open_ones), error=str(error))
         return found
 
-    @staticmethod
-    def _take(
-        consumer: Consumer,
-        message: Message | None,
-        open_ones: dict[str, ClientPartition],
-        found: dict[str, list[int]],
-    ) -> None:
-        topic = None if message is None else message.topic()
-        if message is None or topic not in open_ones:
-            return
-        error = message.error()
-        if error is None:
-            sizes = found.setdefault(topic, [])
-            sizes.append(_size(message))
-            done = len(sizes) >= SAMPLE
-        else:
-            done = error.code() == KafkaError._PARTITION_EOF  # noqa: SLF001 - the client's public name for it
-        if done:
-            consumer.pause([open_ones.pop(topic)])
+
+def _is_last(message: Message, sizes: list[int]) -> bool:
+    """Add a record's size; whether the topic's sample is over, or there is nothing more of it."""
+    error = message.error()
+    if error is not None:
+        return error.code() == KafkaError._PARTITION_EOF  # noqa: SLF001 - the client's public name for it
+    sizes.append(_size(message))
+    return len(sizes) >= SAMPLE
 
 
 def _size(message: Message) -> int:

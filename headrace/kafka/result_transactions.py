@@ -239,6 +239,9 @@ class ResultTransactions:
     Within one process the lock puts the comparison of offsets and the transaction in one step.
 
     Any thread; every call blocks. ``timeout`` bounds a transaction, in seconds.
+
+    Raises:
+        KafkaUnavailableError, OffsetStoreError: by a reading, where the brokers did not answer.
     """
 
     def __init__(
@@ -279,39 +282,24 @@ class ResultTransactions:
             )
 
     def stored(self, identity: str) -> int | None:
-        """Return the offset stored for a partition, once no transaction has it in doubt.
-
-        Raises:
-            KafkaUnavailableError, OffsetStoreError: the brokers did not answer.
-        """
+        """Return the offset stored for a partition, once no transaction has it in doubt."""
         found = self.stored_entry(identity)
         return None if found is None else found.offset
 
     def leader_epoch(self, identity: str) -> int | None:
-        """Return the leader epoch stored with it.
-
-        Raises:
-            KafkaUnavailableError, OffsetStoreError: the brokers did not answer.
-        """
+        """Return the leader epoch stored with it."""
         found = self.stored_entry(identity)
         return None if found is None else found.leader_epoch
 
     def stored_entry(self, identity: str) -> StoredOffset | None:
-        """Return all that is stored for a partition, None where nothing is.
-
-        Raises:
-            KafkaUnavailableError, OffsetStoreError: the brokers did not answer.
-        """
-        found, topic_id = self._found(identity)
-        return None if found is None or found.is_of_another(topic_id) else found
-
-    def _found(self, identity: str) -> tuple[StoredOffset | None, str]:
+        """Return all that is stored for a partition, None where nothing is."""
         topic_id, number = self._parts(identity)
         topic = self._topic(topic_id)
         if topic is None:
-            return None, topic_id
+            return None
         partition = TopicPartition(topic, number)
-        return self._patiently([partition]).get(partition), topic_id
+        found = self._patiently([partition]).get(partition)
+        return None if found is None or found.is_of_another(topic_id) else found
 
     def commit(
         self, moves: Sequence[Move], records: Iterable[ResultRecord] = ()

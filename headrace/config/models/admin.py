@@ -58,10 +58,6 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def _fits_header(token: str) -> bool:
-    return token.isascii() and token.isprintable() and token == token.strip()
-
-
 class AdminTls(Section):
     """HTTPS for the admin API, all files in PEM form."""
 
@@ -115,12 +111,15 @@ class AdminConfig(Section):
         return is_loopback(self.host)
 
     def contradictions(self) -> Iterator[FieldConflict]:
-        if self.token is not None and len(self.token.get_secret_value()) < SHORTEST_TOKEN:
+        token = None if self.token is None else self.token.get_secret_value()
+        if token is not None and len(token) < SHORTEST_TOKEN:
             yield FieldConflict(
                 ("token",),
                 f"is shorter than {SHORTEST_TOKEN} characters; make one with: openssl rand -hex 32",
             )
-        elif self.token is not None and not _fits_header(self.token.get_secret_value()):
+        elif token is not None and not (
+            token.isascii() and token.isprintable() and token == token.strip()
+        ):
             yield FieldConflict(
                 ("token",),
                 "has a line break, a blank at an end, or a character that is not ASCII, which no "

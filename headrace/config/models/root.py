@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from graphlib import CycleError, TopologicalSorter
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import Field, ValidationInfo
+from pydantic import Field
 
 from headrace.config.errors import FieldConflict, origin_of
 from headrace.config.models.admin import AdminConfig, TracingConfig
@@ -29,14 +29,6 @@ from headrace.config.types.units import Duration
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-
-def _instance_id(info: ValidationInfo) -> str:
-    return origin_of(info).instance_id
-
-
-def _state_dir(info: ValidationInfo) -> str:
-    return str(origin_of(info).state_dir)
 
 
 class LoggingConfig(Section):
@@ -76,15 +68,15 @@ class ReloadConfig(Section):
 class Config(Section):
     """The configuration of one Headrace process."""
 
-    instance_id: Fixed[Annotated[Name, derived(_instance_id, Name | None)]] = Field(
-        default_factory=unset, validate_default=True
-    )
+    instance_id: Fixed[
+        Annotated[Name, derived(lambda info: origin_of(info).instance_id, Name | None)]
+    ] = Field(default_factory=unset, validate_default=True)
     """This process's name in its groups, the same across restarts; by default the host's name
     and 8 digits that stand for the file's absolute path."""
 
-    state_dir: Fixed[Annotated[LocalPath, derived(_state_dir, str | None)]] = Field(
-        default_factory=unset, validate_default=True
-    )
+    state_dir: Fixed[
+        Annotated[LocalPath, derived(lambda info: str(origin_of(info).state_dir), str | None)]
+    ] = Field(default_factory=unset, validate_default=True)
     """A folder of the process's own for what outlives it; by default $STATE_DIRECTORY (systemd
     sets it), else $XDG_STATE_HOME/headrace, else ~/.local/state/headrace."""
 

@@ -108,7 +108,8 @@ def load() -> Any:
         LibraryMissingError: it was not built, or does not fit this librdkafka.
     """
     try:
-        functions = _functions()
+        blocking, quick = c.CDLL(str(PATH)), c.PyDLL(str(PATH))
+        functions = SimpleNamespace(**_typed(blocking, _BLOCKING), **_typed(quick, _QUICK))
     except (OSError, AttributeError) as error:
         raise LibraryMissingError(f"the library was not built: {error}") from error
     if functions.revision() != REVISION:
@@ -117,11 +118,6 @@ def load() -> Any:
     if functions.bind(os.fsencode(cimpl.__file__), why, SENTENCE):
         raise LibraryMissingError(why.value.decode("utf-8", "replace"))
     return functions
-
-
-def _functions() -> SimpleNamespace:
-    blocking, quick = c.CDLL(str(PATH)), c.PyDLL(str(PATH))
-    return SimpleNamespace(**_typed(blocking, _BLOCKING), **_typed(quick, _QUICK))
 
 
 def _typed(library: Any, types: dict[str, tuple[Any, tuple[Any, ...]]]) -> dict[str, Any]:

@@ -11,43 +11,32 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-#: Loggers of the libraries in the process. Under ``spark`` are those of Spark's JVM.
-LIBRARIES = (
-    "anyio",
-    "asyncio",
-    "concurrent",
-    "confluent_kafka",
-    "deltalake",
-    "fastapi",
-    "httpcore",
-    "httpx",
-    "kazoo",
-    "opentelemetry",
-    "psycopg",
-    "py4j",
-    "pyspark",
-    "rich",
-    "spark",
-    "sqlalchemy",
-    "urllib3",
-    "uvicorn",
-    "watchfiles",
-)
-
-#: Those that say too much at the level that suits our own events. Spark's JVM warns at every
+#: Loggers of the libraries in the process, and the least level of those that say too much at the
+#: one that suits our own events. Under ``spark`` are those of Spark's JVM, which warns at every
 #: start of what is as it should be, and logs an error for what it also raises.
-QUIET = {
+LIBRARIES = {
+    "anyio": logging.NOTSET,
+    "asyncio": logging.NOTSET,
+    "concurrent": logging.NOTSET,
+    "confluent_kafka": logging.NOTSET,
+    "deltalake": logging.NOTSET,
+    "fastapi": logging.NOTSET,
     "httpcore": logging.WARNING,
     "httpx": logging.WARNING,
     "kazoo": logging.WARNING,
     "opentelemetry": logging.WARNING,
+    "psycopg": logging.NOTSET,
     "py4j": logging.WARNING,
     "pyspark": logging.WARNING,
+    "rich": logging.NOTSET,
     "spark": logging.ERROR,
+    "sqlalchemy": logging.NOTSET,
     "urllib3": logging.WARNING,
     "uvicorn": logging.WARNING,
     "watchfiles": logging.WARNING,
 }
+
+QUIET = {name: least for name, least in LIBRARIES.items() if least != logging.NOTSET}
 
 
 def is_library(logger: str) -> bool:

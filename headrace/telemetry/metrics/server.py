@@ -56,17 +56,18 @@ class MetricsServer:
 
         listening = listen(host, port)
         self.port: int = listening.getsockname()[1]
-        self._server = HttpServer(_application(metrics), listening, "metrics", failed=_log_end)
+        self._server = HttpServer(
+            _application(metrics),
+            listening,
+            "metrics",
+            failed=lambda error: log.error("metrics_ended", exc_info=error),
+        )
         if not self._server.start(Deadline.after(START_TIMEOUT)):
             raise OSError(None, "the server ended at once; the log says why")
 
     def close(self) -> None:
         """Stop serving and end the thread."""
         self._server.close(Deadline.after(CLOSE_TIMEOUT))
-
-
-def _log_end(error: BaseException) -> None:
-    log.error("metrics_ended", exc_info=error)
 
 
 def _application(metrics: Metrics) -> ASGIApp:
