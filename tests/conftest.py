@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headrace.devstack import LocalStack
+from headrace.devstack import Blueprint, LocalStack
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,7 +42,8 @@ def _own_state_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 @pytest.fixture(scope="session")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStack]:
     """One ZooKeeper and one broker for the whole run; a test that harms servers starts its own."""
-    with LocalStack.start(tmp_path_factory.mktemp("stack")) as started:
+    directory, blueprint = tmp_path_factory.mktemp("stack"), Blueprint(short_lived=True)
+    with LocalStack.start(directory, blueprint=blueprint) as started:
         yield started
 
 

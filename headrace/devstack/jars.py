@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from headrace.core.clock import Deadline
 from headrace.devstack.errors import JarsError, LocalStackError
-from headrace.devstack.jvm import java_command, pick_jars
+from headrace.devstack.jvm import SHORT_LIVED, java_command, pick_jars
 from headrace.devstack.waiting import wait_for
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def fetch(
         ivy_arguments(coordinate, folder, os.environ, needs=needs),
         class_path=pick_jars(["ivy-"]),
         heap="256m",
-        flags=["-XX:TieredStopAtLevel=1"],
+        flags=[SHORT_LIVED],
     )
     said: list[str] = []
 

@@ -21,6 +21,9 @@ LOGGING_JARS = ("slf4j-api-", "log4j-api-", "log4j-core-", "log4j-slf4j2-impl-")
 #: performance data would be left behind in /tmp by a killed process.
 _COMMON_FLAGS = ("-XX:+UseSerialGC", "-XX:+ExitOnOutOfMemoryError", "-XX:-UsePerfData")
 
+#: For a JVM that lives for minutes at most: it compiles quickly rather than well.
+SHORT_LIVED = "-XX:TieredStopAtLevel=1"
+
 
 @cache
 def require_java() -> Java:

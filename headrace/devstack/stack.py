@@ -29,12 +29,14 @@ class Blueprint:
     """How many servers of each kind there are, and ``properties`` that every broker gets.
 
     Several ZooKeeper servers form an ensemble. Several brokers form a cluster in which each one is
-    a controller as well, and which keeps its own topics on up to three of them.
+    a controller as well, and which keeps its own topics on up to three of them. ``short_lived``
+    brokers start sooner and serve more slowly, as tests want it.
     """
 
     zookeepers: int = 1
     brokers: int = 1
     properties: Mapping[str, str] = field(default_factory=dict)
+    short_lived: bool = False
 
     def zookeeper_servers(self, directory: Path, ports: PortBook) -> list[ZooKeeperServer]:
         """Return the servers, not started, with data below ``directory``."""
@@ -69,6 +71,7 @@ class Blueprint:
                 cluster_id=cluster_id,
                 properties=properties,
                 node_id=number,
+                short_lived=self.short_lived,
             )
             for number in _numbers(self.brokers)
         ]

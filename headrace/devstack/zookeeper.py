@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from typing import TYPE_CHECKING
 
-from headrace.devstack.jvm import LOGGING_JARS, java_command, log4j_flag, pick_jars
+from headrace.devstack.jvm import LOGGING_JARS, SHORT_LIVED, java_command, log4j_flag, pick_jars
 from headrace.devstack.server import LOOPBACK, LocalServer, free_port
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ class ZooKeeperServer(LocalServer):
             [str(path)],
             class_path=pick_jars(_JARS),
             heap="256m",
-            flags=["-XX:TieredStopAtLevel=1", log4j_flag(self.directory)],
+            flags=[SHORT_LIVED, log4j_flag(self.directory)],
         )
 
     def _answers(self) -> bool:

@@ -172,6 +172,10 @@ START_TIMEOUT = 120.0
 #: a second.
 _MARKING = "-XX:-G1UseAdaptiveIHOP -XX:InitiatingHeapOccupancyPercent=75 -XX:G1HeapRegionSize=8m"
 
+#: Options for a JVM that lives for minutes, as in tests: compiling quickly rather than well, and
+#: collecting on one core, halve the work of a start (17 to 9.5 s of processor time).
+SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
 _BASE = {
     "spark.app.name": "headrace",
     "spark.ui.enabled": "false",
@@ -285,6 +289,11 @@ class SparkSettings:
         if self.is_local:
             wanted["SPARK_LOCAL_IP"] = "127.0.0.1"
         return {name: value for name, value in wanted.items() if name not in os.environ}
+
+
+def short_lived(master: str) -> SparkSettings:
+    """Return the settings of a session for tests: it starts soon, with hardly any warm-up."""
+    return SparkSettings(master, {"spark.driver.extraJavaOptions": SHORT_LIVED}, warm_up=1)
 
 
 def _with_slots(master: str, slots: int | None) -> str:

@@ -97,9 +97,9 @@ class LocalSpark:
         """
         if self._session is None:
             from headrace.spark.runtime import SparkRuntime  # noqa: PLC0415 - takes a second
-            from headrace.spark.settings import SparkSettings  # noqa: PLC0415 - as above
+            from headrace.spark.settings import short_lived  # noqa: PLC0415 - as above
 
-            self._runtime = SparkRuntime(SparkSettings("local[2]", warm_up=1))
+            self._runtime = SparkRuntime(short_lived("local[2]"))
             self._runtime.start()
             self._session = self._runtime.session
         return self

@@ -46,10 +46,10 @@ SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 def started_spark(settings: SparkSettings | None = None) -> Iterator[SparkRuntime]:
     """Start Spark, on two cores where nothing else is said, and stop it at the end."""
     from headrace.spark.runtime import SparkRuntime  # noqa: PLC0415 - tables need no Spark
-    from headrace.spark.settings import SparkSettings  # noqa: PLC0415 - as above
+    from headrace.spark.settings import short_lived  # noqa: PLC0415 - as above
 
-    # two tasks, so that chunks and shuffles are real; hardly any warm-up, so that tests start soon
-    runtime = SparkRuntime(settings or SparkSettings("local[2]", warm_up=1))
+    # two tasks, so that chunks and shuffles are real
+    runtime = SparkRuntime(settings or short_lived("local[2]"))
     runtime.start()
     try:
         yield runtime

@@ -10,6 +10,7 @@ import yaml
 from headrace.core.clock import Deadline
 from headrace.core.processes import python_command
 from headrace.devstack.server import LOOPBACK, ServerProcess, free_port
+from headrace.spark.settings import SHORT_LIVED
 from headrace.telemetry.metrics import read_metrics
 from headrace.tools.demo.flights import DemoError
 from headrace.tools.demo.reducer import SCHEMA
@@ -29,10 +30,6 @@ _SPAWN_S = 30.0
 
 #: Seconds that a daemon has to answer a question about its metrics.
 _SCRAPE_S = 2.0
-
-#: For a JVM that lives a minute: compiling quickly rather than well, and collecting on one core,
-#: halve the work of a start (17 to 9.5 s of processor time), which the demo does three times.
-_SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 #: The folder for temporary files: what a killed process leaves there goes with the work directory.
 _TEMPORARY = "tmp"
@@ -148,7 +145,7 @@ def _document(name: str, directory: Path, endpoints: Endpoints, port: int) -> di
             "driver_memory": "768MiB",
             "warm_up": 3,
             "properties": {
-                "spark.driver.extraJavaOptions": f'{_SHORT_LIVED} "-Djava.io.tmpdir={temporary}"',
+                "spark.driver.extraJavaOptions": f'{SHORT_LIVED} "-Djava.io.tmpdir={temporary}"',
                 "spark.local.dir": str(temporary),
                 "spark.sql.warehouse.dir": str(directory / "warehouse"),
             },

@@ -19,7 +19,7 @@ from rich.console import Console
 
 from headrace.core.clock import SYSTEM_CLOCK, Deadline
 from headrace.core.errors import HeadraceError
-from headrace.devstack import LocalStack, detached
+from headrace.devstack import Blueprint, LocalStack, detached
 from headrace.devstack.jars import kafka_jars
 from headrace.devstack.jvm import require_java
 from headrace.kafka.topic_producer import TopicProducer, create_topic
@@ -417,7 +417,9 @@ def check(directory: Path, console: Console) -> Verdict:
 def _play(flights: pd.DataFrame, work: WorkDirectory, seconds: float, console: Console) -> Run:
     """Start everything, go through the story, stop everything."""
     with ExitStack() as held:
-        stack = held.enter_context(LocalStack.start(work.stack))
+        stack = held.enter_context(
+            LocalStack.start(work.stack, blueprint=Blueprint(short_lived=True))
+        )
         client = {"bootstrap.servers": stack.bootstrap_servers}
         create_topic(client, TOPIC, PARTITIONS, Deadline.after(_TOPIC_S))
         endpoints = Endpoints(stack.bootstrap_servers, stack.zookeeper_hosts, work.table)

@@ -48,7 +48,7 @@ def frozen(
     zookeeper_hosts: str, tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
 ) -> Iterator[tuple[Site, KafkaBroker]]:
     """A site on a broker of its own, which the test may freeze."""
-    server = KafkaBroker(tmp_path_factory.mktemp("kafka"))
+    server = KafkaBroker(tmp_path_factory.mktemp("kafka"), short_lived=True)
     server.start(Deadline.after(WAIT))
     site = Site(Broker(server.address), zookeeper_hosts, tmp_path)
     yield site, server

@@ -25,7 +25,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStack]:
     with LocalStack.start(
         tmp_path_factory.mktemp("cluster"),
         Deadline.after(WAIT),
-        blueprint=Blueprint(zookeepers=3, brokers=3),
+        blueprint=Blueprint(zookeepers=3, brokers=3, short_lived=True),
     ) as stack:
         yield stack
 

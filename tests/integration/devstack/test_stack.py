@@ -28,7 +28,7 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStack]:
     with LocalStack.start(
         tmp_path_factory.mktemp("own"),
         Deadline.after(90),
-        blueprint=Blueprint(properties=properties),
+        blueprint=Blueprint(properties=properties, short_lived=True),
     ) as stack:
         yield stack
 

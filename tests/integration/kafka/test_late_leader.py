@@ -153,6 +153,7 @@ def leader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LateLeader]:
             tmp_path_factory.mktemp("kafka"),
             port=port,
             properties={"advertised.listeners": f"PLAINTEXT://{leader.address}"},
+            short_lived=True,
         )
         server.start(Deadline.after(WAIT))
         yield leader

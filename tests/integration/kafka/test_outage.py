@@ -25,7 +25,7 @@ WAIT = 60.0
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
     """A broker that the tests may freeze."""
-    server = KafkaBroker(tmp_path_factory.mktemp("kafka"))
+    server = KafkaBroker(tmp_path_factory.mktemp("kafka"), short_lived=True)
     server.start(Deadline.after(WAIT))
     yield server
     server.stop(Deadline.after(WAIT))

@@ -26,7 +26,7 @@ def broker(bootstrap_servers: str) -> Broker:
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
     """A broker that tests may freeze, kill, and cut the logs of; each leaves it running."""
-    server = KafkaBroker(tmp_path_factory.mktemp("kafka"))
+    server = KafkaBroker(tmp_path_factory.mktemp("kafka"), short_lived=True)
     server.start(Deadline.after(WAIT))
     yield server
     server.kill()

@@ -43,7 +43,8 @@ _CLEANED_AT_ONCE = {
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStack]:
     """Three brokers that clean compacted topics often."""
-    blueprint = Blueprint(brokers=3, properties={"log.cleaner.backoff.ms": "100"})
+    properties = {"log.cleaner.backoff.ms": "100"}
+    blueprint = Blueprint(brokers=3, properties=properties, short_lived=True)
     directory = tmp_path_factory.mktemp("cluster")
     with LocalStack.start(directory, Deadline.after(120), blueprint=blueprint) as stack:
         yield stack

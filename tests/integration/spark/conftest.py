@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from headrace.devstack.jars import CONNECTOR, cached
-from headrace.spark.settings import SparkSettings, connector_properties
+from headrace.spark.settings import SparkSettings, connector_properties, short_lived
 from headrace.testing.sinks import started_spark
 from tests.integration.spark.channels import Channel
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 #: Two tasks, so that chunks and shuffles are real; hardly any warm-up, so that tests start soon.
 #: Slots for three channels.
-SETTINGS = SparkSettings("local[2]", warm_up=1, channels=3)
+SETTINGS = replace(short_lived("local[2]"), channels=3)
 
 
 def with_connector(settings: SparkSettings) -> SparkSettings:

@@ -4,9 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from headrace.devstack import jvm
+from headrace.core.clock import Deadline
+from headrace.devstack import Blueprint, jvm, kafka
 from headrace.devstack.errors import JavaMissingError
 from headrace.devstack.java import Java
+from headrace.devstack.server import PortBook
 
 
 @pytest.fixture
@@ -47,3 +49,19 @@ def test_a_command_has_heap_class_path_and_arguments(monkeypatch: pytest.MonkeyP
     command = jvm.java_command("a.Main", ["x"], class_path=[Path("/1.jar")], heap="9m")
     assert command[:2] == ["/j/bin/java", "-Xmx9m"]
     assert command[-4:] == ["-cp", "/1.jar", "a.Main", "x"]
+
+
+@pytest.mark.parametrize("short_lived", [True, False])
+def test_short_lived_brokers_are_compiled_quickly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, short_lived: bool
+) -> None:
+    """Others are compiled well, as measurements need it."""
+    monkeypatch.setattr(jvm, "require_java", lambda: Java(Path("/j/bin/java"), 17))
+    monkeypatch.setattr(kafka, "kafka_jars", list)
+    ports = PortBook(tmp_path / "ports.json")
+    blueprint = Blueprint(brokers=2, short_lived=short_lived)
+    for broker in blueprint.kafka_brokers(tmp_path, ports):
+        broker.directory.mkdir()
+        (broker.directory / "formatted").touch()
+        command = broker._command(Deadline.after(1))
+        assert ("-XX:TieredStopAtLevel=1" in command) is short_lived

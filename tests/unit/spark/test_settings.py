@@ -9,7 +9,14 @@ from typing import Any
 import pytest
 
 from headrace.config import Config, SparkConfig
-from headrace.spark.settings import SparkSettings, local_cores, spark_channels, spark_settings
+from headrace.spark.settings import (
+    SHORT_LIVED,
+    SparkSettings,
+    local_cores,
+    short_lived,
+    spark_channels,
+    spark_settings,
+)
 
 
 @pytest.mark.parametrize(
@@ -163,3 +170,10 @@ def test_the_configuration_says_how_long_a_start_may_take() -> None:
     assert spark_settings(SparkConfig()).start_timeout == 120
     longer = SparkConfig.model_validate({"start_timeout": "10m"})
     assert spark_settings(longer).start_timeout == 600
+
+
+def test_a_short_lived_session_starts_soon() -> None:
+    """Its JVM has the options for that behind our own, and there is hardly any warm-up."""
+    settings = short_lived("local[2]")
+    assert settings.effective()["spark.driver.extraJavaOptions"].endswith(SHORT_LIVED)
+    assert (settings.master, settings.warm_up) == ("local[2]", 1)

@@ -52,6 +52,7 @@ class Guarded:
             directory,
             port=port,
             controllers={1: controller},
+            short_lived=True,
             properties={
                 "listeners": f"{plain},{guarded},CONTROLLER://{LOOPBACK}:{controller}",
                 "advertised.listeners": f"{plain},{guarded}",
