@@ -78,28 +78,6 @@ _SAMPLE = 8
 
 
 @dataclass(frozen=True, slots=True)
-class FetchedRecords:
-    """Consecutive records of one partition as one or more fetches brought them.
-
-    ``size`` is in bytes and counts what the objects themselves take.
-    """
-
-    records: Run
-    first_offset: int
-    next_offset: int
-    size: int
-
-    def divided(self, count: int) -> tuple[FetchedRecords, FetchedRecords]:
-        """Split after the first ``count`` records; both parts have some."""
-        whole = BatchSlice(self.first_offset, self.records, self.next_offset, self.size)
-        front, rest = divide(whole, count)
-        return (
-            FetchedRecords(front.records, front.start, front.next_offset, front.size),
-            FetchedRecords(rest.records, rest.start, rest.next_offset, rest.size),
-        )
-
-
-@dataclass(frozen=True, slots=True)
 class Limits:
     """How large a batch may grow, and how long (seconds) its first record may wait for it."""
 
@@ -115,10 +93,12 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class BatchSlice:
-    """The records of a batch. ``start`` is the position they continue from; ``size`` in bytes.
+    """Consecutive records of one partition: of a batch, or as fetches brought them.
 
-    ``failures`` counts the deliveries that failed with these records in them before they became a
-    part of their own: more than 0 in a part of a batch that was given up and divided.
+    ``start`` is the position they continue from. ``size`` is in bytes and counts what the objects
+    themselves take. ``failures`` counts the deliveries that failed with these records in them
+    before they became a part of their own: more than 0 in a part of a batch that was given up and
+    divided.
     """
 
     start: int
@@ -128,16 +108,13 @@ class BatchSlice:
     failures: int = 0
 
 
-def chunk_of(records: Run) -> FetchedRecords:
+def chunk_of(records: Run) -> BatchSlice:
     """Weigh consecutive records of one partition; values exactly, keys and headers by sample."""
     if isinstance(records, CompactRun):
-        return FetchedRecords(records, records.start, records.next_offset, records.size)
+        return BatchSlice(records.start, records, records.next_offset, records.size)
     count = len(records)
     size = sum(map(len, records)) + count * RECORD_OVERHEAD + round(count * _mean_extra(records))
-    first, last = records[0].offset(), records[-1].offset()
-    assert first is not None
-    assert last is not None
-    return FetchedRecords(records, first, last + 1, size)
+    return BatchSlice(offset_of(records[0]), records, offset_of(records[-1]) + 1, size)
 
 
 def _mean_extra(records: Sequence[Record]) -> float:
@@ -178,8 +155,7 @@ def split(cut: BatchSlice, limits: Limits) -> tuple[BatchSlice, BatchSlice | Non
 def divide(cut: BatchSlice, count: int) -> tuple[BatchSlice, BatchSlice]:
     """Split a batch after its first ``count`` records; both parts have some."""
     front, rest = cut.records[:count], cut.records[count:]
-    border = rest[0].offset()
-    assert border is not None
+    border = offset_of(rest[0])
     share = cut.size * count // len(cut.records)
     return (
         BatchSlice(cut.start, front, border, share, cut.failures),
@@ -226,7 +202,7 @@ class PartitionBuffer:
     def __init__(self, bound: float = inf) -> None:
         self.bound = bound
         self._lock = Lock()
-        self._chunks: deque[tuple[float, FetchedRecords]] = deque()
+        self._chunks: deque[tuple[float, BatchSlice]] = deque()
         self._fetch_offset = 0
         #: The newest leader epoch of what was fetched, under which the log led to all of that.
         self.leader_epoch: int | None = None
@@ -288,7 +264,7 @@ class PartitionBuffer:
     def append(
         self,
         generation: int,
-        chunk: FetchedRecords,
+        chunk: BatchSlice,
         now: float,
         limits: Limits | None = None,
         leader_epoch: int | None = None,
@@ -300,7 +276,7 @@ class PartitionBuffer:
         cache now and, by then, no longer.
         """
         with self._lock:
-            if generation != self.generation or chunk.first_offset < self._fetch_offset:
+            if generation != self.generation or chunk.start < self._fetch_offset:
                 return BufferedRecords.REFUSED
             due_before = bool(self._chunks), self._full(limits)
             self.records += len(chunk.records)
@@ -323,7 +299,7 @@ class PartitionBuffer:
             self.records >= limits.max_records or self.size >= limits.max_bytes or self.complete
         )
 
-    def _join(self, chunk: FetchedRecords, limits: Limits) -> FetchedRecords | None:
+    def _join(self, chunk: BatchSlice, limits: Limits) -> BatchSlice | None:
         """Move what fits from ``chunk`` to the last one; return the rest, None if there is none."""
         if not self._chunks:
             return chunk
@@ -335,16 +311,13 @@ class PartitionBuffer:
             return chunk
         rest = None
         if room < len(chunk.records):
-            chunk, rest = chunk.divided(room)
+            chunk, rest = divide(chunk, room)
         records, size = _joined(last.records, chunk.records), last.size + chunk.size
         if isinstance(records, CompactRun) and records.size < size:
             # pieces that were made into one weigh less
             self.size -= size - records.size
             size = records.size
-        self._chunks[-1] = (
-            arrived,
-            FetchedRecords(records, last.first_offset, chunk.next_offset, size),
-        )
+        self._chunks[-1] = arrived, BatchSlice(last.start, records, chunk.next_offset, size)
         return rest
 
     def pass_gap(self, generation: int, end: int) -> int | None:
@@ -387,7 +360,11 @@ class PartitionBuffer:
                 )
                 if records and (count == 0 or not _may_join(records, chunk.records)):
                     break
-                taken = self._take(max(1, count))
+                arrived, taken = self._chunks.popleft()
+                if (count := max(1, count)) < len(taken.records):
+                    taken, rest = divide(taken, count)
+                    self._chunks.appendleft((arrived, rest))
+                self.position = taken.next_offset
                 size += taken.size
                 records = _joined(records, taken.records) if records else taken.records
             if not records:
@@ -397,12 +374,3 @@ class PartitionBuffer:
             self.records -= len(records)
             self.size -= size
             return BatchSlice(start, records, self.position, size)
-
-    def _take(self, count: int) -> FetchedRecords:
-        """Remove and return the first ``count`` records of the first chunk."""
-        arrived, chunk = self._chunks.popleft()
-        if count < len(chunk.records):
-            chunk, rest = chunk.divided(count)
-            self._chunks.appendleft((arrived, rest))
-        self.position = chunk.next_offset
-        return chunk

@@ -216,7 +216,10 @@ class Delivery:
         self._over(item.batch, "answered")
         self._count_records(item.batch, effect)
         owned.clear_failures()
-        self._apply(owned, effect, item)
+        self._commit(owned, effect, item.batch)
+        if effect.seek is not None:
+            self._move(owned, effect.seek, [item.cut, *owned.withdraw()])
+        self._hold_back(owned, effect)
         owned.begin_idle(self._clock.monotonic())
         return True
 
@@ -362,12 +365,6 @@ class Delivery:
             log.warning("invalid_response", channel=self._runtime.name, error=str(error))
             return
         self._commit(owned, effect, None)
-
-    def _apply(self, owned: OwnedPartition, effect: ResponseEffect, item: Outstanding) -> None:
-        self._commit(owned, effect, item.batch)
-        if effect.seek is not None:
-            self._move(owned, effect.seek, [item.cut, *owned.withdraw()])
-        self._hold_back(owned, effect)
 
     def _commit(self, owned: OwnedPartition, effect: ResponseEffect, batch: Batch | None) -> None:
         if effect.commit is None:

@@ -8,7 +8,7 @@ from itertools import groupby
 from operator import itemgetter
 from queue import SimpleQueue
 from threading import Event
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import structlog
 
@@ -20,7 +20,7 @@ from headrace.kafka.ports import Fetched
 from headrace.telemetry.thread_time import Role, ThreadActivity
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Callable, Collection, Iterable, Iterator
 
     from headrace.channel.partition import OwnedPartition
     from headrace.core.clock import Clock, Deadline
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from headrace.telemetry.metrics import Metrics
     from headrace.telemetry.thread_time import ThreadTime
 
+
+T = TypeVar("T")
 
 #: A paused partition is fetched again when it holds less than this part of its share, so that
 #: pausing, which throws prefetched records away, does not alternate with resuming.
@@ -292,24 +294,23 @@ class Fetcher:
 
     def _distribute(self, fetched: Fetched) -> None:
         now = self._clock.monotonic()
-        for partition, records in fetched.chunks:
-            slot = self._slots.get(partition)
-            if slot is not None:
-                self._keep(slot, records, now, fetched.leader_epochs.get(partition))
-        for partition, end in fetched.ends:
-            slot = self._slots.get(partition)
-            if slot is not None:
-                self._pass_gap(slot, end)
-        for partition in fetched.out_of_range:
-            slot = self._slots.get(partition)
-            if slot is not None:
-                self._post(slot, OffsetOutOfRange(slot.generation))
-        for partition, former_end in fetched.truncated:
-            slot = self._slots.get(partition)
-            if slot is not None:
-                self._post(slot, LogTruncated(slot.generation, former_end))
+        for slot, records in self._with_slots(fetched.chunks):
+            self._keep(slot, records, now, fetched.leader_epochs.get(slot.owned.partition))
+        for slot, end in self._with_slots(fetched.ends):
+            self._pass_gap(slot, end)
+        for slot, _ in self._with_slots((each, None) for each in fetched.out_of_range):
+            self._post(slot, OffsetOutOfRange(slot.generation))
+        for slot, former_end in self._with_slots(fetched.truncated):
+            self._post(slot, LogTruncated(slot.generation, former_end))
         for error in fetched.errors:
             self._log.warning("fetch_error", error=error)
+
+    def _with_slots(self, items: Iterable[tuple[TopicPartition, T]]) -> Iterator[tuple[_Slot, T]]:
+        """Yield what came of the partitions that are still fetched."""
+        for partition, item in items:
+            slot = self._slots.get(partition)
+            if slot is not None:
+                yield slot, item
 
     def _keep(self, slot: _Slot, records: Run, now: float, leader_epoch: int | None = None) -> None:
         owned = slot.owned

@@ -69,7 +69,8 @@ class OffsetReset:
             else:
                 self._reset(owned)
         except HeadraceError as silence:
-            self._note_silence(owned, silence)
+            log.warning("watermarks_unknown", **owned.log_fields, error=str(silence))
+            owned.note_error(str(silence))
             asks_at = self._runtime.clock.monotonic() + self._runtime.backoff.seconds(1)
             owned.doubt_log(doubt, asks_at)
 
@@ -149,10 +150,6 @@ class OffsetReset:
         self._runtime.topics.look()
         return False
 
-    def _note_silence(self, owned: OwnedPartition, silence: HeadraceError) -> None:
-        log.warning("watermarks_unknown", **owned.log_fields, error=str(silence))
-        owned.note_error(str(silence))
-
     def _halt(self, owned: OwnedPartition, error: LogTruncatedError) -> None:
         """Have the partition rest, unless the processor says where to go on."""
         topic = owned.partition.topic
@@ -201,17 +198,13 @@ class OffsetReset:
             lost_records=lost,
         )
         if target > asked:
-            self._skip(owned, target)
+            # what was fetched before the gap is delivered first
+            gap = owned.buffer.pass_gap(owned.buffer.generation, target)
+            if gap is not None:
+                owned.note_gap(gap, owned.buffer.generation)
         else:
             self._go_back(owned, target)
         self._runtime.fetcher.assign(owned)
-
-    @staticmethod
-    def _skip(owned: OwnedPartition, target: int) -> None:
-        """Fetch after a gap; what was fetched before it is delivered first."""
-        gap = owned.buffer.pass_gap(owned.buffer.generation, target)
-        if gap is not None:
-            owned.note_gap(gap, owned.buffer.generation)
 
     def _go_back(self, owned: OwnedPartition, target: int) -> None:
         owned.restart_at(target)

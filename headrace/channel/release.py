@@ -73,12 +73,17 @@ class Releases:
             if (owned.outstanding or (owned.has_pending_commit and not gone)) and not overdue:
                 return
             self._terminate(owned)
-        if gone and owned.has_pending_commit:
-            self._forgo(owned)
-        elif not owned.has_pending_commit:
+        if not owned.has_pending_commit:
             self._finish(owned)
+        elif gone:
+            # the last commit cannot be stored, and nobody will go on: there is nobody to shut out
+            self._end_without_commit(owned, "commit_abandoned", clean=True)
         elif overdue:
-            self._give_up(owned)
+            # the next owner must know that the last commit is not stored
+            self._runtime.unfinished.append(
+                f"{owned.partition}: commit of offset {owned.processed_offset}"
+            )
+            self._end_without_commit(owned, "release_overdue", clean=False)
 
     def _is_overdue(self, owned: OwnedPartition) -> bool:
         return owned.is_overdue(self._runtime.clock.monotonic())
@@ -118,17 +123,6 @@ class Releases:
         """
         processor = self._runtime.callbacks.processor
         return sink_is_fenced(self._runtime.config) and processor.may_still_store(owned)
-
-    def _give_up(self, owned: OwnedPartition) -> None:
-        """The last commit is not stored in time: the next owner must know that."""
-        self._runtime.unfinished.append(
-            f"{owned.partition}: commit of offset {owned.processed_offset}"
-        )
-        self._end_without_commit(owned, "release_overdue", clean=False)
-
-    def _forgo(self, owned: OwnedPartition) -> None:
-        """The last commit cannot be stored, and nobody will go on: there is nobody to shut out."""
-        self._end_without_commit(owned, "commit_abandoned", clean=True)
 
     def _end_without_commit(self, owned: OwnedPartition, event: str, *, clean: bool) -> None:
         self._drop(owned)

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from headrace.channel.status import PartitionSnapshot
     from headrace.channel.workers import Workers
     from headrace.core.clock import Clock
-    from headrace.core.records import TopicPartition
     from headrace.core.supervision import Heartbeat
     from headrace.telemetry.metrics import Metrics
 
@@ -135,8 +134,9 @@ class LagWatchdog(PeriodicThread):
         for partition, owned in sorted(waiting.items()):
             if self._stopping.is_set():
                 return
+            deadline = Deadline.after(ASK_TIMEOUT, self._runtime.clock)
             try:
-                end = self._end_of(partition)
+                _, end = self._runtime.catalog.watermarks(partition, deadline)
             except KafkaUnavailableError:
                 silent.append(str(partition))
             else:
@@ -146,12 +146,6 @@ class LagWatchdog(PeriodicThread):
             log.warning(
                 "partition_leader_unavailable", channel=self._runtime.name, partitions=silent
             )
-
-    def _end_of(self, partition: TopicPartition) -> int:
-        _, end = self._runtime.catalog.watermarks(
-            partition, Deadline.after(ASK_TIMEOUT, self._runtime.clock)
-        )
-        return end
 
     def _compare(self, owned: OwnedPartition, end: int, before: _Seen | None) -> None:
         position = owned.buffer.fetch_offset
@@ -226,27 +220,20 @@ class HangReports:
             )
             callback, batch = self._reported.get(id(owned), (None, None))
             if slow[0] is not None and slow[0] != callback:
-                self._report_callback(owned, now)
+                self._report("worker_stuck", owned, now)
             elif slow[0] is None and slow[1] is not None and slow[1] != batch:
-                self._report_batch(owned, now, slow[1] - timeout)
+                # the processor answers it later, on a thread that we do not know
+                seconds = round(now - (slow[1] - timeout), 1)
+                self._report("batch_stuck", owned, now, seconds=seconds)
             if slow != (None, None):
                 reported[id(owned)] = slow
         self._reported = reported
 
-    def _report_callback(self, owned: OwnedPartition, now: float) -> None:
-        log.warning("worker_stuck", **activity_of(self._channel, owned, now).facts())
-        self._dump("worker_stuck", now)
-
-    def _report_batch(self, owned: OwnedPartition, now: float, since: float) -> None:
-        """Report a batch that the processor answers later, on a thread that we do not know."""
-        doing = activity_of(self._channel, owned, now).facts()
-        log.warning("batch_stuck", seconds=round(now - since, 1), **doing)
-        self._dump("batch_stuck", now)
-
-    def _dump(self, because: str, now: float) -> None:
+    def _report(self, event: str, owned: OwnedPartition, now: float, **facts: object) -> None:
+        log.warning(event, **facts, **activity_of(self._channel, owned, now).facts())
         if now >= self._next_dump:
             self._next_dump = now + DUMP_INTERVAL
-            log_stacks(because)
+            log_stacks(event)
 
 
 def _slow_callback(
