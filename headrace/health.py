@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-from dataclasses import dataclass
 from getopt import GetoptError, getopt
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -34,13 +33,6 @@ TIMEOUT, LEAST_TIMEOUT = 5.0, 0.1
 _ANSWERED = range(200, 300)
 
 
-@dataclass(frozen=True, slots=True)
-class _Arguments:
-    config: Path
-    ready: bool = False
-    timeout: float = TIMEOUT
-
-
 def main(arguments: list[str]) -> int | None:
     """Ask the process that the command line names, and return the exit code.
 
@@ -50,14 +42,15 @@ def main(arguments: list[str]) -> int | None:
     given = _parsed(arguments)
     if given is None:
         return None
+    config, ready, timeout = given
     try:
-        record = find_process(given.config)
+        record = find_process(config)
     except (NoRecordError, SeveralProcessesError):
         return None
     except ProcessNotFoundError as error:
         sys.stderr.write(f"{error}\n")
         return UNWELL
-    return ask(record.url, ready=given.ready, timeout=given.timeout)
+    return ask(record.url, ready=ready, timeout=timeout)
 
 
 def ask(url: str, *, ready: bool, timeout: float) -> int:
@@ -70,7 +63,7 @@ def ask(url: str, *, ready: bool, timeout: float) -> int:
     return 0
 
 
-def _parsed(arguments: list[str]) -> _Arguments | None:
+def _parsed(arguments: list[str]) -> tuple[Path, bool, float] | None:
     try:
         options, rest = getopt(arguments, "c:", ["config=", "ready", "timeout="])
         given = dict(options)
@@ -80,7 +73,7 @@ def _parsed(arguments: list[str]) -> _Arguments | None:
         return None
     if rest or not config or not timeout >= LEAST_TIMEOUT:
         return None
-    return _Arguments(Path(config), "--ready" in given, timeout)
+    return Path(config), "--ready" in given, timeout
 
 
 def _reasons(url: str, path: str, timeout: float) -> list[str]:

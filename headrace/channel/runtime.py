@@ -19,7 +19,7 @@ from headrace.channel.pausing import DeliveryGate, PauseManager
 from headrace.channel.scheduler import Scheduler
 from headrace.channel.states import EndReason
 from headrace.channel.supervision import CallbackWatchdog, LagWatchdog, ThreadWatchdog
-from headrace.channel.topics import GroupSubscription, KnownTopics, TopicListener, TopicWatcher
+from headrace.channel.topics import GroupSubscription, KnownTopics, TopicWatcher
 from headrace.channel.workers import PartitionLoop, Workers
 from headrace.config import refuses_late
 from headrace.core.spans import NO_TRACER
@@ -123,9 +123,9 @@ class ChannelRuntime:
         self.topic_watcher = TopicWatcher(
             self.topics,
             self.catalog,
-            TopicListener(
-                self.subscription.set_topics, self.manager.log_replaced, self.manager.topic_missing
-            ),
+            counted=self.subscription.set_topics,
+            replaced=self.manager.log_replaced,
+            missing=self.manager.topic_missing,
             channel=name,
             clock=clock,
             fail=fail,

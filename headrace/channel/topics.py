@@ -182,28 +182,22 @@ START_TIMEOUT = 15.0
 REFRESH_TIMEOUT = 10.0
 
 
-@dataclass(frozen=True, slots=True)
-class TopicListener:
-    """Who is told, on the watcher's thread and at the start; must not block.
-
-    ``counts`` of the partitions of all topics, whenever they are not what they were; ``replaced``
-    of a topic that was created again; ``missing`` of one that counts as deleted.
-    """
-
-    counts: Callable[[Mapping[str, int]], None]
-    replaced: Callable[[str], None]
-    missing: Callable[[str], None]
-
-
 class TopicWatcher(PeriodicThread):
-    """Owns the loop that asks the catalog. What it finds is in ``known``."""
+    """Owns the loop that asks the catalog. What it finds is in ``known``.
+
+    ``counted`` is told how many partitions all topics have, whenever they are not what they were;
+    ``replaced`` of a topic that was created again; ``missing`` of one that counts as deleted: on
+    the watcher's thread and at the start, without blocking.
+    """
 
     def __init__(
         self,
         known: KnownTopics,
         catalog: TopicCatalog,
-        listener: TopicListener,
         *,
+        counted: Callable[[Mapping[str, int]], None],
+        replaced: Callable[[str], None],
+        missing: Callable[[str], None],
         channel: str,
         clock: Clock,
         fail: Callable[[BaseException], None],
@@ -211,7 +205,7 @@ class TopicWatcher(PeriodicThread):
         self._known = known
         self._catalog = catalog
         self._looking = Lock()
-        self._listener = listener
+        self._counted, self._replaced, self._missing = counted, replaced, missing
         self._channel = channel
         self._clock = clock
         super().__init__(f"{channel}-topics", fail)
@@ -229,7 +223,7 @@ class TopicWatcher(PeriodicThread):
         found = self._find(subscription, deadline)
         self._check(subscription, found, frozenset(subscription.names))
         self._known.begin(cluster, found)
-        self._listener.counts(self._known.counts())
+        self._counted(self._known.counts())
 
     def follow(self, subscription: Subscription, deadline: Deadline) -> None:
         """Follow other topics from now on. Blocks until the deadline at most; any thread.
@@ -249,7 +243,7 @@ class TopicWatcher(PeriodicThread):
             self._known.follow(subscription, found)
             counts = self._known.counts()
             log.info("topics_changed", channel=self._channel, partitions=counts)
-            self._listener.counts(counts)
+            self._counted(counts)
         finally:
             self._looking.release()
 
@@ -298,11 +292,11 @@ class TopicWatcher(PeriodicThread):
         counts = self._known.counts()
         if counts != before:
             log.info("partitions_changed", channel=self._channel, partitions=counts)
-            self._listener.counts(counts)
+            self._counted(counts)
         for topic in changes.replaced:
-            self._listener.replaced(topic)
+            self._replaced(topic)
         for topic in changes.missing:
-            self._listener.missing(topic)
+            self._missing(topic)
 
     def _log(self, changes: TopicChanges) -> None:
         for topic in sorted(changes.matched):

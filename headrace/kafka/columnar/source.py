@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import ctypes as c
 import weakref
-from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException
@@ -53,15 +52,14 @@ class About(IntEnum):
     """A line of the client's log; ``code`` is its level as in syslog, ``topic`` its facility."""
 
 
-@dataclass(frozen=True, slots=True)
-class ClientEvent:
+class ClientEvent(NamedTuple):
     """What came in place of a record, or beside records."""
 
     about: About
     code: int
-    topic: str
     partition: int
     offset: int
+    topic: str
     text: str
 
 
@@ -182,23 +180,23 @@ class Consumer:
     def news(self) -> list[ClientEvent]:
         """Return what came beside the records of the last take."""
         count = self._library.news_count(self._handle)
-        return [_news(self._library.news(self._handle, number).contents) for number in range(count)]
+        found = [self._library.news(self._handle, number).contents for number in range(count)]
+        return [
+            ClientEvent(
+                About(each.kind),
+                each.code,
+                each.partition,
+                each.offset,
+                each.topic.decode(),
+                each.text.decode("utf-8", "replace"),
+            )
+            for each in found
+        ]
 
     def close(self) -> None:
         """Release the client; harmless if called again. Blocks until its threads have ended."""
         self._open = None
         self._close()
-
-
-def _news(found: library.NewsStruct) -> ClientEvent:
-    return ClientEvent(
-        About(found.kind),
-        found.code,
-        found.topic.decode(),
-        found.partition,
-        found.offset,
-        found.text.decode("utf-8", "replace"),
-    )
 
 
 def _texts(values: Any) -> Any:

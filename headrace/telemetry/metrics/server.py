@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 from urllib.request import urlopen
 
 import structlog
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, disable_created_metrics, generate_latest
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
 
 from headrace.core.clock import Deadline
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from starlette.requests import Request
     from starlette.responses import Response
     from starlette.types import ASGIApp
@@ -88,13 +86,8 @@ def _application(metrics: Metrics) -> ASGIApp:
     return Starlette(routes=[route], middleware=[Middleware(GZipMiddleware)])
 
 
-@dataclass(frozen=True, slots=True)
-class MetricSample:
-    """One value that a process serves, with its labels."""
-
-    name: str
-    labels: Mapping[str, str]
-    value: float
+MetricSample: TypeAlias = Sample
+"""One value that a process serves, with its ``name`` and ``labels``."""
 
 
 def read_metrics(host: str, port: int, timeout: float) -> list[MetricSample]:
@@ -105,8 +98,5 @@ def read_metrics(host: str, port: int, timeout: float) -> list[MetricSample]:
     """
     with urlopen(f"http://{host}:{port}/metrics", timeout=timeout) as answer:
         text = answer.read().decode()
-    return [
-        MetricSample(sample.name, sample.labels, sample.value)
-        for family in text_string_to_metric_families(text)
-        for sample in family.samples
-    ]
+    families = text_string_to_metric_families(text)
+    return [sample for family in families for sample in family.samples]
