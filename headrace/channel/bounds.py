@@ -36,6 +36,14 @@ class Until:
     timestamp: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Partitions that somebody owns, and those that nobody is to have."""
+
+    owned: frozenset[TopicPartition]
+    unowned: frozenset[TopicPartition]
+
+
 class Bounds:
     """The bounds of one channel's partitions; without ``until`` there are none.
 
@@ -55,8 +63,7 @@ class Bounds:
         self._channel = channel
         self._clock = clock
         self._offsets: dict[TopicPartition, int] = {}
-        #: Partitions that somebody owns, and those that nobody is to have.
-        self._group: tuple[frozenset[TopicPartition], frozenset[TopicPartition]] | None = None
+        self._group: _Group | None = None
         self._reached: set[TopicPartition] = set()
 
     def fix(self, catalog: TopicCatalog, counts: Mapping[str, int], deadline: Deadline) -> None:
@@ -87,7 +94,7 @@ class Bounds:
 
     def topic_missing(self, topic: str) -> None:
         """Fail the channel where the run would wait for a topic that was deleted. Any thread."""
-        wanted = self._offsets.keys() - (self._group[1] if self._group else frozenset())
+        wanted = self._offsets.keys() - (self._group.unowned if self._group else frozenset())
         if any(partition.topic == topic for partition in wanted):
             self._fail(
                 TopicDeletedError(
@@ -103,7 +110,7 @@ class Bounds:
 
         Any thread.
         """
-        self._group = frozenset(owned), frozenset(unowned)
+        self._group = _Group(frozenset(owned), frozenset(unowned))
 
     def reached(
         self, own: Mapping[TopicPartition, int | None], store: OffsetStore, deadline: Deadline
@@ -115,17 +122,17 @@ class Bounds:
         Partitions that nobody is to have do not count. The others need an owner, because a commit
         of before may be ahead of the sink that the owner goes by.
         """
-        if self._until is None or self._group is None:
+        group = self._group
+        if self._until is None or group is None:
             return False
-        owned, unowned = self._group
-        wanted = self._offsets.keys() - unowned
-        if not wanted <= owned | own.keys():
+        wanted = self._offsets.keys() - group.unowned
+        if not wanted <= group.owned | own.keys():
             return False
         if not all(self._is_there(partition, offset) for partition, offset in own.items()):
             return False
         if not self._others_are_there(wanted - own.keys() - self._reached, store, deadline):
             return False
-        left_out = sorted(map(str, self._offsets.keys() & unowned))
+        left_out = sorted(map(str, self._offsets.keys() & group.unowned))
         log.info("bounds_reached", channel=self._channel, unowned=left_out)
         return True
 
