@@ -6,7 +6,6 @@ Each command imports what it runs when it runs, so that ``--help`` and the other
 from __future__ import annotations
 
 import json
-import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -79,21 +78,9 @@ def run(
     Exit codes: 0 stopped in order, 2 configuration, 3 not started, 4 a channel failed,
     5 the stop overran its deadline, 70 to be started afresh, 1 unexpected.
     """
-    _import_structlog_alone()
     from headrace.daemon import run as serve  # noqa: PLC0415 - for this command only
 
     raise typer.Exit(serve(config, None if until is None else _bound(until)))
-
-
-def _import_structlog_alone() -> None:
-    """Import structlog without rich, whose tracebacks a daemon's log does not have."""
-    absent: dict[str, Any] = {} if "rich" in sys.modules else {"rich": None}
-    sys.modules.update(absent)
-    try:
-        import structlog  # noqa: F401, PLC0415 - for what this does
-    finally:
-        for name in absent:
-            del sys.modules[name]
 
 
 def _bound(until: str) -> Until:

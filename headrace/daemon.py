@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import sys
 import threading
@@ -165,6 +166,12 @@ def run(path: Path, until: Until | None = None) -> ExitCode:
 
 
 def _serve(path: Path, config: Config, until: Until | None) -> ExitCode:
+    if config.admin.enabled:
+        import headrace.admin.server  # noqa: F401, PLC0415 - fastapi takes a while to import
+    # the collector has rested during the imports, and what they made it need not look at later
+    # either; the user's code comes after this
+    gc.freeze()
+    gc.enable()
     signals = SIGNALS
     signals.listen()
     signals.last_words = _last_words
@@ -239,7 +246,7 @@ def _admin(
     if not controller.config.admin.enabled:
         yield
         return
-    from headrace.admin.server import AdminServer  # noqa: PLC0415 - fastapi takes a while to import
+    from headrace.admin.server import AdminServer  # noqa: PLC0415 - fastapi is imported where it is used
 
     server = AdminServer(controller, process, reloader)
     try:

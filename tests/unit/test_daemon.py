@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest.mock import MagicMock
 
 import pytest
 from structlog.testing import capture_logs
 
-from headrace import daemon
+from headrace import __main__, daemon
 from headrace.channel.states import StopReport
 from headrace.core.errors import FatalError, KafkaUnavailableError
 from headrace.daemon import ExitCode
@@ -88,3 +91,46 @@ def test_a_start_is_looked_at_more_often(monkeypatch: pytest.MonkeyPatch, is_bou
     first, second, third, *later = [call.args[0] for call in controller.wait.call_args_list]
     assert first == second == third
     assert all((first < turn) is not is_bounded for turn in later)
+
+
+def test_the_collector_rests_until_all_is_imported(tmp_path: Path) -> None:
+    """It looks at what comes afterwards, and no longer at what the imports have made."""
+    file = tmp_path / "headrace.yaml"
+    channel = "{group: g, topics: [t], processor: {type: simple}, sink: 'builtins:len'}"
+    file.write_text(f"kafka: {{bootstrap_servers: b}}\nchannels: {{c: {channel}}}\n")
+    seen = (
+        "import gc, runpy, sys, headrace.signals as s\n"
+        "s.Signals.listen = lambda self: print(gc.isenabled(), gc.get_freeze_count() > 10_000, "
+        "'headrace.admin.server' in sys.modules) or 'headrace.daemon' in sys.modules and exit(9)\n"
+        f"sys.argv = ['headrace', 'run', '-c', {str(file)!r}]\n"
+        "runpy.run_module('headrace', run_name='__main__')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", seen], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == 9, done.stderr
+    assert done.stdout.splitlines() == ["False False False", "True True True"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "variable", "named"),
+    [
+        (["-c", "a.yaml"], "", "a.yaml"),
+        (["-ca.yaml"], "b.yaml", "a.yaml"),
+        (["--config", "a.yaml"], "", "a.yaml"),
+        (["--config=b.yaml", "-c", "a.yaml"], "", "a.yaml"),
+        ([], "a.yaml", "a.yaml"),
+        ([], "", None),
+        (["-c", ""], "", None),
+        (["-c"], "", None),
+        (["a.yaml"], "a.yaml", None),
+        (["-c", "a.yaml", "--until", "latest"], "", None),
+        (["--help"], "a.yaml", None),
+    ],
+)
+def test_a_file_alone_needs_no_parser(
+    arguments: list[str], variable: str, named: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever else stands there is the command line's, which has the options and the messages."""
+    monkeypatch.setenv("HEADRACE_CONFIG", variable)
+    assert __main__._named(arguments) == (None if named is None else Path(named))
