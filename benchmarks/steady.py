@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 
 from headrace.core.clock import SYSTEM_CLOCK, Deadline
 from headrace.kafka.topic_producer import TopicProducer
-from headrace.sinks.delta.log import LogFiles
+from headrace.sinks.delta.table import LogFiles
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

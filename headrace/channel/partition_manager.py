@@ -17,7 +17,7 @@ from headrace.core.errors import CommitFailedError
 if TYPE_CHECKING:
     from headrace.channel.runtime import ChannelRuntime
     from headrace.coordinators.claims import Claim, LossReason
-    from headrace.coordinators.listener import RebalanceSummary
+    from headrace.coordinators.rebalance import RebalanceSummary
     from headrace.core.clock import Deadline
     from headrace.core.errors import HeadraceError
     from headrace.core.records import TopicPartition

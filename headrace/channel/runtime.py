@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from headrace.channel.skips import Skips
     from headrace.config import ChannelConfig
     from headrace.coordinators.coordinator import Coordinator
-    from headrace.coordinators.listener import Listener
+    from headrace.coordinators.rebalance import Listener
     from headrace.core.clock import Clock, Deadline
     from headrace.core.spans import Tracer
     from headrace.core.supervision import Heartbeat

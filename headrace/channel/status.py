@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from headrace.channel.partition import OwnedPartition
     from headrace.coordinators.claims import Claim, LossReason
     from headrace.coordinators.coordinator import Coordinator
-    from headrace.coordinators.listener import RebalanceSummary
     from headrace.coordinators.member_info import AssignmentState, MemberState
+    from headrace.coordinators.rebalance import RebalanceSummary
     from headrace.core.records import Record
     from headrace.telemetry.metrics import Metrics
 

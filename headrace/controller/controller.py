@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from headrace.channel.status import PartitionSnapshot
     from headrace.config import ChannelConfig, Config, KafkaConfig, ZooKeeperConfig
     from headrace.coordinators.coordinator import Coordinator
-    from headrace.coordinators.listener import Listener
+    from headrace.coordinators.rebalance import Listener
     from headrace.core.spans import Tracer
     from headrace.core.supervision import Heartbeat
     from headrace.kafka.columnar import ColumnarRecordSource

@@ -7,17 +7,248 @@ on their order, and a group whose members follow it step by step comes to rest.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from dataclasses import dataclass
+from math import inf
 from typing import TYPE_CHECKING
 from zlib import crc32
 
-from headrace.coordinators.even_spread import hand_out, spread
 from headrace.coordinators.member_info import MemberInfo, Mode
 from headrace.core.records import TopicPartition, by_topic
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Iterator, Mapping
+
+
+_OUT_OF_BOUNDS = 1_000_000
+"""Cost of one partition beyond a member's fair total: more than all moves of a path together."""
+
+
+class _Table:
+    """The extras of each topic (row) as given to members (columns), both in sorted order.
+
+    ``shares`` are the members' weights, ``counts`` the topics' partitions, and ``owned`` says how
+    many partitions of a topic a member owns now. ``_loads`` counts a member's extras, which are to
+    lie between ``_least`` and ``_most``.
+    """
+
+    def __init__(
+        self,
+        shares: Mapping[str, int],
+        counts: Mapping[str, int],
+        owned: Mapping[tuple[str, str], int],
+    ) -> None:
+        self._members = tuple(shares)
+        self._topics = tuple(counts)
+        weights = tuple(shares.values())
+        whole = sum(weights)
+        parts = [[count * weight for weight in weights] for count in counts.values()]
+        self._floors = [[part // whole for part in row] for row in parts]
+        self._open = [{m for m, part in enumerate(row) if part % whole} for row in parts]
+        self._kept = [
+            [
+                int(owned.get((topic, member), 0) > self._floors[t][m])
+                for m, member in enumerate(self._members)
+            ]
+            for t, topic in enumerate(self._topics)
+        ]
+        total = sum(counts.values())
+        floors = [sum(row[m] for row in self._floors) for m in range(len(weights))]
+        self._least = [total * w // whole - f for w, f in zip(weights, floors, strict=True)]
+        self._most = [-(-total * w // whole) - f for w, f in zip(weights, floors, strict=True)]
+        self._loads = [0] * len(weights)
+        self._given = [self._give_out(t, count) for t, count in enumerate(counts.values())]
+        self._distance: list[float] = []
+        self._topic_distance: list[float] = []
+
+    def targets(self) -> dict[tuple[str, str], int]:
+        """Return for each (topic, member) how many partitions the member is to have."""
+        return {
+            (topic, member): self._floors[t][m] + (m in self._given[t])
+            for t, topic in enumerate(self._topics)
+            for m, member in enumerate(self._members)
+        }
+
+    def _give_out(self, t: int, count: int) -> set[int]:
+        """Begin with the best for one topic alone, and, where it does not matter, with members
+        that have few extras yet; among equals by a hash, so that no member is always first.
+        """
+        kept, loads, topic = self._kept[t], self._loads, self._topics[t]
+
+        def rank(m: int) -> tuple[int, bool, bool, int, int]:
+            full = loads[m] >= self._most[m]
+            served = loads[m] >= self._least[m]
+            salt = crc32(f"{topic}\0{self._members[m]}".encode())
+            return -kept[m], full, served, loads[m], salt
+
+        extras = count - sum(self._floors[t])
+        given = set(sorted(self._open[t], key=rank)[:extras])
+        for m in given:
+            loads[m] += 1
+        return given
+
+    def settle(self) -> None:
+        """Pass extras on from member to member until all totals are fair.
+
+        Each phase passes extras along cheapest ways only, so that at no time an exchange within
+        the totals reached could save a move, and the costs of the phases only rise; it ends when
+        the next would no longer be a gain.
+        """
+        if self._fair():
+            return
+        while True:
+            self._measure()
+            cheapest = min(d + self._cost_of_more(m) for m, d in enumerate(self._distance))
+            if cheapest >= 0:
+                return
+            for m, distance in enumerate(self._distance):
+                while distance + self._cost_of_more(m) == cheapest and self._pass_to(m):
+                    self._loads[m] += 1
+
+    def _fair(self) -> bool:
+        bounds = zip(self._least, self._loads, self._most, strict=True)
+        return all(least <= load <= most for least, load, most in bounds)
+
+    def _cost_of_more(self, m: int) -> int:
+        if self._loads[m] < self._least[m]:
+            return -_OUT_OF_BOUNDS
+        return _OUT_OF_BOUNDS if self._loads[m] >= self._most[m] else 0
+
+    def _cost_of_less(self, m: int) -> float:
+        if self._loads[m] == 0:
+            return inf
+        if self._loads[m] > self._most[m]:
+            return -_OUT_OF_BOUNDS
+        return _OUT_OF_BOUNDS if self._loads[m] <= self._least[m] else 0
+
+    def _measure(self) -> None:
+        """Compute the cost of getting an extra to each member and topic (Bellman and Ford)."""
+        self._distance = [self._cost_of_less(m) for m in range(len(self._members))]
+        self._topic_distance = [inf] * len(self._topics)
+        changed = True
+        while changed:
+            changed = False
+            for t, given in enumerate(self._given):
+                kept = self._kept[t]
+                cost = min((self._distance[m] + kept[m] for m in given), default=inf)
+                if cost < self._topic_distance[t]:
+                    self._topic_distance[t] = cost
+                    changed = True
+                    for m in self._open[t]:
+                        if m not in given and cost - kept[m] < self._distance[m]:
+                            self._distance[m] = cost - kept[m]
+
+    def _pass_to(self, m: int) -> bool:
+        """Look for an extra for ``m`` along cheapest ways and pass it on; whether there was one."""
+        came_from: dict[int, tuple[int, int]] = {m: (-1, m)}
+        unseen = set(range(len(self._topics)))
+        queue = deque([m])
+        while queue:
+            taker = queue.popleft()
+            for t in sorted(t for t in unseen if self._may_take(taker, t)):
+                unseen.discard(t)
+                for giver in self._cheapest_givers(t):
+                    if giver in came_from:
+                        continue
+                    came_from[giver] = (t, taker)
+                    if self._distance[giver] == self._cost_of_less(giver):
+                        self._loads[giver] -= 1
+                        self._exchange(giver, came_from)
+                        return True
+                    queue.append(giver)
+        return False
+
+    def _may_take(self, taker: int, t: int) -> bool:
+        """Whether an extra of topic ``t`` would come to ``taker`` at its distance."""
+        return (
+            taker in self._open[t]
+            and taker not in self._given[t]
+            and self._topic_distance[t] == self._distance[taker] + self._kept[t][taker]
+        )
+
+    def _cheapest_givers(self, t: int) -> list[int]:
+        kept, cost = self._kept[t], self._topic_distance[t]
+        return sorted(m for m in self._given[t] if self._distance[m] + kept[m] == cost)
+
+    def _exchange(self, giver: int, came_from: Mapping[int, tuple[int, int]]) -> None:
+        t, taker = came_from[giver]
+        while t >= 0:
+            self._given[t].remove(giver)
+            self._given[t].add(taker)
+            giver = taker
+            t, taker = came_from[giver]
+
+
+def spread(
+    members: Mapping[str, MemberInfo],
+    partitions: Collection[TopicPartition],
+    owners: Mapping[TopicPartition, str],
+) -> dict[TopicPartition, str]:
+    """Return who is to have each partition: as even as can be, in total and by topic, by few moves.
+
+    Topics with the same subscribers are balanced together; those without one are missing. Each
+    member knows the partitions of all topics in such a set that concerns it, so all members come to
+    the same result, also when they subscribe to different topics.
+    """
+    of_topics = by_topic(partitions)
+    by_subscribers: dict[tuple[str, ...], list[str]] = defaultdict(list)
+    for topic in of_topics:
+        subscribers = tuple(sorted(m for m, info in members.items() if topic in info.topics))
+        if subscribers:
+            by_subscribers[subscribers].append(topic)
+    spread: dict[TopicPartition, str] = {}
+    for subscribers, topics in by_subscribers.items():
+        weights = {member: members[member].weight for member in subscribers}
+        spread.update(_spread_set(weights, {topic: of_topics[topic] for topic in topics}, owners))
+    return spread
+
+
+def _spread_set(
+    weights: Mapping[str, int],
+    topics: Mapping[str, list[TopicPartition]],
+    owners: Mapping[TopicPartition, str],
+) -> dict[TopicPartition, str]:
+    owned = Counter(
+        (topic, owners[p]) for topic, all_of in topics.items() for p in all_of if p in owners
+    )
+    counts = {topic: len(all_of) for topic, all_of in topics.items()}
+    table = _Table(weights, counts, owned)
+    table.settle()
+    targets = table.targets()
+    spread: dict[TopicPartition, str] = {}
+    for topic, all_of in topics.items():
+        spread.update(hand_out(topic, all_of, owners, {m: targets[topic, m] for m in weights}))
+    return spread
+
+
+def hand_out(
+    topic: str,
+    partitions: Collection[TopicPartition],
+    owners: Mapping[TopicPartition, str],
+    targets: Mapping[str, int],
+) -> dict[TopicPartition, str]:
+    """Give each member its number of one topic's partitions: first of those it owns.
+
+    A member keeps its lowest partitions, and the others go, in order, to members in order of a
+    hash. While members give back and claim, what is still to be done comes out the same again.
+    """
+    left = dict(targets)
+    kept: dict[TopicPartition, str] = {}
+    free: list[TopicPartition] = []
+    for partition in sorted(partitions):
+        owner = owners.get(partition)
+        if owner is not None and left.get(owner, 0) > 0:
+            left[owner] -= 1
+            kept[partition] = owner
+        else:
+            free.append(partition)
+    return kept | dict(zip(free, _takers(topic, left), strict=False))
+
+
+def _takers(topic: str, left: Mapping[str, int]) -> Iterator[str]:
+    for member in sorted(left, key=lambda m: (crc32(f"{topic}\0{m}".encode()), m)):
+        for _ in range(left[member]):
+            yield member
 
 
 def place_avoided(

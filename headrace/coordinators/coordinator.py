@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
     from headrace.coordinators.claims import Claim
-    from headrace.coordinators.listener import Listener
     from headrace.coordinators.member_info import AssignmentState
+    from headrace.coordinators.rebalance import Listener
     from headrace.coordinators.zookeeper_registry import ZooKeeperRegistry
     from headrace.core.records import TopicPartition
     from headrace.zookeeper.protocol import SessionState

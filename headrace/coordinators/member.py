@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
     from headrace.coordinators.claims import Claim, HeldClaim
     from headrace.coordinators.coordinator import CoordinatorSettings
-    from headrace.coordinators.listener import Listener
     from headrace.coordinators.member_info import MemberInfo
+    from headrace.coordinators.rebalance import Listener
     from headrace.coordinators.zookeeper_registry import ZooKeeperRegistry
     from headrace.core.clock import Clock
     from headrace.core.records import TopicPartition

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Protocol
 
 import structlog
 
@@ -16,7 +16,6 @@ from headrace.coordinators.claims import (
     LossReason,
     Release,
 )
-from headrace.coordinators.listener import RebalanceSummary
 from headrace.coordinators.member_info import AssignmentState
 from headrace.core.records import TopicPartition, all_partitions
 
@@ -27,11 +26,76 @@ if TYPE_CHECKING:
     from headrace.coordinators.claims import ClaimTable, HeldClaim
     from headrace.coordinators.coordinator import CoordinatorSettings
     from headrace.coordinators.lease import Lease
-    from headrace.coordinators.listener import Listener
-    from headrace.coordinators.member_info import MemberInfo
+    from headrace.coordinators.member_info import MemberInfo, Mode
     from headrace.coordinators.registry import GroupView, Owner
     from headrace.coordinators.zookeeper_registry import ZooKeeperRegistry
     from headrace.core.clock import Clock
+    from headrace.core.errors import HeadraceError
+
+
+@dataclass(frozen=True, slots=True)
+class RebalanceSummary:
+    """The group as one member sees it.
+
+    ``mine`` is what this member is to have, ``owners`` who owns what at present (None: somebody
+    unreadable). ``unowned`` partitions nobody is to have, ``pending`` ones somebody is to have but
+    nobody owns yet. ``contended``, ``missing``, ``foreign`` and ``modes`` are as in ``Allocation``.
+    ``problems`` says by member what is wrong with its node.
+    """
+
+    members: tuple[str, ...]
+    mine: frozenset[TopicPartition]
+    owners: Mapping[TopicPartition, str | None]
+    unowned: frozenset[TopicPartition]
+    pending: frozenset[TopicPartition]
+    contended: Mapping[TopicPartition, tuple[str, ...]]
+    missing: Mapping[str, tuple[TopicPartition, ...]]
+    foreign: Mapping[TopicPartition, str]
+    modes: frozenset[Mode]
+    problems: Mapping[str, str]
+
+
+class Listener(Protocol):
+    """Implemented by the channel. Every method runs on the coordinator's thread: only enqueue.
+
+    For one claim: ``claimed``, then perhaps ``epoch_raised`` and ``release_requested``, then
+    exactly one end, either ``claim_lost`` or the channel's own ``released`` or ``abandon``.
+    """
+
+    def claimed(self, claim: Claim) -> None:
+        """A partition is ours: fence its previous owner, read its offset, deliver."""
+        ...
+
+    def release_requested(self, claim: Claim) -> None:
+        """Finish and answer with ``Coordinator.released``. Told once; not taken back."""
+        ...
+
+    def claim_lost(self, claim: Claim, reason: LossReason) -> None:
+        """The claim is over. Nothing is to be committed under it, nothing to be answered."""
+        ...
+
+    def epoch_raised(self, old: Claim, new: Claim) -> None:
+        """Answer to ``Coordinator.raise_epoch``: go on with ``new``, which may equal ``old``."""
+        ...
+
+    def suspended(self) -> None:
+        """ZooKeeper does not answer: claims hold while their lease does; begin nothing new."""
+        ...
+
+    def resumed(self) -> None:
+        """ZooKeeper answers again, be it that the session is over.
+
+        Claims that ended meanwhile were told of before this call.
+        """
+        ...
+
+    def rebalanced(self, summary: RebalanceSummary) -> None:
+        """The group looks different from what the last summary said."""
+        ...
+
+    def failed(self, error: HeadraceError) -> None:
+        """The coordinator ended by itself; all claims were told lost before. Nothing follows."""
+        ...
 
 
 LONGEST_WAIT = 10

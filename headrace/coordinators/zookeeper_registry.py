@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from headrace.coordinators.claims import Claim, ClaimRefusal, PreviousOwner, Release
-from headrace.coordinators.member_nodes import MemberNodes, answered
-from headrace.coordinators.registry import Owner, RegistryUnavailableError
+from headrace.coordinators.registry import MemberNodes, Owner, RegistryUnavailableError, answered
 from headrace.coordinators.znodes import (
     BadDocumentError,
     EpochDocument,

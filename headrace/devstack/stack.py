@@ -10,6 +10,8 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import IO, TYPE_CHECKING, final
 
+from pydantic import TypeAdapter, ValidationError
+
 from headrace.core.clock import Deadline
 from headrace.devstack.errors import LocalStackError, PortTakenError
 from headrace.devstack.jars import kafka_jars
@@ -153,21 +155,13 @@ def read_state(directory: Path) -> StackState | None:
     """
     path = directory / _FILE
     try:
-        facts = json.loads(path.read_text(encoding="utf-8"))
-        return StackState(
-            keeper=ProcessIdentity(**facts["keeper"]),
-            zookeeper_hosts=facts["zookeeper_hosts"],
-            bootstrap_servers=facts["bootstrap_servers"],
-            servers=tuple(
-                ServerEntry(**{**entry, "process": ProcessIdentity(**entry["process"])})
-                for entry in facts["servers"]
-            ),
-        )
+        return TypeAdapter(StackState).validate_json(path.read_bytes())
     except FileNotFoundError:
         return None
-    except (ValueError, TypeError, KeyError) as error:
+    except ValidationError as error:
         raise LocalStackError(
-            f"{path} does not hold the state of a local stack ({error}); delete it"
+            f"{path} does not hold the state of a local stack ({error.errors()[0]['msg']}); delete "
+            "it"
         ) from error
 
 

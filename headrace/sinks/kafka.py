@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -199,15 +198,7 @@ class Transactions(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class StagedRecords:
-    """A result in this process's memory; ``rows`` is None where the reducer returned none."""
-
-    name: str
-    rows: pa.Table | None = None
-
-
-class KafkaSink(Sink[StagedRecords]):
+class KafkaSink(Sink["pa.Table | None"]):
     """Produces each row as a record, exactly once for readers with ``read_committed``.
 
     Rows go to ``topic``; without one, each says in its column ``topic`` where it goes. Each
@@ -235,38 +226,39 @@ class KafkaSink(Sink[StagedRecords]):
         return self._transactions.leader_epoch(identity)
 
     @override
-    def stage(self, micro_batch: MicroBatch, result: Result | None) -> StagedRecords:
+    def stage(self, micro_batch: MicroBatch, result: Result | None) -> pa.Table | None:
         """Collect the result as an Arrow table. Spark's ``maxResultSize`` bounds its size."""
         columns = [] if result is None else columns_of(result)
         if result is None or not columns:
-            return StagedRecords(micro_batch.id)
+            return None
         check_columns(columns, self._topic)
-        return StagedRecords(micro_batch.id, prepared(rows_of(result), self._topic))
+        return prepared(rows_of(result), self._topic)
 
     @override
-    def commit(self, staged: StagedRecords, offsets: Sequence[PartitionCommit]) -> None:
-        self.commit_together([(self, staged)], offsets)
+    def commit(self, staged: pa.Table | None, offsets: Sequence[PartitionCommit]) -> None:
+        self.commit_all([staged], offsets)
 
     def commit_all(
-        self, staged: Sequence[StagedRecords], offsets: Sequence[PartitionCommit]
+        self, staged: Sequence[pa.Table | None], offsets: Sequence[PartitionCommit]
     ) -> None:
         """Produce the rows of several results, in their order, in one; see :meth:`commit`."""
         self.commit_together([(self, own) for own in staged], offsets)
 
     @staticmethod
     def commit_together(
-        staged: Sequence[tuple[KafkaSink, StagedRecords]], offsets: Sequence[PartitionCommit]
+        staged: Sequence[tuple[KafkaSink, pa.Table | None]], offsets: Sequence[PartitionCommit]
     ) -> None:
         """Commit what sinks with the same transactions have staged in one, as :meth:`commit`."""
-        records = chain.from_iterable(sink._records(own) for sink, own in staged)  # noqa: SLF001 - of this class
+        records = chain.from_iterable(
+            records_of(rows, sink._topic)  # noqa: SLF001 - of this class
+            for sink, rows in staged
+            if rows is not None
+        )
         try:
             conflicts = staged[0][0]._transactions.commit(offsets, records)  # noqa: SLF001 - as above
         except ResultRefusedError as error:
             raise RowsRefusedError(str(error)) from error
         _require_none(conflicts)
-
-    def _records(self, staged: StagedRecords) -> Iterable[ResultRecord]:
-        return () if staged.rows is None else records_of(staged.rows, self._topic)
 
     def move_offsets(self, moves: Sequence[OffsetMove], note: str) -> None:  # noqa: ARG002
         """Move the offsets in a transaction without records; Kafka has no history for ``note``."""

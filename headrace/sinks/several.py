@@ -238,20 +238,14 @@ class OutputsApartError(RetryableError):
     """
 
 
-@dataclass(frozen=True, slots=True)
-class StagedOutputs:
-    """What outputs have staged and not committed yet, by their names."""
-
-    left: dict[str, Any]
-
-
-class SeveralSink(Sink[StagedOutputs]):
+class SeveralSink(Sink[dict[str, Any]]):
     """Stores the results of one micro-batch in several places, one group after the other.
 
     Outputs that keep no offsets come first, because a crash after them has the range computed
     again for all. Each of the others compares and stores for itself: what a crash or a failure
     left behind gets its range again, and who has that already takes nothing. ADR 15 says why that
-    is enough. ``keepers`` are the outputs that keep offsets, as operators see them.
+    is enough. What is staged has what each output has staged and not committed yet, by its name.
+    ``keepers`` are the outputs that keep offsets, as operators see them.
     """
 
     def __init__(self, groups: Sequence[OutputGroup]) -> None:
@@ -317,19 +311,19 @@ class SeveralSink(Sink[StagedOutputs]):
     @override
     def stage(  # type: ignore[override]  # one result for each output
         self, micro_batch: MicroBatch, result: Mapping[str, Result | None] | None
-    ) -> StagedOutputs:
-        staged = StagedOutputs({})
+    ) -> dict[str, Any]:
+        staged: dict[str, Any] = {}
         try:
             for name, sink in self._outputs.items():
                 own = None if result is None else result.get(name)
-                staged.left[name] = sink.stage(micro_batch, own)
+                staged[name] = sink.stage(micro_batch, own)
         except BaseException:
             self.discard(staged)
             raise
         return staged
 
     @override
-    def commit(self, staged: StagedOutputs, offsets: Sequence[PartitionCommit]) -> None:
+    def commit(self, staged: dict[str, Any], offsets: Sequence[PartitionCommit]) -> None:
         """Commit group by group what each output lacks.
 
         Raises:
@@ -344,14 +338,12 @@ class SeveralSink(Sink[StagedOutputs]):
             if not taking:
                 continue
             try:
-                group.together(
-                    [(group.outputs[name], staged.left[name]) for name in taking], offsets
-                )
+                group.together([(group.outputs[name], staged[name]) for name in taking], offsets)
             except BaseException:
                 self._output_offsets.forget(taking, [share.identity for share in offsets])
                 raise
             for name in taking:
-                del staged.left[name]
+                del staged[name]
             if group.keeps_offsets:
                 self._output_offsets.stored(taking, offsets)
         self.discard(staged)
@@ -396,9 +388,9 @@ class SeveralSink(Sink[StagedOutputs]):
             raise CommitConflictError(conflicts)
 
     @override
-    def discard(self, staged: StagedOutputs) -> None:
-        while staged.left:
-            name, own = staged.left.popitem()
+    def discard(self, staged: dict[str, Any]) -> None:
+        while staged:
+            name, own = staged.popitem()
             self._outputs[name].discard(own)
 
     def move_offsets(self, moves: Sequence[OffsetMove], note: str) -> None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from headrace.channel.bounds import Until
     from headrace.channel.pausing import PauseFile
     from headrace.coordinators.coordinator import Coordinator
-    from headrace.coordinators.listener import Listener
+    from headrace.coordinators.rebalance import Listener
     from headrace.core.spans import Tracer
     from headrace.kafka.ports import DeadLetterStore
     from headrace.processors import BatchProcessor

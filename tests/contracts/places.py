@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from headrace.sinks.contract import Sink
     from headrace.sinks.micro_batch import MicroBatch
-    from headrace.sinks.several import StagedOutputs
     from headrace.testing.sinks import Row
 
 
@@ -117,6 +116,6 @@ class SeveralPlace:
 class AllTheSame(SeveralSink):
     """A sink of several outputs whose reducer returns one result for all."""
 
-    def stage(self, micro_batch: MicroBatch, result: Any) -> StagedOutputs:
+    def stage(self, micro_batch: MicroBatch, result: Any) -> dict[str, Any]:
         """Give each output the result."""
         return super().stage(micro_batch, dict.fromkeys(self.names, result))

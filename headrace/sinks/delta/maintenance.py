@@ -33,8 +33,14 @@ from headrace.sinks.delta.data_files import (
     require_plain,
     write_file,
 )
-from headrace.sinks.delta.log import LogFiles, added, check_retention, commit_info, removed
-from headrace.sinks.delta.table import file_names
+from headrace.sinks.delta.table import (
+    LogFiles,
+    added,
+    check_retention,
+    commit_info,
+    file_names,
+    removed,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -42,7 +48,7 @@ if TYPE_CHECKING:
     from deltalake.transaction import AddAction
 
     from headrace.sinks.delta.data_files import DataFile, Values
-    from headrace.sinks.delta.log import Action
+    from headrace.sinks.delta.table import Action
 
 
 #: Bytes that a file grows to: a quarter of what Spark reads as one partition by default.

@@ -10,8 +10,8 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from headrace.core.errors import HeadraceError
-from headrace.sinks.delta.log import OWN_KEYS, LogFiles
 from headrace.sinks.delta.sink import MEMBER_KEY
+from headrace.sinks.delta.table import OWN_KEYS, LogFiles
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -20,7 +20,7 @@ from headrace.sinks.delta.data_files import (
     require_plain,
     write_file,
 )
-from headrace.sinks.delta.log import removed
+from headrace.sinks.delta.table import removed
 from headrace.sinks.origin import (
     ORIGIN,
     ranges_of_text,
@@ -36,8 +36,7 @@ if TYPE_CHECKING:
 
     from headrace.sinks.contract import OffsetMove
     from headrace.sinks.delta.data_files import DataFile
-    from headrace.sinks.delta.log import Action
-    from headrace.sinks.delta.table import KeptTable
+    from headrace.sinks.delta.table import Action, KeptTable
     from headrace.sinks.origin import Ranges
 
 #: How many rows a file has of each origin; None: of rows that have none.

@@ -23,20 +23,18 @@ from headrace.sinks.contract import (
     conflicts_in,
     require_starts,
 )
-from headrace.sinks.delta.log import (
+from headrace.sinks.delta.maintenance import MaintenanceConfig, MaintenanceThread
+from headrace.sinks.delta.replacing import find_output, without_output
+from headrace.sinks.delta.table import (
     RETENTION_PROPERTY,
+    KeptTable,
     LogFiles,
+    OthersFirstError,
+    OvertakenError,
     added,
     check_retention,
     commit_info,
     moved,
-)
-from headrace.sinks.delta.maintenance import MaintenanceConfig, MaintenanceThread
-from headrace.sinks.delta.replacing import find_output, without_output
-from headrace.sinks.delta.table import (
-    KeptTable,
-    OthersFirstError,
-    OvertakenError,
     shows,
 )
 from headrace.sinks.origin import ORIGIN, origin_text, require_covered
@@ -55,7 +53,7 @@ if TYPE_CHECKING:
     from deltalake import Field
 
     from headrace.sinks.contract import OffsetMove, PartitionCommit, Replacement, Result
-    from headrace.sinks.delta.log import Action
+    from headrace.sinks.delta.table import Action
     from headrace.sinks.micro_batch import MicroBatch
 
 log = structlog.get_logger(__name__)

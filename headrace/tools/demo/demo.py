@@ -23,8 +23,8 @@ from headrace.devstack import Blueprint, LocalStack, detached
 from headrace.devstack.jars import kafka_jars
 from headrace.devstack.jvm import require_java
 from headrace.kafka.topic_producer import TopicProducer, create_topic
-from headrace.sinks.delta.log import LogFiles
 from headrace.sinks.delta.reader import DeltaLog, TableCommit, read_rows
+from headrace.sinks.delta.table import LogFiles
 from headrace.tools.demo.daemons import TOPIC, Daemon, DaemonReading, Endpoints
 from headrace.tools.demo.flights import (
     DemoError,

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
+from pydantic import TypeAdapter, ValidationError
 
 from headrace.core.errors import HeadraceError
 
@@ -111,19 +112,13 @@ def read_record(directory: Path) -> RunRecord | None:
     """
     path = directory / _FILE
     try:
-        facts = json.loads(path.read_text(encoding="utf-8"))
-        kill = facts["kill"] and Kill(
-            **{**facts["kill"], "partitions": tuple(facts["kill"]["partitions"])}
-        )
-        return RunRecord(
-            int(facts["rows"]), tuple(facts["members"]), kill, facts["restart_version"]
-        )
+        return TypeAdapter(RunRecord).validate_json(path.read_bytes())
     except FileNotFoundError:
         return None
-    except (ValueError, TypeError, KeyError) as error:
+    except ValidationError as error:
         raise DemoError(
-            f"{path} does not hold the record of a demo ({error}); delete it to check the table "
-            "against all flights"
+            f"{path} does not hold the record of a demo ({error.errors()[0]['msg']}); delete it to "
+            "check the table against all flights"
         ) from error
 
 

@@ -22,7 +22,7 @@ from headrace.zookeeper.settings import ZooKeeperSettings
 
 if TYPE_CHECKING:
     from headrace.coordinators.claims import Claim, LossReason
-    from headrace.coordinators.listener import RebalanceSummary
+    from headrace.coordinators.rebalance import RebalanceSummary
     from headrace.core.errors import HeadraceError
 
 TOPIC = "orders"

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from headrace.coordinators.claims import Claim
-    from headrace.coordinators.listener import RebalanceSummary
+    from headrace.coordinators.rebalance import RebalanceSummary
     from headrace.core.errors import HeadraceError
 
 WAIT = 60.0

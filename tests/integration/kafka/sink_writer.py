@@ -32,7 +32,6 @@ from tests.kafka_sinks import WAIT, committed_records
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headrace.sinks.kafka import StagedRecords
 
 MODULES = (
     headrace.sinks.kafka,
@@ -84,7 +83,7 @@ class Owner:
         ]
         sink.commit_all(staged, shares)
 
-    def _stage(self, sink: KafkaSink, starts: dict[int, int], behind: int) -> StagedRecords:
+    def _stage(self, sink: KafkaSink, starts: dict[int, int], behind: int) -> pa.Table | None:
         """Stage the micro-batch that is so many behind the first one."""
         values = [json.dumps([n, start + behind]) for n, start in starts.items()]
         return sink.stage(micro_batch(f"at-{behind}"), pa.table({"value": values}))

@@ -30,7 +30,6 @@ import sqlalchemy as sa
 import structlog
 from deltalake import DeltaTable
 
-import headrace.sinks.delta.log
 import headrace.sinks.delta.sink
 import headrace.sinks.delta.table
 import headrace.sinks.origin
@@ -42,7 +41,7 @@ import headrace.sinks.staging
 from headrace.core.records import TopicPartition
 from headrace.sinks.contract import BatchCommitSink, OffsetMove, OutputReplacer
 from headrace.sinks.delta import DeltaSink
-from headrace.sinks.delta.log import LogFiles
+from headrace.sinks.delta.table import LogFiles
 from headrace.sinks.schema import SchemaChanges
 from headrace.sinks.sql import SqlSink, WriteMode
 from headrace.testing.kills import killed_at_every_line
@@ -238,20 +237,12 @@ def no_entry_of_the_log() -> Iterator[None]:
         LogFiles.add = real  # type: ignore[method-assign]
 
 
-_LOG = (
-    headrace.sinks.delta.log,
-    headrace.sinks.delta.sink,
-    headrace.sinks.delta.table,
-)
-_FILES = (headrace.sinks.staging, headrace.sinks.staging)
-_ORIGINS = (headrace.sinks.delta.log, headrace.sinks.origin)
+_LOG = (headrace.sinks.delta.sink, headrace.sinks.delta.table)
 _SQL = (
     headrace.sinks.sql.database,
     headrace.sinks.sql.offsets,
-    headrace.sinks.sql.offsets,
     headrace.sinks.sql.sink,
     headrace.sinks.sql.target,
-    headrace.sinks.sql.sink,
 )
 
 
@@ -265,14 +256,14 @@ def _delta_way(what: str, folder: str) -> Way:
     def place(number: int) -> DeltaPlace:
         return DeltaPlace(Path(folder, str(number)), origin=what == "origin")
 
-    both, frames = (*_LOG, *_FILES), (*_FILES, headrace.sinks.staging)
+    both, frames = (*_LOG, headrace.sinks.staging), (headrace.sinks.staging,)
     return {
         "first": Way(place, _LOG),
         "later": Way(place, both, 1, passes=2),
         "columns": Way(place, _LOG, 1, wider_from=1),
         "group": Way(place, both, 1, passes=2, together=2),
         "divided": Way(place, both, passes=2, is_divided=True),
-        "origin": Way(place, (*_LOG, *_ORIGINS), together=2, has_origins=True),
+        "origin": Way(place, (*_LOG, headrace.sinks.origin), together=2, has_origins=True),
         "frames": Way(place, frames, commits=2, passes=2, is_spark=True),
     }[what]
 

@@ -21,7 +21,6 @@ import structlog
 from deltalake import DeltaTable
 
 import headrace.sinks.delta.data_files
-import headrace.sinks.delta.log
 import headrace.sinks.delta.replacing
 import headrace.sinks.delta.sink
 import headrace.sinks.delta.table
@@ -127,10 +126,9 @@ def rows_up_to(end: int) -> list[tuple[int, int]]:
 MODULES: dict[str, tuple[ModuleType, ...]] = {
     "delta": (
         headrace.sinks.delta.data_files,
-        headrace.sinks.delta.log,
+        headrace.sinks.delta.table,
         headrace.sinks.delta.replacing,
         headrace.sinks.delta.sink,
-        headrace.sinks.delta.table,
         headrace.sinks.origin,
     ),
     "sql": (

@@ -10,7 +10,7 @@ from deltalake import DeltaTable
 
 from headrace.sinks import staging
 from headrace.sinks.delta import DeltaSink
-from headrace.sinks.delta.log import LogFiles
+from headrace.sinks.delta.table import LogFiles
 from headrace.testing.sinks import identity, micro_batch, share
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from structlog.testing import capture_logs
 from headrace.channel.status import RebalanceReporter
 from headrace.coordinators.claims import Claim, LossReason
 from headrace.coordinators.lease import Lease
-from headrace.coordinators.listener import RebalanceSummary
 from headrace.coordinators.member_info import Mode
+from headrace.coordinators.rebalance import RebalanceSummary
 from headrace.core.records import TopicPartition
 from headrace.telemetry.metrics import Metrics
 from headrace.testing.channel import FakeClock

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from headrace.coordinators.claims import Claim, LossReason
-    from headrace.coordinators.listener import RebalanceSummary
     from headrace.coordinators.member_info import AssignmentState, MemberState
+    from headrace.coordinators.rebalance import RebalanceSummary
     from headrace.core.errors import HeadraceError
 
 TOPIC = "orders"

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from headrace.coordinators.claims import Claim
     from headrace.coordinators.lease import Lease
-    from headrace.coordinators.listener import RebalanceSummary
+    from headrace.coordinators.rebalance import RebalanceSummary
     from headrace.coordinators.registry import Membership
 
 INFO = MemberInfo(frozenset({"orders"}))

@@ -11,7 +11,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from headrace.core.records import TopicPartition
 from headrace.sinks.contract import PartitionCommit
-from headrace.sinks.delta.log import LogFiles
+from headrace.sinks.delta.table import LogFiles
 from headrace.sinks.staging import StagedFiles, staged_files
 
 if TYPE_CHECKING:

@@ -14,10 +14,16 @@ from headrace.core.errors import StartError
 from headrace.core.records import TopicPartition
 from headrace.sinks.contract import OffsetMove
 from headrace.sinks.delta import DeltaSink
-from headrace.sinks.delta.log import RETENTION_PROPERTY, ForgottenOffsetsError, LogFiles
 from headrace.sinks.delta.maintenance import MaintenanceError, MaintenanceOrder, carry_out
 from headrace.sinks.delta.reader import DeltaLog
-from headrace.sinks.delta.table import FORMAT_KEY, FORMAT_VERSION, LaterFormatError
+from headrace.sinks.delta.table import (
+    FORMAT_KEY,
+    FORMAT_VERSION,
+    RETENTION_PROPERTY,
+    ForgottenOffsetsError,
+    LaterFormatError,
+    LogFiles,
+)
 from tests.unit.sinks.delta_tables import share, stage, visible
 
 if TYPE_CHECKING:

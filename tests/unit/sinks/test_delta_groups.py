@@ -11,7 +11,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from headrace.sinks.contract import CommitConflictError
 from headrace.sinks.delta import DeltaSink
-from headrace.sinks.delta.log import LogFiles
+from headrace.sinks.delta.table import LogFiles
 from headrace.sinks.schema import SchemaChanges
 from headrace.sinks.staging import PlacingError, StagedFiles
 from tests.unit.sinks.delta_tables import (

@@ -17,7 +17,6 @@ from pyspark.sql.types import BooleanType, LongType, StringType, StructField, St
 from headrace.core.clock import Deadline
 from headrace.devstack.waiting import wait_for
 from headrace.sinks.delta import DeltaSink, MaintenanceConfig
-from headrace.sinks.delta.log import LogFiles
 from headrace.sinks.delta.maintenance import (
     MaintenanceError,
     MaintenanceOrder,
@@ -25,6 +24,7 @@ from headrace.sinks.delta.maintenance import (
     carry_out,
     compact,
 )
+from headrace.sinks.delta.table import LogFiles
 from headrace.sinks.staging import PlacingError, staged_files
 from tests.unit.sinks.delta_tables import data_files, share, stage, visible, wrap_commit
 
