@@ -166,7 +166,6 @@ class Coordinator:
 
     @property
     def last_beat(self) -> float:
-        """Monotonic time of the last sign of progress."""
         return self._member.last_progress
 
     @property

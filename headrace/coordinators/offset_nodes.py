@@ -51,13 +51,11 @@ class ZooKeeperOffsetStore:
     # --- reading ----------------------------------------------------------------------------
 
     def read(self, partition: TopicPartition, deadline: Deadline) -> StoredOffset | None:
-        """Return what the partition's node says."""
         return self.read_many([partition], deadline).get(partition)
 
     def find(
         self, partitions: Collection[TopicPartition], deadline: Deadline
     ) -> Mapping[TopicPartition, StoredOffset]:
-        """Return what the partitions' nodes say."""
         return self.read_many(partitions, deadline)
 
     def read_many(
@@ -84,7 +82,6 @@ class ZooKeeperOffsetStore:
     def commit(
         self, offsets: Mapping[TopicPartition, Commit], deadline: Deadline
     ) -> Mapping[TopicPartition, Failure]:
-        """Store offsets, some partitions in each transaction."""
         failures: dict[TopicPartition, Failure] = {}
         for some in _portions(offsets):
             if deadline.expired:
@@ -186,7 +183,6 @@ class ZooKeeperOffsetStore:
         """Do nothing: the epoch nodes refuse whoever claimed before."""
 
     def answers(self, partition: TopicPartition, deadline: Deadline) -> bool:  # noqa: ARG002 - nothing is ever in doubt here
-        """Return True: there are no transactions to pass over."""
         return True
 
     def serve(self) -> None:

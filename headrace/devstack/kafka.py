@@ -94,7 +94,6 @@ class KafkaBroker(LocalServer):
 
     @property
     def address(self) -> str:
-        """``host:port`` for clients."""
         return f"{LOOPBACK}:{self.port}"
 
     @property

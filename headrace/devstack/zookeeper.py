@@ -78,7 +78,6 @@ class ZooKeeperServer(LocalServer):
 
     @property
     def address(self) -> str:
-        """``host:port`` for clients."""
         return f"{LOOPBACK}:{self.port}"
 
     def mode(self) -> str | None:

@@ -8,7 +8,6 @@ import pyarrow as pa
 from rich.console import Console, Group
 from rich.markup import escape
 from rich.table import Table
-from typing_extensions import override
 
 from headrace.core.errors import ImportPathError, StartError
 from headrace.core.importing import make
@@ -27,13 +26,11 @@ class NoopSink(Sink[None]):
 
     guarantee = Guarantee.NOT_KEPT
 
-    @override
-    def stage(self, micro_batch: MicroBatch, result: Result | None) -> None:
+    def stage(self, micro_batch: MicroBatch, result: Result | None) -> None:  # noqa: ARG002
         # a table was computed already
         if result is not None and not isinstance(result, pa.Table):
             result.write.format("noop").mode("overwrite").save()
 
-    @override
     def commit(self, staged: None, offsets: Sequence[PartitionCommit]) -> None:
         """Store nothing."""
 
@@ -100,7 +97,6 @@ class ConsoleSink(Sink[Group]):
         self._rows = rows
         self._console = console or Console()
 
-    @override
     def stage(self, micro_batch: MicroBatch, result: Result | None) -> Group:
         rows = pa.table({}) if result is None else rows_of(result)
         shown = min(self._rows, rows.num_rows)
@@ -114,8 +110,7 @@ class ConsoleSink(Sink[Group]):
             table.add_row(*map(_text, row))
         return Group(escape(title), table) if rows.num_columns else Group(escape(title))
 
-    @override
-    def commit(self, staged: Group, offsets: Sequence[PartitionCommit]) -> None:
+    def commit(self, staged: Group, offsets: Sequence[PartitionCommit]) -> None:  # noqa: ARG002
         self._console.print(staged)
 
 

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from typing_extensions import override
 
 from headrace.core.errors import HeadraceError, StartError
 from headrace.sinks.contract import Guarantee, Sink, columns_of
@@ -158,7 +157,6 @@ class JsonLinesSink(Sink[bytes]):
     def __init__(self, path: str | Path) -> None:
         self._path = Path(path).absolute()
 
-    @override
     def open(self) -> None:
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -167,17 +165,14 @@ class JsonLinesSink(Sink[bytes]):
         except OSError as error:
             raise StartError(f"{self._path} cannot be written: {error}") from error
 
-    @override
-    def stage(self, micro_batch: MicroBatch, result: Result | None) -> bytes:
+    def stage(self, micro_batch: MicroBatch, result: Result | None) -> bytes:  # noqa: ARG002
         """Collect the rows, as Spark spells them in JSON, with null fields present."""
         if result is None or not columns_of(result):
             return b""
         lines = json_lines(result) if isinstance(result, pa.Table) else _spelt_by_spark(result)
         return "".join(f"{text}\n" for text in lines).encode()
 
-    @override
-    def commit(self, staged: bytes, offsets: Sequence[PartitionCommit]) -> None:
-        """Append the lines, all or none, and force them to disk."""
+    def commit(self, staged: bytes, offsets: Sequence[PartitionCommit]) -> None:  # noqa: ARG002
         if not staged:
             return
         with self._locked() as descriptor:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from typing_extensions import override
 
 from headrace.core.columns import integer
 from headrace.core.errors import ResultRefusedError
@@ -212,21 +211,21 @@ class KafkaSink(Sink["pa.Table | None"]):
         self._transactions = transactions
         self._topic = topic
 
-    @override
     def open(self) -> None:
         if self._topic is not None:
             self._transactions.require(self._topic)
 
-    @override
     def stored_offset(self, identity: str) -> int | None:
         return self._transactions.stored(identity)
 
     def stored_leader_epoch(self, identity: str) -> int | None:
-        """Return what was stored with the offset, in the same commit."""
         return self._transactions.leader_epoch(identity)
 
-    @override
-    def stage(self, micro_batch: MicroBatch, result: Result | None) -> pa.Table | None:
+    def stage(
+        self,
+        micro_batch: MicroBatch,  # noqa: ARG002 - records do not say which they are of
+        result: Result | None,
+    ) -> pa.Table | None:
         """Collect the result as an Arrow table. Spark's ``maxResultSize`` bounds its size."""
         columns = [] if result is None else columns_of(result)
         if result is None or not columns:
@@ -234,14 +233,12 @@ class KafkaSink(Sink["pa.Table | None"]):
         check_columns(columns, self._topic)
         return prepared(rows_of(result), self._topic)
 
-    @override
     def commit(self, staged: pa.Table | None, offsets: Sequence[PartitionCommit]) -> None:
         self.commit_all([staged], offsets)
 
     def commit_all(
         self, staged: Sequence[pa.Table | None], offsets: Sequence[PartitionCommit]
     ) -> None:
-        """Produce the rows of several results, in their order, in one; see :meth:`commit`."""
         self.commit_together([(self, own) for own in staged], offsets)
 
     @staticmethod
@@ -264,7 +261,6 @@ class KafkaSink(Sink["pa.Table | None"]):
         """Move the offsets in a transaction without records; Kafka has no history for ``note``."""
         _require_none(self._transactions.commit(moves))
 
-    @override
     def close(self) -> None:
         self._transactions.close()
 

@@ -8,7 +8,6 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 import structlog
-from typing_extensions import override
 
 from headrace.core.errors import HeadraceError, RetryableError, SinkConflictError
 from headrace.sinks.contract import (
@@ -259,7 +258,6 @@ class SeveralSink(Sink[dict[str, Any]]):
         self._overtaken: set[str] = set()
 
     @property
-    @override
     def guarantee(self) -> Guarantee:
         """What the weakest output promises."""
         promised = {sink.guarantee for sink in self._outputs.values()}
@@ -273,12 +271,10 @@ class SeveralSink(Sink[dict[str, Any]]):
         """The names of the outputs."""
         return tuple(self._outputs)
 
-    @override
     def open(self) -> None:
         for sink in self._outputs.values():
             sink.open()
 
-    @override
     def stored_offset(self, identity: str) -> int | None:
         """Return the lowest offset of all outputs; None where one has none yet.
 
@@ -293,7 +289,6 @@ class SeveralSink(Sink[dict[str, Any]]):
         return min(known, default=None) if is_overtaken or len(known) == len(found) else None
 
     def stored_leader_epoch(self, identity: str) -> int | None:
-        """Return what an output stored with the lowest offset."""
         found = self._output_offsets.known(identity)
         lowest = min((each for each in found.values() if each is not None), default=None)
         for name, each in found.items():
@@ -305,10 +300,8 @@ class SeveralSink(Sink[dict[str, Any]]):
         return None
 
     def boundary(self, identity: str, start: int) -> int | None:
-        """Return the offset that a batch from ``start`` must not cross: an output stands there."""
         return self._output_offsets.next_after(identity, start)
 
-    @override
     def stage(  # type: ignore[override]  # one result for each output
         self, micro_batch: MicroBatch, result: Mapping[str, Result | None] | None
     ) -> dict[str, Any]:
@@ -322,13 +315,10 @@ class SeveralSink(Sink[dict[str, Any]]):
             raise
         return staged
 
-    @override
     def commit(self, staged: dict[str, Any], offsets: Sequence[PartitionCommit]) -> None:
         """Commit group by group what each output lacks.
 
         Raises:
-            CommitConflictError: the outputs together stand elsewhere, or another writer was there
-                first. Groups before that one have stored their share.
             OutputsApartError: an output would have to take a part; nothing was stored.
             Exception: what an output raised; groups before it have stored their share.
         """
@@ -387,20 +377,17 @@ class SeveralSink(Sink[dict[str, Any]]):
         if conflicts:
             raise CommitConflictError(conflicts)
 
-    @override
     def discard(self, staged: dict[str, Any]) -> None:
         while staged:
             name, own = staged.popitem()
             self._outputs[name].discard(own)
 
     def move_offsets(self, moves: Sequence[OffsetMove], note: str) -> None:
-        """Move the offsets of all outputs; see :meth:`OutputOffsetMoves.move_offsets`."""
         try:
             self.keepers.move_offsets(moves, note)
         finally:
             self._output_offsets.forget(self._outputs, [move.identity for move in moves])
 
-    @override
     def close(self) -> None:
         with ExitStack() as stack:
             for sink in self._outputs.values():

@@ -197,11 +197,9 @@ class InMemorySource:
         starts: Mapping[TopicPartition, int],
         epochs: Mapping[TopicPartition, int] | None = None,
     ) -> None:
-        """Begin to fetch."""
         self.seek(starts, epochs)
 
     def unassign(self, partitions: Collection[TopicPartition]) -> None:
-        """Stop fetching."""
         for partition in partitions:
             self._positions.pop(partition, None)
             self._paused.discard(partition)
@@ -211,7 +209,6 @@ class InMemorySource:
         starts: Mapping[TopicPartition, int],
         epochs: Mapping[TopicPartition, int] | None = None,
     ) -> None:
-        """Fetch from the offsets given."""
         self._positions.update(starts)
         for partition in starts:
             self._epochs.pop(partition, None)
@@ -220,11 +217,9 @@ class InMemorySource:
             marked.difference_update(starts)
 
     def pause(self, partitions: Collection[TopicPartition]) -> None:
-        """Stop fetching for a while."""
         self._paused.update(partitions)
 
     def resume(self, partitions: Collection[TopicPartition]) -> None:
-        """Go on fetching."""
         self._paused.difference_update(partitions)
 
     def fetch(self, timeout: float) -> Fetched:
@@ -277,12 +272,10 @@ class InMemorySource:
             into.ends.append((partition, log.end))
 
     def high_watermark(self, partition: TopicPartition) -> int | None:
-        """Return the end of a partition."""
         log = self._broker._logs.get(partition)  # noqa: SLF001 - one double in two classes
         return None if log is None else log.end
 
     def close(self) -> None:
-        """Note that it was closed."""
         self.closed = True
 
 
@@ -308,19 +301,16 @@ class InMemoryOffsets:
             self._store(self._kept.pop(0))
 
     def read(self, partition: TopicPartition, deadline: Deadline) -> StoredOffset | None:
-        """Return what is stored."""
         return self.read_many([partition], deadline).get(partition)
 
     def find(
         self, partitions: Collection[TopicPartition], deadline: Deadline
     ) -> Mapping[TopicPartition, StoredOffset]:
-        """Return what is stored of each."""
         return self.read_many(partitions, deadline)
 
     def read_many(
         self, partitions: Collection[TopicPartition], deadline: Deadline
     ) -> Mapping[TopicPartition, StoredOffset]:
-        """Return what is stored of each."""
         if self._broker.down or deadline.expired:
             first = next(iter(partitions), None)
             raise OffsetStoreError(f"the offset of {first} cannot be read: broker is down")
@@ -330,7 +320,6 @@ class InMemoryOffsets:
     def commit(
         self, offsets: Mapping[TopicPartition, StoredOffset], deadline: Deadline
     ) -> Mapping[TopicPartition, Failure]:
-        """Store offsets."""
         reason = "broker is down" if self._broker.down or deadline.expired else self.refuse
         if reason is not None:
             return dict.fromkeys(offsets, Failure(reason))
@@ -363,21 +352,18 @@ class InMemoryOffsets:
         partition: TopicPartition,  # noqa: ARG002 - none is in doubt here
         deadline: Deadline,
     ) -> None:
-        """Refuse what comes through these producers from now on."""
         if self._broker.down or deadline.expired:
             raise OffsetStoreError("producers cannot be fenced: broker is down")
         with self._broker._changed:  # noqa: SLF001 - one double in two classes
             self._broker._shut_out.update(transactional_ids)  # noqa: SLF001 - as above
 
     def answers(self, partition: TopicPartition, deadline: Deadline) -> bool:  # noqa: ARG002 - all or none
-        """Whether the broker is not down."""
         return not (self._broker.down or deadline.expired)
 
     def serve(self) -> None:
         """Do nothing: there are no callbacks."""
 
     def close(self) -> None:
-        """Note that it was closed."""
         self.closed = True
 
 
@@ -393,23 +379,19 @@ class InMemoryCatalog:
         self.closed = False
 
     def cluster_id(self, deadline: Deadline) -> str:
-        """Return the cluster's id."""
         self._reach(deadline)
         return "in-memory"
 
     def names(self, deadline: Deadline) -> Collection[str]:
-        """Return the names of all topics."""
         self._reach(deadline)
         return set(self._broker._topics)  # noqa: SLF001 - one double in two classes
 
     def describe(self, topics: Collection[str], deadline: Deadline) -> Mapping[str, TopicInfo]:
-        """Return those topics that exist."""
         self._reach(deadline)
         known = self._broker._topics  # noqa: SLF001 - one double in two classes
         return {name: known[name] for name in topics if name in known}
 
     def watermarks(self, partition: TopicPartition, deadline: Deadline) -> tuple[int, int]:
-        """Return the first offset and the end."""
         log = self._log(partition, deadline)
         return log.low, log.end
 
@@ -429,21 +411,18 @@ class InMemoryCatalog:
     def truncated_at(
         self, partition: TopicPartition, position: int, epoch: int, deadline: Deadline
     ) -> tuple[bool, int | None]:
-        """Compare the position with where the leader's part ends."""
         end = self._log(partition, deadline).end_of(epoch)
         return (True, end) if end < position else (False, None)
 
     def has_records(
         self, partition: TopicPartition, start: int, end: int, deadline: Deadline
     ) -> bool:
-        """Look at the records there."""
         log = self._log(partition, deadline)
         return any(start <= record.offset_ < end for record in log.records)
 
     def offset_at(
         self, partition: TopicPartition, timestamp: int, deadline: Deadline
     ) -> int | None:
-        """Return the first offset whose record is not older."""
         log = self._log(partition, deadline)
         return next((r.offset_ for r in log.records if r.timestamp_ >= timestamp), None)
 
@@ -459,5 +438,4 @@ class InMemoryCatalog:
             raise KafkaUnavailableError("the broker in memory is down")
 
     def close(self) -> None:
-        """Note that it was closed."""
         self.closed = True

@@ -143,7 +143,6 @@ class FakeClock:
         self._now = start
 
     def monotonic(self) -> float:
-        """Seconds as told."""
         with self._lock:
             return self._now
 
@@ -170,7 +169,6 @@ class InMemoryDeadLetters:
         self._changed = Condition()
 
     def store(self, topic: str, letter: DeadLetter, deadline: Deadline) -> None:
-        """Keep the record."""
         del deadline
         with self._changed:
             if self.refuse is not None:
@@ -184,5 +182,4 @@ class InMemoryDeadLetters:
         return ["" if text is None else text.decode() for text in found]
 
     def close(self) -> None:
-        """Note that it was closed."""
         self.closed = True

@@ -32,27 +32,21 @@ class FakeRecord:
     timestamp_: int = TIMESTAMP
 
     def topic(self) -> str:
-        """Return the topic's name."""
         return self.topic_
 
     def partition(self) -> int:
-        """Return the partition's number."""
         return self.partition_
 
     def offset(self) -> int:
-        """Return the record's own offset."""
         return self.offset_
 
     def key(self) -> bytes | None:
-        """Return the key."""
         return self.key_
 
     def value(self) -> bytes | None:
-        """Return the value, None for a tombstone."""
         return self.value_
 
     def headers(self) -> list[tuple[str, bytes | None]] | None:
-        """Return the headers, None where there are none."""
         return None if self.headers_ is None else list(self.headers_)
 
     def timestamp(self) -> tuple[int, int]:

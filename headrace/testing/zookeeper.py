@@ -298,43 +298,34 @@ class InMemorySession:
 
     @property
     def state(self) -> SessionState:
-        """The state as last set by the test."""
         return self._state
 
     @property
     def session_id(self) -> int | None:
-        """The present session, None while there is no connection."""
         return self._id if self._state is SessionState.CONNECTED else None
 
     @property
     def session_timeout(self) -> float:
-        """Seconds, as the test asked for."""
         return self._zookeeper.session_timeout
 
     @property
     def connected_at(self) -> float:
-        """When the session was opened or last resumed."""
         return self._connected_at
 
     def listen(self, callback: Callable[[SessionState], None]) -> None:
-        """Have ``callback`` told of every change of state."""
         self._listeners.append(callback)
 
     def unlisten(self, callback: Callable[[SessionState], None]) -> None:
-        """Tell ``callback`` no more."""
         self._listeners = [known for known in self._listeners if known != callback]
 
     def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False) -> NodeStat:
-        """Create a node whose parent exists."""
         return self._stat([Create(path, data, ephemeral=ephemeral)])
 
     def ensure(self, path: str) -> None:
-        """Create a persistent node and its parents where they are missing."""
         self._check(path)
         self._zookeeper.make_path(path)
 
     def get(self, path: str, watch: Callable[[], None] | None = None) -> Node:
-        """Read a node."""
         self._check(path)
         node = self._zookeeper.node(path)
         if node is None:
@@ -343,7 +334,6 @@ class InMemorySession:
         return node
 
     def get_many(self, paths: Sequence[str]) -> list[Node | None]:
-        """Read nodes, None for those that do not exist."""
         for path in paths:
             self._check(path)
         nodes = [self._zookeeper.node(path) for path in paths]
@@ -355,28 +345,23 @@ class InMemorySession:
         return nodes
 
     def exists(self, path: str) -> NodeStat | None:
-        """Return the node's state, None when it does not exist."""
         self._check(path)
         node = self._zookeeper.node(path)
         return None if node is None else node.stat
 
     def children(self, path: str, watch: Callable[[], None] | None = None) -> list[str]:
-        """Return the names of the node's children."""
         self._check(path)
         names = self._zookeeper.children(path)
         self._watch("child", path, watch)
         return names
 
     def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> NodeStat:
-        """Replace a node's data, if it still has the version."""
         return self._stat([SetData(path, data, version)])
 
     def delete(self, path: str, version: int = ANY_VERSION) -> None:
-        """Delete a node without children, if it still has the version."""
         self._change([Delete(path, version)])
 
     def multi(self, operations: Sequence[Operation]) -> list[NodeStat | None]:
-        """Execute all operations or none."""
         results = self._change(operations)
         return [
             stat if isinstance(operation, SetData) else None
@@ -386,7 +371,6 @@ class InMemorySession:
     def multi_each(
         self, transactions: Sequence[Sequence[Operation]]
     ) -> list[ZooKeeperError | None]:
-        """Execute each transaction as a whole or not; return why each was refused."""
         return [self._refusal(operations) for operations in transactions]
 
     def _refusal(self, operations: Sequence[Operation]) -> ZooKeeperError | None:

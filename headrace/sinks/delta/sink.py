@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import structlog
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
-from typing_extensions import override
 
 from headrace.core.clock import SYSTEM_CLOCK
 from headrace.core.columns import load_pandas
@@ -119,9 +118,7 @@ class DeltaSink(Sink[StagedFiles]):
             self._folder, self._staging.own, maintenance, self._metadata
         )
 
-    @override
     def open(self) -> None:
-        """Make the folder, remove what dead processes left staged, look at the table."""
         self._staging.open()
         if self._partition_by:
             load_pandas()
@@ -132,7 +129,6 @@ class DeltaSink(Sink[StagedFiles]):
             self._check_layout(table)
         self._maintenance_thread.start()
 
-    @override
     def stored_offset(self, identity: str) -> int | None:
         with self._lock:
             table = self._kept()
@@ -143,12 +139,10 @@ class DeltaSink(Sink[StagedFiles]):
             return table.offset(identity)
 
     def stored_leader_epoch(self, identity: str) -> int | None:
-        """Return what was stored with the offset, as of the version that was last seen."""
         with self._lock:
             table = self._kept()
             return None if table is None else table.leader_epoch(identity)
 
-    @override
     def stage(self, micro_batch: MicroBatch, result: Result | None) -> StagedFiles:
         """Have the result written as Parquet files that no reader of the table sees."""
         if result is None:
@@ -161,7 +155,6 @@ class DeltaSink(Sink[StagedFiles]):
         origin = origin_text(micro_batch.ranges) if self._origin else None
         return self._staging.write(micro_batch.id, result, self._partition_by, origin)
 
-    @override
     def commit(self, staged: StagedFiles, offsets: Sequence[PartitionCommit]) -> None:
         """Move the files into place and commit them with the offsets, or change nothing visible.
 
@@ -172,13 +165,10 @@ class DeltaSink(Sink[StagedFiles]):
             PlacingError: a commit of several that failed left the files half in place, or some of
                 them are gone.
             StartError: a later version of Headrace writes to the table, or it forgets offsets.
-            SchemaMismatchError: the result's columns are not the table's.
-            DeltaError: the table could not be written; nothing was stored as far as can be told.
         """
         self.commit_all([staged], offsets)
 
     def commit_all(self, staged: Sequence[StagedFiles], offsets: Sequence[PartitionCommit]) -> None:
-        """Commit several results in one version of the table; see :meth:`commit`."""
         with self._lock:
             if (self._kept() or self._create(staged)) is None:
                 return
@@ -188,20 +178,16 @@ class DeltaSink(Sink[StagedFiles]):
             self._staging.remove(each)
 
     def move_offsets(self, moves: Sequence[OffsetMove], note: str) -> None:
-        """Move the offsets in one commit without data, which the table's history keeps."""
         with self._lock:
             self._commit([], moves, {OFFSETS_KEY: note})
 
     def plan_replace(self, moves: Sequence[OffsetMove]) -> Replacement:
-        """Look through the table for what it has of these records; see :class:`OutputReplacer`.
-
-        Reads one column of every file.
-        """
+        """Look through one column of every file for what the table has of these records."""
         with self._lock:
             return find_output(self._folder, self._reopened(), moves).replacement
 
     def replace(self, moves: Sequence[OffsetMove], note: str) -> int:
-        """Remove what the table has of these records in the commit that moves the offsets.
+        """Remove what the table has in the commit that moves the offsets.
 
         Files with other rows, too, are written again without these. Readers of the version before
         find all files until the table's retention is over.
@@ -249,11 +235,9 @@ class DeltaSink(Sink[StagedFiles]):
                 return
         raise OthersFirstError(self._folder, _COMMIT_ATTEMPTS)
 
-    @override
     def discard(self, staged: StagedFiles) -> None:
         self._staging.remove(staged, placed=True)
 
-    @override
     def close(self) -> None:
         """End the maintenance and remove this process's staging folder. Blocks for 5 s at most."""
         self._maintenance_thread.stop()

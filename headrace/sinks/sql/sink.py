@@ -9,7 +9,6 @@ import pyarrow as pa
 import sqlalchemy as sa
 import structlog
 from sqlalchemy.exc import DataError, IntegrityError, SQLAlchemyError
-from typing_extensions import override
 
 from headrace.core.columns import load_pandas
 from headrace.core.errors import StartError
@@ -180,7 +179,6 @@ class SqlSink(Sink[StagedRows]):
         )
         self._member = member
 
-    @override
     def open(self) -> None:
         if self._target.upserts:
             load_pandas()
@@ -195,7 +193,6 @@ class SqlSink(Sink[StagedRows]):
                 "rights of the user or the url"
             ) from error
 
-    @override
     def stored_offset(self, identity: str) -> int | None:
         if not self._offsets.exists():
             return None
@@ -203,20 +200,13 @@ class SqlSink(Sink[StagedRows]):
             return self._offsets.offset(connection, identity)
 
     def stored_leader_epoch(self, identity: str) -> int | None:
-        """Return what was stored with the offset."""
         if not self._offsets.exists():
             return None
         with self._database.transaction() as connection:
             return self._offsets.leader_epoch(connection, identity)
 
-    @override
     def stage(self, micro_batch: MicroBatch, result: Result | None) -> StagedRows:
-        """Collect the result as an Arrow table. Spark's ``maxResultSize`` bounds its size.
-
-        Raises:
-            SchemaMismatchError: the result's columns are not the table's.
-            RepeatedKeyError: with mode upsert, a key has several rows.
-        """
+        """Collect the result as an Arrow table. Spark's ``maxResultSize`` bounds its size."""
         columns = [] if result is None else columns_of(result)
         if result is None or not columns:
             return StagedRows(micro_batch.id)
@@ -232,7 +222,6 @@ class SqlSink(Sink[StagedRows]):
             rows = rows.append_column(ORIGIN, pa.repeat(micro_batch.id, rows.num_rows))
         return StagedRows(micro_batch.id, rows, micro_batch.ranges)
 
-    @override
     def commit(self, staged: StagedRows, offsets: Sequence[PartitionCommit]) -> None:
         self.commit_all([staged], offsets)
 
@@ -287,13 +276,11 @@ class SqlSink(Sink[StagedRows]):
         carry_out(self._database, [self._moving(moves, said, write)])
 
     def plan_replace(self, moves: Sequence[OffsetMove]) -> Replacement:
-        """Look up what the table has of these records; see :class:`OutputReplacer`."""
         origins = self._require_origins()
         with self._database.transaction() as connection:
             return origins.plan(connection, moves)[0]
 
     def replace(self, moves: Sequence[OffsetMove], note: str) -> int:
-        """Remove what the table has of these records in the transaction that moves the offsets."""
         origins = self._require_origins()
         removed: list[int] = []  # each time the transaction is made
 
@@ -322,6 +309,5 @@ class SqlSink(Sink[StagedRows]):
         self._origins.create()
         return self._origins
 
-    @override
     def close(self) -> None:
         self._database.close()
