@@ -87,7 +87,7 @@ class Claim:
     def former_producers(self) -> tuple[str, ...]:
         """The producers that stored this partition's offsets before, as far as is known.
 
-        Also those that ended cleanly or are shut out, and our own after a claim of the same stay.
+        Also those that ended cleanly or are shut out, and our own of the same membership.
         """
         former = self.previous
         if former is None:

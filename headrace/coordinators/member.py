@@ -173,7 +173,7 @@ class GroupMembership:
         self._log.warning("member_fenced", member_epoch=membership.epoch)
         self._rejoin(LossReason.FENCED)
 
-    # --- turning ----------------------------------------------------------------------------
+    # --- running ----------------------------------------------------------------------------
 
     def run_once(self) -> float:
         """Do what is due. Returns the seconds after which to call again at the latest."""
@@ -321,7 +321,7 @@ class GroupMembership:
     def _rejoin(self, reason: LossReason) -> None:
         """Begin again: nothing of the former membership counts."""
         self._lose_all(reason)
-        # where the session lives on, our nodes do: they are cleared away in the next stay
+        # where the session lives on, our nodes do: they are cleared away in the next membership
         self._left_node = reason is not LossReason.SESSION_LOST
         if self.state is MemberState.SUSPENDED:
             self._listener.resumed()

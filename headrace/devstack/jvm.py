@@ -27,11 +27,7 @@ SHORT_LIVED = "-XX:TieredStopAtLevel=1"
 
 @cache
 def require_java() -> Java:
-    """Return this machine's Java, found once per process.
-
-    Raises:
-        JavaMissingError: none of at least ``MINIMUM_JAVA`` was found.
-    """
+    """Return this machine's Java, found once per process; raises JavaMissingError."""
     java = find_java()
     if java is None:
         raise JavaMissingError(
@@ -42,11 +38,7 @@ def require_java() -> Java:
 
 
 def pyspark_jars() -> Path:
-    """Return pyspark's folder of jars, without importing pyspark.
-
-    Raises:
-        LocalStackError: pyspark is not installed in this environment.
-    """
+    """Return pyspark's folder of jars, without importing pyspark; raises LocalStackError."""
     spec = importlib.util.find_spec("pyspark")
     if spec is None or spec.origin is None:
         raise LocalStackError("the local stack runs on pyspark's jars; install pyspark")

@@ -61,11 +61,7 @@ def _spelt(field: pa.Field, column: pa.ChunkedArray) -> list[str]:
 
 
 def _speller(kind: pa.DataType) -> Speller:
-    """Return what spells the values of a type.
-
-    Raises:
-        KeyError: nothing does.
-    """
+    """Return what spells the values of a type; raises KeyError."""
     if pa.types.is_map(kind):
         return _map(_speller(kind.item_type))
     if pa.types.is_struct(kind):

@@ -19,7 +19,7 @@ class OffsetRange:
 
     ``start`` is the position it continues from and ``next_offset`` the one after it; ``records``
     may be fewer than their difference, because compaction and transaction markers leave gaps.
-    ``identity`` is what a sink keeps the partition's offset under, empty in a rehearsal.
+    ``identity`` is what a sink keeps the partition's offset under, empty in a dry run.
     """
 
     topic: str

@@ -35,11 +35,7 @@ def origin_text(ranges: Iterable[OffsetRange]) -> str:
 
 
 def ranges_of_text(text: str) -> Ranges:
-    """Return what a row's text says.
-
-    Raises:
-        ValueError: it is none of ours.
-    """
+    """Return what a row's text says; raises ValueError."""
     try:
         return {
             present_identity(f"{data}/{number}"): (int(start), int(next_offset))
@@ -109,11 +105,7 @@ def require_known(
 
 
 def require_covered(moves: Sequence[OffsetMove], replacement: Replacement) -> None:
-    """Return if the moves are those that replacing takes.
-
-    Raises:
-        ReplaceRefusedError: some are missing, or do not reach back far enough.
-    """
+    """Return if the moves are those that replacing takes; raises ReplaceRefusedError."""
     asked = {move.identity: move.next_offset for move in moves}
     lacking = {n: to for n, to in replacement.offsets.items() if asked.get(n) != to}
     if lacking:

@@ -244,7 +244,7 @@ class SeveralSink(Sink[dict[str, Any]]):
     again for all. Each of the others compares and stores for itself: what a crash or a failure
     left behind gets its range again, and who has that already takes nothing. ADR 15 says why that
     is enough. What is staged has what each output has staged and not committed yet, by its name.
-    ``keepers`` are the outputs that keep offsets, as operators see them.
+    ``offset_moves`` are for operators: those of the outputs that keep offsets.
     """
 
     def __init__(self, groups: Sequence[OutputGroup]) -> None:
@@ -252,9 +252,9 @@ class SeveralSink(Sink[dict[str, Any]]):
         self._outputs = {
             name: sink for group in self.groups for name, sink in group.outputs.items()
         }
-        keepers = {name: sink for name, sink in self._outputs.items() if keeps_offsets(sink)}
-        self.keepers = OutputOffsetMoves(keepers)
-        self._output_offsets = OutputOffsets(keepers)
+        keeping = {name: sink for name, sink in self._outputs.items() if keeps_offsets(sink)}
+        self.offset_moves = OutputOffsetMoves(keeping)
+        self._output_offsets = OutputOffsets(keeping)
         self._overtaken: set[str] = set()
 
     @property
@@ -362,7 +362,7 @@ class SeveralSink(Sink[dict[str, Any]]):
                 relation(self._output_offsets.known(share.identity)[name], share)
                 for share in offsets
             }
-            for name in self.keepers.outputs
+            for name in self.offset_moves.outputs
         }
 
     def _require_place(self, offsets: Sequence[PartitionCommit]) -> None:
@@ -384,7 +384,7 @@ class SeveralSink(Sink[dict[str, Any]]):
 
     def move_offsets(self, moves: Sequence[OffsetMove], note: str) -> None:
         try:
-            self.keepers.move_offsets(moves, note)
+            self.offset_moves.move_offsets(moves, note)
         finally:
             self._output_offsets.forget(self._outputs, [move.identity for move in moves])
 

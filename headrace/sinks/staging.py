@@ -255,11 +255,7 @@ _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
 
 def local_folder(path: str | Path) -> Path:
-    """Return the absolute folder.
-
-    Raises:
-        ConfigError: the path is a URI.
-    """
+    """Return the absolute folder; raises ConfigError."""
     if _URI.match(str(path)):
         raise ConfigError(
             [f"table path {str(path)!r} is a URI; give a folder of this host, as in /data/table"]
@@ -317,11 +313,7 @@ class FileStaging:
         self.own = table / STAGING / owner
 
     def open(self) -> None:
-        """Make the folder and remove those of dead processes.
-
-        Raises:
-            StartError: the folder cannot be made.
-        """
+        """Make the folder and remove those of dead processes; raises StartError."""
         try:
             self.own.mkdir(parents=True, exist_ok=True)
         except OSError as error:

@@ -56,11 +56,7 @@ class DataFile:
 
 
 def require_plain(folder: Path, table: DeltaTable) -> None:
-    """Return if the table has no feature that is unknown here.
-
-    Raises:
-        NotRewritableError: it has; the message says which.
-    """
+    """Return if the table has no feature that is unknown here; raises NotRewritableError."""
     protocol = table.protocol()
     writer = protocol.min_writer_version
     features = {*(protocol.writer_features or ()), *(protocol.reader_features or ())}

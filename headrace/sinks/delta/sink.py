@@ -83,7 +83,7 @@ class DeltaSink(Sink[StagedFiles]):
 
     ``partition_by`` names columns of the result; ``durable`` forces files to disk before the
     offsets count as stored; ``member`` is written beside each commit, to tell who made it.
-    ``upkeep`` says how the table is kept small from ``open`` to ``close``, on a thread of its own,
+    ``maintenance`` says how the table is kept small from ``open`` to ``close``, on another thread,
     and ``schema_changes`` what follows when a result's columns are not the table's. With ``origin``
     each row says in a column of its own which records it is of, so that they can be replaced.
 

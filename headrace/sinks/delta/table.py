@@ -288,11 +288,7 @@ class KeptTable:
         return any(field.name == ORIGIN for field in self.opened.schema().fields)
 
     def check_format(self) -> None:
-        """Refuse a table whose offsets could be misread.
-
-        Raises:
-            LaterFormatError: they are of a later format.
-        """
+        """Refuse a table whose offsets could be misread; raises LaterFormatError."""
         found = self.transaction_version(FORMAT_KEY)
         if found is not None and found > FORMAT_VERSION:
             raise LaterFormatError(

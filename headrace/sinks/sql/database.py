@@ -113,11 +113,7 @@ class Database:
             return sa.inspect(connection).has_table(table.name, schema=table.schema)
 
     def create(self, table: sa.Table) -> None:
-        """Create a table where it is missing. Blocks.
-
-        Raises:
-            SQLAlchemyError: it is missing and cannot be created.
-        """
+        """Create a table where it is missing. Blocks; raises SQLAlchemyError."""
         if self.has(table):
             return
         try:

@@ -101,11 +101,8 @@ def _is_stored(
 ) -> bool:
     """Tell a failed transaction's outcome from the offsets, on another connection.
 
-    One that cannot have stored anything has not; what is looked for then is who was first.
-
-    Raises:
-        CommitConflictError: some are neither where it begins nor where it ends.
-        SQLAlchemyError: the database cannot be asked; ``error`` again.
+    One that cannot have stored anything has not; what is looked for then is who was first. If the
+    database cannot be asked, ``error`` is raised again.
     """
     try:
         with database.transaction() as connection:

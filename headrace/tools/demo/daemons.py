@@ -104,11 +104,7 @@ class Daemon:
         return code
 
     def require_running(self) -> None:
-        """Fail if the process ended by itself.
-
-        Raises:
-            DemoError: it did; with its exit code and the end of its log.
-        """
+        """Fail if the process ended by itself; raises DemoError."""
         code = None if self._process is None else self._process.exit_code
         if code is not None:
             raise DemoError(f"{self.name} ended by itself with code {code}")

@@ -389,11 +389,7 @@ def _runner(
 
 
 def _guarded(run: Callable[[], T]) -> T:
-    """Tell what the reducer raises from what is ours.
-
-    Raises:
-        _FailedError: from what it raised.
-    """
+    """Tell what the reducer raises from what is ours; raises _FailedError."""
     try:
         return run()
     except (StartError, ConfigError):

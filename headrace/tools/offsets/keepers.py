@@ -65,7 +65,7 @@ def _import_from(python_path: Iterable[Path]) -> None:
 
 def _kept_by(channel: config.ChannelConfig, sink: Sink[Any]) -> StartPrecedence:
     if isinstance(sink, SeveralSink):
-        return _kept_by_outputs(sink.keepers)
+        return _kept_by_outputs(sink.offset_moves)
     if isinstance(sink, TransactionalOffsets):
         return StartPrecedence(keeper=sink)
     if (

@@ -82,7 +82,7 @@ class Site:
 
     def require_whole(self) -> None:
         """Every output has each record below its offset once, and no other."""
-        for name, keeper in self.sink.keepers.outputs.items():
+        for name, keeper in self.sink.offset_moves.outputs.items():
             found = Counter(self._rows(name))
             stored = {number: keeper.stored_offset(f"id/{number}") or 0 for number in PARTITIONS}
             expected = {(number, at) for number in stored for at in range(stored[number])}

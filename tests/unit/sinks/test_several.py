@@ -239,6 +239,6 @@ def test_a_move_that_cannot_be_taken_back_is_told(
 def test_offsets_that_cannot_be_moved_are_named() -> None:
     """An output of one's own need not be able to."""
     sink = SeveralSink([alone("a", Movable(Store())), alone("b", Fixed(Store()))])
-    assert sink.keepers.unmovable() == "b"
+    assert sink.offset_moves.unmovable() == "b"
     with pytest.raises(HeadraceError, match="output b keeps offsets and has no move_offsets"):
         sink.move_offsets([], "by hand")
