@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 import structlog
 
 from headrace.channel.events import OffsetCommitted, PartitionErrorEvent
-from headrace.channel.threads import guarded_thread
+from headrace.channel.threads import PeriodicThread
 from headrace.core.clock import Clock, Deadline
 from headrace.core.errors import CommitFailedError
 from headrace.core.spans import NO_SPAN
@@ -231,7 +231,7 @@ class _Staged:
     spans: tuple[Span, ...] = ()
 
 
-class Committer:
+class Committer(PeriodicThread):
     """Owns the offset store and the loop that commits to it.
 
     ``flush`` and ``forget`` may be called on any thread; these and ``stage`` do not block. ``lose``
@@ -268,12 +268,7 @@ class Committer:
         self._commit_at = 0.0
         self._turned_at = clock.monotonic()
         self._wake = Event()
-        self._stopping = Event()
-        self._thread = guarded_thread(f"{channel}-committer", self._run, fail)
-
-    def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
+        super().__init__(f"{channel}-committer", fail)
 
     @property
     def last_beat(self) -> float:
@@ -325,11 +320,12 @@ class Committer:
 
     def stop(self, deadline: Deadline) -> bool:
         """Commit what is staged, end the thread and close the store; False if it overran."""
-        self._stopping.set()
-        self._wake.set()
         if self._thread.ident is None:
             self._store.close()
-        return deadline.joined(self._thread)
+        return super().stop(deadline)
+
+    def _wake_up(self) -> None:
+        self._wake.set()
 
     def _run(self) -> None:
         time = self._metrics.thread_time(self._channel, Role.COMMITTER)

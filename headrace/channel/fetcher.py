@@ -7,14 +7,13 @@ from enum import Enum, auto
 from itertools import groupby
 from operator import itemgetter
 from queue import SimpleQueue
-from threading import Event
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import structlog
 
 from headrace.channel.buffer import BufferedRecords, chunk_of
 from headrace.channel.events import GapSkipped, LogTruncated, OffsetOutOfRange
-from headrace.channel.threads import guarded_thread
+from headrace.channel.threads import PeriodicThread
 from headrace.core.records import offset_of
 from headrace.kafka.ports import Fetched
 from headrace.telemetry.thread_time import Role, ThreadActivity
@@ -137,7 +136,7 @@ class _Slot:
     paused: bool = False
 
 
-class Fetcher:
+class Fetcher(PeriodicThread):
     """Owns one record source and the loop that reads it.
 
     ``assign``, ``unassign`` and ``seek`` may be called on any thread and do not block. A partition
@@ -173,12 +172,7 @@ class Fetcher:
         self._leeway = 0
         self._balanced_at = 0.0
         self._turned_at = clock.monotonic()
-        self._stopping = Event()
-        self._thread = guarded_thread(f"{channel}-fetcher", self._run, fail)
-
-    def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
+        super().__init__(f"{channel}-fetcher", fail)
 
     @property
     def last_beat(self) -> float:
@@ -211,10 +205,9 @@ class Fetcher:
 
     def stop(self, deadline: Deadline) -> bool:
         """End the thread and close the source; False if it overran the deadline."""
-        self._stopping.set()
         if self._thread.ident is None:
             self._source.close()
-        return deadline.joined(self._thread)
+        return super().stop(deadline)
 
     def _run(self) -> None:
         time = self._metrics.thread_time(self._channel, Role.FETCHER)

@@ -272,23 +272,22 @@ class PauseManager(PeriodicThread):
 
     def _require_longest(self, pause: Pause) -> None:
         """Raise if the holder's own of the same reason and scope goes on for longer."""
-        there = [p for p in self._pauses.all() if p.is_of(pause.reason, pause.partition)]
-        for own in there:
-            if own.by != pause.by or pause.until is None:
-                continue
-            if own.until is None:
-                goes_on = "without an end"
-            elif own.until > pause.until:
-                goes_on = f"for {own.until - pause.until:.1f} s longer than this one would"
-            else:
-                continue
-            scope = pause.partition or f"the channel {self._runtime.name}"
-            raise ShorterPauseError(
-                f"{scope} is paused by {pause.by} already, {goes_on}",
-                value=pause.by,
-                next_step="leave it, give a later end, or say that it may end sooner: shorten, "
-                "or --shorten",
-            )
+        own = next((each for each in self._pauses.all() if _key(each) == _key(pause)), None)
+        if own is None or pause.until is None:
+            return
+        if own.until is None:
+            goes_on = "without an end"
+        elif own.until > pause.until:
+            goes_on = f"for {own.until - pause.until:.1f} s longer than this one would"
+        else:
+            return
+        scope = pause.partition or f"the channel {self._runtime.name}"
+        raise ShorterPauseError(
+            f"{scope} is paused by {pause.by} already, {goes_on}",
+            value=pause.by,
+            next_step="leave it, give a later end, or say that it may end sooner: shorten, "
+            "or --shorten",
+        )
 
     def end(
         self,

@@ -18,36 +18,26 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 
-def guarded_thread(
-    name: str, run: Callable[[], None], fail: Callable[[BaseException], None]
-) -> Thread:
-    """Return a thread, not started, that fails its channel when ``run`` raises.
+class PeriodicThread(ABC):
+    """A thread that does something again and again until it is stopped.
 
     The loops handle the errors they expect. One that ends by another would stall its channel for
-    good without anybody noticing, so the process has to be started afresh.
-    """
-
-    def guarded() -> None:
-        try:
-            run()
-        except Exception as error:
-            log.exception("thread_failed", thread=name)
-            reason = f"{type(error).__name__}: {error}"
-            fail(FatalError(f"thread {name} ended with {reason}; the process has to be restarted"))
-
-    return Thread(target=guarded, name=name, daemon=True)
-
-
-class PeriodicThread(ABC):
-    """A guarded thread that looks at something again and again until it is stopped.
-
-    ``start`` and ``stop`` are for its owner. ``_run`` waits between its looks on ``_stopping``, or
-    on something that ``_wake_up`` ends.
+    good without anybody noticing, so that it fails the channel: the process has to be started
+    afresh. ``start`` and ``stop`` are for its owner. ``_run`` waits on ``_stopping``, or on
+    something that ``_wake_up`` ends.
     """
 
     def __init__(self, name: str, fail: Callable[[BaseException], None]) -> None:
+        def run() -> None:
+            try:
+                self._run()
+            except Exception as error:
+                log.exception("thread_failed", thread=name)
+                reason = f"{type(error).__name__}: {error}; the process has to be restarted"
+                fail(FatalError(f"thread {name} ended with {reason}"))
+
         self._stopping = Event()
-        self._thread = guarded_thread(name, self._run, fail)
+        self._thread = Thread(target=run, name=name, daemon=True)
 
     def start(self) -> None:
         """Start the thread."""

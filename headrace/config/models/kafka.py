@@ -58,6 +58,8 @@ _OWNED = {
     "opaque": _CALLBACK,
 }
 
+_VERIFICATION = "enable.ssl.certificate.verification"
+
 #: What kafka.tls and kafka.sasl set, and the field for each.
 _TLS_FIELDS = {
     "ssl.ca.location": "ca_file",
@@ -68,7 +70,7 @@ _TLS_FIELDS = {
     "ssl.key.pem": "key_file",
     "ssl.key.password": "key_password",
     "ssl.endpoint.identification.algorithm": "verify_hostname",
-    "enable.ssl.certificate.verification": "verify_hostname",
+    _VERIFICATION: "verify_hostname",
 }
 _SASL_FIELDS = {
     "sasl.mechanism": "mechanism",
@@ -96,25 +98,19 @@ def security(name: str, *, tls: bool, sasl: bool) -> str | None:
     if name == "security.protocol":
         return "contradicts kafka.tls and kafka.sasl, which say it; leave it out"
     if name.startswith("ssl.") or name in _TLS_FIELDS:
-        return _tls(name, given=tls)
-    return _sasl(name, given=sasl) if name.startswith("sasl.") else None
-
-
-def _tls(name: str, *, given: bool) -> str | None:
-    if not given:
-        return "has no effect, because kafka.sasl is given without kafka.tls; add kafka.tls"
-    field = _TLS_FIELDS.get(name)
-    return None if field is None else f"is said by kafka.tls; use kafka.tls.{field}"
-
-
-def _sasl(name: str, *, given: bool) -> str | None:
-    if not given:
-        return (
-            "has no effect, because kafka.tls is given without kafka.sasl; add kafka.sasl, or "
-            "leave kafka.tls out and say all with properties"
-        )
-    field = _SASL_FIELDS.get(name)
-    return None if field is None else f"is said by kafka.sasl; use kafka.sasl.{field}"
+        if not tls:
+            return "has no effect, because kafka.sasl is given without kafka.tls; add kafka.tls"
+        section, field = "kafka.tls", _TLS_FIELDS.get(name)
+    elif name.startswith("sasl."):
+        if not sasl:
+            return (
+                "has no effect, because kafka.tls is given without kafka.sasl; add kafka.sasl, or "
+                "leave kafka.tls out and say all with properties"
+            )
+        section, field = "kafka.sasl", _SASL_FIELDS.get(name)
+    else:
+        return None
+    return None if field is None else f"is said by {section}; use {section}.{field}"
 
 
 #: Properties that mean the same to both clients, by librdkafka's name.
@@ -140,23 +136,6 @@ JAVA_NAMES = {
     "ssl.key.password": "ssl.key.password",
 }
 
-#: Properties whose values are translated too.
-TRANSLATED = frozenset(
-    {
-        "sasl.mechanism",
-        "sasl.mechanisms",
-        "sasl.username",
-        "sasl.password",
-        "ssl.ca.location",
-        "ssl.ca.pem",
-        "ssl.certificate.location",
-        "ssl.certificate.pem",
-        "ssl.key.location",
-        "ssl.key.pem",
-        "ssl.endpoint.identification.algorithm",
-    }
-)
-
 _SECURITY = ("security.", "sasl.", "ssl.", "enable.sasl.", "enable.ssl.", "https.")
 
 
@@ -165,8 +144,9 @@ def unknown_to_java(name: str) -> str | None:
 
     What tunes librdkafka is left out for them. What secures the connection may not be.
     """
-    known = name in JAVA_NAMES or name in TRANSLATED
-    if known or not name.startswith(_SECURITY):
+    # of what kafka.tls and kafka.sasl set, the values are translated too
+    known = JAVA_NAMES.keys() | _TLS_FIELDS.keys() | _SASL_FIELDS.keys()
+    if name in known - {_VERIFICATION} or not name.startswith(_SECURITY):
         return None
     return (
         "has no counterpart in the Java client of Spark, which a channel with source: "
