@@ -9,10 +9,9 @@ import json
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
 from headrace.admin.cli import register
-from headrace.core.options import ConfigFile  # noqa: TC001 - typer reads annotations at run time
+from headrace.core.options import Commands, ConfigFile, command_group
 from headrace.core.positions import parse_moment
 from headrace.devstack.cli import app as local
 from headrace.devstack.connector import app as connector
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from headrace.channel.bounds import Until
 
 
-class _InOrder(TyperGroup):
+class _InOrder(Commands):
     """Lists commands as a reader looks for them."""
 
     def list_commands(self, ctx: Any) -> list[str]:
@@ -35,12 +34,8 @@ class _InOrder(TyperGroup):
         return sorted(super().list_commands(ctx))
 
 
-app = typer.Typer(
-    name="headrace",
-    cls=_InOrder,
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    add_completion=False,
+app = command_group(
+    name="headrace", cls=_InOrder, pretty_exceptions_enable=False, add_completion=False
 )
 app.command()(check)
 app.command()(demo)

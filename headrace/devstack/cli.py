@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headrace.core.errors import HeadraceError
+from headrace.core.options import command_group
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,8 +24,7 @@ if TYPE_CHECKING:
 EXIT_FAILED = 1
 EXIT_NOT_RUNNING = 3
 
-app = typer.Typer(
-    no_args_is_help=True,
+app = command_group(
     help="A real ZooKeeper and a real Kafka on this machine's loopback address.",
 )
 

@@ -12,13 +12,13 @@ from typing import Annotated
 import typer
 
 from headrace.core.errors import HeadraceError
+from headrace.core.options import command_group
 from headrace.devstack.errors import JarsError
 from headrace.devstack.jars import CONNECTOR, cached, damaged, pinned_sums
 
 EXIT_FAILED = 1
 
-app = typer.Typer(
-    no_args_is_help=True,
+app = command_group(
     help="Spark's Kafka connector, for channels with source: by_reference.",
 )
 

@@ -43,7 +43,20 @@ def test_help_lists_commands_by_the_alphabet() -> None:
     listed = group.list_commands(typer.Context(group))
     assert listed == sorted(group.commands)
     shown = CliRunner().invoke(app, ["--help"]).output
-    assert re.findall(r"^\W (\w+) ", shown, re.MULTILINE) == listed
+    below = shown.partition("Commands:\n")[2]
+    assert re.findall(r"^  (\w+) ", below, re.MULTILINE) == listed
+
+
+@pytest.mark.parametrize("group", [[], ["local"], ["offsets"], ["connector"]])
+def test_help_says_all_of_a_command_s_summary(group: list[str]) -> None:
+    """Nothing is cut short, however narrow the terminal is."""
+    inner: Any = typer.main.get_command(app)
+    for name in group:
+        inner = inner.commands[name]
+    shown = " ".join(CliRunner().invoke(app, [*group, "--help"]).output.split())
+    for name, command in inner.commands.items():
+        summary = " ".join(command.help.split("\n\n")[0].split()).split(". ")[0]
+        assert f"{name} {summary}".removesuffix(".") in shown
 
 
 @pytest.mark.parametrize("name", CONFIGURED)

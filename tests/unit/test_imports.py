@@ -90,7 +90,7 @@ def test_help_imports_the_command_line_only(arguments: tuple[str, ...]) -> None:
     """No command is imported to say what it does: neither models nor clients nor Spark."""
     # typer reads the options of a command with pydantic
     own = {"pydantic"} if len(arguments) > 1 else set()
-    assert command(*arguments) <= {"typer", "rich", *own}
+    assert command(*arguments) <= {"typer", *own}
 
 
 #: What a channel that reads records takes, whatever becomes of them.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from headrace.core.options import ConfigFile  # noqa: TC001 - typer reads annotations at run time
+from headrace.core.options import ConfigFile, command_group
 from headrace.core.positions import FORMS, Replay, parse_target
 
 if TYPE_CHECKING:
@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-app = typer.Typer(
-    no_args_is_help=True,
+app = command_group(
     help="Show a channel's offsets, or move those of a stopped one: the group's and its sink's.",
 )
 
