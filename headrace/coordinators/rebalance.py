@@ -270,7 +270,9 @@ class Rebalance:
                 self._claim(ours, lease)
         else:
             self._returning = False
-            self._release(allocation)
+            for holding in self._claim_table.in_state(ClaimState.HELD):
+                if holding.claim.partition not in wanted:
+                    self.request_release(holding)
             self._claim(mine, lease)
         # who has nothing yet may be given something once the group has settled
         if wait <= 0 or wanted:
@@ -346,12 +348,6 @@ class Rebalance:
                 self.look_soon()
 
     # --- moving -----------------------------------------------------------------------------
-
-    def _release(self, allocation: Allocation) -> None:
-        mine = allocation.of(self._registry.member) - self._left_out
-        for holding in self._claim_table.in_state(ClaimState.HELD):
-            if holding.claim.partition not in mine:
-                self.request_release(holding)
 
     def request_release(self, holding: HeldClaim) -> None:
         """Ask the channel to finish with a claim."""

@@ -12,6 +12,7 @@ from headrace.core.errors import RetryableError
 from headrace.sinks.origin import ORIGIN
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from pathlib import Path
 
     from deltalake import DeltaTable, Field
@@ -49,6 +50,15 @@ class SchemaChanges(Enum):
 
 class SchemaMismatchError(RetryableError):
     """The result's columns are not those of the table it should go to."""
+
+
+def require_no_origin(place: object, columns: Collection[str]) -> None:
+    """Return if a result has no column of the sink's name; raises SchemaMismatchError."""
+    if ORIGIN in columns:
+        raise SchemaMismatchError(
+            f"{place}: the result has a column {ORIGIN}, which is the sink's own; give it another "
+            "name"
+        )
 
 
 def delta_schema(schema: str) -> Schema:

@@ -8,6 +8,7 @@ nothing else with :class:`TablesOfArrow`; without it results are DataFrames, and
 from __future__ import annotations
 
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
@@ -96,9 +97,35 @@ def micro_batch(name: str, shares: Sequence[PartitionCommit] = ()) -> MicroBatch
     return MicroBatch(name, "channel", tuple(ranges))
 
 
-def sorted_rows(place: SinkPlace) -> list[Row]:
-    """Return a place's rows by id."""
-    return sorted(place.rows(), key=lambda row: int(row["id"]))
+@dataclass(frozen=True, slots=True)
+class SinkBench:
+    """An open sink at a place, and what a test does with it."""
+
+    sink: Sink[Any]
+    place: SinkPlace
+    frames: Frames
+
+    def other(self) -> SinkBench:
+        """Open another sink at the same place."""
+        sink = self.place.sink()
+        sink.open()
+        return replace(self, sink=sink)
+
+    def stage(
+        self, name: str, rows: list[Row] | None, shares: Sequence[PartitionCommit] = ()
+    ) -> Any:
+        """Stage rows, or no result, as a micro-batch with a name of its own, of these ranges."""
+        result = None if rows is None else self.frames(rows)
+        return self.sink.stage(micro_batch(name, shares), result)
+
+    def store(self, name: str, rows: list[Row] | None, *shares: PartitionCommit) -> None:
+        """Stage and commit."""
+        self.sink.commit(self.stage(name, rows, shares), shares)
+
+    @property
+    def rows(self) -> list[Row]:
+        """What a reader sees, by id."""
+        return sorted(self.place.rows(), key=lambda row: int(row["id"]))
 
 
 class SinkContract:
@@ -114,10 +141,19 @@ class SinkContract:
         """Return one partition's share of a commit; override it with :meth:`identity`."""
         return share(number, start, next_offset)
 
+    def stored(self, bench: SinkBench, count: int = 2) -> list[int | None]:
+        """Return the stored offsets of the first partitions."""
+        return [bench.sink.stored_offset(self.identity(number)) for number in range(count)]
+
     @pytest.fixture
     def place(self) -> SinkPlace:
         """Return an empty place."""
         raise NotImplementedError
+
+    @pytest.fixture
+    def frames(self, spark_runtime: SparkRuntime) -> Frames:
+        """Return what makes results of rows; :class:`TablesOfArrow` needs no Spark for it."""
+        return data_frames(spark_runtime)
 
     @pytest.fixture
     def sink(self, place: SinkPlace) -> Sink[Any]:
@@ -127,62 +163,53 @@ class SinkContract:
         return sink
 
     @pytest.fixture
-    def frames(self, spark_runtime: SparkRuntime) -> Frames:
-        """Return what makes results of rows; :class:`TablesOfArrow` needs no Spark for it."""
-        return data_frames(spark_runtime)
+    def bench(self, sink: Sink[Any], place: SinkPlace, frames: Frames) -> SinkBench:
+        """Return the sink with its place."""
+        return SinkBench(sink, place, frames)
 
-    def test_the_guarantee_is_said(self, sink: Sink[Any]) -> None:
+    def test_the_guarantee_is_said(self, bench: SinkBench) -> None:
         """The sink says what it promises."""
-        assert sink.guarantee is self.guarantee
+        assert bench.sink.guarantee is self.guarantee
 
-    def test_an_unknown_partition_has_no_offset(self, sink: Sink[Any]) -> None:
+    def test_an_unknown_partition_has_no_offset(self, bench: SinkBench) -> None:
         """A sink that never saw a partition leaves its position to the group's commit."""
-        assert sink.stored_offset(self.identity(0)) is None
+        assert self.stored(bench, 1) == [None]
 
-    def test_rows_are_there_once_they_are_committed(
-        self, sink: Sink[Any], place: SinkPlace, frames: Frames
-    ) -> None:
+    def test_rows_are_there_once_they_are_committed(self, bench: SinkBench) -> None:
         """What is staged is not visible, and what is committed is, every row once."""
-        staged = sink.stage(micro_batch("one"), frames(ROWS))
-        assert place.rows() == []
+        staged = bench.stage("one", ROWS)
+        assert bench.rows == []
 
-        sink.commit(staged, [self.share(0, 0, 10)])
-        sink.commit(sink.stage(micro_batch("two"), frames(MORE)), [self.share(0, 10, 20)])
+        bench.sink.commit(staged, [self.share(0, 0, 10)])
+        bench.store("two", MORE, self.share(0, 10, 20))
 
-        assert sorted_rows(place) == ROWS + MORE
+        assert bench.rows == ROWS + MORE
 
-    def test_discarded_rows_never_show(
-        self, sink: Sink[Any], place: SinkPlace, frames: Frames
-    ) -> None:
+    def test_discarded_rows_never_show(self, bench: SinkBench) -> None:
         """A result that is discarded leaves nothing behind, and the same range can follow."""
-        sink.discard(sink.stage(micro_batch("one"), frames(ROWS)))
+        bench.sink.discard(bench.stage("one", ROWS))
 
-        sink.commit(sink.stage(micro_batch("two"), frames(MORE)), [self.share(0, 0, 10)])
+        bench.store("two", MORE, self.share(0, 0, 10))
 
-        assert place.rows() == MORE
+        assert bench.rows == MORE
 
-    def test_no_rows_are_a_result_too(
-        self, sink: Sink[Any], place: SinkPlace, frames: Frames
-    ) -> None:
+    def test_no_rows_are_a_result_too(self, bench: SinkBench) -> None:
         """A result without rows, and no result at all, are committed without a row."""
-        sink.commit(sink.stage(micro_batch("one"), None), [self.share(0, 0, 10)])
-        sink.commit(sink.stage(micro_batch("two"), frames([])), [self.share(1, 0, 10)])
+        bench.store("one", None, self.share(0, 0, 10))
+        bench.store("two", [], self.share(1, 0, 10))
 
-        assert place.rows() == []
+        assert bench.rows == []
 
-    def test_what_a_closed_sink_wrote_is_kept(
-        self, sink: Sink[Any], place: SinkPlace, frames: Frames
-    ) -> None:
+    def test_what_a_closed_sink_wrote_is_kept(self, bench: SinkBench) -> None:
         """Another sink goes on where one was closed."""
-        sink.commit(sink.stage(micro_batch("one"), frames(ROWS)), [self.share(0, 0, 10)])
-        sink.close()
+        bench.store("one", ROWS, self.share(0, 0, 10))
+        bench.sink.close()
 
-        other = place.sink()
-        other.open()
-        other.commit(other.stage(micro_batch("two"), frames(MORE)), [self.share(0, 10, 20)])
-        other.close()
+        other = bench.other()
+        other.store("two", MORE, self.share(0, 10, 20))
+        other.sink.close()
 
-        assert sorted_rows(place) == ROWS + MORE
+        assert bench.rows == ROWS + MORE
 
 
 class ExactlyOnceContract(SinkContract):
@@ -190,79 +217,63 @@ class ExactlyOnceContract(SinkContract):
 
     guarantee = Guarantee.EXACTLY_ONCE
 
-    def test_offsets_come_back(self, sink: Sink[Any], place: SinkPlace, frames: Frames) -> None:
+    def test_offsets_come_back(self, bench: SinkBench) -> None:
         """Each partition's next offset is read back, also by another sink."""
-        other = place.sink()
-        other.open()
-        sink.commit(
-            sink.stage(micro_batch("one"), frames(ROWS)),
-            [self.share(0, 0, 10), self.share(1, 7, 9)],
-        )
+        other = bench.other()
+        bench.store("one", ROWS, self.share(0, 0, 10), self.share(1, 7, 9))
 
-        for reader in (sink, other):
-            stored = [reader.stored_offset(self.identity(number)) for number in range(3)]
-            assert stored == [10, 9, None]
+        assert self.stored(bench, 3) == [10, 9, None]
+        assert self.stored(other, 3) == [10, 9, None]
 
-    def test_offsets_move_without_rows(
-        self, sink: Sink[Any], place: SinkPlace, frames: Frames
-    ) -> None:
+    def test_offsets_move_without_rows(self, bench: SinkBench) -> None:
         """An empty result and no result move the offsets as any other does."""
-        sink.commit(sink.stage(micro_batch("one"), frames([])), [self.share(0, 0, 10)])
-        sink.commit(sink.stage(micro_batch("two"), None), [self.share(0, 10, 30)])
+        bench.store("one", [], self.share(0, 0, 10))
+        bench.store("two", None, self.share(0, 10, 30))
 
-        assert sink.stored_offset(self.identity(0)) == 30
-        assert place.rows() == []
+        assert self.stored(bench, 1) == [30]
+        assert bench.rows == []
 
     @pytest.mark.parametrize("start", [0, 5, 20])
-    def test_a_range_that_does_not_follow_is_refused(
-        self, start: int, sink: Sink[Any], place: SinkPlace, frames: Frames
-    ) -> None:
+    def test_a_range_that_does_not_follow_is_refused(self, start: int, bench: SinkBench) -> None:
         """A replay, an overlap and a gap are conflicts that name stored and expected offset."""
-        sink.commit(sink.stage(micro_batch("one"), frames(ROWS)), [self.share(0, 0, 10)])
-        staged = sink.stage(micro_batch("two"), frames(MORE))
+        bench.store("one", ROWS, self.share(0, 0, 10))
+        staged = bench.stage("two", MORE)
 
         with pytest.raises(CommitConflictError) as caught:
-            sink.commit(staged, [self.share(0, start, start + 10)])
-        sink.discard(staged)
+            bench.sink.commit(staged, [self.share(0, start, start + 10)])
+        bench.sink.discard(staged)
 
         (conflict,) = caught.value.conflicts
         assert (conflict.expected, conflict.stored) == (start, 10)
-        assert sorted_rows(place) == ROWS
+        assert bench.rows == ROWS
 
-    def test_a_conflict_names_the_moved_partitions_only(
-        self, sink: Sink[Any], place: SinkPlace, frames: Frames
-    ) -> None:
+    def test_a_conflict_names_the_moved_partitions_only(self, bench: SinkBench) -> None:
         """Of a merged micro-batch nothing is stored, and the partitions at fault are named."""
-        other = place.sink()
-        other.open()
-        other.commit(other.stage(micro_batch("other"), frames(ROWS)), [self.share(1, 0, 10)])
-        staged = sink.stage(micro_batch("one"), frames(MORE))
+        bench.other().store("other", ROWS, self.share(1, 0, 10))
+        staged = bench.stage("one", MORE)
 
         with pytest.raises(CommitConflictError) as caught:
-            sink.commit(staged, [self.share(0, 0, 10), self.share(1, 0, 10)])
-        sink.discard(staged)
+            bench.sink.commit(staged, [self.share(0, 0, 10), self.share(1, 0, 10)])
+        bench.sink.discard(staged)
 
         assert [conflict.partition.partition for conflict in caught.value.conflicts] == [1]
-        assert sink.stored_offset(self.identity(0)) is None
-        assert sorted_rows(place) == ROWS
+        assert self.stored(bench, 1) == [None]
+        assert bench.rows == ROWS
 
-    def test_two_sinks_share_a_place(
-        self, sink: Sink[Any], place: SinkPlace, frames: Frames
-    ) -> None:
+    def test_two_sinks_share_a_place(self, bench: SinkBench) -> None:
         """Sinks of different owners commit in turn, each its own partitions, without a conflict."""
-        other = place.sink()
-        other.open()
+        other = bench.other()
         for round_ in range(3):
-            for number, each in enumerate((sink, other)):
+            for number, each in enumerate((bench, other)):
                 rows = [{"id": 2 * round_ + number, "name": "x"}]
-                staged = each.stage(micro_batch(f"{number}-{round_}"), frames(rows))
-                each.commit(staged, [self.share(number, round_ * 10, round_ * 10 + 10)])
+                moved = self.share(number, round_ * 10, round_ * 10 + 10)
+                each.store(f"{number}-{round_}", rows, moved)
 
-        assert [row["id"] for row in sorted_rows(place)] == list(range(6))
+        assert [row["id"] for row in bench.rows] == list(range(6))
 
-    def test_a_sink_that_groups_is_put_to_that_contract_as_well(self, sink: Sink[Any]) -> None:
+    def test_a_sink_that_groups_is_put_to_that_contract_as_well(self, bench: SinkBench) -> None:
         """Who has ``commit_all`` has it called: derive from :class:`BatchCommitContract`."""
-        assert isinstance(sink, BatchCommitSink) == isinstance(self, BatchCommitContract)
+        assert isinstance(bench.sink, BatchCommitSink) == isinstance(self, BatchCommitContract)
 
 
 class BatchCommitContract(ExactlyOnceContract):
@@ -273,75 +284,56 @@ class BatchCommitContract(ExactlyOnceContract):
         assert isinstance(sink, BatchCommitSink)
         sink.commit_all(staged, shares)
 
-    def test_several_results_are_committed_at_once(
-        self, sink: Sink[Any], place: SinkPlace, frames: Frames
-    ) -> None:
+    def test_several_results_are_committed_at_once(self, bench: SinkBench) -> None:
         """All rows are there, each once, and each partition is where its last micro-batch ends."""
-        staged = [
-            sink.stage(micro_batch("one"), frames(ROWS)),
-            sink.stage(micro_batch("two"), frames(MORE)),
-        ]
-        self.commit_all(sink, staged, [self.share(0, 0, 20), self.share(1, 5, 10)])
+        staged = [bench.stage("one", ROWS), bench.stage("two", MORE)]
+        self.commit_all(bench.sink, staged, [self.share(0, 0, 20), self.share(1, 5, 10)])
 
-        assert sorted_rows(place) == ROWS + MORE
-        stored = [sink.stored_offset(self.identity(number)) for number in range(2)]
-        assert stored == [20, 10]
+        assert bench.rows == ROWS + MORE
+        assert self.stored(bench) == [20, 10]
         last = [{"id": 4, "name": "d"}]
-        sink.commit(sink.stage(micro_batch("three"), frames(last)), [self.share(0, 20, 30)])
-        assert sorted_rows(place) == ROWS + MORE + last
+        bench.store("three", last, self.share(0, 20, 30))
+        assert bench.rows == ROWS + MORE + last
 
-    def test_results_without_rows_are_among_them(
-        self, sink: Sink[Any], place: SinkPlace, frames: Frames
-    ) -> None:
+    def test_results_without_rows_are_among_them(self, bench: SinkBench) -> None:
         """An empty result and none at all, before and after one with rows."""
-        results = [None, frames([]), frames(ROWS), None]
-        staged = [sink.stage(micro_batch(f"m{n}"), each) for n, each in enumerate(results)]
-        self.commit_all(sink, staged, [self.share(0, 0, 40)])
+        staged = [bench.stage(f"m{n}", each) for n, each in enumerate([None, [], ROWS, None])]
+        self.commit_all(bench.sink, staged, [self.share(0, 0, 40)])
 
-        assert sorted_rows(place) == ROWS
-        assert sink.stored_offset(self.identity(0)) == 40
+        assert bench.rows == ROWS
+        assert self.stored(bench, 1) == [40]
 
-    def test_after_a_conflict_each_can_be_committed_by_itself(
-        self, sink: Sink[Any], place: SinkPlace, frames: Frames
-    ) -> None:
+    def test_after_a_conflict_each_can_be_committed_by_itself(self, bench: SinkBench) -> None:
         """Nothing of them is stored, the partition that moved is named, the others can go on."""
-        other = place.sink()
-        other.open()
-        other.commit(other.stage(micro_batch("other"), frames([])), [self.share(1, 0, 10)])
-        staged = [
-            sink.stage(micro_batch("one"), frames(ROWS)),
-            sink.stage(micro_batch("two"), frames(MORE)),
-        ]
+        bench.other().store("other", [], self.share(1, 0, 10))
+        staged = [bench.stage("one", ROWS), bench.stage("two", MORE)]
 
         with pytest.raises(CommitConflictError) as caught:
-            self.commit_all(sink, staged, [self.share(0, 0, 10), self.share(1, 0, 10)])
+            self.commit_all(bench.sink, staged, [self.share(0, 0, 10), self.share(1, 0, 10)])
 
         assert [conflict.partition.partition for conflict in caught.value.conflicts] == [1]
-        assert place.rows() == []
-        sink.commit(staged[0], [self.share(0, 0, 10)])
+        assert bench.rows == []
+        bench.sink.commit(staged[0], [self.share(0, 0, 10)])
         with pytest.raises(CommitConflictError):
-            sink.commit(staged[1], [self.share(1, 0, 10)])
-        sink.discard(staged[1])
-        assert sorted_rows(place) == ROWS
+            bench.sink.commit(staged[1], [self.share(1, 0, 10)])
+        bench.sink.discard(staged[1])
+        assert bench.rows == ROWS
 
-    def test_what_was_committed_at_once_is_not_taken_again(
-        self, sink: Sink[Any], place: SinkPlace, frames: Frames
-    ) -> None:
+    def test_what_was_committed_at_once_is_not_taken_again(self, bench: SinkBench) -> None:
         """Neither together nor one by one, by this sink or by another on the same place."""
-        staged = [sink.stage(micro_batch(name), frames(ROWS)) for name in ("one", "two")]
-        self.commit_all(sink, [staged[0]], [self.share(0, 0, 20)])
-        other = place.sink()
-        other.open()
-        again = other.stage(micro_batch("again"), frames(ROWS))
+        staged = [bench.stage(name, ROWS) for name in ("one", "two")]
+        self.commit_all(bench.sink, [staged[0]], [self.share(0, 0, 20)])
+        other = bench.other()
+        again = other.stage("again", ROWS)
 
         with pytest.raises(CommitConflictError):
-            self.commit_all(other, [again], [self.share(0, 0, 20)])
-        other.discard(again)
+            self.commit_all(other.sink, [again], [self.share(0, 0, 20)])
+        other.sink.discard(again)
         with pytest.raises(CommitConflictError):
-            sink.commit(staged[1], [self.share(0, 0, 10)])
-        sink.discard(staged[1])
+            bench.sink.commit(staged[1], [self.share(0, 0, 10)])
+        bench.sink.discard(staged[1])
 
-        assert sorted_rows(place) == ROWS
+        assert bench.rows == ROWS
 
 
 class TransactionalOffsetsContract(ExactlyOnceContract):
@@ -352,37 +344,28 @@ class TransactionalOffsetsContract(ExactlyOnceContract):
         moved = self.share(number, 0, 1)
         return OffsetMove(moved.identity, moved.partition, start, target)
 
-    @pytest.fixture
-    def keeper(self, sink: Sink[Any], frames: Frames) -> TransactionalOffsets:
-        """Return a sink that has stored 10 for two partitions."""
-        shares = [self.share(0, 0, 10), self.share(1, 0, 10)]
-        sink.commit(sink.stage(micro_batch("first"), frames(ROWS)), shares)
-        assert isinstance(sink, TransactionalOffsets)
-        return sink
-
-    def test_offsets_are_moved_forward_and_back(
-        self, keeper: TransactionalOffsets, sink: Sink[Any], place: SinkPlace, frames: Frames
-    ) -> None:
+    def test_offsets_are_moved_forward_and_back(self, bench: SinkBench) -> None:
         """A sink that was not opened moves them without rows, and what follows begins there."""
-        other = place.sink()
+        bench.store("first", ROWS, self.share(0, 0, 10), self.share(1, 0, 10))
+        other = bench.place.sink()
         assert isinstance(other, TransactionalOffsets)
         other.move_offsets([self.move(0, 10, 20), self.move(1, 10, 4)], "by hand")
 
-        stored = [keeper.stored_offset(self.identity(number)) for number in range(2)]
-        assert stored == [20, 4]
-        assert sorted_rows(place) == ROWS
-        sink.commit(sink.stage(micro_batch("next"), frames(MORE)), [self.share(1, 4, 10)])
-        assert sorted_rows(place) == ROWS + MORE
+        assert self.stored(bench) == [20, 4]
+        assert bench.rows == ROWS
+        bench.store("next", MORE, self.share(1, 4, 10))
+        assert bench.rows == ROWS + MORE
 
-    def test_moves_are_made_all_or_none(self, keeper: TransactionalOffsets) -> None:
+    def test_moves_are_made_all_or_none(self, bench: SinkBench) -> None:
         """One move that starts elsewhere is a conflict, and nothing is moved."""
+        bench.store("first", ROWS, self.share(0, 0, 10), self.share(1, 0, 10))
+        assert isinstance(bench.sink, TransactionalOffsets)
         with pytest.raises(CommitConflictError) as caught:
-            keeper.move_offsets([self.move(0, 10, 20), self.move(1, 5, 20)], "by hand")
+            bench.sink.move_offsets([self.move(0, 10, 20), self.move(1, 5, 20)], "by hand")
 
         (conflict,) = caught.value.conflicts
         assert (conflict.partition.partition, conflict.expected, conflict.stored) == (1, 5, 10)
-        stored = [keeper.stored_offset(self.identity(number)) for number in range(2)]
-        assert stored == [10, 10]
+        assert self.stored(bench) == [10, 10]
 
 
 class TablesOfArrow:

@@ -52,8 +52,8 @@ class NodeTree:
     """All nodes, and who waits for their changes. Callers hold a lock."""
 
     nodes: dict[str, Node] = field(default_factory=dict)
-    data_watches: dict[str, list[Watch]] = field(default_factory=dict)
-    child_watches: dict[str, list[Watch]] = field(default_factory=dict)
+    # by what they wait for, ``data`` or ``child``, and of which node
+    watches: dict[tuple[str, str], list[Watch]] = field(default_factory=dict)
 
     def apply(self, session: int | None, transaction: int, operation: Operation) -> NodeStat | None:
         """Execute one operation; the state of a node whose data was set or that was created."""
@@ -87,16 +87,12 @@ class NodeTree:
         """Forget and return who waits for what an operation changed."""
         if isinstance(operation, Check):
             return []
-        watches = self.data_watches.pop(operation.path, [])
+        changed = [("data", operation.path)]
         if isinstance(operation, (Create, Delete)):
-            watches += self.child_watches.pop(parent_of(operation.path), [])
+            changed.append(("child", parent_of(operation.path)))
         if isinstance(operation, Delete):
-            watches += self.child_watches.pop(operation.path, [])
-        return [callback for _, callback in watches]
-
-    def watches(self, kind: str) -> dict[str, list[Watch]]:
-        """Return who waits for ``data`` or for ``child`` nodes."""
-        return self.data_watches if kind == "data" else self.child_watches
+            changed.append(("child", operation.path))
+        return [callback for each in changed for _, callback in self.watches.pop(each, [])]
 
 
 class InMemoryZooKeeper:
@@ -188,7 +184,7 @@ class InMemoryZooKeeper:
     def watch(self, kind: str, path: str, session: int, callback: Callable[[], None]) -> None:
         """Call ``callback`` after the next change of the ``data`` or the ``child`` nodes."""
         with self._lock:
-            watches = self._tree.watches(kind).setdefault(path, [])
+            watches = self._tree.watches.setdefault((kind, path), [])
             if (session, callback) not in watches:
                 watches.append((session, callback))
 
@@ -196,10 +192,9 @@ class InMemoryZooKeeper:
         """Forget and return what a session waits for."""
         with self._lock:
             dropped = []
-            for watches in (self._tree.data_watches, self._tree.child_watches):
-                for path, waiting in watches.items():
-                    dropped += [callback for owner, callback in waiting if owner == session]
-                    watches[path] = [entry for entry in waiting if entry[0] != session]
+            for key, waiting in self._tree.watches.items():
+                dropped += [callback for owner, callback in waiting if owner == session]
+                self._tree.watches[key] = [entry for entry in waiting if entry[0] != session]
             return dropped
 
     def execute(

@@ -39,9 +39,9 @@ from headrace.sinks.delta.table import (
 from headrace.sinks.origin import ORIGIN, origin_text, require_covered
 from headrace.sinks.schema import (
     SchemaChanges,
-    SchemaMismatchError,
     check_schema,
     delta_schema,
+    require_no_origin,
 )
 from headrace.sinks.staging import FileStaging, Placing, StagedFiles, local_folder, sync
 
@@ -147,11 +147,7 @@ class DeltaSink(Sink[StagedFiles]):
         """Have the result written as Parquet files that no reader of the table sees."""
         if result is None:
             return StagedFiles(micro_batch.id)
-        if ORIGIN in columns_of(result):
-            raise SchemaMismatchError(
-                f"{self._folder}: the result has a column {ORIGIN}, which is the sink's own; give "
-                "it another name"
-            )
+        require_no_origin(self._folder, columns_of(result))
         origin = origin_text(micro_batch.ranges) if self._origin else None
         return self._staging.write(micro_batch.id, result, self._partition_by, origin)
 

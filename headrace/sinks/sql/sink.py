@@ -23,7 +23,7 @@ from headrace.sinks.contract import (
     rows_of,
 )
 from headrace.sinks.origin import ORIGIN, require_covered
-from headrace.sinks.schema import SchemaMismatchError
+from headrace.sinks.schema import require_no_origin
 from headrace.sinks.sql.database import TIMEOUT, Database, TableName, brief, gave_way
 from headrace.sinks.sql.offsets import OffsetsTable, OriginsTable
 from headrace.sinks.sql.target import SqlTarget, WriteMode
@@ -207,11 +207,7 @@ class SqlSink(Sink[StagedRows]):
         columns = [] if result is None else columns_of(result)
         if result is None or not columns:
             return StagedRows(micro_batch.id)
-        if ORIGIN in columns:
-            raise SchemaMismatchError(
-                f"{self._target.place}: the result has a column {ORIGIN}, which is the sink's own; "
-                "give it another name"
-            )
+        require_no_origin(self._target.place, columns)
         has_origin = self._origins is not None
         self._target.check([*columns, ORIGIN] if has_origin else columns)
         rows = self._target.prepare(rows_of(result))
