@@ -1,22 +1,30 @@
-"""Which tests a run has and in which order: the longest files first, of the slow ones a share.
+"""Which tests a run has, in which order and in which process.
 
-The seconds of each file are in durations.json, written by a run with ``--store-durations``.
+The longest files come first, and of the slow ones a share. The seconds of each file are in
+durations.json, written by a run with ``--store-durations``. All tests of a file are in one process,
+and so are all files that share a Spark session.
 """
 
 from __future__ import annotations
 
 import ast
 import json
+import re
 import subprocess
 import zlib
 from collections import Counter
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 _ROOT = Path(__file__).parents[1]
 _DURATIONS = Path(__file__).with_name("durations.json")
+
+#: Where one session is shared, and how tests ask for it.
+_SPARK = "tests/integration/spark"
+_SHARED = re.compile(r"\b(spark_runtime|channel): ")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -56,6 +64,33 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         gone = {item for item in items if item.path in others and item.get_closest_marker("slow")}
         config.hook.pytest_deselected(items=list(gone))
         items[:] = [item for item in items if item not in gone]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Divide the files among the processes; all that share a Spark session are for one of them."""
+    if config.getoption("dist") != "loadfile":
+        return None
+    from xdist.scheduler import (  # type: ignore[import-untyped]  # noqa: PLC0415 - may be missing
+        LoadFileScheduling,
+    )
+
+    class Scheduling(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types
+        def _split_scope(self, nodeid: str) -> str:
+            return scope_of(super()._split_scope(nodeid))
+
+    return Scheduling(config, log)
+
+
+@cache
+def scope_of(file: str) -> str:
+    """Return what is one process's: the file, or all those that share a Spark session.
+
+    A session takes as much as dozens of tests to start, and again until its JVM has compiled.
+    """
+    in_room = file.startswith(_SPARK) and (_ROOT / file).is_file()
+    shares = in_room and _SHARED.search((_ROOT / file).read_text(encoding="utf-8"))
+    return _SPARK if shares else file
 
 
 def _others(files: set[Path], count: int) -> set[Path]:

@@ -295,6 +295,7 @@ def _broker(directory: Path, links: Mapping[str, int]) -> MemberBroker:
             # the oracle reads every commit at the end
             "log.cleaner.enable": "false",
         },
+        short_lived=True,
     )
     broker.member_ports = behind
     return broker

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 
-from tests.schedule import share_of, touches
+from tests.schedule import pytest_xdist_make_scheduler, scope_of, share_of, touches
 
 _ROOT = Path(__file__).parents[3]
 _SQL = Path(__file__).parents[2] / "integration" / "spark" / "test_sql.py"
@@ -42,3 +43,34 @@ def test_durations_are_of_files_that_are_there() -> None:
     seconds = json.loads((_ROOT / "tests" / "durations.json").read_text(encoding="utf-8"))
     assert len(seconds) > 100
     assert all((_ROOT / file).is_file() for file in seconds)
+
+
+@pytest.mark.parametrize(
+    ("file", "scope"),
+    [
+        ("tests/integration/spark/test_sinks.py", "tests/integration/spark"),
+        ("tests/integration/spark/test_decode.py", "tests/integration/spark"),
+        ("tests/integration/spark/test_sql_processes.py", None),
+        ("tests/integration/daemon/test_spark_signals.py", None),
+        ("tests/unit/spark/test_lane.py", None),
+    ],
+)
+def test_files_that_share_a_spark_session_share_a_process(file: str, scope: str | None) -> None:
+    """Each other file may be in any process."""
+    assert scope_of(file) == (scope or file)
+
+
+def test_the_processes_are_given_work_by_that() -> None:
+    """Where files are divided at all: other ways of dividing are pytest-xdist's own."""
+    config = MagicMock()
+    config.getvalue.return_value = ["popen", "popen"]
+    config.getoption.side_effect = {"dist": "loadfile"}.__getitem__
+    scheduler = pytest_xdist_make_scheduler(config, None)
+    assert scheduler._split_scope("tests/integration/spark/test_sinks.py::T::test_a[1]") == (
+        "tests/integration/spark"
+    )
+    assert scheduler._split_scope("tests/unit/test_service.py::test_a") == (
+        "tests/unit/test_service.py"
+    )
+    config.getoption.side_effect = {"dist": "load"}.__getitem__
+    assert pytest_xdist_make_scheduler(config, None) is None
