@@ -17,6 +17,7 @@ from headrace.config import (
 from headrace.coordinators.offset_nodes import ZooKeeperOffsetStore
 from headrace.coordinators.znodes import producer_prefix
 from headrace.kafka import KafkaOffsetStore, TransactionalOffsetStore
+from headrace.kafka.ports import OffsetStore
 from headrace.kafka.result_transactions import sink_group
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from headrace.coordinators.lease import Lease
     from headrace.core.clock import Clock, Deadline
     from headrace.core.records import TopicPartition
-    from headrace.kafka.ports import Commit, Failure, OffsetStore, StoredOffset
+    from headrace.kafka.ports import Commit, Failure, StoredOffset
     from headrace.zookeeper.protocol import Session
 
 
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 
-class MovedOffsets:
+class MovedOffsets(OffsetStore):
     """An ``OffsetStore`` for a group whose offsets may have been kept in another store before.
 
     Whichever store has the offset of the later claim, by its epoch, says where a partition stands.
@@ -52,10 +53,6 @@ class MovedOffsets:
         self._former = former
         self._drop = drop
         self._left: set[TopicPartition] = set()
-
-    def read(self, partition: TopicPartition, deadline: Deadline) -> StoredOffset | None:
-        """Return the offset of the later claim."""
-        return self.find([partition], deadline).get(partition)
 
     def find(
         self, partitions: Collection[TopicPartition], deadline: Deadline

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from headrace.config.diff import ChangeKind, ConfigChange, diff
-from headrace.config.guarantee import ChannelGuarantee, DeliveryGuarantee, guarantee
+from headrace.config.guarantee import DeliveryGuarantee, guarantee
 from headrace.config.loading import load
 from headrace.config.models.admin import AdminConfig, AdminTls, TracingConfig
-from headrace.config.models.base import KafkaTls, ReloadEffect, Section, ZooKeeperTls
+from headrace.config.models.base import ReloadEffect, Section, ZooKeeperTls
 from headrace.config.models.channel import (
     BatchConfig,
-    BufferConfig,
     ChannelConfig,
     CoordinatorConfig,
     DeadLetterConfig,
     DynamicCoordinatorConfig,
     FixedCountCoordinatorConfig,
     KafkaOffsetsConfig,
-    OffsetsConfig,
     OnErrorConfig,
-    PauseConfig,
     StaticCoordinatorConfig,
     ZooKeeperOffsetsConfig,
 )
@@ -26,12 +23,11 @@ from headrace.config.models.kafka import KafkaConfig, KafkaSasl
 from headrace.config.models.processor import (
     ArrowProcessorConfig,
     CustomProcessorConfig,
-    ProcessorConfig,
     SimpleProcessorConfig,
     SparkConfig,
     SparkProcessorConfig,
 )
-from headrace.config.models.root import Config, LoggingConfig, MetricsConfig, ReloadConfig
+from headrace.config.models.root import Config, LoggingConfig, ReloadConfig
 from headrace.config.models.sink import (
     ConsoleSinkConfig,
     CustomSinkConfig,
@@ -56,10 +52,8 @@ __all__ = [
     "AdminTls",
     "ArrowProcessorConfig",
     "BatchConfig",
-    "BufferConfig",
     "ChangeKind",
     "ChannelConfig",
-    "ChannelGuarantee",
     "Config",
     "ConfigChange",
     "ConsoleSinkConfig",
@@ -77,15 +71,10 @@ __all__ = [
     "KafkaOffsetsConfig",
     "KafkaSasl",
     "KafkaSinkConfig",
-    "KafkaTls",
     "LoggingConfig",
-    "MetricsConfig",
     "NoopSinkConfig",
-    "OffsetsConfig",
     "OnErrorConfig",
     "OutputConfig",
-    "PauseConfig",
-    "ProcessorConfig",
     "ReloadConfig",
     "ReloadEffect",
     "Section",

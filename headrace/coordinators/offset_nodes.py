@@ -10,7 +10,7 @@ import structlog
 from headrace.coordinators.znodes import GroupPaths, OffsetDocument
 from headrace.core.clock import SYSTEM_CLOCK, Clock
 from headrace.core.errors import HeadraceError
-from headrace.kafka.ports import CommitRefusal, Failure, OffsetStoreError, StoredOffset
+from headrace.kafka.ports import CommitRefusal, Failure, OffsetStore, OffsetStoreError, StoredOffset
 from headrace.zookeeper.nodes import Check, Create, Delete, SetData
 from headrace.zookeeper.protocol import BadVersionError, NodeExistsError, NoNodeError
 
@@ -32,7 +32,7 @@ PER_TRANSACTION = 50
 _ATTEMPTS = 3
 
 
-class ZooKeeperOffsetStore:
+class ZooKeeperOffsetStore(OffsetStore):
     """An ``OffsetStore`` in the group's nodes.
 
     Each write is a transaction that begins by checking the version of the partition's epoch node
@@ -49,14 +49,6 @@ class ZooKeeperOffsetStore:
         self._existing: set[TopicPartition] = set()
 
     # --- reading ----------------------------------------------------------------------------
-
-    def read(self, partition: TopicPartition, deadline: Deadline) -> StoredOffset | None:
-        return self.read_many([partition], deadline).get(partition)
-
-    def find(
-        self, partitions: Collection[TopicPartition], deadline: Deadline
-    ) -> Mapping[TopicPartition, StoredOffset]:
-        return self.read_many(partitions, deadline)
 
     def read_many(
         self, partitions: Collection[TopicPartition], deadline: Deadline

@@ -200,9 +200,12 @@ class _Door(socket.socket):
         """
         connection, address = super().accept()
         self._open = {each: since for each, since in self._open.items() if each.fileno() >= 0}
-        if len(self._open) >= MOST_CONNECTIONS and not self._make_place():
-            connection.close()
-            raise ConnectionAbortedError
+        if len(self._open) >= MOST_CONNECTIONS:
+            silent = self._silent()
+            if not silent:
+                connection.close()
+                raise ConnectionAbortedError
+            self._let_go(silent[0][0])
         self._open[connection] = SYSTEM_CLOCK.monotonic()
         return connection, address
 
@@ -212,12 +215,6 @@ class _Door(socket.socket):
         for connection, due in self._silent():
             if due < now:
                 self._let_go(connection)
-
-    def _make_place(self) -> bool:
-        for connection, _ in self._silent():
-            self._let_go(connection)
-            return True
-        return False
 
     def _silent(self) -> list[tuple[socket.socket, float]]:
         """Return the connections that are not being answered, oldest first, and their ends."""

@@ -19,6 +19,7 @@ from headrace.kafka.clients import open_consumer
 from headrace.kafka.ports import (
     CommitRefusal,
     Failure,
+    OffsetStore,
     OffsetStoreError,
     OffsetTimeoutError,
     StoredOffset,
@@ -109,7 +110,7 @@ log = structlog.get_logger(__name__)
 _POLL = 0.005
 
 
-class KafkaOffsetStore:
+class KafkaOffsetStore(OffsetStore):
     """An ``OffsetStore`` on one librdkafka client.
 
     Commits are asynchronous with a deadline, because a synchronous one blocks for 45 s when there
@@ -143,14 +144,6 @@ class KafkaOffsetStore:
                 "on_commit": lambda error, offsets: self._answers.append((error, offsets)),
             }
         )
-
-    def read(self, partition: TopicPartition, deadline: Deadline) -> StoredOffset | None:
-        return self.read_many([partition], deadline).get(partition)
-
-    def find(
-        self, partitions: Collection[TopicPartition], deadline: Deadline
-    ) -> Mapping[TopicPartition, StoredOffset]:
-        return self.read_many(partitions, deadline)
 
     def read_many(
         self, partitions: Collection[TopicPartition], deadline: Deadline

@@ -79,6 +79,9 @@ class RecordSource(Protocol):
         Nothing that was fetched of them before comes after this returns. ``epochs``: as in
         ``assign``.
         """
+        # librdkafka's own seek fails for a partition that is not being fetched yet
+        self.unassign(starts)
+        self.assign(starts, epochs)
 
     def pause(self, partitions: Collection[TopicPartition]) -> None:
         """Stop fetching assigned partitions for a while; their prefetched records are dropped."""
@@ -168,11 +171,13 @@ class OffsetStore(Protocol):
 
     def read(self, partition: TopicPartition, deadline: Deadline) -> StoredOffset | None:
         """Return where the group stands, None if it never was there."""
+        return self.find([partition], deadline).get(partition)
 
     def find(
         self, partitions: Collection[TopicPartition], deadline: Deadline
     ) -> Mapping[TopicPartition, StoredOffset]:
         """Return what ``read`` would of each partition, in few requests; None is missing."""
+        return self.read_many(partitions, deadline)
 
     def read_many(
         self, partitions: Collection[TopicPartition], deadline: Deadline

@@ -21,7 +21,7 @@ from headrace.core.record_runs import OffsetRun
 from headrace.core.records import TopicPartition
 from headrace.kafka import clients
 from headrace.kafka.clients import open_consumer
-from headrace.kafka.ports import Fetched
+from headrace.kafka.ports import Fetched, RecordSource
 from headrace.kafka.source import LOCAL_TIMEOUT
 from headrace.kafka.truncation import STALE_LEADER, LogQuestions, first_of
 
@@ -186,7 +186,7 @@ class _End(Enum):
     """The end after the records of open transactions."""
 
 
-class KafkaRangeSource:
+class KafkaRangeSource(RecordSource):
     """A ``RecordSource`` that finds out how far partitions reach, and fetches nothing.
 
     What it returns are runs of offsets. How much a record takes is known from samples. The end is
@@ -223,14 +223,6 @@ class KafkaRangeSource:
         self._logs.forget(partitions)
         for partition in partitions:
             self._readings.pop(partition, None)
-
-    def seek(
-        self,
-        starts: Mapping[TopicPartition, int],
-        epochs: Mapping[TopicPartition, int] | None = None,
-    ) -> None:
-        """Plan from the offsets given, once the broker has said that it has them."""
-        self.assign(starts, epochs)
 
     def pause(self, partitions: Collection[TopicPartition]) -> None:
         self._set_paused(partitions, True)

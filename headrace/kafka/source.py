@@ -13,7 +13,7 @@ from headrace.core.errors import KafkaUnavailableError
 from headrace.core.records import TopicPartition
 from headrace.kafka import clients
 from headrace.kafka.clients import open_consumer
-from headrace.kafka.ports import Fetched
+from headrace.kafka.ports import Fetched, RecordSource
 from headrace.kafka.truncation import NO_EPOCH, note
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ MAX_RECORDS = 1000
 LOCAL_TIMEOUT = 1.0
 
 
-class KafkaRecordSource:
+class KafkaRecordSource(RecordSource):
     """A ``RecordSource`` on one librdkafka consumer.
 
     Drains what has come without waiting and waits only when there is nothing: a single waiting
@@ -117,15 +117,6 @@ class KafkaRecordSource:
             self._assigned[topic].discard(number)
             if not self._assigned[topic]:
                 del self._assigned[topic]
-
-    def seek(
-        self,
-        starts: Mapping[TopicPartition, int],
-        epochs: Mapping[TopicPartition, int] | None = None,
-    ) -> None:
-        # the client's own seek fails for a partition that is not being fetched yet
-        self.unassign(starts)
-        self.assign(starts, epochs)
 
     def pause(self, partitions: Collection[TopicPartition]) -> None:
         self._consumer.pause(_client(partitions))

@@ -18,6 +18,7 @@ from headrace.kafka.ports import (
     Failure,
     Fetched,
     LogLook,
+    OffsetStore,
     OffsetStoreError,
     StoredOffset,
     TopicInfo,
@@ -279,7 +280,7 @@ class InMemorySource:
         self.closed = True
 
 
-class InMemoryOffsets:
+class InMemoryOffsets(OffsetStore):
     """An ``OffsetStore`` on an :class:`InMemoryBroker`.
 
     Commits of claims that name a transactional producer count as sent through it, and are refused
@@ -299,14 +300,6 @@ class InMemoryOffsets:
         """Execute what timed out, in its order."""
         while self._kept:
             self._store(self._kept.pop(0))
-
-    def read(self, partition: TopicPartition, deadline: Deadline) -> StoredOffset | None:
-        return self.read_many([partition], deadline).get(partition)
-
-    def find(
-        self, partitions: Collection[TopicPartition], deadline: Deadline
-    ) -> Mapping[TopicPartition, StoredOffset]:
-        return self.read_many(partitions, deadline)
 
     def read_many(
         self, partitions: Collection[TopicPartition], deadline: Deadline

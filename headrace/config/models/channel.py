@@ -387,11 +387,12 @@ class ChannelConfig(Section):
         for steps, sink in single_sinks(self.sink).items():
             if isinstance(sink, KafkaSinkConfig):
                 yield from self._kafka_sink_contradictions(steps, sink)
-        if isinstance(self.sink, SeveralSinkConfig):
-            yield from self._several_contradictions(self.processor)
-
-    def _several_contradictions(self, chosen: ProcessorConfig) -> Iterator[FieldConflict]:
-        if isinstance(chosen, SparkProcessorConfig) and chosen.reducer is None:
+        chosen = self.processor
+        if (
+            isinstance(self.sink, SeveralSinkConfig)
+            and isinstance(chosen, SparkProcessorConfig)
+            and chosen.reducer is None
+        ):
             way = "sql" if chosen.sql is not None else "arrow"
             yield FieldConflict(
                 ("sink",),

@@ -15,7 +15,7 @@ from headrace.core.records import TopicPartition
 from headrace.kafka import clients
 from headrace.kafka.clients import refused
 from headrace.kafka.columnar import library
-from headrace.kafka.ports import Fetched
+from headrace.kafka.ports import Fetched, RecordSource
 from headrace.kafka.source import LOCAL_TIMEOUT
 from headrace.kafka.truncation import NO_EPOCH, note
 
@@ -215,7 +215,7 @@ MAX_BYTES = 4 << 20
 _LEVELS = (50, 50, 50, 40, 30, 20, 20, 10)
 
 
-class ColumnarRecordSource:
+class ColumnarRecordSource(RecordSource):
     """A ``RecordSource`` on one librdkafka consumer, whose records come in columns.
 
     It asks librdkafka for the same as :class:`headrace.kafka.KafkaRecordSource` does, by the same
@@ -248,14 +248,6 @@ class ColumnarRecordSource:
 
     def unassign(self, partitions: Collection[TopicPartition]) -> None:
         self._consumer.direct(Directive.UNASSIGN, dict.fromkeys(partitions, 0))
-
-    def seek(
-        self,
-        starts: Mapping[TopicPartition, int],
-        epochs: Mapping[TopicPartition, int] | None = None,
-    ) -> None:
-        self.unassign(starts)
-        self.assign(starts, epochs)
 
     def pause(self, partitions: Collection[TopicPartition]) -> None:
         self._consumer.direct(Directive.PAUSE, dict.fromkeys(partitions, 0))

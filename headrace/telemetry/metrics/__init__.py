@@ -5,7 +5,6 @@ from __future__ import annotations
 from headrace.telemetry.metrics.declared import Metrics
 from headrace.telemetry.metrics.readings import (
     ChannelSummary,
-    MetricSpec,
     PartitionReading,
     StageTotal,
     Summary,
@@ -23,7 +22,6 @@ __all__ = [
     "CONTENT_TYPE",
     "ChannelSummary",
     "MetricSample",
-    "MetricSpec",
     "Metrics",
     "MetricsServer",
     "PartitionReading",

@@ -12,9 +12,11 @@ from prometheus_client.registry import Collector
 from headrace.telemetry.thread_time import Role, ThreadActivity
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from prometheus_client import Counter
+    from prometheus_client.metrics import MetricWrapperBase
+    from prometheus_client.samples import Sample
 
     from headrace.telemetry.metrics.declared import Metrics
     from headrace.telemetry.thread_time import ThreadTime
@@ -78,23 +80,25 @@ class Summary:
 def _counted(counter: Counter) -> dict[str, float]:
     """Return the sum of a counter by channel, over all its other labels."""
     counts: defaultdict[str, float] = defaultdict(float)
-    for family in counter.collect():
-        for sample in family.samples:
-            if sample.name.endswith("_total"):
-                counts[sample.labels["channel"]] += sample.value
+    for sample in _samples(counter):
+        if sample.name.endswith("_total"):
+            counts[sample.labels["channel"]] += sample.value
     return dict(counts)
+
+
+def _samples(metric: MetricWrapperBase) -> Iterator[Sample]:
+    return (sample for family in metric.collect() for sample in family.samples)
 
 
 def _stages(metrics: Metrics) -> dict[str, dict[str, StageTotal]]:
     counts: dict[tuple[str, str], float] = {}
     seconds: dict[tuple[str, str], float] = {}
-    for family in metrics.stage_seconds.collect():
-        for sample in family.samples:
-            stage = sample.labels["channel"], sample.labels["stage"]
-            if sample.name.endswith("_count"):
-                counts[stage] = sample.value
-            elif sample.name.endswith("_sum"):
-                seconds[stage] = sample.value
+    for sample in _samples(metrics.stage_seconds):
+        stage = sample.labels["channel"], sample.labels["stage"]
+        if sample.name.endswith("_count"):
+            counts[stage] = sample.value
+        elif sample.name.endswith("_sum"):
+            seconds[stage] = sample.value
     found: defaultdict[str, dict[str, StageTotal]] = defaultdict(dict)
     # what is being observed at this moment may have one of the two and not yet the other
     for (channel, name), count in counts.items():
@@ -114,10 +118,9 @@ def _threads(metrics: Metrics) -> dict[str, dict[tuple[Role, ThreadActivity], fl
 
 def _conditions(metrics: Metrics) -> dict[str, dict[str, int]]:
     found: defaultdict[str, dict[str, int]] = defaultdict(dict)
-    for family in metrics.group_partitions.collect():
-        for sample in family.samples:
-            if sample.value:
-                found[sample.labels["channel"]][sample.labels["condition"]] = int(sample.value)
+    for sample in _samples(metrics.group_partitions):
+        if sample.value:
+            found[sample.labels["channel"]][sample.labels["condition"]] = int(sample.value)
     return dict(found)
 
 
