@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from headrace.channel.threads import PeriodicThread
-from headrace.coordinators.coordinator import member_info, pace
+from headrace.coordinators.coordinator import member_info
 from headrace.core.clock import Clock, Deadline
 from headrace.core.errors import HeadraceError, KafkaUnavailableError, UnknownTopicError
 from headrace.core.records import identity_of
@@ -45,7 +45,7 @@ class GroupSubscription:
         """Have partitions shared as ``config.coordinator`` says."""
         with self._lock:
             self._config = config
-            self._coordinator.update(member_info(config, self._topics), pace(config))
+            self._coordinator.update(member_info(config, self._topics), config.coordinator)
 
 
 #: Looks in a row in which a topic has to be missing: one broker may lag behind the others.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import queue
 import threading
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -19,27 +18,13 @@ from headrace.core.errors import FatalError, HeadraceError
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
+    from headrace.config.models.channel import CoordinatorBase
     from headrace.coordinators.claims import Claim
     from headrace.coordinators.member_info import AssignmentState
     from headrace.coordinators.rebalance import Listener
     from headrace.coordinators.zookeeper_registry import ZooKeeperRegistry
     from headrace.core.records import TopicPartition
     from headrace.zookeeper.protocol import SessionState
-
-
-@dataclass(frozen=True, slots=True)
-class CoordinatorSettings:
-    """Times in seconds.
-
-    ``rebalance_delay``: members must have been the same for so long before partitions move; when
-    they keep changing, partitions move after ten times that all the same. ``resync_interval``: the
-    group is read so often though no watch fired. ``retry_delay``: a partition that the channel
-    abandoned, or that could not be claimed, is tried again after that.
-    """
-
-    rebalance_delay: float = 0.5
-    resync_interval: float = 15.0
-    retry_delay: float = 10.0
 
 
 log = structlog.get_logger(__name__)
@@ -61,12 +46,12 @@ class Coordinator:
         registry: ZooKeeperRegistry,
         listener: Listener,
         info: MemberInfo,
-        settings: CoordinatorSettings | None = None,
+        settings: CoordinatorBase | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._registry = registry
         self._member = GroupMembership(
-            registry, listener, info, settings or CoordinatorSettings(), clock
+            registry, listener, info, settings or config.DynamicCoordinatorConfig(), clock
         )
         self._commands: queue.Queue[Callable[[], object]] = queue.Queue()
         self._stop_by: Deadline | None = None
@@ -207,7 +192,7 @@ class Coordinator:
         """Say how many partitions each topic has, for all topics."""
         self._send(partial(self._member.rebalance.set_partitions, dict(counts)))
 
-    def update(self, info: MemberInfo, settings: CoordinatorSettings | None = None) -> None:
+    def update(self, info: MemberInfo, settings: CoordinatorBase | None = None) -> None:
         """Publish another subscription, and keep another pace where ``settings`` are given.
 
         ``info.draining`` and ``info.cooldown`` are not looked at.
@@ -285,15 +270,7 @@ def build_coordinator(
 ) -> Coordinator:
     """Build what ``channel.coordinator`` describes, for the topics that are named."""
     info = member_info(channel, channel.subscription.names)
-    return Coordinator(registry, listener, info, pace(channel), clock)
-
-
-def pace(channel: config.ChannelConfig) -> CoordinatorSettings:
-    """Return how the coordinator paces itself."""
-    return CoordinatorSettings(
-        rebalance_delay=channel.coordinator.rebalance_delay,
-        resync_interval=channel.coordinator.resync_interval,
-    )
+    return Coordinator(registry, listener, info, channel.coordinator, clock)
 
 
 def member_info(channel: config.ChannelConfig, known: Collection[str]) -> MemberInfo:

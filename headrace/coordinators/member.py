@@ -30,8 +30,8 @@ from headrace.zookeeper.protocol import SessionState
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from headrace.config.models.channel import CoordinatorBase
     from headrace.coordinators.claims import Claim, HeldClaim
-    from headrace.coordinators.coordinator import CoordinatorSettings
     from headrace.coordinators.member_info import MemberInfo
     from headrace.coordinators.rebalance import Listener
     from headrace.coordinators.zookeeper_registry import ZooKeeperRegistry
@@ -52,7 +52,7 @@ class GroupMembership:
         registry: ZooKeeperRegistry,
         listener: Listener,
         info: MemberInfo,
-        settings: CoordinatorSettings,
+        settings: CoordinatorBase,
         clock: Clock,
     ) -> None:
         self._registry = registry
@@ -113,7 +113,7 @@ class GroupMembership:
         else:
             self._next_beat = self._clock.monotonic()
 
-    def update(self, info: MemberInfo, settings: CoordinatorSettings | None = None) -> None:
+    def update(self, info: MemberInfo, settings: CoordinatorBase | None = None) -> None:
         """Publish ``info`` from now on; whether the member drains stays as it is."""
         if info.mode is not self._info.mode:
             self._log.info("mode_changed", mode=info.mode.value)

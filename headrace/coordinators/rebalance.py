@@ -22,9 +22,9 @@ from headrace.core.records import TopicPartition, all_partitions
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
+    from headrace.config.models.channel import CoordinatorBase
     from headrace.coordinators.allocation import Allocation
     from headrace.coordinators.claims import ClaimTable, HeldClaim
-    from headrace.coordinators.coordinator import CoordinatorSettings
     from headrace.coordinators.lease import Lease
     from headrace.coordinators.member_info import MemberInfo, Mode
     from headrace.coordinators.registry import GroupView, Owner
@@ -143,6 +143,10 @@ AT_ONCE = 50
 portions a sign of life is given where it is due; a portion takes some 50 ms."""
 
 
+RETRY_DELAY = 10.0
+"""Seconds until a partition that the channel abandoned, or that could not be claimed, is tried
+again."""
+
 _UNSETTLED = frozenset({AssignmentState.PENDING, AssignmentState.OVERDUE})
 
 ASSIGNMENT_LIMIT = 60.0
@@ -161,7 +165,7 @@ class Rebalance:
         registry: ZooKeeperRegistry,
         listener: Listener,
         claim_table: ClaimTable,
-        settings: CoordinatorSettings,
+        settings: CoordinatorBase,
         clock: Clock,
         *,
         keep_alive: Callable[[], None],
@@ -195,11 +199,12 @@ class Rebalance:
         self._joined_at = self.next_look = self._clock.monotonic()
         self.assignment = AssignmentState.PENDING
 
-    def keep_pace(self, settings: CoordinatorSettings) -> None:
+    def keep_pace(self, settings: CoordinatorBase) -> None:
         """Go on at another pace."""
-        if settings != self._settings:
-            self._settings = settings
+        before, self._settings = self._settings, settings
+        if settings.rebalance_delay != before.rebalance_delay:
             self._debounce = Debounce(settings.rebalance_delay, self._clock)
+        if settings != before:
             self.look_soon()
 
     def look_soon(self) -> None:
@@ -217,8 +222,8 @@ class Rebalance:
 
     def avoid(self, partition: TopicPartition) -> None:
         """Do not claim the partition for a while."""
-        self._not_before[partition] = self._clock.monotonic() + self._settings.retry_delay
-        self._look_after(self._settings.retry_delay)
+        self._not_before[partition] = self._clock.monotonic() + RETRY_DELAY
+        self._look_after(RETRY_DELAY)
 
     def leave_out(self, partitions: Collection[TopicPartition]) -> None:
         """Give these back at once and claim none of them, until told otherwise.

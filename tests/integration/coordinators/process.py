@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from headrace.coordinators.coordinator import Coordinator, CoordinatorSettings
+from headrace.config import DynamicCoordinatorConfig
+from headrace.coordinators.coordinator import Coordinator
 from headrace.coordinators.member_info import MemberInfo
 from headrace.coordinators.zookeeper_registry import ZooKeeperRegistry
 from headrace.core.clock import Deadline
@@ -82,7 +83,7 @@ def main() -> None:
         ZooKeeperRegistry(session, "group", member),
         printer,
         MemberInfo(frozenset({TOPIC})),
-        CoordinatorSettings(rebalance_delay=0.2),
+        DynamicCoordinatorConfig(rebalance_delay="200ms"),
     )
     printer.coordinator = coordinator
     coordinator.set_partitions({TOPIC: int(partitions)})

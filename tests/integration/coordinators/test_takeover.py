@@ -10,8 +10,9 @@ from uuid import uuid4
 
 import pytest
 
+from headrace.config import DynamicCoordinatorConfig
 from headrace.coordinators.claims import LossReason
-from headrace.coordinators.coordinator import Coordinator, CoordinatorSettings
+from headrace.coordinators.coordinator import Coordinator
 from headrace.coordinators.member_info import MemberInfo
 from headrace.coordinators.zookeeper_registry import ZooKeeperRegistry
 from headrace.core.clock import Deadline
@@ -53,7 +54,7 @@ class Member:
             registry(self.session, "group", name),
             self,
             MemberInfo(frozenset({TOPIC})),
-            CoordinatorSettings(rebalance_delay=0.2),
+            DynamicCoordinatorConfig(rebalance_delay="200ms"),
         )
         self.coordinator.set_partitions({TOPIC: PARTITIONS})
         self.coordinator.start()

@@ -6,7 +6,7 @@ from collections import deque
 from functools import cache, partial
 from typing import TYPE_CHECKING
 
-from headrace.coordinators.coordinator import CoordinatorSettings
+from headrace.config import DynamicCoordinatorConfig
 from headrace.coordinators.member import GroupMembership
 from headrace.coordinators.member_info import MemberInfo
 from headrace.coordinators.znodes import GroupPaths
@@ -29,7 +29,7 @@ PATHS = GroupPaths("group")
 #: Every step of every test asks for these paths again.
 epoch_path = cache(PATHS.epoch)
 
-SETTINGS = CoordinatorSettings(rebalance_delay=0.5, resync_interval=30, retry_delay=10)
+SETTINGS = DynamicCoordinatorConfig(rebalance_delay="500ms", resync_interval="30s")
 
 
 class Channel:

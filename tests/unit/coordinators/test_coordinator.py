@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from headrace.config import DynamicCoordinatorConfig
+from headrace.coordinators import rebalance
 from headrace.coordinators.claims import LossReason
-from headrace.coordinators.coordinator import Coordinator, CoordinatorSettings
+from headrace.coordinators.coordinator import Coordinator
 from headrace.coordinators.member_info import MemberInfo, MemberState
 from headrace.coordinators.znodes import GroupPaths
 from headrace.core.clock import SYSTEM_CLOCK, Deadline
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
     from headrace.coordinators.registry import Membership
 
 INFO = MemberInfo(frozenset({"orders"}))
-SETTINGS = CoordinatorSettings(rebalance_delay=0.02, resync_interval=30, retry_delay=0.05)
+SETTINGS = DynamicCoordinatorConfig(rebalance_delay="20ms", resync_interval="30s")
 PATHS = GroupPaths("group")
 WAIT = 10.0
 
@@ -184,8 +186,11 @@ def test_a_drained_member_stays_and_can_take_part_again(running: Running) -> Non
     assert {claim.epoch for claim in running.take(2)} == {2}
 
 
-def test_an_abandoned_claim_comes_again_after_the_delay(running: Running) -> None:
+def test_an_abandoned_claim_comes_again_after_the_delay(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Abandoning frees the partition, and it is claimed again with a new epoch."""
+    monkeypatch.setattr(rebalance, "RETRY_DELAY", 0.05)
     first = running.take(2)[0]
     running.coordinator.abandon(first)
     again = running.take(1)[0]

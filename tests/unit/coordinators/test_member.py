@@ -522,7 +522,7 @@ def test_a_mode_changes_while_the_member_runs(group: Group) -> None:
     group.run()
     assert a.held == [kept]
     assert len(b.held) == 7
-    a.member.update(INFO, replace(SETTINGS, rebalance_delay=0.1))
+    a.member.update(INFO, SETTINGS.model_copy(update={"rebalance_delay": 0.1}))
     group.run()
     assert len(a.held) == len(b.held) == 4
     assert group.epochs()[kept] == epoch
