@@ -2,99 +2,97 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Sequence
+    from contextlib import AbstractContextManager
 
-    from headrace.core.clock import Deadline
-    from headrace.core.records import Batch, TopicPartition
+    from headrace.core.records import Batch
     from headrace.core.tables import Decode
-    from headrace.sinks.contract import OffsetMove, PartitionCommit
+    from headrace.sinks.channel_sink import ChannelSink, Staged
     from headrace.sinks.micro_batch import MicroBatch
     from headrace.telemetry.thread_time import ThreadActivity
 
 
 class Engine(Protocol):
-    """What runs the jobs: Spark, or a reducer in this process; a double in unit tests."""
+    """Computes: Spark, or a reducer in this process; a double in unit tests.
 
-    @property
-    def activity(self) -> ThreadActivity:
-        """What the lane's thread does during :meth:`stage`."""
-        ...
+    It has no thread, and knows of the sink only where :meth:`execute` puts what it computed:
+    :class:`MicroBatchRunner` owns the threads, and commits or discards.
+    """
 
-    @property
-    def span(self) -> str:
-        """What the time of :meth:`stage` is called in a trace."""
-        ...
+    #: What the lane is named after, before the channel.
+    name: ClassVar[str]
 
-    @property
-    def groups(self) -> bool:
-        """Whether :meth:`commit` takes several results at once."""
-        ...
+    #: What the lane does during :meth:`execute`, and what that time is called in a trace.
+    activity: ClassVar[ThreadActivity]
+    span: ClassVar[str]
 
-    def open(self, channel: str, run_once: Callable[[], None], commit: Callable[[], bool]) -> None:
-        """Get ready, then call ``run_once`` again and again on the lane's thread.
+    def open(self, channel: str) -> None:
+        """Check all that can be checked and get ready. Blocks.
 
-        And ``commit`` on another; it says whether there was anything to commit.
+        Raises:
+            StartError, ConfigError: it cannot be used as configured.
         """
         ...
 
-    def stored_offset(self, identity: str) -> int | None:
-        """Return the sink's offset for a partition."""
-        ...
+    def admitted(self) -> AbstractContextManager[None]:
+        """Return what the lane is in while it waits for work, does it, and maybe commits.
 
-    def stored_leader_epoch(self, identity: str) -> int | None:
-        """Return the leader epoch that the sink keeps with it."""
-        ...
-
-    def boundary(self, batch: Batch) -> int | None:
-        """Return where a batch has to be cut, because a part of the sink stands there."""
+        Spark's session is replaced while no lane is admitted; and what a job left in the JVM can be
+        let go only after all that refers to it.
+        """
         ...
 
     def prepare(self, batch: Batch) -> Any:
         """Do what can be done on a worker thread while another job runs."""
         ...
 
-    def stage(self, micro_batch: MicroBatch, tables: Sequence[Any], seconds: float | None) -> Any:
-        """Run the job; nothing is visible yet. On the lane's thread."""
-        ...
+    def execute(
+        self,
+        micro_batch: MicroBatch,
+        prepared: Sequence[Any],
+        seconds: float | None,
+        sink: ChannelSink,
+    ) -> Staged:
+        """Run the job and have the sink keep its result; nothing is visible yet.
 
-    def skipped(self, staged: Any) -> Mapping[TopicPartition, Sequence[int]]:
-        """Return the offsets of the records that the job left out."""
-        ...
+        On the lane; blocks, for ``seconds`` where the engine can interrupt a job. Where it raises
+        nothing is kept.
 
-    def commit(self, staged: Sequence[Any], offsets: Sequence[PartitionCommit]) -> None:
-        """Make results and offsets visible, all of it or nothing. One thread at a time.
-
-        Of several results nothing is discarded by that: each may still be committed by itself.
+        Raises:
+            JobCancelledError: :meth:`cancel` was called with this micro-batch, or :meth:`close`.
+            JobTimeoutError: it did not end in ``seconds``.
+            EngineDiedError: :meth:`revive` has to come before the next.
+            UndecodableRecordError: a value does not fit the schema.
+            TypeError: the reducer returned what is no result.
+            Exception: what the reducer raised, or what is known of its job's failure.
         """
         ...
 
-    def discard(self, staged: Any) -> None:
-        """Remove a result that will not be committed."""
-        ...
-
-    def move(self, offsets: Sequence[PartitionCommit]) -> None:
-        """Move the sink's offsets without data."""
-        ...
-
-    def decode_as(self, decode: Decode) -> None:
-        """Decode the next micro-batch in another way; the schema is the same."""
-        ...
-
-    def move_to(self, move: OffsetMove, note: str) -> None:
-        """Move one of the sink's offsets forward or back, as an operator asks; any thread."""
-        ...
-
     def cancel(self, micro_batch_id: str) -> None:
-        """Cancel a running job; does not block, and does nothing when it is over."""
+        """Cancel a running job; does not block, and does nothing when it is over. Any thread."""
         ...
 
     def revive(self) -> None:
-        """Bring Spark back after an EngineDiedError. On the lane's thread."""
+        """Get ready again after an EngineDiedError. On the lane; blocks.
+
+        Not left to the next :meth:`execute`: where it fails every batch at hand fails with it,
+        instead of each after an attempt of its own.
+
+        Raises:
+            StartError: it could not be done.
+        """
         ...
 
-    def close(self, deadline: Deadline) -> bool:
-        """End the lane, commit what it staged, close the sink; say whether it ended in time."""
+    def decode_as(self, decode: Decode) -> None:
+        """Decode the next micro-batch in another way; the schema is the same. Any thread.
+
+        For what becomes of undecodable records is changed while a channel runs.
+        """
+        ...
+
+    def close(self) -> None:
+        """Cancel the job under way and refuse the next ones. Any thread; does not block."""
         ...

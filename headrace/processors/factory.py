@@ -153,8 +153,8 @@ def _spark(
     for each in config.single_sinks(channel.sink).values():
         if isinstance(each, config.CustomSinkConfig):
             send_by_value(load_callable(each.factory))
-    engine = SparkEngine(runtime, reducer_of(chosen), sink, decode(chosen), source)
-    return _micro_batches(channel, engine)
+    engine = SparkEngine(runtime, reducer_of(chosen), decode(chosen), source)
+    return _micro_batches(channel, engine, sink)
 
 
 def _input(channel: config.ChannelConfig, kafka: config.KafkaConfig) -> Input:
@@ -173,11 +173,13 @@ def _arrow(
     from headrace.inline.reducer import load_arrow_reducer  # noqa: PLC0415 - as above
     from headrace.processors.micro_batch_processor import decode  # noqa: PLC0415 - as above
 
-    engine = InlineEngine(load_arrow_reducer(chosen.reducer), sink, decode(chosen))
-    return _micro_batches(channel, engine)
+    engine = InlineEngine(load_arrow_reducer(chosen.reducer), decode(chosen))
+    return _micro_batches(channel, engine, sink)
 
 
-def _micro_batches(channel: config.ChannelConfig, engine: Engine) -> BatchProcessor:
+def _micro_batches(
+    channel: config.ChannelConfig, engine: Engine, sink: Sink[Any]
+) -> BatchProcessor:
     from headrace.processors.micro_batch_processor import (  # noqa: PLC0415 - for an engine only
         JOB_SHARE,
         MicroBatchProcessor,
@@ -185,7 +187,7 @@ def _micro_batches(channel: config.ChannelConfig, engine: Engine) -> BatchProces
     )
 
     return MicroBatchProcessor(
-        engine, limits=merge_limits(channel), job_timeout=channel.batch_timeout * JOB_SHARE
+        engine, sink, limits=merge_limits(channel), job_timeout=channel.batch_timeout * JOB_SHARE
     )
 
 

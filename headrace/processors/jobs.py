@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from headrace.core.errors import OwnershipLostError
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from headrace.core.records import Assignment, Batch
     from headrace.core.spans import Span
     from headrace.processors.pending import PendingBatch
+    from headrace.sinks.channel_sink import Staged
 
 
 class WithdrawnError(Exception):
@@ -28,14 +29,14 @@ class Job:
     """One micro-batch between its plan and its commit.
 
     ``number`` counts the jobs of a channel in the order in which their batches were taken.
-    ``staged`` is the engine's own, ``seconds`` what it took to get there.
+    ``staged`` is there once its result is, ``seconds`` is what it took to get there.
     """
 
     number: int
     batches: Sequence[PendingBatch]
     micro_batch: MicroBatch
     span: Span
-    staged: Any = None
+    staged: Staged = field(init=False)
     seconds: float = 0.0
 
     @property

@@ -6,7 +6,7 @@ import sys
 from bisect import bisect_left
 from concurrent.futures import Future
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
@@ -17,6 +17,7 @@ from headrace.processors.contract import BatchProcessor, BatchResponse, ChannelC
 from headrace.processors.jobs import commits_of
 from headrace.processors.micro_batches import MicroBatchRunner
 from headrace.processors.pending import MergeLimits, OpenBatches, PendingBatch
+from headrace.sinks.channel_sink import ChannelSink
 from headrace.sinks.contract import CommitConflictError, OffsetMove
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from headrace.core.errors import PartitionError
     from headrace.core.records import Assignment, Batch
     from headrace.processors.engine import Engine
+    from headrace.sinks.contract import Sink
 
 log = structlog.get_logger(__name__)
 
@@ -65,6 +67,7 @@ class MicroBatchProcessor(BatchProcessor):
     """Answers batches with ``advance`` once a job's result and their offsets are stored.
 
     ``engine`` runs the jobs: Spark, or a reducer in this process, which is a job as well here.
+    ``sink`` stores what they give; it is the processor's own.
 
     ``on_next_batch`` prepares the batch on the worker's thread and returns a future. The lane's
     thread takes what waits, up to ``limits``, as one micro-batch: one job, and one commit on a
@@ -85,11 +88,13 @@ class MicroBatchProcessor(BatchProcessor):
     def __init__(
         self,
         engine: Engine,
+        sink: Sink[Any],
         *,
         limits: MergeLimits | None = None,
         job_timeout: float | None = None,
     ) -> None:
         self._engine = engine
+        self._sink = ChannelSink(sink)
         self._job_timeout = job_timeout
         self._open = OpenBatches(limits or MergeLimits())
         self._context: ChannelContext | None = None
@@ -102,12 +107,12 @@ class MicroBatchProcessor(BatchProcessor):
         return self._context
 
     def open(self, context: ChannelContext) -> None:
-        """Have the engine get ready. Blocks until jobs can run."""
+        """Get sink and engine ready. Blocks until jobs can run."""
         self._context = context
         self._runner = MicroBatchRunner(
-            self._engine, self._open, context, lambda: self._job_timeout
+            self._engine, self._sink, self._open, context, lambda: self._job_timeout
         )
-        self._engine.open(context.channel, self._runner.run_once, self._runner.commits.run_once)
+        self._runner.start()
 
     def on_reconfigured(self, channel: ChannelConfig) -> None:
         """Have the next micro-batch merged, decoded and bounded in time as configured now."""
@@ -120,11 +125,11 @@ class MicroBatchProcessor(BatchProcessor):
 
     def stored_offset(self, assignment: Assignment) -> int | None:
         """Return what the sink has stored for the partition."""
-        return self._engine.stored_offset(assignment.identity)
+        return self._sink.stored_offset(assignment.identity)
 
     def stored_leader_epoch(self, assignment: Assignment) -> int | None:
         """Return what the sink has stored with it."""
-        return self._engine.stored_leader_epoch(assignment.identity)
+        return self._sink.stored_leader_epoch(assignment.identity)
 
     def on_assigned(self, assignment: Assignment) -> None:
         """Forget what was left of an earlier assignment of the partition."""
@@ -135,7 +140,7 @@ class MicroBatchProcessor(BatchProcessor):
 
         Where an output of the sink stands within the batch, only the part before that is taken.
         """
-        boundary = self._engine.boundary(batch)
+        boundary = self._sink.boundary(batch)
         part = batch if boundary is None else cut(batch, boundary)
         if not part.records:
             return self._pass_gap(part)
@@ -187,13 +192,13 @@ class MicroBatchProcessor(BatchProcessor):
         Raises:
             SinkConflictError: the sink does not stand where the batch begins.
         """
-        boundary = self._engine.boundary(batch)
+        boundary = self._sink.boundary(batch)
         try:
             while boundary is not None:
-                self._engine.move(commits_of([cut(batch, boundary)]))
+                self._sink.move(commits_of([cut(batch, boundary)]))
                 batch = replace(batch, start=boundary)
-                boundary = self._engine.boundary(batch)
-            self._engine.move(commits_of([batch]))
+                boundary = self._sink.boundary(batch)
+            self._sink.move(commits_of([batch]))
         except CommitConflictError as error:
             raise error.conflicts[0] from error
 
@@ -204,7 +209,7 @@ class MicroBatchProcessor(BatchProcessor):
             HeadraceError: the sink keeps offsets and cannot move them.
             CommitConflictError: somebody else writes to the sink.
         """
-        stored = self._engine.stored_offset(assignment.identity)
+        stored = self._sink.stored_offset(assignment.identity)
         if stored is not None and stored != offset:
             move = OffsetMove(
                 assignment.identity,
@@ -213,16 +218,16 @@ class MicroBatchProcessor(BatchProcessor):
                 offset,
                 assignment.transactional_id,
             )
-            self._engine.move_to(move, note)
+            self._sink.move_to(move, note)
 
     def close(self, deadline: Deadline) -> None:
         """Cancel what runs, commit what is staged, close the sink; answer what is left."""
         self._open.refuse()
-        if not self._engine.close(deadline):
+        if self._runner is None:
+            self._sink.close()
+        elif not self._runner.close(deadline):
             log.error("lane_not_stopped", channel=self.context.channel)
         self._open.withdraw_all("the channel stops")
-        if self._runner is not None:
-            self._runner.forget()
 
     def _on_done(self, answer: Future[BatchResponse]) -> None:
         """Cancel the job that a withdrawn batch is part of: its result could not be committed."""

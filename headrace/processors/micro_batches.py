@@ -1,4 +1,4 @@
-"""The lane's side of micro-batches: one is committed whole or not at all."""
+"""From open batches to their answers: a micro-batch is committed whole or not at all."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from headrace.core.spans import within
 from headrace.processors.jobs import WithdrawnError, planned, wanted
 from headrace.processors.pending import BatchPacer
 from headrace.processors.sink_commits import CommitQueue, Returned, SinkCommitter
+from headrace.processors.threads import LoopThread, StuckReport
 from headrace.sinks.contract import CommitConflictError
 from headrace.telemetry.logs import Bound
 from headrace.telemetry.thread_time import Role, ThreadActivity
@@ -27,56 +28,96 @@ from headrace.telemetry.thread_time import Role, ThreadActivity
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from headrace.core.clock import Deadline
     from headrace.core.records import Batch
     from headrace.processors.contract import ChannelContext
     from headrace.processors.engine import Engine
     from headrace.processors.jobs import Job
     from headrace.processors.pending import OpenBatches, PendingBatch
+    from headrace.sinks.channel_sink import ChannelSink
 
 log = structlog.get_logger(__name__)
 
 #: Seconds a lane waits for work, or for the sink, before it looks whether it has to stop.
 _IDLE_INTERVAL = 0.2
 
-#: How many JVMs may die under the same micro-batch before it counts as the cause.
+#: How many engines may die under the same micro-batch before it counts as the cause.
 _MAX_DEATHS = 2
 
 
 class MicroBatchRunner:
     """Takes open batches as micro-batches and brings each batch to its answer.
 
-    While one micro-batch is committed the lane stages the next ones. What fails on the way, in its
-    job or in its commit, is seen to when nothing is on its way any more: then the lane runs and
-    commits by itself, one micro-batch after the other.
+    Owns two threads, the lane, which runs the jobs, and one that commits. While one micro-batch is
+    committed the lane stages the next ones. What fails on the way, in its job or in its commit, is
+    seen to when nothing is on its way any more: then the lane runs and commits by itself, one
+    micro-batch after the other.
 
-    All methods run on the lane's thread, those of ``commits`` on another. ``job_timeout`` bounds
-    each job in seconds. ``rhythm`` says when the lane takes the next micro-batch.
+    :meth:`run_once` is the lane's, that of ``commits`` the other thread's. ``job_timeout`` bounds
+    each job in seconds. ``pacer`` says when the lane takes the next micro-batch.
     """
 
     def __init__(
         self,
         engine: Engine,
+        sink: ChannelSink,
         open_batches: OpenBatches,
         context: ChannelContext,
         job_timeout: Callable[[], float | None],
     ) -> None:
         self._engine = engine
+        self._sink = sink
         self._open = open_batches
         self._context = context
         self._job_timeout = job_timeout
-        self._line = CommitQueue(groups=engine.groups)
+        self._line = CommitQueue(groups=sink.groups)
         self._numbers = count(1)
         self._time = context.metrics.thread_time(context.channel, Role.LANE)
         self.pacer = BatchPacer(context.clock, context.wake)
-        self.commits = SinkCommitter(engine, self._line, open_batches, context, job_timeout)
+        self.commits = SinkCommitter(sink, self._line, open_batches, context, job_timeout)
+        self._lane = LoopThread(f"{engine.name}-{context.channel}", self.run_once)
+        self._sink_thread = LoopThread(self.commits.name, self.commits.run_once, drains=True)
+        self._report = StuckReport(self._lane.name)
 
-    def forget(self) -> None:
-        """Serve the time of lane and sink no longer. Any thread."""
+    def start(self) -> None:
+        """Get sink and engine ready, and start the threads. Blocks.
+
+        Raises:
+            StartError, ConfigError: the sink or the engine cannot be used; the sink is closed.
+        """
+        try:
+            self._sink.open()
+            self._engine.open(self._context.channel)
+        except BaseException:
+            self._sink.close()
+            raise
+        self._lane.start()
+        self._sink_thread.start()
+
+    def close(self, deadline: Deadline) -> bool:
+        """Cancel the job under way, commit what is staged, close the sink.
+
+        Return whether both threads ended in time.
+        """
+        self._lane.stop()
+        self._engine.close()
+        lane_ended = self._lane.joined(deadline)
+        self._sink_thread.stop()
+        sink_ended = self._sink_thread.joined(deadline)
+        self._sink.close()
         self._context.metrics.forget_thread(self._time)
         self.commits.forget()
+        return lane_ended and sink_ended
 
     def run_once(self) -> None:
         """Stage one micro-batch, or see to those that failed, or wait a little."""
+        with self._engine.admitted():
+            try:
+                self._stage_or_settle()
+            finally:
+                self._report.end()
+
+    def _stage_or_settle(self) -> None:
         if self._line.has_returned:
             self._see_to_returned()
             return
@@ -187,13 +228,14 @@ class MicroBatchRunner:
         return job
 
     def _stage(self, job: Job) -> None:
-        tables = [pending.prepared for pending in job.batches]
+        prepared, seconds = [pending.prepared for pending in job.batches], self._job_timeout()
         with (
             self._context.metrics.stage(self._context.channel, "reduce"),
             self._time.during(self._engine.activity),
             within(job.span.child(self._engine.span)),
         ):
-            job.staged = self._engine.stage(job.micro_batch, tables, self._job_timeout())
+            self._report.begin(job.micro_batch.id, seconds)
+            job.staged = self._engine.execute(job.micro_batch, prepared, seconds, self._sink)
 
     def _fail_conflicts(self, batches: Sequence[PendingBatch], error: CommitConflictError) -> None:
         conflicts = {conflict.partition: conflict for conflict in error.conflicts}

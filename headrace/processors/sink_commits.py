@@ -14,8 +14,8 @@ import structlog
 from headrace.core.errors import FencedError, RetryableError
 from headrace.core.spans import joint, within
 from headrace.processors.jobs import commits_of, context_of, require_all
+from headrace.processors.threads import StuckReport
 from headrace.sinks.contract import RowsRefusedError, SinkFailedError
-from headrace.spark.failures import StuckReport
 from headrace.telemetry.logs import Bound
 from headrace.telemetry.thread_time import Role, ThreadActivity
 
@@ -24,10 +24,9 @@ if TYPE_CHECKING:
 
     from headrace.core.records import TopicPartition
     from headrace.processors.contract import ChannelContext
-    from headrace.processors.engine import Engine
     from headrace.processors.jobs import Job
     from headrace.processors.pending import OpenBatches, PendingBatch
-
+    from headrace.sinks.channel_sink import ChannelSink
 
 log = structlog.get_logger(__name__)
 
@@ -185,24 +184,25 @@ class SinkCommitter:
 
     ``run_once`` is called on a thread of its own, ``commit`` there, and on the lane's while the
     line is empty. ``job_timeout`` is how long a commit may take, in seconds, before the log says
-    where it is; half of it, as for a job.
+    where it is; half of it, as for a job. ``name`` is the thread's.
     """
 
     def __init__(
         self,
-        engine: Engine,
+        sink: ChannelSink,
         line: CommitQueue,
         open_batches: OpenBatches,
         context: ChannelContext,
         job_timeout: Callable[[], float | None],
     ) -> None:
-        self._engine = engine
+        self._sink = sink
         self._line = line
         self._open = open_batches
         self._context = context
         self._job_timeout = job_timeout
         self._skipped = SkippedRecords(context)
-        self._report = StuckReport(f"sink-{context.channel}")
+        self.name = f"sink-{context.channel}"
+        self._report = StuckReport(self.name)
         self._time = context.metrics.thread_time(context.channel, Role.SINK)
 
     def forget(self) -> None:
@@ -320,7 +320,7 @@ class SinkCommitter:
         """
         batches = [pending.batch for job in jobs for pending in job.batches]
         try:
-            self._engine.commit([job.staged for job in jobs], commits_of(batches))
+            self._sink.commit([job.staged for job in jobs], commits_of(batches))
         except (RetryableError, RowsRefusedError):
             raise
         except Exception as error:
@@ -330,7 +330,7 @@ class SinkCommitter:
     def _drop(self, job: Job, error: BaseException | None = None) -> None:
         self._open.end_job(job.micro_batch.id)
         job.span.end(error, outcome="" if error is not None else "withdrawn")
-        self._engine.discard(job.staged)
+        self._sink.discard(job.staged)
 
     def _answer(self, job: Job, seconds: float, together: int) -> None:
         """Answer a job's batches; one transaction had as many jobs as ``together``."""
@@ -338,7 +338,7 @@ class SinkCommitter:
         seconds += job.seconds
         self._open.end_job(micro_batch.id)
         job.span.end()
-        self._skipped.count(self._engine.skipped(job.staged))
+        self._skipped.count(job.staged.skipped)
         for pending in job.batches:
             pending.advance()
         self._open.took(micro_batch.records, seconds)

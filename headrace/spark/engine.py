@@ -1,4 +1,4 @@
-"""One channel's way through Spark: records to a table, the reducer's job, the sink."""
+"""One channel's way through Spark: records to a table, and the reducer's job."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import threading
 import time
 from contextlib import contextmanager
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import structlog
 from py4j.finalizer import ThreadSafeFinalizer
@@ -16,21 +16,21 @@ from pyspark.errors import PySparkException
 
 from headrace.core.errors import EngineDiedError, JobCancelledError, JobTimeoutError, StartError
 from headrace.core.tables import Decode
-from headrace.sinks.engine import SinkEngine, Staged
+from headrace.sinks.channel_sink import Staged
 from headrace.spark.arrow_to_spark import ArrowToSpark, ByValue
 from headrace.spark.decode import Decoder, undecodable_in
-from headrace.spark.failures import StuckReport, failure_of, text_of
+from headrace.spark.failures import failure_of, text_of
 from headrace.spark.reducer import OwnReducer, checked, load_reducer, send_by_value
 from headrace.telemetry.thread_time import ThreadActivity
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from contextlib import AbstractContextManager
 
     from pyspark.sql import DataFrame
 
-    from headrace.core.clock import Deadline
     from headrace.core.records import Batch
-    from headrace.sinks.contract import Sink
+    from headrace.sinks.channel_sink import ChannelSink
     from headrace.sinks.micro_batch import MicroBatch
     from headrace.spark.arrow_to_spark import Input
     from headrace.spark.reducer import Reducer
@@ -104,23 +104,20 @@ GARBAGE = JvmReferences()
 log = structlog.get_logger(__name__)
 
 
-class Lane:
-    """Runs ``run_once`` again and again on one thread until it is stopped.
+class SparkJobs:
+    """What a lane has of Spark.
 
     pyspark pins each Python thread to one of the JVM's, so job group, scheduler pool and active
-    session belong to the lane for good. ``run_once`` takes its own work, waits for a fraction of
-    a second at most where there is none, and submits jobs inside :meth:`job`. An exception from
-    ``run_once`` is logged and does not end the lane.
+    session belong to the lane for good: :meth:`admitted`, :meth:`job` and :meth:`revive` are for
+    that thread. ``name`` is its name, and the pool's.
     """
 
-    def __init__(self, name: str, runtime: SparkRuntime, run_once: Callable[[], None]) -> None:
+    def __init__(self, name: str, runtime: SparkRuntime) -> None:
         self.name = name
         self._runtime = runtime
-        self._run_once = run_once
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._stopping = threading.Event()
         self._guard = threading.Lock()
         self._running: str | None = None
+        self._closed = False
         self._cancelled = False
         self._overran = False
         self._ran = False
@@ -128,61 +125,27 @@ class Lane:
         self._hand_over: ArrowToSpark | None = None
         self._session: Any = None
         self._shuffles: int | None = None
-        self._report = StuckReport(name)
 
-    def start(self) -> None:
-        """Start the thread."""
-        self._runtime.slots.enter(self)
-        self._thread.start()
-
-    @property
-    def is_stopping(self) -> bool:
-        """Whether :meth:`stop` was called."""
-        return self._stopping.is_set()
-
-    def stop(self, deadline: Deadline) -> bool:
-        """End the thread after its current turn, whose job is cancelled; say whether it ended.
-
-        A thread that does not end by ``deadline`` is left behind: it is stuck in the reducer's
-        own Python code, which nothing can interrupt.
-        """
-        self._stopping.set()
-        with self._guard:
-            group = self._running
-        if group is not None:
-            self.cancel(group)
-        ended = deadline.joined(self._thread)
-        self._runtime.slots.leave(self)
-        return ended
-
-    def _run(self) -> None:
-        while not self._stopping.is_set():
-            try:
-                with self._runtime.job_gate.admitted():
-                    self._run_once()
-            except Exception:
-                log.exception("lane_failed", lane=self.name)
-            finally:
-                self._report.end()
-            self._let_go()
-
-    def _let_go(self) -> None:
-        """Have the JVM free what the turn's jobs were given."""
-        if self._ran:
-            GARBAGE.collect()
-        self._ran = False
+    @contextmanager
+    def admitted(self) -> Iterator[None]:
+        """Be admitted by the session for the block; then have the JVM free what its jobs got."""
+        try:
+            with self._runtime.job_gate.admitted():
+                yield
+        finally:
+            if self._ran:
+                GARBAGE.collect()
+            self._ran = False
 
     @contextmanager
     def job(self, group: str, seconds: float | None) -> Iterator[tuple[ArrowToSpark, Share]]:
-        """Run the block's Spark jobs as ``group``; give it the lane's way in and share of slots.
+        """Run the block's Spark jobs as ``group``; give it the way in and its share of slots.
 
-        Called on the lane's thread. ``group`` must be new: Spark refuses the jobs of a cancelled
-        one. The block's own exceptions pass through. When a good part of ``seconds`` is over the
-        log says where the thread is, unless the turn has ended by then: with it the commit of
-        what the jobs gave.
+        ``group`` must be new: Spark refuses the jobs of a cancelled one. The block's own
+        exceptions pass through.
 
         Raises:
-            JobCancelledError: :meth:`cancel` was called with this group, the lane stops, or Spark
+            JobCancelledError: :meth:`cancel` was called with this group, or :meth:`close`, or Spark
                 is gone while the process stops.
             JobTimeoutError: the block's jobs did not end in ``seconds``.
             EngineDiedError: Spark is gone; :meth:`revive` brings it back.
@@ -191,7 +154,6 @@ class Lane:
         timer = None
         if seconds is not None:
             timer = self._timer(seconds, self._overrun, group)
-        self._report.begin(group, seconds)
         try:
             with self._runtime.slots.share(self) as share:
                 yield self._prepare(group, share), share
@@ -212,10 +174,10 @@ class Lane:
 
     def _begin(self, group: str) -> None:
         with self._guard:
+            if self._closed:
+                raise JobCancelledError(f"lane {self.name} stops")
             self._running, self._cancelled, self._overran = group, False, False
         self._ran = True
-        if self._stopping.is_set():
-            raise JobCancelledError(f"lane {self.name} stops")
 
     def _prepare(self, group: str, share: Share) -> ArrowToSpark:
         if self._hand_over is None or self._generation != self._runtime.generation:
@@ -252,12 +214,21 @@ class Lane:
         self._runtime.rebuild(self._generation)
 
     def cancel(self, group: str) -> None:
-        """Cancel the jobs of ``group``, if it runs. Any thread; blocks for one call to the JVM."""
+        """Cancel the jobs of ``group``, if it runs, on a thread of its own. Any thread."""
         with self._guard:
             if self._running != group:
                 return
             self._cancelled = True
-        self._cancel_in_spark(group)
+        threading.Thread(
+            target=self._cancel_in_spark, args=[group], name=f"{self.name}-cancel", daemon=True
+        ).start()
+
+    def close(self) -> None:
+        """Cancel the jobs that run, and refuse others. Any thread."""
+        with self._guard:
+            self._closed, group = True, self._running
+        if group is not None:
+            self.cancel(group)
 
     def _overrun(self, group: str) -> None:
         with self._guard:
@@ -275,124 +246,99 @@ class Lane:
             log.warning("job_cancel_failed", lane=self.name, group=group, exc_info=True)
 
 
-class SparkEngine(SinkEngine):
-    """Runs one channel's micro-batches on one lane.
+class SparkEngine:
+    """Runs one channel's micro-batches as Spark jobs. An :class:`Engine`.
 
     ``reducer`` is an import path or the function itself. The runtime is shared and outlives the
-    engine; sink and lane are the engine's own.
+    engine.
     """
 
-    activity = ThreadActivity.SPARK
-    span = "spark_job"
+    name: ClassVar = "spark"
+    activity: ClassVar = ThreadActivity.SPARK
+    span: ClassVar = "spark_job"
 
     def __init__(
         self,
         runtime: SparkRuntime,
         reducer: Reducer | str,
-        sink: Sink[Any],
         decode: Decode | None = None,
         source: Input | None = None,
     ) -> None:
-        super().__init__(sink)
         self._runtime = runtime
         self._reducer = reducer
         self._decode = decode or Decode()
         self._input = source or ByValue()
         self._decoder: Decoder | None = None
-        self._lane: Lane | None = None
+        self._jobs: SparkJobs | None = None
 
-    def open(self, channel: str, run_once: Callable[[], None], commit: Callable[[], bool]) -> None:
-        """Check all that can be checked, have threads run ``run_once`` and ``commit``. Blocks.
-
-        Raises:
-            StartError: the reducer, Spark or the sink cannot be used.
-            ConfigError: the decode schema cannot be used.
-        """
+    def open(self, channel: str) -> None:
         if isinstance(self._reducer, str):
             self._function = load_reducer(self._reducer)
         else:
             self._function = self._reducer
         if not isinstance(self._function, OwnReducer):
             send_by_value(self._function)
-        try:
-            self._sink.open()
-            self._runtime.start()
-            self._decoder = Decoder(self._decode)
-            hand_over = ArrowToSpark(self._runtime.new_session())
-            self._input.check(hand_over)
-            self._check_own(self._decoder, hand_over)
-        except BaseException:
-            self._sink.close()
-            raise
-        self._lane = Lane(f"spark-{channel}", self._runtime, run_once)
-        self._lane.start()
-        self._start_commits(channel, commit)
-
-    def _check_own(self, decoder: Decoder, hand_over: ArrowToSpark) -> None:
+        self._runtime.start()
+        self._decoder = Decoder(self._decode)
+        hand_over = ArrowToSpark(self._runtime.new_session())
+        self._input.check(hand_over)
         if isinstance(self._function, OwnReducer):
-            self._function.check(decoder.apply(hand_over.nothing()))
+            self._function.check(self._decoder.apply(hand_over.nothing()))
+        self._jobs = SparkJobs(f"{self.name}-{channel}", self._runtime)
+        self._runtime.slots.enter(self._jobs)
+
+    def admitted(self) -> AbstractContextManager[None]:
+        return self._opened.admitted()
+
+    @property
+    def _opened(self) -> SparkJobs:
+        assert self._jobs is not None, "open comes first"
+        return self._jobs
 
     def decode_as(self, decode: Decode) -> None:
-        """Decode the next micro-batch in another way. Any thread; the schema is as before."""
         self._decode = decode
         if self._decoder is not None:
             self._decoder = self._decoder.treating(decode.on_undecodable)
 
     def prepare(self, batch: Batch) -> Any:
-        """Do what can be done for a batch without Spark. Any thread."""
         return self._input.prepare(batch)
 
-    def stage(
-        self, micro_batch: MicroBatch, prepared: Sequence[Any], seconds: float | None
+    def execute(
+        self,
+        micro_batch: MicroBatch,
+        prepared: Sequence[Any],
+        seconds: float | None,
+        sink: ChannelSink,
     ) -> Staged:
-        """Run the micro-batch's jobs up to, not including, the commit. On the lane's thread.
+        """Run the micro-batch's jobs up to, not including, the commit.
 
-        Raises:
-            UndecodableRecordError: a value does not fit the schema.
-            ReducerError: the job failed; JobFailedError where no record can be to blame.
-            JobCancelledError, JobTimeoutError, EngineDiedError: see :meth:`Lane.job`.
-            Exception: what the reducer's own Python code raised.
+        Of what a job fails with ReducerError is raised; JobFailedError where no record can be to
+        blame.
         """
-        assert self._lane is not None
-        with self._lane.job(micro_batch.id, seconds) as (hand_over, share):
+        with self._opened.job(micro_batch.id, seconds) as (hand_over, share):
             # no name for the merged copy: it would be kept for as long as the reducer runs
             frame = self._input.frame(hand_over, prepared, share)
             try:
-                return self._reduce(micro_batch, frame)
+                return self._reduce(micro_batch, frame, sink)
             except (Py4JError, PySparkException) as error:
                 text = text_of(error)
                 raise (undecodable_in(text) or failure_of(error, text)) from error
 
-    def _reduce(self, micro_batch: MicroBatch, frame: DataFrame) -> Staged:
+    def _reduce(self, micro_batch: MicroBatch, frame: DataFrame, sink: ChannelSink) -> Staged:
         decoder = self._decoder
         assert decoder is not None, "open comes first"
-        result = self.checked(self._function(decoder.apply(frame), micro_batch), checked)
-        staged = self._sink.stage(micro_batch, result)
-        try:
-            skipped = decoder.skipped(frame) if decoder.counts_skipped else {}
-        except BaseException:
-            self._sink.discard(staged)
-            raise
-        return Staged(staged, skipped)
+        returned = self._function(decoder.apply(frame), micro_batch)
+        # before the sink keeps anything: what this job fails with leaves nothing to be discarded
+        skipped = decoder.skipped(frame) if decoder.counts_skipped else {}
+        return Staged(sink.stage(micro_batch, returned, checked), skipped)
 
     def cancel(self, micro_batch_id: str) -> None:
-        """Cancel the micro-batch's jobs, if they run. On a thread of its own: does not block."""
-        if self._lane is not None:
-            name = f"{self._lane.name}-cancel"
-            threading.Thread(
-                target=self._lane.cancel, args=[micro_batch_id], name=name, daemon=True
-            ).start()
+        self._opened.cancel(micro_batch_id)
 
     def revive(self) -> None:
-        """Bring Spark back after an EngineDiedError. On the lane's thread; blocks.
+        self._opened.revive()
 
-        Raises:
-            StartError: it could not be built.
-        """
-        assert self._lane is not None
-        self._lane.revive()
-
-    def close(self, deadline: Deadline) -> bool:
-        """End the lane, the commits and the sink; say whether the threads ended in time."""
-        ended = self._lane is None or self._lane.stop(deadline)
-        return self._close_sink(deadline) and ended
+    def close(self) -> None:
+        if self._jobs is not None:
+            self._jobs.close()
+            self._runtime.slots.leave(self._jobs)

@@ -75,7 +75,8 @@ class Slots:
         """Take what the lane's job may have, for the time of the block."""
         with self._lock:
             share = self._of(lane)
-            self._taken[lane] = share.tasks
+            if lane in self._taken:
+                self._taken[lane] = share.tasks
         try:
             yield share
         finally:

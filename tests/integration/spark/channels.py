@@ -49,7 +49,8 @@ class Channel:
         self.folder = folder
         self.metrics = Metrics()
         self.processor = MicroBatchProcessor(
-            SparkEngine(runtime, reducer, sink or DeltaSink(folder), decode),
+            SparkEngine(runtime, reducer, decode),
+            sink or DeltaSink(folder),
             job_timeout=job_timeout,
         )
         self.processor.open(ChannelContext("channel", "group", self.metrics))

@@ -274,8 +274,10 @@ class Site:
         source = ByReference(
             {"bootstrap.servers": self.group.broker.address}, self.group.name, 1_000
         )
-        engine = SparkEngine(self._runtime, reducer, DeltaSink(self._table), None, source)
-        controller = self.group.start(document, {CHANNEL: MicroBatchProcessor(engine)})
+        engine = SparkEngine(self._runtime, reducer, None, source)
+        controller = self.group.start(
+            document, {CHANNEL: MicroBatchProcessor(engine, DeltaSink(self._table))}
+        )
         try:
             yield controller
         finally:

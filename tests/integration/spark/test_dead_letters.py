@@ -72,7 +72,7 @@ def test_what_fails_in_spark_is_found_and_the_rest_is_stored(
     table, lines = tmp_path / "table", tmp_path / "lines"
     sink = DeltaSink(table) if keeps_offsets else JsonLinesSink(lines)
     decode = Decode(Decoding.JSON, "id INT")
-    processor = MicroBatchProcessor(SparkEngine(spark_runtime, invert, sink, decode))
+    processor = MicroBatchProcessor(SparkEngine(spark_runtime, invert, decode), sink)
     channel = in_memory_channel(
         processor, broker, dead_letters=letters, on_error=ON_ERROR, max_in_flight=2
     )

@@ -48,9 +48,9 @@ class _Run:
         broker.create_topic("events", 1)
         broker.create_topic("dead")
         broker.produce(_EVENTS, *[json.dumps({"id": number}).encode() for number in range(10)])
-        engine = SparkEngine(runtime, reducer, DeltaSink(folder), Decode(Decoding.JSON, "id INT"))
+        engine = SparkEngine(runtime, reducer, Decode(Decoding.JSON, "id INT"))
         channel = in_memory_channel(
-            MicroBatchProcessor(engine),
+            MicroBatchProcessor(engine, DeltaSink(folder)),
             broker,
             dead_letters=self.letters,
             metrics=self.metrics,

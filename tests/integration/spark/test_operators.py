@@ -39,7 +39,7 @@ def refuse_poison(df: DataFrame, batch: MicroBatch) -> DataFrame:
 
 
 def _channel(runtime: SparkRuntime, folder: Path, broker: InMemoryBroker) -> InboundKafkaChannel:
-    processor = MicroBatchProcessor(SparkEngine(runtime, refuse_poison, DeltaSink(folder)))
+    processor = MicroBatchProcessor(SparkEngine(runtime, refuse_poison), DeltaSink(folder))
     backoff = {"backoff": "1h", "max_backoff": "1h"}
     return in_memory_channel(processor, broker, on_error=backoff, max_in_flight=2)
 

@@ -83,8 +83,8 @@ def opened(sink: GatedSink) -> Iterator[Callable[..., MicroBatchProcessor]]:
     made: list[MicroBatchProcessor] = []
 
     def open_one(seconds: float | None = None, into: GatedSink = sink) -> MicroBatchProcessor:
-        engine = InlineEngine(lambda table, _: table, into)
-        processor = MicroBatchProcessor(engine, job_timeout=seconds)
+        engine = InlineEngine(lambda table, _: table)
+        processor = MicroBatchProcessor(engine, into, job_timeout=seconds)
         processor.open(ChannelContext("main", "group", Metrics()))
         made.append(processor)
         return processor

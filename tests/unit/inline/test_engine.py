@@ -53,7 +53,7 @@ def opened() -> Iterator[Callable[..., MicroBatchProcessor]]:
         seconds: float | None = None,
         decode: Decode | None = None,
     ) -> MicroBatchProcessor:
-        processor = MicroBatchProcessor(InlineEngine(reducer, sink, decode), job_timeout=seconds)
+        processor = MicroBatchProcessor(InlineEngine(reducer, decode), sink, job_timeout=seconds)
         processor.open(ChannelContext("main", "group", Metrics()))
         made.append(processor)
         return processor
@@ -99,7 +99,7 @@ def test_a_sink_that_cannot_be_opened_ends_the_start(tmp_path: Path) -> None:
     """No thread is started then."""
     path = tmp_path / "a folder"
     path.mkdir()
-    processor = MicroBatchProcessor(InlineEngine(offsets, JsonLinesSink(path)))
+    processor = MicroBatchProcessor(InlineEngine(offsets), JsonLinesSink(path))
     with pytest.raises(StartError, match="cannot be written"):
         processor.open(ChannelContext("main", "group", Metrics()))
     processor.close(Deadline.after(PATIENCE))
@@ -159,9 +159,9 @@ def test_undecodable_records_are_a_hot_matter(
 
 def test_a_schema_that_cannot_be_read_ends_the_start() -> None:
     """Nothing is opened then."""
-    engine = InlineEngine(numbers, NoopSink(), Decode(Decoding.JSON, "n"))
+    engine = InlineEngine(numbers, Decode(Decoding.JSON, "n"))
     with pytest.raises(ConfigError, match="decode schema 'n' is not a list of columns"):
-        engine.open("main", lambda: None, lambda: False)
+        engine.open("main")
 
 
 def numbers(table: pa.Table, batch: MicroBatch) -> pa.Table:

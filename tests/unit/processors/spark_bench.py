@@ -1,27 +1,34 @@
-"""A Spark processor on an engine that only pretends to run jobs."""
+"""A Spark processor on an engine that only pretends to run jobs, and a sink in memory."""
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
+from unittest.mock import patch
 
 from headrace.core.records import TopicPartition
 from headrace.processors.contract import BatchResponse, ChannelContext
 from headrace.processors.micro_batch_processor import MicroBatchProcessor
+from headrace.processors.threads import LoopThread
+from headrace.sinks.channel_sink import Staged
+from headrace.sinks.contract import Guarantee
 from headrace.telemetry.metrics import Metrics
 from headrace.telemetry.thread_time import ThreadActivity
 from headrace.testing.records import FakeAssignment, make_batch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
     from concurrent.futures import Future
+    from contextlib import AbstractContextManager
 
-    from headrace.core.clock import Deadline
     from headrace.core.records import Batch
     from headrace.core.tables import Decode
+    from headrace.processors.micro_batches import MicroBatchRunner
     from headrace.processors.pending import MergeLimits
     from headrace.processors.sink_commits import CommitQueue
-    from headrace.sinks.contract import OffsetMove, PartitionCommit
+    from headrace.sinks.channel_sink import ChannelSink
+    from headrace.sinks.contract import OffsetMove, PartitionCommit, Result
     from headrace.sinks.micro_batch import MicroBatch
 
 ADVANCE = BatchResponse.advance()
@@ -31,105 +38,56 @@ ADVANCE = BatchResponse.advance()
 class Engine:
     """A double that runs no Spark.
 
-    The scripts have what the next calls of ``stage`` and ``commit`` do: call with the job, or with
-    nothing, or raise an error; when they are empty the calls succeed. ``groups`` says whether
-    ``commit`` takes several results.
+    The script has what the next calls of ``execute`` do: call with the job, or with nothing, or
+    raise an error; when it is empty the calls succeed.
     """
 
+    name: ClassVar = "spark"
     activity: ClassVar = ThreadActivity.SPARK
     span: ClassVar = "spark_job"
 
-    stage_script: list[Exception | Callable[[MicroBatch], None] | None] = field(
-        default_factory=list
-    )
-    commit_script: list[BaseException | Callable[[], None] | None] = field(default_factory=list)
+    script: list[Exception | Callable[[MicroBatch], None] | None] = field(default_factory=list)
     jobs: list[MicroBatch] = field(default_factory=list)
-    stored: list[list[PartitionCommit]] = field(default_factory=list)
-    committed: list[list[str]] = field(default_factory=list)
-    moves: list[tuple[OffsetMove, str]] = field(default_factory=list)
-    moved: list[list[PartitionCommit]] = field(default_factory=list)
-    discarded: list[str] = field(default_factory=list)
     cancelled: list[str] = field(default_factory=list)
     left_out: dict[TopicPartition, list[int]] = field(default_factory=dict)
-    boundaries: dict[int, int] = field(default_factory=dict)
     revived: int = 0
     revive_error: Exception | None = None
-    move_error: Exception | None = None
     decode: Decode | None = None
     seconds: float = 5.0
-    groups: bool = False
-    run_once: Callable[[], None] = field(init=False)
-    commit_turn: Callable[[], bool] = field(init=False)
 
-    def open(self, channel: str, run_once: Callable[[], None], commit: Callable[[], bool]) -> None:
-        """Leave the turns to the test."""
+    def open(self, channel: str) -> None:
+        """Have nothing to check."""
         assert channel == "channel"
-        self.run_once = run_once
-        self.commit_turn = commit
+
+    def admitted(self) -> AbstractContextManager[None]:
+        """Return a context of nothing."""
+        return nullcontext()
 
     def decode_as(self, decode: Decode) -> None:
         """Note how to decode."""
         self.decode = decode
 
-    def stored_offset(self, identity: str) -> int | None:
-        """Return a number made of the identity."""
-        return len(identity)
-
-    def stored_leader_epoch(self, identity: str) -> int | None:
-        """Return another number made of the identity."""
-        return len(identity) + 1
-
-    def boundary(self, batch: Batch) -> int | None:
-        """Return where the test has a part of the sink stand, if that is within the batch."""
-        found = self.boundaries.get(batch.partition.partition)
-        return found if found is not None and batch.start < found < batch.next_offset else None
-
     def prepare(self, batch: Batch) -> Any:
         """Return the batch's start as its table."""
         return batch.start
 
-    def stage(self, micro_batch: MicroBatch, tables: Sequence[Any], seconds: float | None) -> str:
+    def execute(
+        self,
+        micro_batch: MicroBatch,
+        prepared: Sequence[Any],
+        seconds: float | None,
+        sink: ChannelSink,
+    ) -> Staged:
         """Do what the script says."""
         assert seconds == self.seconds
-        assert tables
+        assert prepared
         self.jobs.append(micro_batch)
-        step = self.stage_script.pop(0) if self.stage_script else None
+        step = self.script.pop(0) if self.script else None
         if isinstance(step, Exception):
             raise step
         if step is not None:
             step(micro_batch)
-        return micro_batch.id
-
-    def skipped(self, staged: str) -> Mapping[TopicPartition, Sequence[int]]:
-        """Return what the test left out."""
-        assert staged
-        return self.left_out
-
-    def commit(self, staged: Sequence[str], offsets: Sequence[PartitionCommit]) -> None:
-        """Do what the script says."""
-        assert {*staged} <= {job.id for job in self.jobs}
-        assert self.groups or len(staged) == 1
-        step = self.commit_script.pop(0) if self.commit_script else None
-        if isinstance(step, BaseException):
-            raise step
-        if step is not None:
-            step()
-        self.committed.append(list(staged))
-        self.stored.append(list(offsets))
-
-    def discard(self, staged: str) -> None:
-        """Take note."""
-        self.discarded.append(staged)
-
-    def move(self, offsets: Sequence[PartitionCommit]) -> None:
-        """Take note, and fail as the test wants."""
-        if self.move_error is not None:
-            raise self.move_error
-        self.moved.append(list(offsets))
-
-    def move_to(self, move: OffsetMove, note: str) -> None:
-        """Take note."""
-        self.moves.append((move, note))
+        return Staged(sink.stage(micro_batch, None, lambda result: result), self.left_out)
 
     def cancel(self, micro_batch_id: str) -> None:
         """Take note."""
@@ -141,9 +99,97 @@ class Engine:
         if self.revive_error is not None:
             raise self.revive_error
 
-    def close(self, deadline: Deadline) -> bool:
-        """Say that it ended."""
-        return not deadline.expired
+    def close(self) -> None:
+        """Have nothing to cancel."""
+
+
+@dataclass
+class MemorySink:
+    """A double that notes what becomes of all that is staged.
+
+    The script has what the next commits do: call, or raise an error; when it is empty they succeed.
+    ``history`` has each step of what was staged: staged, tried, stored, moved or discarded.
+    """
+
+    guarantee: ClassVar = Guarantee.EXACTLY_ONCE
+
+    script: list[BaseException | Callable[[], None] | None] = field(default_factory=list)
+    history: dict[str, list[str]] = field(default_factory=dict)
+    stored: list[list[PartitionCommit]] = field(default_factory=list)
+    committed: list[list[str]] = field(default_factory=list)
+    moves: list[tuple[OffsetMove, str]] = field(default_factory=list)
+    moved: list[list[PartitionCommit]] = field(default_factory=list)
+    discarded: list[str] = field(default_factory=list)
+    boundaries: dict[int, int] = field(default_factory=dict)
+    without_data: set[str] = field(default_factory=set)
+    move_error: Exception | None = None
+
+    def open(self) -> None:
+        """Have nothing to open."""
+
+    def close(self) -> None:
+        """Have nothing to close."""
+
+    def stored_offset(self, identity: str) -> int | None:
+        """Return a number made of the identity."""
+        return len(identity)
+
+    def stored_leader_epoch(self, identity: str) -> int | None:
+        """Return another number made of the identity."""
+        return len(identity) + 1
+
+    def boundary(self, identity: str, start: int) -> int | None:
+        """Return where the test has a part of the sink stand, if that is past the start."""
+        found = self.boundaries.get(int(identity.rpartition("-")[2]))
+        return found if found is not None and start < found else None
+
+    def stage(self, micro_batch: MicroBatch, result: Result | None) -> str:
+        """Keep the micro-batch's name."""
+        assert result is None
+        self.history[micro_batch.id] = ["staged"]
+        if not micro_batch.ranges:
+            self.without_data.add(micro_batch.id)
+        return micro_batch.id
+
+    def commit(self, staged: str, offsets: Sequence[PartitionCommit]) -> None:
+        """Store, or move without data."""
+        if staged in self.without_data:
+            self.move(staged, offsets)
+        else:
+            self.store([staged], offsets)
+
+    def store(self, staged: Sequence[str], offsets: Sequence[PartitionCommit]) -> None:
+        """Do what the script says."""
+        self._note("tried", staged)
+        step = self.script.pop(0) if self.script else None
+        if isinstance(step, BaseException):
+            raise step
+        if step is not None:
+            step()
+        self._note("stored", staged)
+        self.committed.append(list(staged))
+        self.stored.append(list(offsets))
+
+    def move(self, staged: str, offsets: Sequence[PartitionCommit]) -> None:
+        """Take note, and fail as the test wants."""
+        self._note("tried", [staged])
+        if self.move_error is not None:
+            raise self.move_error
+        self._note("moved", [staged])
+        self.moved.append(list(offsets))
+
+    def discard(self, staged: str) -> None:
+        """Take note."""
+        self._note("discarded", [staged])
+        self.discarded.append(staged)
+
+    def move_offsets(self, moves: Sequence[OffsetMove], note: str) -> None:
+        """Take note."""
+        self.moves += [(move, note) for move in moves]
+
+    def _note(self, step: str, staged: Sequence[str]) -> None:
+        for each in staged:
+            self.history[each].append(step)
 
     @property
     def stored_ranges(self) -> list[list[tuple[int, int, int]]]:
@@ -153,15 +199,42 @@ class Engine:
             for commit in self.stored
         ]
 
+    def require_one_end_each(self) -> None:
+        """All that was staged was stored, moved or discarded: once, as the last that became of it.
+
+        What was discarded was not tried again, and what was stored was not discarded.
+        """
+        for steps in self.history.values():
+            first, *tries, last = steps
+            assert first == "staged"
+            assert set(tries) <= {"tried"}
+            assert last in {"stored", "moved", "discarded"}
+
+
+@dataclass
+class GroupingSink(MemorySink):
+    """A double that takes several results at once."""
+
+    def commit_all(self, staged: Sequence[str], offsets: Sequence[PartitionCommit]) -> None:
+        """Store them."""
+        self.store(staged, offsets)
+
 
 class Bench:
-    """A processor over the double, with partitions 0 to 3 assigned."""
+    """A processor over the doubles, with partitions 0 to 3 assigned, whose threads are the test."""
 
-    def __init__(self, limits: MergeLimits | None = None, engine: Engine | None = None) -> None:
+    def __init__(
+        self,
+        limits: MergeLimits | None = None,
+        engine: Engine | None = None,
+        sink: MemorySink | None = None,
+    ) -> None:
         self.engine = engine or Engine()
+        self.sink = sink or MemorySink()
         self.metrics = Metrics()
-        self.processor = MicroBatchProcessor(self.engine, limits=limits, job_timeout=5.0)
-        self.processor.open(ChannelContext("channel", "group", self.metrics))
+        self.processor = MicroBatchProcessor(self.engine, self.sink, limits=limits, job_timeout=5.0)
+        with patch.object(LoopThread, "start"):
+            self.processor.open(ChannelContext("channel", "group", self.metrics))
         self.assignments = [FakeAssignment(TopicPartition("t", number)) for number in range(4)]
         for assignment in self.assignments:
             self.processor.on_assigned(assignment)
@@ -178,11 +251,16 @@ class Bench:
         return make_batch([b"v"] * records, assignment=assignment, start=start, attempt=attempt)
 
     @property
-    def line(self) -> CommitQueue:
-        """What is between the lane and the sink."""
+    def runner(self) -> MicroBatchRunner:
+        """What has the turns of lane and sink."""
         runner = self.processor._runner
         assert runner is not None
-        return runner._line
+        return runner
+
+    @property
+    def line(self) -> CommitQueue:
+        """What is between the lane and the sink."""
+        return self.runner._line
 
     def staged(
         self, partition: int, start: int = 0, size: int | None = None
@@ -191,20 +269,20 @@ class Bench:
         batch = self.batch(partition, start)
         whole = batch if size is None else replace(batch, size=size)
         answer = self.processor.on_next_batch(whole)
-        self.engine.run_once()
+        self.runner.run_once()
         return answer
 
     def run_once(self) -> None:
         """Run the lane once, commit what it staged, and have it see to what came back."""
-        self.engine.run_once()
+        self.runner.run_once()
         self.commit()
         if self.line.has_returned:
-            self.engine.run_once()
+            self.runner.run_once()
 
     def commit(self) -> None:
         """Commit all that is in line."""
         while self.line._waiting:
-            assert self.engine.commit_turn()
+            assert self.runner.commits.run_once()
 
 
 def error_of(future: Future[BatchResponse]) -> BaseException | None:

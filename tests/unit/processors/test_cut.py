@@ -17,31 +17,31 @@ if TYPE_CHECKING:
 
 def test_a_batch_is_cut_where_a_part_of_the_sink_stands(bench: Bench) -> None:
     """The part before that is stored, and the answer has the rest come again."""
-    bench.engine.boundaries[0] = 4
+    bench.sink.boundaries[0] = 4
     first, other = bench.send(0), bench.send(1)
     bench.run_once()
-    assert bench.engine.stored_ranges == [[(0, 0, 4), (1, 0, 10)]]
+    assert bench.sink.stored_ranges == [[(0, 0, 4), (1, 0, 10)]]
     assert first.result(0) == BatchResponse.advance(offset=4)
     assert other.result(0) == ADVANCE
 
 
 def test_what_follows_a_batch_that_was_cut_is_withdrawn(bench: Bench) -> None:
     """It was cut by the channel before that knew; what begins at the boundary is taken."""
-    bench.engine.boundaries[0] = 4
+    bench.sink.boundaries[0] = 4
     bench.send(0)
     assert isinstance(error_of(bench.send(0, 10)), BatchCancelledError)
-    bench.engine.boundaries.clear()
+    bench.sink.boundaries.clear()
     bench.run_once()
     rest = bench.send(0, 4, records=6)
     bench.run_once()
     assert rest.result(0) == ADVANCE
-    assert bench.engine.stored_ranges == [[(0, 0, 4)], [(0, 4, 10)]]
+    assert bench.sink.stored_ranges == [[(0, 0, 4)], [(0, 4, 10)]]
 
 
 def test_what_follows_a_cut_batch_that_failed_is_withdrawn_too(bench: Bench) -> None:
     """The batch comes again as the channel knows it."""
-    bench.engine.boundaries[0] = 4
-    bench.engine.stage_script.append(ValueError("no"))
+    bench.sink.boundaries[0] = 4
+    bench.engine.script.append(ValueError("no"))
     first = bench.send(0)
     bench.run_once()
     assert isinstance(error_of(first), ValueError)
@@ -51,10 +51,10 @@ def test_what_follows_a_cut_batch_that_failed_is_withdrawn_too(bench: Bench) -> 
 def test_offsets_without_records_before_the_boundary_are_passed_over(bench: Bench) -> None:
     """There is nothing to compute, and the offsets move all the same."""
     assignment = bench.assignments[0]
-    bench.engine.boundaries[0] = 5
+    bench.sink.boundaries[0] = 5
     batch = make_batch([FakeRecord(offset_=7)], assignment=assignment, start=3)
     assert bench.processor.on_next_batch(batch).result(0) == BatchResponse.advance(offset=5)
-    [[moved]] = bench.engine.moved
+    [[moved]] = bench.sink.moved
     assert (moved.start, moved.next_offset) == (3, 5)
     assert bench.engine.jobs == []
 

@@ -17,7 +17,7 @@ from headrace.core.records import TopicPartition
 from headrace.processors.pending import MergeLimits
 from headrace.processors.sink_commits import GROUPING_BYTES, GROUPING_ROOM, ROOM
 from headrace.sinks.contract import CommitConflictError, RowsRefusedError
-from tests.unit.processors.spark_bench import ADVANCE, Bench, Engine, error_of
+from tests.unit.processors.spark_bench import ADVANCE, Bench, GroupingSink, error_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 @pytest.fixture
 def bench() -> Bench:
     """A processor whose sink takes several results at once."""
-    return Bench(engine=Engine(groups=True))
+    return Bench(sink=GroupingSink())
 
 
 def chain(bench: Bench) -> list[Future[BatchResponse]]:
@@ -44,13 +44,13 @@ def test_all_that_waits_is_one_commit(bench: Bench) -> None:
     for number, answer in enumerate(answers):
         answer.add_done_callback(lambda _, number=number: answered.append(number))  # type: ignore[misc]
 
-    assert bench.engine.commit_turn()
+    assert bench.runner.commits.run_once()
 
-    assert bench.engine.committed == [[job.id for job in bench.engine.jobs]]
-    assert bench.engine.stored_ranges == [[(0, 0, 20), (1, 0, 10)]]
+    assert bench.sink.committed == [[job.id for job in bench.engine.jobs]]
+    assert bench.sink.stored_ranges == [[(0, 0, 20), (1, 0, 10)]]
     assert answered == [0, 1, 2]
     assert [answer.result(0) for answer in answers] == [ADVANCE] * 3
-    assert bench.engine.discarded == []
+    assert bench.sink.discarded == []
 
 
 def test_the_stage_is_counted_once(bench: Bench) -> None:
@@ -70,11 +70,11 @@ def test_more_results_are_staged_than_one_by_one(bench: Bench) -> None:
     assert len(bench.engine.jobs) == GROUPING_ROOM
 
     bench.commit()
-    bench.engine.run_once()
+    bench.runner.run_once()
     bench.commit()
 
     assert [answer.result(0) for answer in answers] == [ADVANCE] * (GROUPING_ROOM + 1)
-    assert [len(each) for each in bench.engine.committed] == [GROUPING_ROOM, 1]
+    assert [len(each) for each in bench.sink.committed] == [GROUPING_ROOM, 1]
 
 
 def test_large_results_are_as_few_as_one_by_one(bench: Bench) -> None:
@@ -93,23 +93,23 @@ def test_results_that_come_during_a_commit_wait_for_the_next(bench: Bench) -> No
 
     behind: list[Future[BatchResponse]] = []
     answers = chain(bench)
-    bench.engine.commit_script = [stage_meanwhile]
+    bench.sink.script = [stage_meanwhile]
     bench.commit()
 
     assert [answer.result(0) for answer in [*answers, *behind]] == [ADVANCE] * 4
-    assert bench.engine.stored_ranges == [[(0, 0, 20), (1, 0, 10)], [(0, 20, 30)]]
+    assert bench.sink.stored_ranges == [[(0, 0, 20), (1, 0, 10)], [(0, 20, 30)]]
 
 
 def test_what_fails_together_is_committed_one_by_one(bench: Bench) -> None:
     """A failure is nobody's until each was tried alone; nothing is computed again or discarded."""
-    bench.engine.commit_script = [OSError("away")]
+    bench.sink.script = [OSError("away")]
     answers = chain(bench)
     with capture_logs() as logs:
         bench.commit()
 
     assert [answer.result(0) for answer in answers] == [ADVANCE] * 3
-    assert bench.engine.stored_ranges == [[(0, 0, 10)], [(1, 0, 10)], [(0, 10, 20)]]
-    assert (len(bench.engine.jobs), bench.engine.discarded) == (3, [])
+    assert bench.sink.stored_ranges == [[(0, 0, 10)], [(1, 0, 10)], [(0, 10, 20)]]
+    assert (len(bench.engine.jobs), bench.sink.discarded) == (3, [])
     (divided,) = [each for each in logs if each["event"] == "commit_split"]
     assert divided["error"].endswith("OSError: away")
 
@@ -117,13 +117,13 @@ def test_what_fails_together_is_committed_one_by_one(bench: Bench) -> None:
 def test_refused_rows_fail_their_own_micro_batch_only(bench: Bench) -> None:
     """What is behind it in its partition comes back and follows it; others are stored."""
     refused = RowsRefusedError("too long")
-    bench.engine.commit_script = [refused, refused]
+    bench.sink.script = [refused, refused]
     bad, other, behind = chain(bench)
     bench.commit()
 
-    assert bench.engine.stored_ranges == [[(1, 0, 10)]]
-    assert bench.engine.discarded == [bench.engine.jobs[0].id, bench.engine.jobs[2].id]
-    bench.engine.run_once()
+    assert bench.sink.stored_ranges == [[(1, 0, 10)]]
+    assert bench.sink.discarded == [bench.engine.jobs[0].id, bench.engine.jobs[2].id]
+    bench.runner.run_once()
     assert error_of(bad) is refused
     assert other.result(0) == ADVANCE
     assert isinstance(error_of(behind), BatchCancelledError)
@@ -132,14 +132,14 @@ def test_refused_rows_fail_their_own_micro_batch_only(bench: Bench) -> None:
 def test_a_conflict_fails_the_partition_that_moved(bench: Bench) -> None:
     """The others of the same transaction are stored right after."""
     conflict = CommitConflictError([SinkConflictError(TopicPartition("t", 1), 0, 7)])
-    bench.engine.commit_script = [conflict, None, conflict]
+    bench.sink.script = [conflict, None, conflict]
     first, moved, behind = chain(bench)
     bench.commit()
-    bench.engine.run_once()
+    bench.runner.run_once()
 
     assert error_of(moved) is conflict.conflicts[0]
     assert [first.result(0), behind.result(0)] == [ADVANCE] * 2
-    assert bench.engine.stored_ranges == [[(0, 0, 10)], [(0, 10, 20)]]
+    assert bench.sink.stored_ranges == [[(0, 0, 10)], [(0, 10, 20)]]
 
 
 def test_a_lost_partition_is_left_out_and_the_rest_is_one_commit(bench: Bench) -> None:
@@ -147,9 +147,9 @@ def test_a_lost_partition_is_left_out_and_the_rest_is_one_commit(bench: Bench) -
     lost, kept, lost_as_well, kept_as_well = [*chain(bench), bench.staged(1, 10)]
     bench.assignments[0].current = False
     bench.commit()
-    bench.engine.run_once()
+    bench.runner.run_once()
 
-    assert bench.engine.stored_ranges == [[(1, 0, 20)]]
+    assert bench.sink.stored_ranges == [[(1, 0, 20)]]
     assert isinstance(error_of(lost), OwnershipLostError)
     assert error_of(lost_as_well) is not None
     assert [kept.result(0), kept_as_well.result(0)] == [ADVANCE] * 2
@@ -157,18 +157,18 @@ def test_a_lost_partition_is_left_out_and_the_rest_is_one_commit(bench: Bench) -
 
 def test_what_follows_a_withdrawn_batch_is_not_in_the_transaction() -> None:
     """A merged micro-batch that goes back takes all with it that shares a partition."""
-    bench = Bench(MergeLimits(max_records=20), Engine(groups=True))
+    bench = Bench(MergeLimits(max_records=20), sink=GroupingSink())
     withdrawn, merged = bench.send(0), bench.send(1)
-    bench.engine.run_once()
+    bench.runner.run_once()
     behind, other = bench.staged(1, 10), bench.staged(2)
     withdrawn.cancel()
 
     bench.commit()
-    assert bench.engine.stored_ranges == [[(2, 0, 10)]]
-    bench.engine.run_once()
+    assert bench.sink.stored_ranges == [[(2, 0, 10)]]
+    bench.runner.run_once()
 
     assert [each.result(0) for each in (merged, behind, other)] == [ADVANCE] * 3
-    assert bench.engine.stored_ranges[1:] == [[(1, 0, 10)], [(1, 10, 20)]]
+    assert bench.sink.stored_ranges[1:] == [[(1, 0, 10)], [(1, 10, 20)]]
 
 
 def test_what_is_withdrawn_while_all_fail_is_not_tried_alone(bench: Bench) -> None:
@@ -178,12 +178,12 @@ def test_what_is_withdrawn_while_all_fail_is_not_tried_alone(bench: Bench) -> No
         bench.processor.on_partition_lost(bench.assignments[0])
         raise OSError("away")
 
-    bench.engine.commit_script = [lose]
+    bench.sink.script = [lose]
     lost, kept, behind = chain(bench)
     bench.commit()
-    bench.engine.run_once()
+    bench.runner.run_once()
 
-    assert bench.engine.stored_ranges == [[(1, 0, 10)]]
+    assert bench.sink.stored_ranges == [[(1, 0, 10)]]
     assert kept.result(0) == ADVANCE
     assert all(isinstance(error_of(each), BatchCancelledError) for each in (lost, behind))
 
@@ -191,15 +191,15 @@ def test_what_is_withdrawn_while_all_fail_is_not_tried_alone(bench: Bench) -> No
 def test_a_fenced_member_tries_nothing_one_by_one(bench: Bench) -> None:
     """A sink that refuses this member is asked once; all of it fails, or is withdrawn."""
     fenced = FencedError("shut out")
-    bench.engine.commit_script = [fenced]
+    bench.sink.script = [fenced]
     first, other, behind = chain(bench)
     bench.commit()
-    bench.engine.run_once()
+    bench.runner.run_once()
 
-    assert bench.engine.stored == []
+    assert bench.sink.stored == []
     assert (error_of(first), error_of(other)) == (fenced, fenced)
     assert isinstance(error_of(behind), BatchCancelledError)
-    assert len(bench.engine.jobs) == len(bench.engine.discarded) == 3
+    assert len(bench.engine.jobs) == len(bench.sink.discarded) == 3
 
 
 def test_ranges_that_do_not_follow_are_no_transaction(bench: Bench) -> None:
@@ -208,13 +208,13 @@ def test_ranges_that_do_not_follow_are_no_transaction(bench: Bench) -> None:
     bench.staged(0, 50)
     bench.commit()
 
-    assert bench.engine.stored_ranges == [[(0, 0, 10)], [(0, 50, 60)]]
+    assert bench.sink.stored_ranges == [[(0, 0, 10)], [(0, 50, 60)]]
 
 
 @pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt()])
 def test_a_sink_that_wants_to_exit_fails_like_others(bench: Bench, error: BaseException) -> None:
     """The thread that commits goes on."""
-    bench.engine.commit_script = [error]
+    bench.sink.script = [error]
     answers = chain(bench)
     bench.commit()
 
@@ -227,7 +227,7 @@ def test_nothing_stored_is_discarded_when_an_answer_fails(bench: Bench) -> None:
     answers = chain(bench)
     bench.commit()
 
-    assert bench.engine.discarded == []
+    assert bench.sink.discarded == []
     assert [answer.done() for answer in answers] == [False, True, True]
     assert bench.line.has_returned
 

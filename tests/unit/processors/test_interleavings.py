@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.core.errors import EngineDiedError, SinkConflictError
+from headrace.core.errors import EngineDiedError, FencedError, SinkConflictError
 from headrace.processors.pending import MergeLimits
-from headrace.sinks.contract import CommitConflictError
-from tests.unit.processors.spark_bench import Bench, Engine
+from headrace.sinks.contract import CommitConflictError, RowsRefusedError
+from tests.unit.processors.spark_bench import Bench, GroupingSink, MemorySink
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from headrace.processors.contract import BatchResponse
     from headrace.sinks.contract import PartitionCommit
+    from headrace.sinks.micro_batch import MicroBatch
 
 PARTITIONS = 3
 IN_FLIGHT = 3
@@ -27,13 +28,14 @@ RECORDS = 10
 
 
 @dataclass
-class KeepingEngine(Engine):
-    """A double whose sink keeps offsets, and refuses what does not follow them."""
+class KeepingSink(MemorySink):
+    """A double that keeps offsets, and refuses what does not follow them."""
 
     offsets: dict[int, int] = field(default_factory=dict)
     conflicts: int = 0
+    broken: int = 0
 
-    def commit(self, staged: Sequence[str], offsets: Sequence[PartitionCommit]) -> None:
+    def store(self, staged: Sequence[str], offsets: Sequence[PartitionCommit]) -> None:
         """Store what follows upon what is stored."""
         wrong = [
             SinkConflictError(o.partition, o.start, self.offsets.get(o.partition.partition, 0))
@@ -43,14 +45,27 @@ class KeepingEngine(Engine):
         if wrong:
             self.conflicts += 1
             raise CommitConflictError(wrong)
-        super().commit(staged, offsets)
+        super().store(staged, offsets)
         self.offsets.update({o.partition.partition: o.next_offset for o in offsets})
 
-    def move(self, offsets: Sequence[PartitionCommit]) -> None:
+    def move(self, staged: str, offsets: Sequence[PartitionCommit]) -> None:
         """Move without data, as a commit does."""
+        super().move(staged, offsets)
         for offset in offsets:
             assert self.offsets.get(offset.partition.partition, 0) == offset.start
             self.offsets[offset.partition.partition] = offset.next_offset
+
+    def discard(self, staged: str) -> None:
+        """Break the promise that this never raises, as often as the test wants."""
+        super().discard(staged)
+        if self.broken:
+            self.broken -= 1
+            raise OSError("cannot be deleted")
+
+
+@dataclass
+class KeepingGroupingSink(KeepingSink, GroupingSink):
+    """One that takes several results at once."""
 
 
 class Partition:
@@ -100,10 +115,15 @@ class Partition:
         self.out.clear()
         self.position = self._stored
 
+    def withdraw_and_fail(self) -> None:
+        """Take back all, in a commit that fails."""
+        self.withdraw()
+        raise OSError("away")
+
     @property
     def _stored(self) -> int:
-        assert isinstance(self._bench.engine, KeepingEngine)
-        return self._bench.engine.offsets.get(self._number, 0)
+        assert isinstance(self._bench.sink, KeepingSink)
+        return self._bench.sink.offsets.get(self._number, 0)
 
 
 numbers = st.integers(0, PARTITIONS - 1)
@@ -113,7 +133,8 @@ steps = st.lists(
         st.tuples(st.sampled_from(["stage all", "lane", "sink", "sink, and lane meanwhile"])),
         st.tuples(st.just("sink fails"), st.integers(1, PARTITIONS)),
         st.tuples(st.just("withdraw in a commit that fails"), numbers),
-        st.tuples(st.sampled_from(["job fails", "JVM dies", "sink meanwhile"])),
+        st.tuples(st.sampled_from(["job fails", "JVM dies", "sink meanwhile", "job is withdrawn"])),
+        st.tuples(st.sampled_from(["next commit fails", "member is fenced", "discard fails"])),
     ),
     min_size=8,
     max_size=60,
@@ -128,7 +149,8 @@ def apply(bench: Bench, channel: Sequence[Partition], step: tuple[str] | tuple[s
 
 def steps_of(bench: Bench, channel: Sequence[Partition]) -> dict[str, Callable[..., object]]:
     """Return what each step does."""
-    script = bench.engine.stage_script
+    script, sink = bench.engine.script, bench.sink
+    assert isinstance(sink, KeepingSink)
 
     def stage(*partitions: Partition) -> None:
         for partition in partitions:
@@ -139,9 +161,13 @@ def steps_of(bench: Bench, channel: Sequence[Partition]) -> dict[str, Callable[.
         channel[number].settle()
         channel[number].withdraw()
 
-    def withdraw_meanwhile(number: int) -> None:
-        withdraw(number)
-        raise OSError("away")
+    def fail_withdrawn(number: int) -> None:
+        channel[number].settle()  # before the commit, which would hold up what settling may move
+        sink_turn(bench, channel[number].withdraw_and_fail)
+
+    def withdraw_all(job: MicroBatch) -> None:
+        for part in job.ranges:
+            channel[part.partition].withdraw()
 
     return {
         "send": lambda number: channel[number].send(),
@@ -152,22 +178,24 @@ def steps_of(bench: Bench, channel: Sequence[Partition]) -> dict[str, Callable[.
         "sink": lambda: sink_turn(bench),
         "sink, and lane meanwhile": lambda: sink_turn(bench, lambda: lane_turn(bench)),
         "sink fails": lambda times: sink_turn(bench, *[OSError("away")] * times),
-        "withdraw in a commit that fails": lambda number: sink_turn(
-            bench, lambda: withdraw_meanwhile(number)
-        ),
+        "withdraw in a commit that fails": fail_withdrawn,
         "job fails": lambda: script.append(ValueError("bad")),
         "JVM dies": lambda: script.append(EngineDiedError("gone")),
         "sink meanwhile": lambda: script.append(lambda _: sink_turn(bench)),
+        "job is withdrawn": lambda: script.append(withdraw_all),
+        "next commit fails": lambda: sink.script.append(RowsRefusedError("too long")),
+        "member is fenced": lambda: sink_turn(bench, *[FencedError("out")] * 2),
+        "discard fails": lambda: setattr(sink, "broken", sink.broken + 1),
     }
 
 
 def sink_turn(bench: Bench, *script: BaseException | Callable[[], None]) -> None:
     """Let the sink commit what waits, with this script."""
-    line, engine = bench.line, bench.engine
+    line, sink = bench.line, bench.sink
     if line._waiting and not line._in_hand:
-        engine.commit_script = [*script]
-        engine.commit_turn()
-        engine.commit_script = []
+        sink.script = [*script]
+        bench.runner.commits.run_once()
+        sink.script = []
 
 
 def lane_turn(bench: Bench) -> None:
@@ -175,9 +203,9 @@ def lane_turn(bench: Bench) -> None:
     line, waiting = bench.line, bench.processor._open._waiting
     if line.has_returned:
         if not line._staged:
-            bench.engine.run_once()
+            bench.runner.run_once()
     elif waiting and line.wait_for_room(0):
-        bench.engine.run_once()
+        bench.runner.run_once()
 
 
 def is_busy(bench: Bench) -> bool:
@@ -201,8 +229,8 @@ def test_offsets_are_stored_once_and_in_order(
     A sink that keeps offsets sees no conflict at all, whether it commits one result at a time or
     all that wait: nothing is committed behind a gap, and nothing that was withdrawn or passed over.
     """
-    engine = KeepingEngine(groups=groups)
-    bench = Bench(MergeLimits(max_records=most), engine)
+    sink = KeepingGroupingSink() if groups else KeepingSink()
+    bench = Bench(MergeLimits(max_records=most), sink=sink)
     channel = [Partition(bench, number, skips=skips) for number in range(PARTITIONS)]
     for step in steps:
         apply(bench, channel, step)
@@ -214,12 +242,12 @@ def test_offsets_are_stored_once_and_in_order(
     for partition in channel:
         partition.settle()
 
-    assert engine.conflicts == 0
-    stored = [each for commit in engine.stored_ranges for each in commit]
+    assert sink.conflicts == 0
+    stored = [each for commit in sink.stored_ranges for each in commit]
     for number, partition in enumerate(channel):
         offsets = [at for n, start, end in stored if n == number for at in range(start, end)]
         passed = [at for start in partition.skipped for at in range(start, start + RECORDS)]
         assert partition.out == []
-        assert sorted(offsets + passed) == list(range(engine.offsets.get(number, 0)))
-    assert len(engine.discarded) == len(set(engine.discarded))
+        assert sorted(offsets + passed) == list(range(sink.offsets.get(number, 0)))
+    sink.require_one_end_each()
     assert not any(bench.processor.may_still_store(each) for each in bench.assignments)

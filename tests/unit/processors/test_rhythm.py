@@ -92,7 +92,7 @@ def test_the_processor_knows_the_pace_of_its_lane(bench: Bench) -> None:
     def look(_job: MicroBatch) -> None:
         wanted.append(bench.processor.next_batch_at())
 
-    bench.engine.stage_script = [look]
+    bench.engine.script = [look]
     bench.send(0)
     bench.run_once()
     assert wanted[0] > 0.0

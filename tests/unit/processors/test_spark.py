@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from headrace.core.records import Batch
+    from headrace.sinks.channel_sink import ChannelSink, Staged
     from headrace.sinks.micro_batch import MicroBatch
 
 
@@ -31,9 +32,9 @@ def test_batches_of_several_partitions_become_one_commit(bench: Bench) -> None:
     bench.run_once()
 
     assert [future.result(0) for future in futures] == [ADVANCE] * 4
-    assert bench.engine.stored_ranges == [[(0, 0, 20), (1, 0, 10), (2, 40, 50)]]
+    assert bench.sink.stored_ranges == [[(0, 0, 20), (1, 0, 10), (2, 40, 50)]]
     assert [job.records for job in bench.engine.jobs] == [40]
-    assert bench.engine.discarded == []
+    assert bench.sink.discarded == []
 
 
 def test_an_answered_batch_is_freed_at_once(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,10 +75,16 @@ class PreparingEngine(Engine):
         self.threads.append(get_ident())
         return table_of(batch)
 
-    def stage(self, micro_batch: MicroBatch, tables: Sequence[Any], seconds: float | None) -> str:
+    def execute(
+        self,
+        micro_batch: MicroBatch,
+        prepared: Sequence[Any],
+        seconds: float | None,
+        sink: ChannelSink,
+    ) -> Staged:
         """Keep the tables."""
-        self.tables.append([*tables])
-        return super().stage(micro_batch, tables, seconds)
+        self.tables.append([*prepared])
+        return super().execute(micro_batch, prepared, seconds, sink)
 
 
 def test_the_next_batches_are_prepared_while_a_job_runs() -> None:
@@ -89,9 +96,9 @@ def test_the_next_batches_are_prepared_while_a_job_runs() -> None:
         begun.set()
         assert over.wait(30.0)
 
-    engine.stage_script = [busy]
+    engine.script = [busy]
     first = bench.send(0)
-    lane = Thread(target=engine.run_once)
+    lane = Thread(target=bench.runner.run_once)
     lane.start()
     try:
         assert begun.wait(30.0)
@@ -113,7 +120,7 @@ def test_the_next_batches_are_prepared_while_a_job_runs() -> None:
     bench.run_once()
 
     assert [answer.result(0) for answer in [first, *behind]] == [ADVANCE] * 3
-    assert bench.engine.stored_ranges == [[(0, 0, 10)], [(0, 10, 20), (1, 0, 10)]]
+    assert bench.sink.stored_ranges == [[(0, 0, 10)], [(0, 10, 20), (1, 0, 10)]]
     assert len(engine.threads) == 3
     assert all(
         table is each.prepared for table, each in zip(engine.tables[1], waiting, strict=True)
@@ -127,7 +134,7 @@ def test_the_sinks_identity_goes_with_each_offset(bench: Bench) -> None:
     bench.run_once()
 
     identity = bench.assignments[3].identity
-    assert bench.engine.stored[0][0] == PartitionCommit(identity, TopicPartition("t", 3), 0, 10)
+    assert bench.sink.stored[0][0] == PartitionCommit(identity, TopicPartition("t", 3), 0, 10)
     assert bench.processor.stored_offset(bench.assignments[3]) == len(identity)
 
 
@@ -168,20 +175,20 @@ def test_only_the_batch_that_fails_alone_fails(bench: Bench) -> None:
         if any(part.partition == 1 for part in job.ranges):
             raise ValueError("poison")
 
-    bench.engine.stage_script = [refuse_partition_1] * 4
+    bench.engine.script = [refuse_partition_1] * 4
     good, bad, other = bench.send(0), bench.send(1), bench.send(2)
 
     bench.run_once()
 
     assert isinstance(error_of(bad), ValueError)
     assert (good.result(0), other.result(0)) == (ADVANCE, ADVANCE)
-    assert bench.engine.stored_ranges == [[(0, 0, 10)], [(2, 0, 10)]]
+    assert bench.sink.stored_ranges == [[(0, 0, 10)], [(2, 0, 10)]]
 
 
 def test_nothing_of_a_failed_partition_is_committed_behind_its_failure(bench: Bench) -> None:
     """Later batches are withdrawn: in the same micro-batch, waiting, and still on their way."""
     poison = ValueError("poison")
-    bench.engine.stage_script = [poison, poison]
+    bench.engine.script = [poison, poison]
     first, second = bench.send(0, 0), bench.send(0, 10)
     bench.run_once()
     third = bench.send(0, 10)
@@ -189,13 +196,13 @@ def test_nothing_of_a_failed_partition_is_committed_behind_its_failure(bench: Be
     assert error_of(first) is poison
     assert isinstance(error_of(second), BatchCancelledError)
     assert isinstance(error_of(third), BatchCancelledError)
-    assert bench.engine.stored == []
+    assert bench.sink.stored == []
 
 
 def test_a_waiting_batch_is_withdrawn_when_the_one_before_it_fails() -> None:
     """A batch that waits for the next job does not outlive the failure of its predecessor."""
     bench = Bench(MergeLimits(max_records=10))
-    bench.engine.stage_script = [ValueError("poison")]
+    bench.engine.script = [ValueError("poison")]
     bench.send(0, 0)
     waiting, other = bench.send(0, 10), bench.send(1, 0)
 
@@ -208,7 +215,7 @@ def test_a_waiting_batch_is_withdrawn_when_the_one_before_it_fails() -> None:
 
 def test_a_redelivery_ends_the_withdrawal(bench: Bench) -> None:
     """The same start again is accepted, and so is what follows it."""
-    bench.engine.stage_script = [ValueError("poison")]
+    bench.engine.script = [ValueError("poison")]
     bench.send(0, 0)
     bench.run_once()
 
@@ -221,7 +228,7 @@ def test_a_redelivery_ends_the_withdrawal(bench: Bench) -> None:
 def test_a_decision_of_the_channel_ends_the_withdrawal(bench: Bench) -> None:
     """After on_exception the batch behind the failed one is accepted: the policy skipped it."""
     poison = ValueError("poison")
-    bench.engine.stage_script = [poison]
+    bench.engine.script = [poison]
     failed = bench.batch(0, 0)
     bench.processor.on_next_batch(failed)
     bench.run_once()
@@ -232,14 +239,16 @@ def test_a_decision_of_the_channel_ends_the_withdrawal(bench: Bench) -> None:
     bench.run_once()
 
     assert behind.result(0) == ADVANCE
-    assert [(o.start, o.next_offset) for o in bench.engine.moved[0]] == [(0, 10)]
+    assert [(o.start, o.next_offset) for o in bench.sink.moved[0]] == [(0, 10)]
 
 
 def test_a_sink_that_stands_elsewhere_says_so_of_the_partition(bench: Bench) -> None:
     """Passing a batch over raises the partition's own conflict, which the channel understands."""
     batch = bench.batch(0, 0)
     conflict = SinkConflictError(batch.partition, 0, 10)
-    bench.engine.move_error = CommitConflictError([conflict])
+    bench.sink.move_error = CommitConflictError([conflict])
     with pytest.raises(SinkConflictError) as caught:
         bench.processor.pass_over(batch)
     assert caught.value is conflict
+    bench.sink.require_one_end_each()
+    assert len(bench.sink.discarded) == 1

@@ -35,15 +35,15 @@ def test_a_lost_partition_is_left_out_before_the_commit(bench: Bench) -> None:
     def lose_partition_1(_: MicroBatch) -> None:
         bench.assignments[1].current = False
 
-    bench.engine.stage_script = [lose_partition_1]
+    bench.engine.script = [lose_partition_1]
     kept, lost = bench.send(0), bench.send(1)
 
     bench.run_once()
 
     assert isinstance(error_of(lost), OwnershipLostError)
     assert kept.result(0) == ADVANCE
-    assert bench.engine.stored_ranges == [[(0, 0, 10)]]
-    assert bench.engine.discarded == [bench.engine.jobs[0].id]
+    assert bench.sink.stored_ranges == [[(0, 0, 10)]]
+    assert bench.sink.discarded == [bench.engine.jobs[0].id]
 
 
 def test_a_batch_lost_before_its_turn_is_not_run(bench: Bench) -> None:
@@ -66,11 +66,11 @@ def test_a_withdrawn_batch_cancels_its_job_and_the_rest_runs_again(bench: Bench)
         assert bench.engine.cancelled == [job.id]
         raise JobCancelledError("cancelled")
 
-    bench.engine.stage_script = [withdraw]
+    bench.engine.script = [withdraw]
     bench.run_once()
 
     assert kept.result(0) == ADVANCE
-    assert bench.engine.stored_ranges == [[(1, 0, 10)]]
+    assert bench.sink.stored_ranges == [[(1, 0, 10)]]
 
 
 def test_on_partition_lost_cancels_the_job_and_drops_what_waits() -> None:
@@ -82,18 +82,18 @@ def test_on_partition_lost_cancels_the_job_and_drops_what_waits() -> None:
         bench.processor.on_partition_lost(bench.assignments[0])
         assert bench.engine.cancelled == [job.id]
 
-    bench.engine.stage_script = [lose]
+    bench.engine.script = [lose]
     bench.run_once()
 
     assert isinstance(error_of(running), BatchCancelledError)
     assert isinstance(error_of(waiting), BatchCancelledError)
-    assert bench.engine.stored == []
+    assert bench.sink.stored == []
 
 
 def test_a_conflict_fails_only_its_partition(bench: Bench) -> None:
     """A sink that stands elsewhere for one partition gets the others in a new micro-batch."""
     conflict = SinkConflictError(TopicPartition("t", 1), 0, 7)
-    bench.engine.commit_script = [CommitConflictError([conflict])]
+    bench.sink.script = [CommitConflictError([conflict])]
     kept, moved, behind = bench.send(0), bench.send(1), bench.send(1, 10)
 
     bench.run_once()
@@ -101,14 +101,14 @@ def test_a_conflict_fails_only_its_partition(bench: Bench) -> None:
     assert kept.result(0) == ADVANCE
     assert error_of(moved) is conflict
     assert isinstance(error_of(behind), BatchCancelledError)
-    assert bench.engine.stored_ranges == [[(0, 0, 10)]]
-    assert bench.engine.discarded == [bench.engine.jobs[0].id]
+    assert bench.sink.stored_ranges == [[(0, 0, 10)]]
+    assert bench.sink.discarded == [bench.engine.jobs[0].id]
 
 
 def test_a_conflict_of_unknown_partitions_is_a_failure(bench: Bench) -> None:
     """A conflict that names none of the micro-batch's partitions does not go round for ever."""
     error = CommitConflictError([SinkConflictError(TopicPartition("other", 0), 0, 7)])
-    bench.engine.commit_script = [error]
+    bench.sink.script = [error]
     future = bench.send(0)
 
     bench.run_once()
@@ -118,7 +118,7 @@ def test_a_conflict_of_unknown_partitions_is_a_failure(bench: Bench) -> None:
 
 def test_a_failed_commit_is_tried_by_batch(bench: Bench) -> None:
     """A commit that stored nothing fails the micro-batch, and is blamed on no record."""
-    bench.engine.commit_script = [OSError("disk full"), OSError("disk full")]
+    bench.sink.script = [OSError("disk full"), OSError("disk full")]
     first, second = bench.send(0), bench.send(1)
 
     bench.run_once()
@@ -132,7 +132,7 @@ def test_a_failed_commit_is_tried_by_batch(bench: Bench) -> None:
 def test_refused_rows_reach_the_policy_as_they_are(bench: Bench) -> None:
     """A sink that knows rows to be at fault is believed."""
     refused = RowsRefusedError("too long")
-    bench.engine.commit_script = [refused]
+    bench.sink.script = [refused]
     future = bench.send(0)
 
     bench.run_once()
@@ -142,14 +142,14 @@ def test_refused_rows_reach_the_policy_as_they_are(bench: Bench) -> None:
 
 def test_a_dead_jvm_is_revived_and_the_micro_batch_replayed(bench: Bench) -> None:
     """A JVM that dies once under a merged micro-batch costs nothing but time."""
-    bench.engine.stage_script = [EngineDiedError("gone")]
+    bench.engine.script = [EngineDiedError("gone")]
     futures = [bench.send(0), bench.send(1)]
 
     bench.run_once()
 
     assert [future.result(0) for future in futures] == [ADVANCE] * 2
     assert bench.engine.revived == 1
-    assert bench.engine.stored_ranges == [[(0, 0, 10), (1, 0, 10)]]
+    assert bench.sink.stored_ranges == [[(0, 0, 10), (1, 0, 10)]]
 
 
 def test_a_batch_that_kills_every_jvm_fails_alone(bench: Bench) -> None:
@@ -159,7 +159,7 @@ def test_a_batch_that_kills_every_jvm_fails_alone(bench: Bench) -> None:
         if any(part.partition == 1 for part in job.ranges):
             raise EngineDiedError("out of memory")
 
-    bench.engine.stage_script = [die_of_partition_1] * 9
+    bench.engine.script = [die_of_partition_1] * 9
     good, bad = bench.send(0), bench.send(1)
 
     bench.run_once()
@@ -171,7 +171,7 @@ def test_a_batch_that_kills_every_jvm_fails_alone(bench: Bench) -> None:
 
 def test_spark_that_cannot_be_revived_fails_the_batches(bench: Bench) -> None:
     """Without Spark the futures fail, so that the channel delivers the batches again later."""
-    bench.engine.stage_script = [EngineDiedError("gone")]
+    bench.engine.script = [EngineDiedError("gone")]
     bench.engine.revive_error = StartError("no Java")
     futures = [bench.send(0), bench.send(1)]
 
@@ -183,7 +183,7 @@ def test_spark_that_cannot_be_revived_fails_the_batches(bench: Bench) -> None:
 def test_a_job_past_its_deadline_is_a_timeout_of_the_batch(bench: Bench) -> None:
     """The channel sees BatchTimeoutError, and a merged job is tried batch by batch first."""
     late = JobTimeoutError("late")
-    bench.engine.stage_script = [late, late]
+    bench.engine.script = [late, late]
     bad, good = bench.send(0), bench.send(1)
 
     bench.run_once()
@@ -195,7 +195,7 @@ def test_a_job_past_its_deadline_is_a_timeout_of_the_batch(bench: Bench) -> None
 def test_skipped_records_are_counted_when_they_are_committed(bench: Bench) -> None:
     """Records left out count under their topic, once their micro-batch is stored."""
     bench.engine.left_out = {TopicPartition("t", 0): [3, 5, 8]}
-    bench.engine.commit_script = [OSError("disk full")]
+    bench.sink.script = [OSError("disk full")]
     bench.send(0)
     bench.run_once()
     assert bench.metrics.skipped.labels("channel", "t", "undecodable")._value.get() == 0
@@ -224,7 +224,7 @@ def test_a_job_cancelled_by_close_is_not_run_again(bench: Bench) -> None:
         bench.processor.close(Deadline.after(1))
         raise JobCancelledError("lane stops")
 
-    bench.engine.stage_script = [close]
+    bench.engine.script = [close]
     futures = [bench.send(0), bench.send(1)]
 
     bench.run_once()

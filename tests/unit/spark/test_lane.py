@@ -2,110 +2,61 @@ from __future__ import annotations
 
 import gc
 import weakref
-from queue import Empty, SimpleQueue
-from threading import Event
-from typing import TYPE_CHECKING, Any, cast
+from queue import SimpleQueue
+from typing import Any, cast
 from unittest.mock import MagicMock, call
 
 import pytest
-from structlog.testing import capture_logs
 
-from headrace.core.clock import Deadline
-from headrace.devstack.waiting import wait_for
-from headrace.spark import engine as lane_module
-from headrace.spark.engine import Lane
+from headrace.core.errors import JobCancelledError
+from headrace.spark import engine as engine_module
+from headrace.spark.engine import SparkJobs
 from headrace.spark.runtime import SparkRuntime
 from headrace.spark.settings import Share, SparkSettings
-from headrace.telemetry.logs import Bound
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 _PATIENCE = 10.0
 
 
-def _next(jobs: SimpleQueue[str]) -> str | None:
-    try:
-        return jobs.get(timeout=0.02)
-    except Empty:
-        return None
-
-
-def _reports(logs: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    return [entry for entry in list(logs) if entry["event"] == "lane_stuck"]
-
-
-def test_a_lane_that_hangs_says_where() -> None:
-    """Half-way to its deadline the log has the lane's stack and its micro-batch, once."""
-    release, jobs, done = Event(), SimpleQueue[str](), Event()
-
-    def hang_in_the_commit() -> None:
-        release.wait(_PATIENCE)
-
-    def run_once() -> None:
-        job = _next(jobs)
-        if job is not None:
-            with Bound(channel="main", micro_batch="m1"), lane.job(job, 0.1):
-                pass
-            hang_in_the_commit()
-            done.set()
-
-    lane = Lane("spark-main", MagicMock(generation=1), run_once)
-    with capture_logs() as logs:
-        lane.start()
-        jobs.put("job-1")
-        assert wait_for(lambda: bool(_reports(logs)), Deadline.after(_PATIENCE))
-        release.set()
-        assert done.wait(_PATIENCE)
-        assert lane.stop(Deadline.after(_PATIENCE))
-    (report,) = _reports(logs)
-    assert (report["lane"], report["group"], report["seconds"]) == ("spark-main", "job-1", 0.1)
-    assert (report["channel"], report["micro_batch"]) == ("main", "m1")
-    assert any(call.endswith(" hang_in_the_commit") for call in report["calls"])
-
-
-def test_a_lane_that_ends_in_time_says_nothing() -> None:
-    """The report is called off with the end of the turn."""
-    jobs, done = SimpleQueue[str](), SimpleQueue[str]()
-
-    def run_once() -> None:
-        job = _next(jobs)
-        if job is not None:
-            with lane.job(job, 60.0):
-                done.put(job)
-
-    lane = Lane("spark-main", MagicMock(generation=1), run_once)
-    with capture_logs() as logs:
-        lane.start()
-        for number in range(3):
-            jobs.put(f"job-{number}")
-        assert [done.get(timeout=_PATIENCE) for _ in range(3)] == ["job-0", "job-1", "job-2"]
-        assert lane.stop(Deadline.after(_PATIENCE))
-    assert _reports(logs) == []
-    assert lane._report._timer is None
-
-
 def test_what_a_job_left_in_a_cycle_is_let_go_with_its_turn() -> None:
     """An object of the JVM's that only the collector can free does not wait for its next look."""
-    jobs, left = SimpleQueue[str](), SimpleQueue["weakref.ref[_Knot]"]()
-
-    def run_once() -> None:
-        job = _next(jobs)
-        if job is not None:
-            with lane.job(job, None):
-                left.put(weakref.ref(_Knot()))
-
-    lane = Lane("spark-main", MagicMock(generation=1), run_once)
+    jobs = SparkJobs("spark-main", MagicMock(generation=1))
     before = gc.get_threshold()
     gc.set_threshold(1_000_000)
     try:
-        lane.start()
-        jobs.put("job-1")
-        knot = left.get(timeout=_PATIENCE)
-        assert wait_for(lambda: knot() is None, Deadline.after(_PATIENCE))
+        with jobs.admitted():
+            with jobs.job("job-1", None):
+                knot = weakref.ref(_Knot())
+            assert knot() is not None
+        assert knot() is None
     finally:
         gc.set_threshold(*before)
-        assert lane.stop(Deadline.after(_PATIENCE))
+
+
+def test_a_job_after_the_close_is_refused() -> None:
+    """Its batches are withdrawn, and the session hears nothing of it."""
+    runtime = MagicMock(generation=1)
+    jobs = SparkJobs("spark-main", runtime)
+    jobs.close()
+    with pytest.raises(JobCancelledError, match="spark-main stops"), jobs.job("job-1", None):
+        pass
+    runtime.new_session.assert_not_called()
+
+
+def test_the_close_cancels_the_job_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it fails with then is no failure of its batches."""
+    cancelled = SimpleQueue[str]()
+    monkeypatch.setattr(SparkJobs, "_cancel_in_spark", lambda _, group: cancelled.put(group))
+    monkeypatch.setattr(engine_module, "ArrowToSpark", lambda session: session)
+    jobs = SparkJobs("spark-main", MagicMock(generation=1))
+
+    def closed_meanwhile() -> None:
+        with jobs.job("job-1", None):
+            jobs.close()
+            assert cancelled.get(timeout=_PATIENCE) == "job-1"
+            raise OSError("what a cancelled job ends with")
+
+    with pytest.raises(JobCancelledError, match="was cancelled"):
+        closed_meanwhile()
 
 
 class _Knot:
@@ -120,8 +71,8 @@ def test_a_session_that_could_not_be_made_is_made_for_the_next_job(
 ) -> None:
     """Not the one of the JVM before it is taken, though the lane has heard of the new one."""
     runtime = MagicMock(generation=1)
-    monkeypatch.setattr(lane_module, "ArrowToSpark", lambda session: session)
-    lane = Lane("lane", runtime, lambda: None)
+    monkeypatch.setattr(engine_module, "ArrowToSpark", lambda session: session)
+    lane = SparkJobs("lane", runtime)
     runtime.new_session.side_effect = ["first", RuntimeError("busy"), "third"]
     with lane.job("one", None) as (way_in, _):
         assert cast("Any", way_in) == "first"
@@ -148,8 +99,8 @@ def test_shuffles_follow_a_lanes_share(
     monkeypatch.setattr(SparkRuntime, "new_session", lambda _: session)
     monkeypatch.setattr(SparkRuntime, "context", MagicMock())
     monkeypatch.setattr(SparkRuntime, "cores", 2)
-    monkeypatch.setattr(lane_module, "ArrowToSpark", lambda session: session)
-    lanes = [Lane(name, runtime, lambda: None) for name in ("one", "two")]
+    monkeypatch.setattr(engine_module, "ArrowToSpark", lambda session: session)
+    lanes = [SparkJobs(name, runtime) for name in ("one", "two")]
     for lane in lanes:
         runtime.slots.enter(lane)
 
@@ -172,8 +123,8 @@ class _Session:
 def test_a_lane_has_a_pool_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its jobs are in the pool that is named after it, those of the next JVM too."""
     runtime = MagicMock()
-    monkeypatch.setattr(lane_module, "ArrowToSpark", lambda session: session)
-    lane = Lane("spark-main", runtime, lambda: None)
+    monkeypatch.setattr(engine_module, "ArrowToSpark", lambda session: session)
+    lane = SparkJobs("spark-main", runtime)
 
     for generation in (1, 2):
         runtime.generation, runtime.context = generation, MagicMock()

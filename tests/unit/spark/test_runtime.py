@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any
 from unittest.mock import MagicMock
 
 import pytest
-from structlog.testing import capture_logs
 
 from headrace.core.clock import Deadline
 from headrace.core.errors import JobCancelledError, StartError
-from headrace.spark.engine import Lane
+from headrace.spark.engine import SparkJobs
 from headrace.spark.runtime import SparkRuntime
 from headrace.spark.settings import SparkSettings
 
@@ -101,28 +100,18 @@ def test_a_stop_gives_up_the_rebuild_after_a_death(opening: _Opening) -> None:
 
 def test_jobs_without_a_session_are_cancelled_by_a_stop(opening: _Opening) -> None:
     """A lane that waited at the gate withdraws its batches; Spark is not called dead."""
-    runtime, errors = opening.runtime, list[Exception]()
+    runtime = opening.runtime
     outcome = _aside(lambda: runtime.replace(runtime.settings, Deadline.after(PATIENCE)))
     assert opening.hangs.wait(PATIENCE)
-    tried = threading.Event()
+    jobs = SparkJobs("spark-main", runtime)
 
     def run_once() -> None:
-        try:
-            with lane.job("job", None):
-                pass
-        except Exception as error:
-            errors.append(error)
-            raise
-        finally:
-            tried.set()
+        with jobs.admitted(), jobs.job("job", None):
+            pass
 
-    lane = Lane("spark-main", runtime, run_once)
-    with capture_logs():
-        lane.start()
-        runtime.retire()
-        assert tried.wait(PATIENCE)
-        assert lane.stop(Deadline.after(PATIENCE))
-    assert isinstance(errors[0], JobCancelledError)
+    turn = _aside(run_once)
+    runtime.retire()
+    assert isinstance(turn.exception(PATIENCE), JobCancelledError)
     assert isinstance(outcome.exception(PATIENCE), StartError)
 
 

@@ -99,3 +99,5 @@ def test_a_lane_that_left_gets_nothing_back() -> None:
             assert share == Share(2)
     with slots.share("b") as share:
         assert share == Share(2)
+    with slots.share("a"), slots.share("b") as share:  # a turn that was under way
+        assert share == Share(2)

@@ -25,7 +25,7 @@ from headrace.testing import InMemoryBroker, in_memory_channel, running
 from tests.collector import collecting
 from tests.unit.channel.in_memory import P0, committed, values
 from tests.unit.channel.recorder import PATIENCE, Recorder
-from tests.unit.processors.spark_bench import Bench, Engine
+from tests.unit.processors.spark_bench import Bench, GroupingSink
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -170,11 +170,11 @@ def test_one_commit_of_several_micro_batches_is_a_part_of_the_first(
     tracer: OpenTelemetryTracer, exporter: InMemorySpanExporter
 ) -> None:
     """It is linked to the others, and each micro-batch ends without an error."""
-    bench = Bench(engine=Engine(groups=True))
+    bench = Bench(sink=GroupingSink())
     for number in (0, 1):
         span = a_batch(tracer, number)
         bench.processor.on_next_batch(replace(bench.batch(number), span=span))
-        bench.engine.run_once()
+        bench.runner.run_once()
     bench.commit()
 
     first, second = named(exporter, "micro_batch")
@@ -189,7 +189,7 @@ def test_a_failed_spark_job_says_why(
 ) -> None:
     """The error is in the job's span and in the micro-batch's; nothing was committed."""
     bench = Bench()
-    bench.engine.stage_script = [ValueError("poison")]
+    bench.engine.script = [ValueError("poison")]
     bench.processor.on_next_batch(replace(bench.batch(0), span=a_batch(tracer)))
     bench.run_once()
     for name in ("spark_job", "micro_batch"):
