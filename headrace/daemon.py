@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from headrace.channel.bounds import Until
-    from headrace.channel.status import PartitionSnapshot
     from headrace.config import Config
     from headrace.signals import Signals
+    from headrace.telemetry.metrics import PartitionSnapshot
 
 
 log = structlog.get_logger(__name__)
@@ -46,8 +46,8 @@ log = structlog.get_logger(__name__)
 class Diagnostics:
     """Logs what all threads and partitions are doing, on a thread of its own, when SIGUSR1 asks."""
 
-    def __init__(self, activities: Callable[[], Iterable[PartitionSnapshot]]) -> None:
-        self._activities = activities
+    def __init__(self, partitions: Callable[[], Iterable[PartitionSnapshot]]) -> None:
+        self._partitions = partitions
         self._asked = Event()
         self._thread = Thread(target=self._run, name="diagnostics", daemon=True)
 
@@ -68,8 +68,8 @@ class Diagnostics:
     def dump(self) -> None:
         """Log one event for each thread, and one for each partition held."""
         log_stacks("SIGUSR1")
-        for activity in self._activities():
-            log.info("partition_status", **activity.facts())
+        for each in self._partitions():
+            log.info("partition_status", **each.facts())
 
 
 #: Seconds in which the brokers have to answer at the start; ZooKeeper and Spark have their own.
@@ -188,7 +188,7 @@ def _serve(path: Path, config: Config, until: Until | None) -> ExitCode:
     )
     signals.serve(lambda: controller.config.shutdown_timeout)
     signals.on(signal.SIGHUP, partial(reloader.request, "SIGHUP"))
-    diagnostics = Diagnostics(controller.activities)
+    diagnostics = Diagnostics(controller.partitions)
     diagnostics.start()
     signals.on(signal.SIGUSR1, diagnostics.ask)
     # a second process of the name must not touch what the first one's commands find it by

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from headrace.admin.ports import Controller, Deployment, Process
     from headrace.channel.channel import InboundKafkaChannel
     from headrace.channel.events import SeekResult
-    from headrace.channel.status import PartitionSnapshot
     from headrace.core.positions import Target
+    from headrace.telemetry.metrics import PartitionSnapshot
 
 
 class PauseAnswer(Document):
@@ -404,7 +404,7 @@ class Changes:
         with audited(Asked("reset", request.scope["caller"], body, name)) as asked:
             channel = find_channel(self._controller, name)
             chosen, target = scope_of(channel, body), _target(body.to)
-            held = [TopicPartition(each.topic, each.partition) for each in channel.activities()]
+            held = [TopicPartition(each.topic, each.partition) for each in channel.partitions()]
             partitions = sorted(held) if chosen is None else [chosen]
             with self._waiter(body.wait_s) as deadline:
                 # all are looked at before one is moved, so that a refusal changes nothing
@@ -571,7 +571,7 @@ def _move_all(
 
 def _activity(channel: InboundKafkaChannel, partition: TopicPartition) -> PartitionSnapshot | None:
     """Look at a partition; None: it is not held."""
-    found = (a for a in channel.activities() if (a.topic, a.partition) == partition)
+    found = (p for p in channel.partitions() if (p.topic, p.partition) == partition)
     return next(found, None)
 
 

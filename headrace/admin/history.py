@@ -16,9 +16,8 @@ from headrace.telemetry.metrics import Summary
 
 if TYPE_CHECKING:
     from headrace.admin.ports import Controller
-    from headrace.channel.status import PartitionSnapshot
     from headrace.core.clock import Clock
-    from headrace.telemetry.metrics import ChannelSummary, StageTotal
+    from headrace.telemetry.metrics import ChannelSummary, PartitionSnapshot, StageTotal
     from headrace.telemetry.thread_time import Role
     from headrace.telemetry.thread_time import ThreadActivity as Doing
 
@@ -92,7 +91,7 @@ WINDOW = 12
 KEPT = 720
 
 #: A partition under one claim; another claim may begin anywhere.
-_Held = tuple[str, str, int, int]
+_Claim = tuple[str, str, int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +157,7 @@ class Rates:
         self._clock = clock
         self._lock = Lock()
         self._channels: dict[str, deque[Sample]] = {}
-        self._positions: deque[tuple[float, dict[_Held, int]]] = deque(maxlen=WINDOW + 1)
+        self._positions: deque[tuple[float, dict[_Claim, int]]] = deque(maxlen=WINDOW + 1)
         self._totals: dict[str, deque[StageTotals]] = {}
 
     def sample(self) -> None:
@@ -166,23 +165,23 @@ class Rates:
         now, time = self._clock.monotonic(), self._clock.time()
         summary = Summary(self._controller.metrics)
         channels = dict(self._controller.channels)
-        positions: dict[_Held, int] = {}
+        positions: dict[_Claim, int] = {}
         samples: dict[str, Sample] = {}
         totals: dict[str, StageTotals] = {}
         for name, channel in channels.items():
-            activities = channel.activities()
-            positions |= {_held(each): each.position for each in activities}
+            held = channel.partitions()
+            positions |= {_claim(each): each.position for each in held}
             done = summary.channel(name)
             totals[name] = StageTotals(now, done.stages, done.threads)
             samples[name] = Sample(
                 now,
                 time,
                 done.records,
-                sum(lag_of(a) or 0 for a in activities),
+                sum(each.lag_records or 0 for each in held),
                 done.batches,
                 self._names(name, done),
                 array("d", (each.seconds for each in done.stages.values())),
-                max((r.lag_seconds or 0 for r in channel.partitions() if not r.paused), default=0),
+                max((each.lag_seconds or 0 for each in held if not each.paused), default=0),
             )
         with self._lock:
             self._positions.append((now, positions))
@@ -210,13 +209,13 @@ class Rates:
             before = samples[-min(WINDOW, len(samples))]
         return _rate(records - before.records, self._clock.monotonic() - before.at)
 
-    def of_partition(self, activity: PartitionSnapshot) -> float:
+    def of_partition(self, held: PartitionSnapshot) -> float:
         """Return how many offsets a second the position moved on, over the last minute."""
-        held, now = _held(activity), self._clock.monotonic()
+        claim, now = _claim(held), self._clock.monotonic()
         with self._lock:
             for at, positions in self._positions:
-                if held in positions:
-                    return _rate(activity.position - positions[held], now - at)
+                if claim in positions:
+                    return _rate(held.position - positions[claim], now - at)
         return 0.0
 
     def stages(self, name: str, done: ChannelSummary) -> list[StageRate]:
@@ -261,16 +260,8 @@ class Rates:
         }
 
 
-def lag_of(activity: PartitionSnapshot) -> int | None:
-    """Return the records between what is committed and the end, None where the end is unknown."""
-    if activity.high_watermark is None:
-        return None
-    done = activity.position if activity.committed is None else activity.committed
-    return max(0, activity.high_watermark - done)
-
-
-def _held(activity: PartitionSnapshot) -> _Held:
-    return (activity.channel, activity.topic, activity.partition, activity.epoch)
+def _claim(held: PartitionSnapshot) -> _Claim:
+    return (held.channel, held.topic, held.partition, held.epoch)
 
 
 def _rate(count: float, seconds: float) -> float:

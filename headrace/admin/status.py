@@ -14,7 +14,7 @@ from headrace.admin import history as lately
 from headrace.admin import models as d
 from headrace.admin.document import Document, Number, Offset, Seconds, Text, moment
 from headrace.admin.health import not_ready
-from headrace.admin.history import INTERVAL, Rates, lag_of
+from headrace.admin.history import INTERVAL, Rates
 from headrace.channel.states import PartitionState
 from headrace.config import guarantee
 from headrace.config.show import document
@@ -31,11 +31,10 @@ if TYPE_CHECKING:
     from headrace.channel.channel import InboundKafkaChannel
     from headrace.channel.pausing import Pause
     from headrace.channel.skips import Skip
-    from headrace.channel.status import PartitionSnapshot
     from headrace.coordinators.znodes import MemberDocument
     from headrace.core.clock import Clock
     from headrace.telemetry.logs import RecentEvent
-    from headrace.telemetry.metrics import ChannelSummary, PartitionReading
+    from headrace.telemetry.metrics import ChannelSummary, PartitionSnapshot
 
 
 class PartitionActivity(Document):
@@ -81,6 +80,10 @@ class PartitionActivity(Document):
     """The calls that the callback's thread is in, the outermost first."""
     last_error: Text | None
     """The last error."""
+    lag_seconds: Seconds | None
+    """For how long the next record has been waiting to be answered."""
+    sink_seconds: Seconds | None
+    """The age of the newest record that was answered for good."""
 
 
 class Stacks(Document):
@@ -184,7 +187,7 @@ class StatusBuilder:
         return self._channel(channel, Summary(self._controller.metrics).channel(channel.name))
 
     def _channel(self, channel: InboundKafkaChannel, done: ChannelSummary) -> d.ChannelStatus:
-        activities, pauses = channel.activities(), channel.pauses
+        held, pauses = channel.partitions(), channel.pauses
         config, promise = channel.config, guarantee(channel.config)
         return d.ChannelStatus(
             name=channel.name,
@@ -199,7 +202,7 @@ class StatusBuilder:
             paused=any(pause.partition is None for pause in pauses),
             pauses=[pause_status(pause) for pause in pauses],
             skips=[skip_status(skip) for skip in channel.skips],
-            totals=self._totals(channel.name, activities, done),
+            totals=self._totals(channel.name, held, done),
             stages=[
                 d.StageStatus(stage=s.name, per_s=s.per_s, mean_s=s.mean_s, busy=s.busy)
                 for s in self._rates.stages(channel.name, done)
@@ -209,7 +212,7 @@ class StatusBuilder:
                 for role, parts in self._rates.threads(channel.name, done).items()
             ],
             conditions=done.conditions,
-            partitions=self._partitions(channel, activities),
+            partitions=self._partitions(held),
         )
 
     def partitions(self, channel: InboundKafkaChannel) -> d.Partitions:
@@ -217,7 +220,7 @@ class StatusBuilder:
         return d.Partitions(
             at=self._now(),
             channel=channel.name,
-            partitions=self._partitions(channel, channel.activities()),
+            partitions=self._partitions(channel.partitions()),
         )
 
     def history(self, after: datetime | None) -> lately.History:
@@ -270,7 +273,7 @@ class StatusBuilder:
             partitions=[
                 PartitionActivity.model_validate(each.facts())
                 for channel in self._sorted()
-                for each in channel.activities()
+                for each in channel.partitions()
             ],
         )
 
@@ -321,9 +324,7 @@ class StatusBuilder:
             cores=reading.cores,
         )
 
-    def _totals(
-        self, name: str, activities: list[PartitionSnapshot], done: ChannelSummary
-    ) -> d.Totals:
+    def _totals(self, name: str, held: list[PartitionSnapshot], done: ChannelSummary) -> d.Totals:
         return d.Totals(
             records=int(done.records),
             records_per_s=self._rates.of_channel(name, done.records),
@@ -332,23 +333,16 @@ class StatusBuilder:
             errors=int(done.errors),
             commit_failures=int(done.commit_failures),
             rebalances=int(done.rebalances),
-            lag=sum(lag_of(each) or 0 for each in activities),
-            held_bytes=sum(each.held_bytes for each in activities),
-            partitions=dict(Counter(PartitionState(each.state) for each in activities)),
+            lag=sum(each.lag_records or 0 for each in held),
+            held_bytes=sum(each.held_bytes for each in held),
+            partitions=dict(Counter(PartitionState(each.state) for each in held)),
         )
 
-    def _partitions(
-        self, channel: InboundKafkaChannel, activities: list[PartitionSnapshot]
-    ) -> list[d.PartitionStatus]:
-        readings = {(r.topic, r.partition): r for r in channel.partitions()}
-        ordered = sorted(activities, key=lambda each: (each.topic, each.partition))
-        return [
-            self._partition(each, readings.get((each.topic, each.partition))) for each in ordered
-        ]
+    def _partitions(self, held: list[PartitionSnapshot]) -> list[d.PartitionStatus]:
+        ordered = sorted(held, key=lambda each: (each.topic, each.partition))
+        return [self._partition(each) for each in ordered]
 
-    def _partition(
-        self, each: PartitionSnapshot, reading: PartitionReading | None
-    ) -> d.PartitionStatus:
+    def _partition(self, each: PartitionSnapshot) -> d.PartitionStatus:
         held_back = each.held_back_seconds
         return d.PartitionStatus(
             topic=each.topic,
@@ -359,10 +353,10 @@ class StatusBuilder:
             batch_offset=each.batch_offset,
             batch_end=each.batch_end,
             committed=each.committed,
-            end=_end(each),
-            lag=lag_of(each),
-            lag_s=None if reading is None else _seconds(reading.lag_seconds),
-            sink_age_s=None if reading is None else _seconds(reading.sink_seconds),
+            end=each.end,
+            lag=each.lag_records,
+            lag_s=each.lag_seconds,
+            sink_age_s=each.sink_seconds,
             records_per_s=self._rates.of_partition(each),
             buffered_records=each.buffered_records,
             held_bytes=each.held_bytes,
@@ -388,17 +382,6 @@ class StatusBuilder:
         return Group(
             channel=channel.name, group=channel.config.group, members=members, owners=owners
         )
-
-
-def _end(activity: PartitionSnapshot) -> int | None:
-    """Return the log's end as it was last told, or the position that got past it since."""
-    known = activity.high_watermark
-    return None if known is None else max(known, activity.position)
-
-
-def _seconds(value: float | None) -> float | None:
-    """Round; clocks of other machines may be ahead of ours."""
-    return None if value is None else max(0.0, round(value, 3))
 
 
 def pause_status(pause: Pause) -> d.PauseStatus:

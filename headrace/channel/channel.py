@@ -26,13 +26,12 @@ if TYPE_CHECKING:
     from headrace.channel.events import SeekResult
     from headrace.channel.runtime import ChannelPorts
     from headrace.channel.skips import Skip
-    from headrace.channel.status import PartitionSnapshot
     from headrace.config import ChannelConfig, ConfigChange, CoordinatorConfig
     from headrace.core.positions import Replay, Target
     from headrace.core.records import TopicPartition
     from headrace.core.supervision import Heartbeat
     from headrace.processors import BatchProcessor
-    from headrace.telemetry.metrics import Metrics, PartitionReading
+    from headrace.telemetry.metrics import Metrics, PartitionSnapshot
 
 
 log = structlog.get_logger(__name__)
@@ -151,13 +150,9 @@ class InboundKafkaChannel:
         """How many partitions are held at this moment."""
         return len(self._runtime.manager.all())
 
-    def partitions(self) -> list[PartitionReading]:
-        """Return where each held partition stands at this moment."""
-        return self._runtime.manager.readings()
-
-    def activities(self) -> list[PartitionSnapshot]:
-        """Return what each held partition is doing at this moment, down to a running callback."""
-        return self._runtime.manager.activities()
+    def partitions(self) -> list[PartitionSnapshot]:
+        """Return where each held partition stands at this moment, down to a running callback."""
+        return self._runtime.manager.snapshots()
 
     def heartbeats(self) -> tuple[Heartbeat, ...]:
         """Return the parts that send heartbeats, which a supervisor's watchdog asks about."""
@@ -196,7 +191,7 @@ class InboundKafkaChannel:
         with self._life:
             if self._state is ChannelState.NEW:
                 self._prepare(deadline)
-            self._metrics.watch_partitions(self.name, self._runtime.manager.readings)
+            self._metrics.watch_partitions(self.name, self._runtime.manager.snapshots)
             self._become(ChannelState.RUNNING)
             self._runtime.start()
 

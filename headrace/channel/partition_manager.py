@@ -11,7 +11,7 @@ from headrace.channel.commits import COMMIT_TIMEOUT
 from headrace.channel.events import EpochRaised, LogReplaced, PartitionErrorEvent
 from headrace.channel.partition import OwnedPartition
 from headrace.channel.states import EndReason
-from headrace.channel.status import PartitionSnapshot, RebalanceReporter, activity_of, reading_of
+from headrace.channel.status import RebalanceReporter, snapshot_of
 from headrace.core.errors import CommitFailedError
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from headrace.core.clock import Deadline
     from headrace.core.errors import HeadraceError
     from headrace.core.records import TopicPartition
-    from headrace.telemetry.metrics import PartitionReading
+    from headrace.telemetry.metrics import PartitionSnapshot
 
 log = structlog.get_logger(__name__)
 
@@ -63,15 +63,9 @@ class PartitionManager:
         for owned in self.all():
             self._runtime.scheduler.touch(owned)
 
-    def readings(self) -> list[PartitionReading]:
-        """Return where each partition stands, for the metrics."""
-        now = self._runtime.clock.time()
-        return [reading_of(self._runtime.name, owned, now) for owned in self.all()]
-
-    def activities(self) -> list[PartitionSnapshot]:
-        """Return what each partition is doing."""
-        now = self._runtime.clock.monotonic()
-        return [activity_of(self._runtime.name, owned, now) for owned in self.all()]
+    def snapshots(self) -> list[PartitionSnapshot]:
+        """Return where each partition stands and what it is doing."""
+        return [snapshot_of(self._runtime.name, owned, self._runtime.clock) for owned in self.all()]
 
     def log_replaced(self, topic: str) -> None:
         """Have the partitions of a topic that was created again start over."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +10,7 @@ import structlog
 
 from headrace.core.records import made_at
 from headrace.core.stacks import stack_of
-from headrace.telemetry.metrics import PartitionReading
+from headrace.telemetry.metrics import PartitionSnapshot
 
 if TYPE_CHECKING:
     from headrace.channel.partition import OwnedPartition
@@ -18,48 +18,9 @@ if TYPE_CHECKING:
     from headrace.coordinators.coordinator import Coordinator
     from headrace.coordinators.member_info import AssignmentState, MemberState
     from headrace.coordinators.rebalance import RebalanceSummary
+    from headrace.core.clock import Clock
     from headrace.core.records import Record
     from headrace.telemetry.metrics import Metrics
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionSnapshot:
-    """One held partition. Offsets and counts as they are just now, seconds since something.
-
-    ``batch_offset`` is the first record of the oldest batch that is out, or that failed and comes
-    again, and ``batch_end`` the offset after it; None where there is no such batch.
-    ``held_back_seconds`` says how long nothing is delivered yet, after an error or because the
-    processor asked for it; None where nothing holds it back. ``suspects`` are the records among
-    which one that fails is looked for; ``dead_letters`` went to the dead-letter topic under this
-    claim. ``callback_seconds`` says for how long
-    a callback has been running, ``calls`` where in it its thread is; without one they are None and
-    empty.
-    """
-
-    channel: str
-    topic: str
-    partition: int
-    epoch: int
-    state: str
-    position: int
-    batch_offset: int | None
-    batch_end: int | None
-    committed: int | None
-    high_watermark: int | None
-    buffered_records: int
-    held_bytes: int
-    outstanding_batches: int
-    attempts: int
-    suspects: int
-    dead_letters: int
-    held_back_seconds: float | None
-    callback_seconds: float | None
-    calls: tuple[str, ...]
-    last_error: str | None
-
-    def facts(self) -> dict[str, Any]:
-        """Return the fields by name."""
-        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +49,9 @@ def member_reading(coordinator: Coordinator) -> MemberSnapshot:
     )
 
 
-def activity_of(channel: str, owned: OwnedPartition, now: float) -> PartitionSnapshot:
-    """Look at a partition; any thread, ``now`` in monotonic seconds."""
-    callback = owned.callback
+def snapshot_of(channel: str, owned: OwnedPartition, clock: Clock) -> PartitionSnapshot:
+    """Look at a partition; any thread."""
+    now, time, callback = clock.monotonic(), clock.time(), owned.callback
     held_back = owned.not_before - now
     first, end = owned.batch or (None, None)
     return PartitionSnapshot(
@@ -115,41 +76,31 @@ def activity_of(channel: str, owned: OwnedPartition, now: float) -> PartitionSna
         callback_seconds=None if callback is None else round(max(0.0, now - callback.since), 3),
         calls=() if callback is None else tuple(stack_of(callback.thread)),
         last_error=owned.last_error,
+        lag_seconds=_age(_waiting_since(owned), time),
+        sink_seconds=_age(owned.newest, time),
     )
 
 
-def reading_of(channel: str, owned: OwnedPartition, now: float) -> PartitionReading:
-    """Return where the partition stands. ``now`` is in seconds since the epoch. Any thread."""
-    return PartitionReading(
-        channel=channel,
-        topic=owned.partition.topic,
-        partition=owned.partition.partition,
-        state=owned.state.value,
-        epoch=owned.epoch,
-        position=owned.position,
-        committed=owned.committed,
-        high_watermark=owned.high_watermark,
-        lag_seconds=_lag_seconds(owned, now),
-        sink_seconds=None if owned.newest is None else max(0.0, now - owned.newest),
-    )
+def _age(since: float | None, now: float) -> float | None:
+    """Return whole milliseconds; clocks of other machines may be ahead of ours."""
+    return None if since is None else max(0.0, round(now - since, 3))
 
 
-def _lag_seconds(owned: OwnedPartition, now: float) -> float | None:
-    """Return for how long the oldest record has been waiting that is not answered yet.
+def _waiting_since(owned: OwnedPartition) -> float | None:
+    """Return since when the oldest record has been waiting that is not answered yet.
 
     The record's own timestamp says so where it was fetched. Where it was not, it is younger than
     the last one that was answered and than the moment at which everything had been fetched: the
-    shorter of both is the longest it can have waited. None if neither is known.
+    later of both is the longest it can have waited. None if neither is known; inf if nothing waits.
     """
     record = _oldest(owned)
     if record is not None:
-        since = made_at(record)
-    elif owned.high_watermark is None or owned.buffer.fetch_offset >= owned.high_watermark:
-        return None if owned.high_watermark is None else 0.0
-    else:
-        known = [at for at in (owned.newest, owned.caught_up_at) if at is not None]
-        since = max(known, default=None)
-    return None if since is None else max(0.0, now - since)
+        return made_at(record)
+    if owned.high_watermark is None:
+        return None
+    if owned.buffer.fetch_offset >= owned.high_watermark:
+        return inf
+    return max((at for at in (owned.newest, owned.caught_up_at) if at is not None), default=None)
 
 
 def _oldest(owned: OwnedPartition) -> Record | None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from headrace.channel.states import PartitionState
-from headrace.channel.status import activity_of
+from headrace.channel.status import snapshot_of
 from headrace.channel.threads import PeriodicThread
 from headrace.core.clock import Deadline
 from headrace.core.errors import FatalError, KafkaUnavailableError
@@ -24,11 +24,10 @@ if TYPE_CHECKING:
     from headrace.channel.partition import OwnedPartition
     from headrace.channel.runtime import ChannelRuntime
     from headrace.channel.scheduler import Scheduler
-    from headrace.channel.status import PartitionSnapshot
     from headrace.channel.workers import Workers
     from headrace.core.clock import Clock
     from headrace.core.supervision import Heartbeat
-    from headrace.telemetry.metrics import Metrics
+    from headrace.telemetry.metrics import Metrics, PartitionSnapshot
 
 
 log = structlog.get_logger(__name__)
@@ -193,8 +192,9 @@ class HangReports:
     stuck one waits for is done, or not done, by another.
     """
 
-    def __init__(self, channel: str) -> None:
+    def __init__(self, channel: str, clock: Clock) -> None:
         self._channel = channel
+        self._clock = clock
         #: What was told already, by partition: since when the callback runs, the batch's deadline.
         self._reported: dict[int, tuple[float | None, float | None]] = {}
         self._next_dump = -inf
@@ -230,7 +230,7 @@ class HangReports:
         self._reported = reported
 
     def _report(self, event: str, owned: OwnedPartition, now: float, **facts: object) -> None:
-        log.warning(event, **facts, **activity_of(self._channel, owned, now).facts())
+        log.warning(event, **facts, **snapshot_of(self._channel, owned, self._clock).facts())
         if now >= self._next_dump:
             self._next_dump = now + DUMP_INTERVAL
             log_stacks(event)
@@ -293,7 +293,7 @@ class CallbackWatchdog(PeriodicThread):
         clock: Clock,
     ) -> None:
         self._batch_timeout = batch_timeout
-        self._slow = HangReports(channel)
+        self._slow = HangReports(channel, clock)
         self._partitions = partitions
         self._scheduler = scheduler
         self._workers = workers
@@ -336,7 +336,7 @@ class CallbackWatchdog(PeriodicThread):
                 continue
             if now - callback.since - self._stood_still.get(callback, 0.0) <= self._limit:
                 continue
-            doing = activity_of(self._channel, owned, now)
+            doing = snapshot_of(self._channel, owned, self._clock)
             if self._scheduler.seize(owned, callback):
                 self._abandoned_worker(owned, doing)
 

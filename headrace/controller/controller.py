@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 
     from headrace.channel.bounds import Until
     from headrace.channel.pausing import Pause
-    from headrace.channel.status import PartitionSnapshot
     from headrace.config import ChannelConfig, Config, KafkaConfig, ZooKeeperConfig
     from headrace.coordinators.coordinator import Coordinator
     from headrace.coordinators.rebalance import Listener
@@ -52,6 +51,7 @@ if TYPE_CHECKING:
     from headrace.processors import BatchProcessor
     from headrace.spark.runtime import SparkReading, SparkRuntime
     from headrace.spark.settings import SparkSettings
+    from headrace.telemetry.metrics import PartitionSnapshot
 
 
 log = structlog.get_logger(__name__)
@@ -222,9 +222,9 @@ class KafkaController:
         except Empty:
             return None
 
-    def activities(self) -> list[PartitionSnapshot]:
-        """Return what the partitions of all channels are doing. Any thread."""
-        return [each for channel in tuple(self.channels.values()) for each in channel.activities()]
+    def partitions(self) -> list[PartitionSnapshot]:
+        """Return where the partitions of all channels stand. Any thread."""
+        return [each for channel in tuple(self.channels.values()) for each in channel.partitions()]
 
     def spark(self) -> SparkReading | None:
         """Look at Spark, None where no channel uses it. Any thread; does not block."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from headrace.telemetry.metrics.declared import Metrics
 from headrace.telemetry.metrics.readings import (
     ChannelSummary,
-    PartitionReading,
+    PartitionSnapshot,
     StageTotal,
     Summary,
 )
@@ -24,7 +24,7 @@ __all__ = [
     "MetricSample",
     "Metrics",
     "MetricsServer",
-    "PartitionReading",
+    "PartitionSnapshot",
     "StageTotal",
     "Summary",
     "metrics_text",

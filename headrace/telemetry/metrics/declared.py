@@ -18,7 +18,7 @@ from headrace.version import VERSION
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from headrace.telemetry.metrics.readings import PartitionReading
+    from headrace.telemetry.metrics.readings import PartitionSnapshot
 
 M = TypeVar("M", bound=MetricWrapperBase)
 
@@ -248,7 +248,7 @@ class Metrics:
                         metric.remove(*(labels[name] for name in spec.labels))
 
     def watch_partitions(
-        self, channel: str, source: Callable[[], Iterable[PartitionReading]]
+        self, channel: str, source: Callable[[], Iterable[PartitionSnapshot]]
     ) -> None:
         """Read ``source`` at each scrape for the partition gauges of ``channel``."""
         self._partitions.sources[channel] = source

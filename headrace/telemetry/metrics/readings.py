@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
@@ -144,23 +144,48 @@ class MetricSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionReading:
-    """Where one owned partition stands at the moment of a scrape.
+class PartitionSnapshot:
+    """One held partition. Offsets and counts as they are just now, seconds since something.
 
-    ``lag_seconds`` is how long the next record has been waiting to be answered, ``sink_seconds``
-    the age of the newest record that was answered for good.
+    ``batch_offset`` is the first record of the oldest batch that is out, or that failed and comes
+    again, and ``batch_end`` the offset after it; None where there is no such batch.
+    ``held_back_seconds`` says how long nothing is delivered yet, after an error or because the
+    processor asked for it; None where nothing holds it back. ``suspects`` are the records among
+    which one that fails is looked for; ``dead_letters`` went to the dead-letter topic under this
+    claim. ``callback_seconds`` says for how long a callback has been running, ``calls`` where in it
+    its thread is; without one they are None and empty. ``lag_seconds`` is how long the next record
+    has been waiting to be answered, ``sink_seconds`` the age of the newest record that was answered
+    for good.
     """
 
     channel: str
     topic: str
     partition: int
-    state: str
     epoch: int
+    state: str
     position: int
-    committed: int | None
-    high_watermark: int | None
+    batch_offset: int | None = None
+    batch_end: int | None = None
+    committed: int | None = None
+    high_watermark: int | None = None
+    buffered_records: int = 0
+    held_bytes: int = 0
+    outstanding_batches: int = 0
+    attempts: int = 0
+    suspects: int = 0
+    dead_letters: int = 0
+    held_back_seconds: float | None = None
+    callback_seconds: float | None = None
+    calls: tuple[str, ...] = ()
+    last_error: str | None = None
     lag_seconds: float | None = None
     sink_seconds: float | None = None
+
+    @property
+    def end(self) -> int | None:
+        """The log's end as it was last told, or the position that got past it since."""
+        known = self.high_watermark
+        return None if known is None else max(known, self.position)
 
     @property
     def lag_records(self) -> int | None:
@@ -175,8 +200,12 @@ class PartitionReading:
         """Whether a pause has come into force, and was not only asked for."""
         return self.state == "paused"
 
+    def facts(self) -> dict[str, Any]:
+        """Return the fields by name."""
+        return asdict(self)
 
-#: Of each held partition, by what a reading calls it.
+
+#: Of each held partition, by what a snapshot calls it.
 _READ = {
     "position": MetricSpec("headrace_position", "gauge", _PARTITION, "Next offset to deliver."),
     "committed": MetricSpec(
@@ -255,7 +284,7 @@ class PartitionCollector(Collector):
     specs = (*_READ.values(), _STATES, _FRESHNESS)
 
     def __init__(self) -> None:
-        self.sources: dict[str, Callable[[], Iterable[PartitionReading]]] = {}
+        self.sources: dict[str, Callable[[], Iterable[PartitionSnapshot]]] = {}
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
         """Return all families, without samples where nothing is held."""
@@ -266,17 +295,17 @@ class PartitionCollector(Collector):
         }
         freshest: dict[str, float] = {}
         for _, source in watched:
-            for reading in source():
-                labels = [reading.channel, reading.topic, str(reading.partition)]
+            for held in source():
+                labels = [held.channel, held.topic, str(held.partition)]
                 for name, family in families.items():
-                    value = getattr(reading, name)
+                    value = getattr(held, name)
                     if value is not None:
                         family.add_metric(labels, value)
-                state = reading.channel, reading.state
+                state = held.channel, held.state
                 counts[state] = counts.get(state, 0) + 1
-                if reading.sink_seconds is not None:
-                    best = freshest.get(reading.channel, reading.sink_seconds)
-                    freshest[reading.channel] = min(best, reading.sink_seconds)
+                if held.sink_seconds is not None:
+                    best = freshest.get(held.channel, held.sink_seconds)
+                    freshest[held.channel] = min(best, held.sink_seconds)
         states, freshness = _gauges(_STATES), _gauges(_FRESHNESS)
         for labels_of_state, count in sorted(counts.items()):
             states.add_metric(labels_of_state, count)

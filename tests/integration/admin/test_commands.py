@@ -205,7 +205,7 @@ def test_a_record_is_skipped_by_its_place(desk: Desk) -> None:
     desk.run("pause")
     desk.scene.controller.broker.produce(P0, b"poison")
     channel = _channel(desk)
-    eventually(lambda: any(each.high_watermark == 11 for each in channel.activities()))
+    eventually(lambda: any(each.high_watermark == 11 for each in channel.partitions()))
     refused = desk.run("skip", "events:0:10", "--reason", "no JSON")
     assert (refused.exit_code, "no batch is out, and none has failed" in refused.output) == (
         1,

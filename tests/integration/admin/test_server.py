@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from headrace.config import Config
-    from headrace.telemetry.metrics import PartitionReading
+    from headrace.telemetry.metrics import PartitionSnapshot
     from tests.unit.admin.scene import Scene
 
 
@@ -357,7 +357,7 @@ def test_a_connection_that_is_being_answered_is_kept(
         connection.close()
 
 
-def _held(asked: Event, gate: Event) -> list[PartitionReading]:
+def _held(asked: Event, gate: Event) -> list[PartitionSnapshot]:
     """Look at partitions, which takes until the gate opens."""
     asked.set()
     assert gate.wait(30)

@@ -89,11 +89,11 @@ def test_a_poison_record_is_left_out_of_a_micro_batch(
     broker = _broker(b"0", b"poison", b"2")
     channel = _channel(spark_runtime, tmp_path, broker)
     with running(channel):
-        _eventually(lambda: any(each.state == "backing_off" for each in channel.activities()))
+        _eventually(lambda: any(each.state == "backing_off" for each in channel.partitions()))
         channel.skip(P0, 1, reason="no JSON", by="ann")
         assert broker.wait_committed("group", P0, 3, Deadline.after(SECONDS))
         broker.produce(P0, b"poison")
-        _eventually(lambda: any(each.state == "backing_off" for each in channel.activities()))
+        _eventually(lambda: any(each.state == "backing_off" for each in channel.partitions()))
         channel.skip(P0, 3, reason="no JSON", by="ann")
         assert broker.wait_committed("group", P0, 4, Deadline.after(SECONDS))
         broker.produce(P0, b"4")

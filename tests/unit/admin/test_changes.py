@@ -41,7 +41,7 @@ def test_a_pause_is_acknowledged_when_it_is_true(scene: Scene) -> None:
         "ann",
         "the table is locked",
     )
-    assert {each.state for each in _channel(scene).activities()} == {"paused"}
+    assert {each.state for each in _channel(scene).partitions()} == {"paused"}
 
 
 def test_a_pause_without_a_wait_answers_at_once(scene: Scene) -> None:
@@ -178,7 +178,7 @@ def test_a_reset_moves_all_or_nothing_that_could_be_known(scene: Scene) -> None:
     assert _channel(scene).wait_paused(Deadline.after(10))
     answer = scene.post("/api/v1/channels/member/reset", to="earliest")
     assert answer.json()["error"] == "not_paused"
-    assert {each.position for each in _channel(scene).activities()} == {10}
+    assert {each.position for each in _channel(scene).partitions()} == {10}
     one = {"to": "earliest", "topic": "events", "partition": 0, "replay": "append"}
     answer = scene.post("/api/v1/channels/member/reset", **one)
     assert answer.json()["moved"] == [

@@ -9,13 +9,13 @@ import pytest
 
 from headrace.admin.document import Described
 from headrace.admin.ports import Phase
-from headrace.channel.status import PartitionSnapshot
 from headrace.config import ChangeKind, ConfigChange, ReloadEffect
 from headrace.config.reference import meanings
 from headrace.controller.reports import Pending
 from headrace.coordinators.member_info import MemberState
 from headrace.core.records import TopicPartition
 from headrace.spark.runtime import SparkReading
+from headrace.telemetry.metrics import PartitionSnapshot
 from headrace.testing import running
 from tests.unit.channel.in_memory import P0, P1, eventually
 
@@ -231,7 +231,7 @@ def test_rates_and_history_come_from_samples(scene: Scene) -> None:
     scene.rates.sample()
     scene.controller.broker.produce(TopicPartition("events", 0), *[b"x"] * 5)
     channel = scene.controller.channels["member"]
-    eventually(lambda: {each.position for each in channel.activities()} == {15, 10})
+    eventually(lambda: {each.position for each in channel.partitions()} == {15, 10})
     scene.rates.sample()
     (point,) = scene.get("/api/v1/history").json()["channels"]["member"]
     assert point["records_per_s"] > 0
@@ -282,8 +282,8 @@ def test_nothing_is_a_500_while_there_are_no_channels(bare: Scene) -> None:
 def test_no_position_is_past_the_end(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """The end is told now and then; a position that got past it since shows that there is more."""
     channel = scene.controller.channels["member"]
-    late = [replace(each, high_watermark=each.position - 3) for each in channel.activities()]
-    monkeypatch.setattr(type(channel), "activities", lambda _: late)
+    late = [replace(each, high_watermark=each.position - 3) for each in channel.partitions()]
+    monkeypatch.setattr(type(channel), "partitions", lambda _: late)
     found = scene.get("/api/v1/channels/member/partitions").json()["partitions"]
     assert [(each["position"], each["end"]) for each in found] == [(10, 10)] * 2
 

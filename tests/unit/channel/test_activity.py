@@ -6,7 +6,8 @@ from threading import get_ident
 from typing import TYPE_CHECKING
 
 from headrace.channel.callbacks import RunningCallback
-from headrace.channel.status import activity_of
+from headrace.channel.status import snapshot_of
+from headrace.testing.channel import FakeClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,8 +21,8 @@ def test_a_callback_that_began_just_now_runs_for_no_time(
     """What begins between the look at the clock and that at the partition is not in the future."""
     owned = own()
     owned.callback = RunningCallback(100.5, get_ident())
-    assert activity_of("main", owned, 100.0).callback_seconds == 0.0
-    assert activity_of("main", owned, 102.0).callback_seconds == 1.5
+    assert snapshot_of("main", owned, FakeClock(100.0)).callback_seconds == 0.0
+    assert snapshot_of("main", owned, FakeClock(102.0)).callback_seconds == 1.5
 
 
 def test_a_partition_is_held_back_until_its_time_has_come(
@@ -31,4 +32,4 @@ def test_a_partition_is_held_back_until_its_time_has_come(
     owned = own()
     for not_before, rest in ((110.0, 10.0), (90.0, None), (float("inf"), None)):
         owned.not_before = not_before
-        assert activity_of("main", owned, 100.0).held_back_seconds == rest
+        assert snapshot_of("main", owned, FakeClock(100.0)).held_back_seconds == rest

@@ -217,7 +217,7 @@ def test_hung_callbacks_count_for_a_day(monkeypatch: pytest.MonkeyPatch) -> None
     """Any number far apart are none; three within a day have the process restarted."""
     monkeypatch.setattr("headrace.channel.supervision.HangReports", MagicMock())
     monkeypatch.setattr(
-        "headrace.channel.supervision.activity_of", lambda *_: SimpleNamespace(facts=dict)
+        "headrace.channel.supervision.snapshot_of", lambda *_: SimpleNamespace(facts=dict)
     )
     clock, owned = FakeClock(), MagicMock(partition=P0)
     failures: SimpleQueue[BaseException] = SimpleQueue()
@@ -247,7 +247,7 @@ def test_hung_callbacks_count_for_a_day(monkeypatch: pytest.MonkeyPatch) -> None
 def test_a_standstill_of_the_machine_is_no_hung_callback(monkeypatch: pytest.MonkeyPatch) -> None:
     """While the watchdog could not look either, callbacks could not run; afterwards time counts."""
     monkeypatch.setattr(
-        "headrace.channel.supervision.activity_of", lambda *_: SimpleNamespace(facts=dict)
+        "headrace.channel.supervision.snapshot_of", lambda *_: SimpleNamespace(facts=dict)
     )
     clock, looks, scheduler = FakeClock(), SimpleQueue[None](), MagicMock()
     callback = RunningCallback(clock.monotonic(), 0)

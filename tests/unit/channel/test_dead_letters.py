@@ -78,7 +78,7 @@ def channel_of(
 
 def standing(channel: InboundKafkaChannel) -> tuple[int, int]:
     """Return how many suspects and dead letters the status has of the first partition."""
-    (found,) = [each for each in channel.activities() if each.partition == 0]
+    (found,) = [each for each in channel.partitions() if each.partition == 0]
     return found.suspects, found.dead_letters
 
 

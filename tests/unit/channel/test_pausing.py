@@ -445,4 +445,4 @@ def test_a_pause_that_begins_while_zookeeper_is_away_commits_when_it_is_back(
 
 def all_are(channel: InboundKafkaChannel, state: str) -> None:
     """Wait until both partitions are in a state."""
-    eventually(lambda: [each.state for each in channel.activities()] == [state] * 2)
+    eventually(lambda: [each.state for each in channel.partitions()] == [state] * 2)

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from headrace.channel.buffer import chunk_of
-from headrace.channel.status import reading_of
+from headrace.channel.status import snapshot_of
 from headrace.processors import BatchResponse
 from headrace.telemetry.metrics import Metrics
 from headrace.telemetry.thread_time import Role
 from headrace.testing import InMemoryBroker, in_memory_channel, running
+from headrace.testing.channel import FakeClock
 from headrace.testing.records import TIMESTAMP, FakeRecord
 from tests.unit.channel.in_memory import P0, committed, values
 from tests.unit.channel.recorder import Recorder
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
     from headrace.channel.partition import OwnedPartition
     from headrace.core.records import Batch, Record
-    from headrace.telemetry.metrics import PartitionReading
+    from headrace.telemetry.metrics import PartitionSnapshot
 
 #: When the first record of these tests was made, in seconds since the epoch.
 MADE = TIMESTAMP / 1000
@@ -43,7 +44,7 @@ def fetched(owned: OwnedPartition, records: list[Record], end: int) -> OwnedPart
 
 def lag(owned: OwnedPartition, now: float) -> float | None:
     """Return what the metrics say at ``now``, in seconds behind the first record."""
-    return reading_of("main", owned, MADE + now).lag_seconds
+    return snapshot_of("main", owned, FakeClock(MADE + now)).lag_seconds
 
 
 def test_the_lag_is_the_age_of_the_next_record(own: Callable[..., OwnedPartition]) -> None:
@@ -144,7 +145,7 @@ def test_every_thread_of_a_channel_accounts_for_its_time() -> None:
     assert metrics.thread_times() == ()
 
 
-def only(readings: list[PartitionReading]) -> PartitionReading:
+def only(readings: list[PartitionSnapshot]) -> PartitionSnapshot:
     """Return the one reading there is."""
     (reading,) = readings
     return reading

@@ -73,7 +73,7 @@ def test_a_paused_partition_goes_on_where_it_is_sent(broker: InMemoryBroker) -> 
         _paused(channel, broker)
         assert (_seek(channel, 9).before, _seek(channel, 4).before) == (10, 9)
         assert committed(broker, P0, 4)
-        assert {each.state for each in channel.activities()} == {"paused"}
+        assert {each.state for each in channel.partitions()} == {"paused"}
         assert recorder.delivered() == [(0, 10, 1)]
         channel.resume(by="test")
         assert committed(broker, P0, 10)
@@ -122,7 +122,7 @@ def test_an_offset_that_the_log_does_not_have_is_refused(broker: InMemoryBroker)
         _paused(channel, broker)
         with pytest.raises(NoSuchOffsetError, match="from 0 to 10, not 11"):
             _seek(channel, 11)
-        assert [each.position for each in channel.activities()] == [10, 0]
+        assert [each.position for each in channel.partitions()] == [10, 0]
 
 
 def test_the_sinks_offset_moves_first_and_says_who(broker: InMemoryBroker) -> None:
@@ -153,7 +153,7 @@ def test_output_of_what_is_read_again_takes_a_choice(
         _paused(channel, broker)
         with pytest.raises(ReplayError, match=said):
             _seek(channel, 4, replay=replay)
-        assert [each.position for each in channel.activities()] == [10, 0]
+        assert [each.position for each in channel.partitions()] == [10, 0]
         _seek(channel, 9, replay=replay)
     assert processor.moved == [(8, 9, "seek by ann")]
 
@@ -169,7 +169,7 @@ def test_a_sink_that_does_not_move_keeps_everything_where_it_is(broker: InMemory
         _paused(channel, broker)
         with pytest.raises(SinkOffsetsError, match="the disk is full"):
             _seek(channel, 4)
-        assert [each.position for each in channel.activities()] == [10, 0]
+        assert [each.position for each in channel.partitions()] == [10, 0]
 
 
 def test_a_processor_that_keeps_offsets_out_of_reach_is_named(broker: InMemoryBroker) -> None:

@@ -40,7 +40,7 @@ def _poisoned(batch: Batch) -> BatchResponse:
 
 
 def _backs_off(channel: InboundKafkaChannel) -> None:
-    eventually(lambda: any(each.state == "backing_off" for each in channel.activities()))
+    eventually(lambda: any(each.state == "backing_off" for each in channel.partitions()))
 
 
 def _delivered(recorder: Recorder) -> list[list[int]]:
@@ -114,7 +114,7 @@ def test_a_sink_that_cannot_move_has_it_tried_again(broker: InMemoryBroker) -> N
     recorder.raising["passed over"] = SinkConflictError(P0, 0, 5)
     channel = in_memory_channel(recorder, broker)
     with running(channel):
-        eventually(lambda: any(each.attempts for each in channel.activities()))
+        eventually(lambda: any(each.attempts for each in channel.partitions()))
         channel.skip(P0, 0, reason="no JSON", by="ann")
         assert committed(broker, P0, 1)
     assert recorder.calls[0].count(("passed over", 0, 1)) == 2
@@ -130,7 +130,7 @@ def test_where_the_sink_stands_elsewhere_reading_goes_on_there(
     quick = {"backoff": "1ms", "max_backoff": "1ms"}
     channel = in_memory_channel(recorder, broker, on_error=quick, batch={"max_records": 1})
     with running(channel), capture_logs() as lines:
-        eventually(lambda: any(each.attempts for each in channel.activities()))
+        eventually(lambda: any(each.attempts for each in channel.partitions()))
         recorder.raising["passed over"] = SinkConflictError(P0, 2, stored)
         recorder.stored[0] = stored
         channel.skip(P0, 2, reason="no JSON", by="ann")
@@ -164,7 +164,7 @@ def test_what_cannot_be_skipped_is_refused_by_name(broker: InMemoryBroker) -> No
         channel.skip(P0, 0, reason="-", by="ann")
     with running(channel):
         assert committed(broker, P0, 3)
-        eventually(lambda: all(each.high_watermark is not None for each in channel.activities()))
+        eventually(lambda: all(each.high_watermark is not None for each in channel.partitions()))
         with pytest.raises(CommittedAlreadyError, match="3 is committed"):
             channel.skip(P0, 2, reason="-", by="ann")
         with pytest.raises(NoSuchOffsetError, match="ends at 0"):
@@ -182,7 +182,7 @@ def test_only_a_record_of_the_batch_that_fails_is_skipped(broker: InMemoryBroker
     channel = in_memory_channel(recorder, broker, on_error=STUCK, batch={"max_records": 4})
     with running(channel):
         recorder.wait(lambda: len(recorder.futures) == 1)
-        (out,) = [each for each in channel.activities() if each.partition == 0]
+        (out,) = [each for each in channel.partitions() if each.partition == 0]
         assert (out.position, out.batch_offset, out.batch_end) == (4, 0, 4)
         expected = "fails has the records 0 to 3; 4 is none of them"
         with pytest.raises(NotInBatchError, match=expected):
@@ -190,7 +190,7 @@ def test_only_a_record_of_the_batch_that_fails_is_skipped(broker: InMemoryBroker
         recorder.answer = _poisoned
         recorder.futures[0].set_exception(ValueError("bad"))
         _backs_off(channel)
-        (waits,) = [each for each in channel.activities() if each.partition == 0]
+        (waits,) = [each for each in channel.partitions() if each.partition == 0]
         assert (waits.position, waits.batch_offset, waits.batch_end) == (0, 0, 4)
         with pytest.raises(NotInBatchError, match=expected):
             channel.skip(P0, 4, reason="the position", by="ann")
@@ -198,7 +198,7 @@ def test_only_a_record_of_the_batch_that_fails_is_skipped(broker: InMemoryBroker
             channel.skip(P1, 0, reason="nothing", by="ann")
         channel.skip(P0, 2, reason="no JSON", by="ann")
         assert committed(broker, P0, 8)
-        assert {each.batch_offset for each in channel.activities()} == {None}
+        assert {each.batch_offset for each in channel.partitions()} == {None}
 
 
 def test_a_failed_batch_is_known_when_what_was_read_ahead_is_dropped(
@@ -215,13 +215,13 @@ def test_a_failed_batch_is_known_when_what_was_read_ahead_is_dropped(
         owned.discard()
         channel._runtime.fetcher.seek(owned)
         eventually(lambda: owned.buffer.records == 8)
-        (waits,) = [each for each in channel.activities() if each.partition == 0]
+        (waits,) = [each for each in channel.partitions() if each.partition == 0]
         assert (waits.attempts, waits.batch_offset, waits.batch_end) == (1, 0, 4)
         with pytest.raises(NotInBatchError, match="fails has the records 0 to 3; 4 is none"):
             channel.skip(P0, 4, reason="behind it", by="ann")
         channel.skip(P0, 2, reason="no JSON", by="ann")
         assert committed(broker, P0, 8)
-        assert {each.batch_offset for each in channel.activities()} == {None}
+        assert {each.batch_offset for each in channel.partitions()} == {None}
     assert _delivered(recorder)[:2] == [[0, 1, 2, 3], [0, 1, 3]]
 
 
@@ -234,7 +234,7 @@ def test_the_batch_that_fails_begins_with_a_record_and_not_with_a_gap(
     channel = in_memory_channel(Recorder(_poisoned), broker, on_error=STUCK)
     with running(channel):
         _backs_off(channel)
-        (waits,) = [each for each in channel.activities() if each.partition == 0]
+        (waits,) = [each for each in channel.partitions() if each.partition == 0]
         assert (waits.position, waits.batch_offset, waits.batch_end) == (0, 3, 4)
 
 
@@ -252,7 +252,7 @@ def test_a_skip_waits_for_the_start_of_a_partition(
     broker.produce(P0, b"poison")
     channel = in_memory_channel(Recorder(), broker)
     with running(channel):
-        eventually(lambda: len(channel.activities()) > 0)
+        eventually(lambda: len(channel.partitions()) > 0)
         with pytest.raises(NotHeldError, match="only being taken over"):
             channel.skip(P0, 0, reason="bad", by="ann")
         gate.set()

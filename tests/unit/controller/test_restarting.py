@@ -94,7 +94,7 @@ def test_a_record_that_is_skipped_stays_so_when_its_channel_starts_anew(
     world.answer = world.recorder().answer = _poisoned
     world.broker.produce(P0, b"fine", b"poison", b"fine")
     former = world.controller.channels["main"]
-    eventually(lambda: any(each.state == "backing_off" for each in former.activities()))
+    eventually(lambda: any(each.state == "backing_off" for each in former.partitions()))
     former.pause(by="ann")
     assert former.wait_paused(soon())
     skip = former.skip(P0, 1, reason="no JSON", by="ann")

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 from structlog.testing import capture_logs
 
-from headrace.channel.status import PartitionSnapshot
 from headrace.core.stacks import stack_of, thread_stacks
 from headrace.daemon import Diagnostics
+from headrace.telemetry.metrics import PartitionSnapshot
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -18,7 +18,7 @@ from headrace.channel.states import FINAL, PartitionState
 from headrace.controller.reports import ReloadOutcome
 from headrace.coordinators.claims import LossReason
 from headrace.core import http_server
-from headrace.telemetry.metrics import Metrics, MetricsServer, PartitionReading
+from headrace.telemetry.metrics import Metrics, MetricsServer, PartitionSnapshot
 from headrace.telemetry.metrics.reference import BEGIN, END, main, render, update
 from headrace.telemetry.thread_time import ACTIVITIES, Role, ThreadActivity
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 #: How a reload may end.
 RELOADS = set(ReloadOutcome) - {ReloadOutcome.UNDER_WAY}
 
-READING = PartitionReading(
+READING = PartitionSnapshot(
     channel="main",
     topic="events",
     partition=3,
@@ -206,7 +206,7 @@ def test_partitions_are_read_at_each_scrape() -> None:
 def test_a_partition_that_begins_has_no_committed_offset() -> None:
     """What is not known yet is left out instead of shown as 0."""
     metrics = Metrics()
-    reading = PartitionReading("main", "events", 3, "starting", 2, 0, None, None)
+    reading = PartitionSnapshot("main", "events", 3, 2, "starting", 0)
     metrics.watch_partitions("main", lambda: [reading])
     found = scraped(metrics)
     assert "headrace_committed_offset" not in found

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from headrace import config
-from headrace.telemetry.metrics import Metrics, MetricsServer, PartitionReading, read_metrics
+from headrace.telemetry.metrics import Metrics, MetricsServer, PartitionSnapshot, read_metrics
 from headrace.tools.demo.daemons import Daemon, DaemonReading, Endpoints, reading_of
 from headrace.tools.demo.reducer import COLUMNS
 
@@ -25,9 +26,9 @@ def daemon(tmp_path: Path) -> Daemon:
 def served() -> Iterator[tuple[Metrics, int]]:
     """Serve the metrics of a member that holds two partitions; return them and the port."""
     metrics = Metrics()
+    held = partial(PartitionSnapshot, epoch=1, state="idle", committed=40, high_watermark=100)
     metrics.watch_partitions(
-        "flights",
-        lambda: [PartitionReading("flights", "flights", n, "idle", 1, 50, 40, 100) for n in (2, 5)],
+        "flights", lambda: [held("flights", "flights", n, position=50) for n in (2, 5)]
     )
     server = MetricsServer(metrics, "127.0.0.1", 0)
     yield metrics, server.port
