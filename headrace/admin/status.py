@@ -7,7 +7,7 @@ import platform
 import socket
 from collections import Counter
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from headrace.admin import configuration
 from headrace.admin import history as lately
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from headrace.channel.channel import InboundKafkaChannel
     from headrace.channel.pausing import Pause
     from headrace.channel.skips import Skip
-    from headrace.coordinators.znodes import MemberDocument
     from headrace.core.clock import Clock
     from headrace.telemetry.logs import RecentEvent
     from headrace.telemetry.metrics import ChannelSummary, PartitionSnapshot
@@ -371,16 +370,12 @@ class StatusBuilder:
 
     def _group(self, channel: InboundKafkaChannel) -> Group:
         nodes = read_nodes(self._controller.session, channel.config.group, channel.topics)
-        documents = {p: found.document for p, found in nodes.owners.items()}
-        owners = {str(p): None if o is None else o.member for p, o in sorted(documents.items())}
-        owned = Counter(owners.values())
         own = self._controller.config.instance_id
-        members = [
-            _group_member(name, found.document, found.problem, owned[name], own)
-            for name, found in sorted(nodes.members.items())
-        ]
         return Group(
-            channel=channel.name, group=channel.config.group, members=members, owners=owners
+            channel=channel.name,
+            group=channel.config.group,
+            members=[_group_member(each.facts(), own) for each in nodes.group_members],
+            owners={str(p): name or None for p, name in nodes.owner_names.items()},
         )
 
 
@@ -446,19 +441,6 @@ def _member(channel: InboundKafkaChannel) -> d.MemberStatus:
     )
 
 
-def _group_member(
-    name: str, document: MemberDocument | None, problem: str | None, owned: int, own: str
-) -> GroupMember:
-    info = None if document is None else document.info
-    return GroupMember(
-        name=name,
-        this=name == own,
-        host=None if document is None else document.host,
-        pid=None if document is None else document.pid,
-        software=None if document is None else document.software,
-        since=None if document is None else moment(document.since),
-        mode=None if info is None else info.mode,
-        draining=None if info is None else info.draining,
-        owned=owned,
-        problem=problem,
-    )
+def _group_member(facts: dict[str, Any], own: str) -> GroupMember:
+    since = None if facts["since"] is None else moment(facts["since"])
+    return GroupMember.model_validate({**facts, "this": facts["name"] == own, "since": since})

@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Container, Iterable
 
     from rich.console import Console
 
@@ -79,11 +79,9 @@ def _pause(pause: dict[str, Any]) -> str:
 
 def _partitions(partitions: Iterable[dict[str, Any]]) -> Table:
     numbers = ("epoch", "position", "batch", "committed", "end", "lag")
-    columns = ("partition", "state", *numbers, "records/s")
-    table = Table(box=None, pad_edge=False)
-    for column in (*columns, "note"):
-        left = column in {"partition", "state", "note"}
-        table.add_column(column, justify="left" if left else "right")
+    table = plain_table(
+        "partition", "state", *numbers, "records/s", "note", right={*numbers, "records/s"}
+    )
     for each in partitions:
         table.add_row(
             Text(f"{each['topic']}-{each['partition']}"),
@@ -108,6 +106,14 @@ def _notes(each: dict[str, Any]) -> Iterable[str]:
         yield f"{each['dead_letters']} dead letters"
     if each["callback_s"] is not None:
         yield f"processing for {duration(each['callback_s'])}"
+
+
+def plain_table(*columns: str, right: Container[str]) -> Table:
+    """Return a table without lines; the columns of numbers are those at the ``right``."""
+    table = Table(box=None, pad_edge=False)
+    for column in columns:
+        table.add_column(column, justify="right" if column in right else "left")
+    return table
 
 
 def batch_of(each: dict[str, Any]) -> str:

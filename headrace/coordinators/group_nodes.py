@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Generic, TypeVar
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from headrace.coordinators.znodes import (
     BadDocumentError,
@@ -38,6 +38,39 @@ class ParsedNode(Generic[D]):
 
 
 @dataclass(frozen=True, slots=True)
+class GroupMember:
+    """One member; ``document`` is None where ``problem`` says why its node cannot be read.
+
+    ``owned`` counts the partitions that it owns.
+    """
+
+    name: str
+    document: MemberDocument | None
+    problem: str | None
+    owned: int
+
+    def facts(self) -> dict[str, Any]:
+        """Return what there is to say of it, by name: ``since`` in seconds since the epoch."""
+        found = self.document
+        info = None if found is None else found.info
+        return {
+            "name": self.name,
+            "host": None if found is None else found.host,
+            "pid": None if found is None else found.pid,
+            "software": None if found is None else found.software,
+            "since": None if found is None else found.since,
+            "mode": None if info is None else info.mode.value,
+            "topics": None if info is None else sorted(info.topics),
+            "weight": None if info is None else info.weight,
+            "partitions_per_topic": None if info is None else info.partitions_per_topic,
+            "lists": None if info is None else {t: list(n) for t, n in sorted(info.lists.items())},
+            "draining": None if info is None else info.draining,
+            "owned": self.owned,
+            "problem": self.problem,
+        }
+
+
+@dataclass(frozen=True, slots=True)
 class GroupNodes:
     """The nodes of one group, each None or missing where there is none."""
 
@@ -57,6 +90,21 @@ class GroupNodes:
         named = [each.document.info.topics for each in self.members.values() if each.document]
         return {partition.topic for partition in self.owners}.union(*named)
 
+    @property
+    def owner_names(self) -> dict[TopicPartition, str]:
+        """Who owns what, in order; "" where the node cannot be read."""
+        found = sorted(self.owners.items(), key=lambda each: each[0])
+        return {p: owner.document.member if owner.document else "" for p, owner in found}
+
+    @property
+    def group_members(self) -> tuple[GroupMember, ...]:
+        """The members by name, with what each owns."""
+        owned = Counter(self.owner_names.values())
+        return tuple(
+            GroupMember(name, found.document, found.problem, owned[name])
+            for name, found in sorted(self.members.items())
+        )
+
 
 def read_nodes(reader: NodeReader, group: str, topics: Collection[str]) -> GroupNodes:
     """Read members, all owners, and epochs and offsets of ``topics`` and of topics found.
@@ -66,65 +114,61 @@ def read_nodes(reader: NodeReader, group: str, topics: Collection[str]) -> Group
     Raises:
         HeadraceError: ZooKeeper did not answer.
     """
-    nodes = _Nodes(reader, GroupPaths(group))
-    found = GroupNodes(members=nodes.members(), owners=nodes.owners())
+    paths = GroupPaths(group)
+    owned = map(decode_name, _children(reader, f"{paths.root}/owners"))
+    owners = _of_topics(reader, paths.owner, owned, OwnerDocument.decode)
+    found = GroupNodes(read_members(reader, group), owners)
     known = sorted({*topics, *found.topics})
-    return GroupNodes(
-        members=found.members,
-        owners=found.owners,
-        epochs=nodes.of_topics("epochs", known, EpochDocument.decode),
-        offsets=nodes.of_topics("offsets", known, OffsetDocument.decode),
+    return replace(
+        found,
+        epochs=_of_topics(reader, paths.epoch, known, EpochDocument.decode),
+        offsets=_of_topics(reader, paths.offset, known, OffsetDocument.decode),
     )
 
 
-class _Nodes:
-    """Reads one kind of nodes after the other."""
-
-    def __init__(self, reader: NodeReader, paths: GroupPaths) -> None:
-        self._reader = reader
-        self._paths = paths
-
-    def members(self) -> dict[str, ParsedNode[MemberDocument]]:
-        names = [decode_name(name) for name in self._children(self._paths.ids)]
-        return self._read({name: self._paths.member(name) for name in names}, MemberDocument.decode)
-
-    def owners(self) -> dict[TopicPartition, ParsedNode[OwnerDocument]]:
-        topics = map(decode_name, self._children(f"{self._paths.root}/owners"))
-        return self.of_topics("owners", topics, OwnerDocument.decode)
-
-    def of_topics(
-        self, kind: str, topics: Iterable[str], decode: Callable[[str, bytes], D]
-    ) -> dict[TopicPartition, ParsedNode[D]]:
-        places = {
-            "owners": self._paths.owner,
-            "epochs": self._paths.epoch,
-            "offsets": self._paths.offset,
-        }
-        numbers: dict[str, list[int]] = defaultdict(list)
-        for topic in topics:
-            parent = places[kind](TopicPartition(topic, 0)).rpartition("/")[0]
-            numbers[topic] += [int(name) for name in self._children(parent) if name.isdecimal()]
-        wanted = [TopicPartition(topic, n) for topic, ns in numbers.items() for n in ns]
-        return self._read({p: places[kind](p) for p in sorted(wanted)}, decode)
-
-    def _children(self, path: str) -> list[str]:
-        try:
-            return sorted(self._reader.children(path))
-        except NoNodeError:
-            return []
-
-    def _read(
-        self, paths: Mapping[K, str], decode: Callable[[str, bytes], D]
-    ) -> dict[K, ParsedNode[D]]:
-        nodes = self._reader.get_many(list(paths.values()))
-        return {
-            key: _decoded(path, node, decode)
-            for (key, path), node in zip(paths.items(), nodes, strict=True)
-            if node is not None
-        }
+def read_members(reader: NodeReader, group: str) -> dict[str, ParsedNode[MemberDocument]]:
+    """Read who is in a group; nobody is in one that never ran. Blocks and raises as above."""
+    paths = GroupPaths(group)
+    names = map(decode_name, _children(reader, paths.ids))
+    return read_documents(reader, {n: paths.member(n) for n in names}, MemberDocument.decode)
 
 
-def _decoded(path: str, node: Node, decode: Callable[[str, bytes], D]) -> ParsedNode[D]:
+def read_documents(
+    reader: NodeReader, paths: Mapping[K, str], decode: Callable[[str, bytes], D]
+) -> dict[K, ParsedNode[D]]:
+    """Read nodes of one kind at once. What is not there is missing."""
+    nodes = reader.get_many(list(paths.values()))
+    return {
+        key: _parsed(path, node, decode)
+        for (key, path), node in zip(paths.items(), nodes, strict=True)
+        if node is not None
+    }
+
+
+def _of_topics(
+    reader: NodeReader,
+    place: Callable[[TopicPartition], str],
+    topics: Iterable[str],
+    decode: Callable[[str, bytes], D],
+) -> dict[TopicPartition, ParsedNode[D]]:
+    parents = {topic: place(TopicPartition(topic, 0)).rpartition("/")[0] for topic in topics}
+    wanted = sorted(
+        TopicPartition(topic, int(name))
+        for topic, parent in parents.items()
+        for name in _children(reader, parent)
+        if name.isdecimal()
+    )
+    return read_documents(reader, {p: place(p) for p in wanted}, decode)
+
+
+def _children(reader: NodeReader, path: str) -> list[str]:
+    try:
+        return sorted(reader.children(path))
+    except NoNodeError:
+        return []
+
+
+def _parsed(path: str, node: Node, decode: Callable[[str, bytes], D]) -> ParsedNode[D]:
     try:
         return ParsedNode(decode(path, node.data), None, node.stat)
     except BadDocumentError as error:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from headrace.coordinators.group_nodes import read_documents
 from headrace.coordinators.znodes import BadDocumentError, GroupPaths, MemberDocument, decode_name
 from headrace.core.clock import SYSTEM_CLOCK, Clock
 from headrace.core.errors import HeadraceError, ZooKeeperAccessError
@@ -280,14 +281,9 @@ class MemberNodes:
             raise MembershipLostError(
                 f"{self._paths.ids} is gone; the member joins again"
             ) from error
-        paths = [f"{self._paths.ids}/{name}" for name in names]
-        members: dict[str, MemberInfo] = {}
-        problems: dict[str, str] = {}
-        for name, path, node in zip(names, paths, self._session.get_many(paths), strict=True):
-            if node is None:
-                continue
-            try:
-                members[decode_name(name)] = MemberDocument.decode(path, node.data).info
-            except BadDocumentError as error:
-                problems[decode_name(name)] = str(error)
-        return GroupView(members, problems)
+        paths = {decode_name(name): f"{self._paths.ids}/{name}" for name in names}
+        found = read_documents(self._session, paths, MemberDocument.decode)
+        return GroupView(
+            {name: each.document.info for name, each in found.items() if each.document},
+            {name: each.problem for name, each in found.items() if each.problem},
+        )

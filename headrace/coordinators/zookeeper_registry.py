@@ -6,13 +6,13 @@ A claim has an ephemeral owner node, and a persistent epoch node that only rises
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import structlog
 
 from headrace.coordinators.claims import Claim, ClaimRefusal, PreviousOwner, Release
+from headrace.coordinators.group_nodes import read_documents
 from headrace.coordinators.registry import MemberNodes, Owner, RegistryUnavailableError, answered
 from headrace.coordinators.znodes import (
     BadDocumentError,
@@ -29,6 +29,7 @@ from headrace.zookeeper.protocol import BadVersionError, NodeExistsError, NoNode
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
+    from headrace.coordinators.group_nodes import ParsedNode
     from headrace.coordinators.lease import Lease
     from headrace.coordinators.znodes import GroupPaths
     from headrace.core.records import TopicPartition
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     from headrace.zookeeper.protocol import Session, ZooKeeperError
 
 log = structlog.get_logger(__name__)
+
+K = TypeVar("K")
 
 MOST_UNFENCED = 20
 """Producers that one epoch node names as not shut out. Each is of an owner that ended before it
@@ -247,49 +250,39 @@ class ZooKeeperRegistry(MemberNodes):
         except NoNodeError:
             self._session.ensure(parent)
             names = self._session.children(parent, self._changed)
-        numbers = [int(name) for name in names if name.isdecimal()]
-        paths = [f"{parent}/{number}" for number in numbers]
-        return {
-            number: self._owner(path, node)
-            for number, path, node in zip(
-                numbers, paths, self._session.get_many(paths), strict=True
-            )
-            if node is not None
-        }
+        return self._owners({int(n): f"{parent}/{int(n)}" for n in names if n.isdecimal()})
 
-    def _owner(self, path: str, node: Node) -> Owner:
-        ours = is_ours(self._session, path, node.stat)
-        try:
-            document = OwnerDocument.decode(path, node.data)
-        except BadDocumentError as error:
-            log.warning("owner_node_unusable", path=path, reason=str(error))
+    def _owners(self, paths: Mapping[K, str]) -> dict[K, Owner]:
+        found = read_documents(self._session, paths, OwnerDocument.decode)
+        return {key: self._owner(paths[key], node) for key, node in found.items()}
+
+    def _owner(self, path: str, node: ParsedNode[OwnerDocument]) -> Owner:
+        ours, document = is_ours(self._session, path, node.stat), node.document
+        if document is None:
+            log.warning("owner_node_unusable", path=path, reason=node.problem)
             return Owner(None, None, ours)
         return Owner(document.member, document.epoch, ours)
 
     @answered()
     def former(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, str]:
         """Read who claimed partitions last; those of which nothing can be told are missing."""
-        former: dict[TopicPartition, str] = {}
-        for partition, node in self._read_epochs(partitions).items():
-            if node is not None:
-                with suppress(BadDocumentError):
-                    path = self._paths.epoch(partition)
-                    former[partition] = EpochDocument.decode(path, node.data).member
-        return former
+        paths = {partition: self._paths.epoch(partition) for partition in partitions}
+        found = read_documents(self._session, paths, EpochDocument.decode)
+        return {p: each.document.member for p, each in found.items() if each.document}
 
     @answered()
     def verify(self, claims: Collection[Claim]) -> list[Claim]:
         """Return those claims that no longer hold: whose nodes are not as we left them."""
         held = list(claims)
         epochs = self._session.get_many([self._paths.epoch(c.partition) for c in held])
-        owners = self._session.get_many([self._paths.owner(c.partition) for c in held])
+        owners = self._owners({c.partition: self._paths.owner(c.partition) for c in held})
         return [
             claim
-            for claim, epoch, owner in zip(held, epochs, owners, strict=True)
+            for claim, epoch in zip(held, epochs, strict=True)
             if epoch is None
             or epoch.stat.version != claim.node_version
-            or owner is None
-            or not self._owner(self._paths.owner(claim.partition), owner).stands_for(claim)
+            or (owner := owners.get(claim.partition)) is None
+            or not owner.stands_for(claim)
         ]
 
     def _read(self, path: str) -> Node | None:

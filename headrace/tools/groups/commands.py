@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 from rich.text import Text
 
 from headrace.admin.client import AdminClient, ClientOptions, find
-from headrace.admin.tables import duration
+from headrace.admin.tables import duration, plain_table
+from headrace.coordinators.group_nodes import GroupMember
 from headrace.core.clock import SYSTEM_CLOCK
 from headrace.core.errors import HeadraceError
 from headrace.core.positions import format_moment
@@ -22,16 +22,17 @@ from headrace.core.records import TopicPartition
 from headrace.tools.groups.report import (
     GroupActivity,
     GroupSnapshot,
-    MemberReport,
     OwnershipState,
     PartitionReport,
     group_reader,
 )
-from headrace.tools.offsets.commands import EXIT_FAILED, channel_name, lag
+from headrace.tools.offsets.commands import EXIT_FAILED, channel_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
+
+    from rich.table import Table
 
     from headrace.config import Config
     from headrace.core.errors import ConfigError
@@ -66,19 +67,18 @@ def lines(report: GroupSnapshot) -> Iterator[str]:
         report.group,
         channel
         | {"state": found["state"], "members": len(members), "partitions": len(partitions)}
-        | {"lag": total_lag(report), "modes": ",".join(found["modes"])},
+        | {"lag": report.lag, "modes": ",".join(found["modes"])},
     )
     for member in members:
         yield _line("member", member["name"], channel | _chosen(member, _MEMBER))
     for each in partitions:
         notes = {"note": "; ".join(each["notes"])} if each["notes"] else {}
         yield _line("partition", _named(each), channel | _chosen(each, _PARTITION) | notes)
-    yield from findings(report, channel)
+    yield from findings(found, channel)
 
 
-def findings(report: GroupSnapshot, channel: dict[str, Any] | None = None) -> Iterator[str]:
-    """Yield one line for each thing that somebody may have to look into."""
-    found, more = document(report), channel or {}
+def findings(found: dict[str, Any], more: dict[str, Any]) -> Iterator[str]:
+    """Yield one line for each thing in a document that somebody may have to look into."""
     for kind in ("unowned", "pending", "moving", "contended", "missing", "foreign"):
         for each in found[kind]:
             rest = {k: v for k, v in each.items() if k not in {"topic", "partition"}}
@@ -89,12 +89,6 @@ def findings(report: GroupSnapshot, channel: dict[str, Any] | None = None) -> It
         yield _line("unknown_topic", topic, more)
     for note in found["notes"]:
         yield _line("note", note, more)
-
-
-def total_lag(report: GroupSnapshot) -> int | None:
-    """Return the lag of all partitions, None where that of any is not known."""
-    lags = [each["lag"] for each in document(report)["partitions"]]
-    return None if None in lags else sum(lags)
 
 
 def text(value: Any) -> str:
@@ -144,19 +138,20 @@ def show(report: GroupSnapshot, console: Console) -> None:
     found = document(report)
     console.print(
         f"[bold]{escape(report.channel)}[/] group {escape(report.group)} · "
-        f"{_STATES[report.activity]} · lag {text(total_lag(report))} · {found['taken_at']}",
+        f"{_STATES[report.activity]} · lag {text(report.lag)} · {found['taken_at']}",
         highlight=False,
     )
     if found["members"]:
         console.print(_members(found["members"]))
     if found["partitions"]:
         console.print(_partitions(found["partitions"]))
-    for finding in findings(report):
+    for finding in findings(found, {}):
         console.print(Text(finding, style="yellow"))
 
 
 def _members(members: list[dict[str, Any]]) -> Table:
-    table = _table("member", "host", "pid", "software", "since", "mode", "owned", "note")
+    columns = ("member", "host", "pid", "software", "since", "mode", "owned", "note")
+    table = plain_table(*columns, right={"pid", "owned"})
     for each in members:
         note = each["problem"] or ("draining" if each["draining"] else "")
         keys = ("name", "host", "pid", "software", "since", "mode", "owned")
@@ -165,9 +160,8 @@ def _members(members: list[dict[str, Any]]) -> Table:
 
 
 def _partitions(partitions: list[dict[str, Any]]) -> Table:
-    table = _table(
-        "partition", "state", "owner", "epoch", "claim", "committed", "end", "lag", "note"
-    )
+    columns = ("partition", "state", "owner", "epoch", "claim", "committed", "end", "lag", "note")
+    table = plain_table(*columns, right={"epoch", "committed", "end", "lag"})
     for each in partitions:
         table.add_row(
             Text(f"{each['topic']}-{each['partition']}"),
@@ -202,14 +196,6 @@ def _committed(each: dict[str, Any]) -> str:
     return f"{text(each['committed_offset'])}{place}"
 
 
-def _table(*columns: str) -> Table:
-    table = Table(box=None, pad_edge=False)
-    numbers = {"pid", "owned", "epoch", "committed", "end", "lag"}
-    for column in columns:
-        table.add_column(column, justify="right" if column in numbers else "left")
-    return table
-
-
 def document(report: GroupSnapshot) -> dict[str, Any]:
     """Return the report for scripts; null where something is not known or not there."""
     return {
@@ -217,7 +203,7 @@ def document(report: GroupSnapshot) -> dict[str, Any]:
         "group": report.group,
         "taken_at": moment(report.taken_at),
         "state": report.activity.value,
-        "members": [_member(each) for each in report.members],
+        "members": [_member(each.facts()) for each in report.members],
         "partitions": [_partition(each, report.taken_at) for each in report.partitions],
         "unowned": [_name(p.partition) for p in report.ownership(OwnershipState.UNOWNED)],
         "pending": [
@@ -246,24 +232,8 @@ def moment(seconds: float) -> str:
     return format_moment(int(seconds) * 1000)
 
 
-def _member(member: MemberReport) -> dict[str, Any]:
-    found = member.document
-    info = None if found is None else found.info
-    return {
-        "name": member.name,
-        "host": None if found is None else found.host,
-        "pid": None if found is None else found.pid,
-        "software": None if found is None else found.software,
-        "since": None if found is None else moment(found.since),
-        "mode": None if info is None else info.mode.value,
-        "topics": None if info is None else sorted(info.topics),
-        "weight": None if info is None else info.weight,
-        "partitions_per_topic": None if info is None else info.partitions_per_topic,
-        "lists": None if info is None else {t: list(n) for t, n in sorted(info.lists.items())},
-        "draining": None if info is None else info.draining,
-        "owned": member.owned,
-        "problem": member.problem,
-    }
+def _member(facts: dict[str, Any]) -> dict[str, Any]:
+    return facts | {"since": None if facts["since"] is None else moment(facts["since"])}
 
 
 def _partition(found: PartitionReport, now: float) -> dict[str, Any]:
@@ -282,7 +252,7 @@ def _partition(found: PartitionReport, now: float) -> dict[str, Any]:
         "committed_in": None if found.kept_in is None else found.kept_in.value,
         "log_start": None if offsets is None else offsets.low,
         "log_end": None if offsets is None else offsets.high,
-        "lag": None if offsets is None else lag(offsets),
+        "lag": None if offsets is None else offsets.lag,
         "notes": list(found.notes),
     }
 
@@ -346,7 +316,7 @@ def _known(group: dict[str, Any], reason: str) -> GroupSnapshot:
         taken_at=SYSTEM_CLOCK.time(),
         activity=GroupActivity.RUNNING,
         members=tuple(
-            MemberReport(each["name"], None, each["problem"], each["owned"])
+            GroupMember(each["name"], None, each["problem"], each["owned"])
             for each in group["members"]
         ),
         partitions=tuple(sorted(partitions, key=lambda each: each.partition)),

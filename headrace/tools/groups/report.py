@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -15,7 +14,6 @@ from headrace.core.errors import ConfigError, HeadraceError
 from headrace.core.records import TopicPartition, all_partitions
 from headrace.kafka import KafkaOffsetStore, KafkaTopicCatalog
 from headrace.kafka.clients import client_properties
-from headrace.tools.offsets.commands import disagreement, remarks
 from headrace.tools.offsets.keepers import StartPrecedence, keeping_of
 from headrace.tools.offsets.reading import Reader
 from headrace.zookeeper.session import reading
@@ -25,16 +23,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
 
     from headrace.config import Config
+    from headrace.coordinators.group_nodes import GroupMember
     from headrace.coordinators.member_info import Mode
     from headrace.coordinators.znodes import (
         EpochDocument,
-        MemberDocument,
         OffsetDocument,
         OwnerDocument,
     )
     from headrace.core.clock import Clock
-    from headrace.kafka.ports import OffsetStore, StoredOffset, TopicCatalog
-    from headrace.tools.offsets.reading import Cluster, PartitionOffsets
+    from headrace.kafka.ports import OffsetStore, TopicCatalog
+    from headrace.tools.offsets.reading import PartitionOffsets
     from headrace.zookeeper.session import NodeReader
 
 
@@ -56,46 +54,29 @@ class Positions:
         return all_partitions(self.counts)
 
 
-class PositionReader:
-    """Asks for the positions of one group. Every call blocks."""
+def read_positions(reader: Reader, group: str, topics: Collection[str], clock: Clock) -> Positions:
+    """Return where all partitions of the topics that exist stand. Blocks.
 
-    def __init__(self, reader: Reader, group: str, clock: Clock) -> None:
-        self._reader = reader
-        self._group = group
-        self._clock = clock
+    A partition whose leader does not answer holds up no other for long, and is no error.
 
-    def read(self, topics: Collection[str]) -> Positions:
-        """Return where all partitions of the topics that exist stand.
-
-        A partition whose leader does not answer holds up no other for long, and is no error.
-
-        Raises:
-            KafkaUnavailableError, OffsetStoreError: no broker answered, or the group's did not.
-        """
-        deadline = Deadline.after(WHOLE_TIMEOUT, self._clock)
-        cluster = self._reader.cluster(topics)
-        counts = {name: info.partitions for name, info in cluster.topics.items()}
-        partitions = Positions(counts).partitions
-        stored = self._reader.of_group(partitions) if partitions else {}
-        offsets: dict[TopicPartition, PartitionOffsets] = {}
-        problems: dict[TopicPartition, str] = {}
-        for partition in partitions:
-            try:
-                offsets[partition] = self._one(partition, cluster, stored, deadline)
-            except HeadraceError as error:
-                problems[partition] = str(error)
-        return Positions(counts, offsets, problems)
-
-    def _one(
-        self,
-        partition: TopicPartition,
-        cluster: Cluster,
-        stored: Mapping[TopicPartition, StoredOffset],
-        deadline: Deadline,
-    ) -> PartitionOffsets:
+    Raises:
+        KafkaUnavailableError, OffsetStoreError: no broker answered, or the group's did not.
+    """
+    deadline = Deadline.after(WHOLE_TIMEOUT, clock)
+    cluster = reader.cluster(topics)
+    stored = reader.of_group(cluster.partitions) if cluster.partitions else {}
+    offsets: dict[TopicPartition, PartitionOffsets] = {}
+    problems: dict[TopicPartition, str] = {}
+    for partition in cluster.partitions:
         if deadline.expired:
-            raise HeadraceError(f"{partition}: not asked, the others took {WHOLE_TIMEOUT:g} s")
-        return self._reader.around(stored.get(partition), partition, cluster, self._group)
+            problems[partition] = f"{partition}: not asked, the others took {WHOLE_TIMEOUT:g} s"
+            continue
+        try:
+            offsets[partition] = reader.around(stored.get(partition), partition, cluster, group)
+        except HeadraceError as error:
+            problems[partition] = str(error)
+    counts = {name: info.partitions for name, info in cluster.topics.items()}
+    return Positions(counts, offsets, problems)
 
 
 class GroupActivity(Enum):
@@ -140,19 +121,6 @@ class OffsetPlace(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class MemberReport:
-    """One member; ``document`` is None where ``problem`` says why its node cannot be read.
-
-    ``owned`` counts the partitions that it owns.
-    """
-
-    name: str
-    document: MemberDocument | None
-    problem: str | None
-    owned: int
-
-
-@dataclass(frozen=True, slots=True)
 class PartitionReport:
     """One partition: its claim, and where it stands.
 
@@ -193,7 +161,7 @@ class GroupSnapshot:
     group: str
     taken_at: float
     activity: GroupActivity
-    members: tuple[MemberReport, ...] = ()
+    members: tuple[GroupMember, ...] = ()
     partitions: tuple[PartitionReport, ...] = ()
     contended: Mapping[TopicPartition, tuple[str, ...]] = field(default_factory=dict)
     missing: Mapping[str, tuple[TopicPartition, ...]] = field(default_factory=dict)
@@ -202,6 +170,12 @@ class GroupSnapshot:
     unknown_topics: tuple[str, ...] = ()
     errors: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+
+    @property
+    def lag(self) -> int | None:
+        """The lag of all partitions, None where that of any is not known."""
+        lags = [None if each.offsets is None else each.offsets.lag for each in self.partitions]
+        return None if None in lags else sum(each or 0 for each in lags)
 
     def ownership(self, ownership: OwnershipState) -> list[PartitionReport]:
         """Return the partitions that stand so."""
@@ -238,10 +212,7 @@ class _Comparison:
             for name, found in self._nodes.members.items()
             if found.document is not None
         }
-        self._owners = {
-            partition: "" if found.document is None else found.document.member
-            for partition, found in self._nodes.owners.items()
-        }
+        self._owners = self._nodes.owner_names
         self._allocation = self._map()
 
     def _map(self) -> Allocation | None:
@@ -264,11 +235,11 @@ class _Comparison:
             group=group,
             taken_at=taken_at,
             activity=self._activity(),
-            members=tuple(self._members()),
+            members=self._nodes.group_members,
             partitions=tuple(self._partition(p) for p in self._shown()),
             contended={} if map_ is None else map_.contended,
             missing={} if map_ is None else map_.missing,
-            foreign=self._foreign(),
+            foreign={p: name for p, name in self._owners.items() if name not in self._infos},
             modes=frozenset(i.mode for i in self._infos.values() if not i.draining),
             unknown_topics=() if self._seen.positions is None else tuple(sorted(unknown)),
             errors=self._seen.errors,
@@ -285,19 +256,11 @@ class _Comparison:
             GroupActivity.STOPPED if stored or self._nodes.partitions else GroupActivity.NEVER_RUN
         )
 
-    def _members(self) -> Iterator[MemberReport]:
-        owned = Counter(self._owners.values())
-        for name, found in sorted(self._nodes.members.items()):
-            yield MemberReport(name, found.document, found.problem, owned[name])
-
     def _shown(self) -> list[TopicPartition]:
         """Return what exists or is owned; what ever was claimed where Kafka does not tell."""
         if self._seen.positions is None:
             return sorted(self._nodes.partitions)
         return sorted({*self._positions.partitions, *self._owners})
-
-    def _foreign(self) -> dict[TopicPartition, str]:
-        return {p: name for p, name in sorted(self._owners.items()) if name not in self._infos}
 
     # --- one partition ----------------------------------------------------------------------
 
@@ -344,8 +307,8 @@ class _Comparison:
             yield "it does not exist on the brokers"
         if offsets is not None:
             # while members are at work the sink is ahead of the group by what is being committed
-            expected = disagreement(offsets) if nodes.members else []
-            yield from (note for note in remarks(offsets) if note not in expected)
+            yield from () if nodes.members else offsets.disagreement
+            yield from offsets.remarks
 
     def _of_claim(self, partition: TopicPartition) -> Iterator[str]:
         owner, epoch = self._nodes.owners.get(partition), self._nodes.epochs.get(partition)
@@ -417,8 +380,9 @@ class GroupReader:
         topics = {*own, *(() if nodes is None else nodes.topics)}
         positions = None
         if found is not None:
-            asked = PositionReader(reader, channel.group, SYSTEM_CLOCK)
-            positions = _tried(lambda: asked.read(topics), errors)
+            positions = _tried(
+                lambda: read_positions(reader, channel.group, topics, SYSTEM_CLOCK), errors
+            )
         fruitless = () if found is None else channel.subscription.fruitless(found)
         notes = [f"no topic on the brokers matches {pattern}" for pattern in fruitless]
         if keeping.out_of_reach is not None:

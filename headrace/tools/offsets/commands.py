@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import typer
 import yaml
 from rich.console import Console
-from rich.table import Table
 
+from headrace.admin.tables import plain_table
 from headrace.channel.offset_stores import open_offset_store
 from headrace.config import load
 from headrace.config.cli import EXIT_CONFIG, report
@@ -50,6 +50,8 @@ from headrace.zookeeper.settings import session_settings
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
+
+    from rich.table import Table
 
     from headrace.config import ChannelConfig, Config
     from headrace.core.positions import Replay, Target
@@ -237,7 +239,8 @@ _WIDTH = 10_000
 
 def offsets_table(found: Sequence[PartitionOffsets]) -> None:
     """Print where a channel's partitions stand."""
-    table = _table("topic", "partition", "group", "epoch", "sink", "first", "end", "lag", "note")
+    numbers = ("partition", "group", "epoch", "sink", "first", "end", "lag")
+    table = plain_table("topic", *numbers, "note", right=numbers)
     for offsets in found:
         table.add_row(
             offsets.partition.topic,
@@ -247,8 +250,8 @@ def offsets_table(found: Sequence[PartitionOffsets]) -> None:
             _number(offsets.sink),
             str(offsets.low),
             str(offsets.high),
-            _number(lag(offsets)),
-            "; ".join(remarks(offsets)),
+            _number(offsets.lag),
+            "; ".join((*offsets.disagreement, *offsets.remarks)),
         )
     _print(table)
 
@@ -264,8 +267,8 @@ def offsets_json(found: Sequence[PartitionOffsets]) -> list[dict[str, Any]]:
             "next_offset": offsets.next,
             "log_start": offsets.low,
             "log_end": offsets.high,
-            "lag": lag(offsets),
-            "notes": remarks(offsets),
+            "lag": offsets.lag,
+            "notes": [*offsets.disagreement, *offsets.remarks],
         }
         for offsets in found
     ]
@@ -273,7 +276,8 @@ def offsets_json(found: Sequence[PartitionOffsets]) -> list[dict[str, Any]]:
 
 def plan_table(plan: Plan) -> None:
     """Print what becomes of each partition."""
-    table = _table("topic", "partition", "old", "new", "records", "note")
+    numbers = ("partition", "old", "new", "records")
+    table = plain_table("topic", *numbers, "note", right=numbers)
     for moved in plan:
         old, new = moved.found.next, moved.after
         table.add_row(
@@ -282,7 +286,7 @@ def plan_table(plan: Plan) -> None:
             _number(old),
             _number(new),
             "" if old is None or new is None else f"{new - old:+d}" if new != old else "",
-            "; ".join((*moved.notes, *disagreement(moved.found))),
+            "; ".join((*moved.notes, *moved.found.disagreement)),
         )
     _print(table)
 
@@ -297,33 +301,6 @@ def print_json(document: object) -> None:
     typer.echo(json.dumps(document, indent=2))
 
 
-def lag(offsets: PartitionOffsets) -> int | None:
-    """Return how many offsets a start has before it, None where its policies decide."""
-    if offsets.next is None or not offsets.low <= offsets.next <= offsets.high:
-        return None
-    return offsets.high - offsets.next
-
-
-def remarks(offsets: PartitionOffsets) -> list[str]:
-    """Return what a reader of the numbers should know."""
-    notes = disagreement(offsets)
-    if offsets.is_of_former_topic and offsets.sink is None:
-        notes.append("the group's offset is of a former topic of that name: the first record")
-    elif offsets.next is None:
-        notes.append("no offset yet: initial_offset decides")
-    elif not offsets.low <= offsets.next <= offsets.high:
-        notes.append("outside of the log: offset_out_of_range decides")
-    return notes
-
-
-def disagreement(offsets: PartitionOffsets) -> list[str]:
-    """Say that sink and group differ, and which of them counts."""
-    group = None if offsets.group is None else offsets.group.offset
-    if offsets.sink in {None, group}:
-        return []
-    return ["the sink's offset counts, not the group's"]
-
-
 def _change(change: OffsetChange) -> dict[str, Any]:
     group = change.found.group
     return {
@@ -333,7 +310,7 @@ def _change(change: OffsetChange) -> dict[str, Any]:
         "group_offset": None if group is None else group.offset,
         "sink_offset": change.found.sink,
         "changes": change.moves,
-        "notes": [*change.notes, *disagreement(change.found)],
+        "notes": [*change.notes, *change.found.disagreement],
     }
 
 
@@ -343,13 +320,6 @@ def _name(offsets: PartitionOffsets) -> dict[str, Any]:
 
 def _number(value: int | None) -> str:
     return "-" if value is None else str(value)
-
-
-def _table(*columns: str) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for column in columns:
-        table.add_column(column, justify="left" if column in {"topic", "note"} else "right")
-    return table
 
 
 def _print(table: Table) -> None:

@@ -12,26 +12,22 @@ import structlog
 
 from headrace.coordinators.claims import Claim
 from headrace.coordinators.coordinator import member_info
+from headrace.coordinators.group_nodes import read_members
 from headrace.coordinators.lease import HEARTBEAT_SHARE, Lease
 from headrace.coordinators.registry import (
     MembershipLostError,
     RegistryUnavailableError,
 )
-from headrace.coordinators.znodes import (
-    BadDocumentError,
-    GroupPaths,
-    MemberDocument,
-    decode_name,
-)
 from headrace.coordinators.zookeeper_registry import ZooKeeperRegistry
 from headrace.core.errors import ZooKeeperAccessError
 from headrace.tools.offsets.reading import ChannelRunningError, OffsetsError
-from headrace.zookeeper.protocol import NoNodeError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from headrace.config import ChannelConfig
+    from headrace.coordinators.group_nodes import ParsedNode
+    from headrace.coordinators.znodes import MemberDocument
     from headrace.core.clock import Clock, Deadline
     from headrace.core.records import TopicPartition
     from headrace.kafka.ports import Commit, OffsetStore
@@ -44,34 +40,6 @@ log = structlog.get_logger(__name__)
 def own_name() -> str:
     """Return what this process is called in the group, and in what it writes elsewhere."""
     return f"offsets.{socket.gethostname()}.{os.getpid()}"
-
-
-def members_of(session: Session, group: str) -> dict[str, str]:
-    """Return the members of a group by name, each with the process that it is.
-
-    Raises:
-        ZooKeeperError: there was no answer.
-    """
-    paths = GroupPaths(group)
-    try:
-        names = sorted(session.children(paths.ids))
-    except NoNodeError:
-        return {}
-    nodes = [f"{paths.ids}/{name}" for name in names]
-    found = zip(names, nodes, session.get_many(nodes), strict=True)
-    return {
-        decode_name(name): _process(path, node.data)
-        for name, path, node in found
-        if node is not None
-    }
-
-
-def _process(path: str, data: bytes) -> str:
-    try:
-        document = MemberDocument.decode(path, data)
-    except BadDocumentError as error:
-        return str(error)
-    return f"process {document.pid} on {document.host}"
 
 
 class Hold:
@@ -233,12 +201,19 @@ def refuse_members(session: Session, group: str) -> None:
     Raises:
         ChannelRunningError: it has; the message says which, and how to stop it.
     """
-    others = {
-        name: process for name, process in members_of(session, group).items() if name != own_name()
-    }
+    others = [
+        f"{name} ({_process(found)})"
+        for name, found in read_members(session, group).items()
+        if name != own_name()
+    ]
     if others:
-        named = ", ".join(f"{name} ({process})" for name, process in others.items())
+        named = ", ".join(others)
         raise ChannelRunningError(
             f"group {group} has members: {named}; stop them first, with SIGTERM to the process or "
             "with systemctl stop. One that crashed is gone when its ZooKeeper session ends"
         )
+
+
+def _process(member: ParsedNode[MemberDocument]) -> str:
+    found = member.document
+    return str(member.problem) if found is None else f"process {found.pid} on {found.host}"

@@ -106,6 +106,8 @@ T = TypeVar("T")
 #: Seconds in which the brokers have to answer one question, as at a channel's start.
 ANSWER_TIMEOUT = 15.0
 
+_SINK_COUNTS = "the sink's offset counts, not the group's"
+
 #: Seconds between two tries to read a group whose coordinator is just being chosen.
 _RETRY = 0.2
 
@@ -140,6 +142,30 @@ class PartitionOffsets:
         if self.is_of_former_topic:
             return self.low
         return None if self.group is None else self.group.offset
+
+    @property
+    def lag(self) -> int | None:
+        """How many offsets a start has before it, None where its policies decide."""
+        if self.next is None or not self.low <= self.next <= self.high:
+            return None
+        return self.high - self.next
+
+    @property
+    def disagreement(self) -> tuple[str, ...]:
+        """That sink and group differ, and which of them counts."""
+        group = None if self.group is None else self.group.offset
+        return () if self.sink in {None, group} else (_SINK_COUNTS,)
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What a reader of the numbers should know, beside a disagreement."""
+        if self.is_of_former_topic and self.sink is None:
+            return ("the group's offset is of a former topic of that name: the first record",)
+        if self.next is None:
+            return ("no offset yet: initial_offset decides",)
+        if not self.low <= self.next <= self.high:
+            return ("outside of the log: offset_out_of_range decides",)
+        return ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +223,9 @@ class Reader:
             KafkaUnavailableError, OffsetStoreError: the brokers did not answer.
             OffsetsError: the sink cannot be read.
         """
-        return [self.of(partition, cluster, group) for partition in partitions]
+        wanted = list(partitions)
+        stored = self.of_group(wanted) if wanted else {}
+        return [self.around(stored.get(each), each, cluster, group) for each in wanted]
 
     def of(self, partition: TopicPartition, cluster: Cluster, group: str) -> PartitionOffsets:
         """Return the offsets of one partition; see :meth:`offsets`."""

@@ -8,7 +8,7 @@ from headrace.coordinators.group_nodes import read_nodes
 from headrace.core.errors import HeadraceError
 from headrace.kafka.ports import StoredOffset
 from headrace.testing import InMemoryBroker
-from headrace.tools.groups.report import PositionReader, Seen, compare
+from headrace.tools.groups.report import Seen, compare, read_positions
 from headrace.tools.offsets.reading import Reader
 from tests.unit.coordinators.group import TOPIC, Group, partition
 
@@ -49,7 +49,7 @@ class Scene:
         reader = Reader(self.catalog, self.broker.store("group"), self.keeper, self.group.clock)
         topics = {TOPIC, *(nodes.topics if nodes else ())}
         try:
-            positions = PositionReader(reader, "group", self.group.clock).read(topics)
+            positions = read_positions(reader, "group", topics, self.group.clock)
         except HeadraceError as error:
             errors.append(str(error))
         seen = Seen(nodes, positions, tuple(errors))

@@ -104,7 +104,7 @@ def test_what_a_start_would_do_is_said(
     offsets: PartitionOffsets, lag: int | None, notes: list[str]
 ) -> None:
     """The sink wins over the group, and policies decide where there is nothing to go by."""
-    assert (commands.lag(offsets), commands.remarks(offsets)) == (lag, notes)
+    assert (offsets.lag, [*offsets.disagreement, *offsets.remarks]) == (lag, notes)
     (shown,) = commands.offsets_json([offsets])
     assert (shown["lag"], shown["notes"]) == (lag, notes)
 
