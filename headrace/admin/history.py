@@ -10,7 +10,8 @@ from itertools import pairwise
 from threading import Lock
 from typing import TYPE_CHECKING
 
-from headrace.admin.document import Document, Number, Seconds
+from headrace.admin.document import Document, Number, Seconds, moment
+from headrace.admin.models import StageStatus
 from headrace.telemetry.logs import Subject
 from headrace.telemetry.metrics import Summary
 
@@ -118,29 +119,6 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
-    """A channel at one moment, with what it did since the sample before.
-
-    ``busy`` is the seconds a second that each stage took.
-    """
-
-    sample: Sample
-    records_per_s: float
-    batches_per_s: float
-    busy: dict[str, float]
-
-
-@dataclass(frozen=True, slots=True)
-class StageRate:
-    """A stage in the last minute: how often, how long on average, and in seconds a second."""
-
-    name: str
-    per_s: float
-    mean_s: float | None
-    busy: float
-
-
-@dataclass(frozen=True, slots=True)
 class StageTotals:
     """What is kept of a channel for a minute only."""
 
@@ -218,7 +196,7 @@ class Rates:
                     return _rate(held.position - positions[claim], now - at)
         return 0.0
 
-    def stages(self, name: str, done: ChannelSummary) -> list[StageRate]:
+    def stages(self, name: str, done: ChannelSummary) -> list[StageStatus]:
         """Return how the stages of a channel did over the last minute, up to what is ``done``."""
         before, now = self._minute(name, done)
         return [
@@ -247,7 +225,7 @@ class Rates:
             kept = self._totals.get(name)
             return (kept[0] if kept else now), now
 
-    def history(self, after: float = 0.0) -> dict[str, list[Point]]:
+    def history(self, after: float = 0.0) -> dict[str, list[HistoryPoint]]:
         """Return by channel what it did in each interval, the oldest first.
 
         Those that ended up to ``after``, in seconds since the epoch, are left out.
@@ -268,24 +246,28 @@ def _rate(count: float, seconds: float) -> float:
     return round(max(0.0, count) / seconds, 3) if seconds > 0 else 0.0
 
 
-def _point(before: Sample, after: Sample) -> Point:
+def _point(before: Sample, after: Sample) -> HistoryPoint:
     seconds, earlier = after.at - before.at, before.spent()
-    return Point(
-        after,
-        _rate(after.records - before.records, seconds),
-        _rate(after.batches - before.batches, seconds),
-        {
+    return HistoryPoint(
+        at=moment(after.time),
+        records_per_s=_rate(after.records - before.records, seconds),
+        lag=after.lag,
+        lag_s=after.late,
+        batches_per_s=_rate(after.batches - before.batches, seconds),
+        busy={
             name: _rate(spent - earlier.get(name, 0.0), seconds)
             for name, spent in after.spent().items()
         },
     )
 
 
-def _stage(name: str, now: StageTotal, before: StageTotal | None, seconds: float) -> StageRate:
+def _stage(name: str, now: StageTotal, before: StageTotal | None, seconds: float) -> StageStatus:
     count = now.count - (before.count if before else 0)
     spent = max(0.0, now.seconds - (before.seconds if before else 0.0))
     mean = round(spent / count, 6) if count else None
-    return StageRate(name, _rate(count, seconds), mean, _rate(spent, seconds))
+    return StageStatus(
+        stage=name, per_s=_rate(count, seconds), mean_s=mean, busy=_rate(spent, seconds)
+    )
 
 
 def _parts(spent: dict[Doing, float]) -> dict[Doing, float]:

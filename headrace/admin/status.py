@@ -26,7 +26,6 @@ from headrace.telemetry.metrics import Summary
 from headrace.version import VERSION
 
 if TYPE_CHECKING:
-    from headrace.admin.history import Point
     from headrace.admin.ports import Controller, Deployment, Process
     from headrace.channel.channel import InboundKafkaChannel
     from headrace.channel.pausing import Pause
@@ -202,10 +201,7 @@ class StatusBuilder:
             pauses=[pause_status(pause) for pause in pauses],
             skips=[skip_status(skip) for skip in channel.skips],
             totals=self._totals(channel.name, held, done),
-            stages=[
-                d.StageStatus(stage=s.name, per_s=s.per_s, mean_s=s.mean_s, busy=s.busy)
-                for s in self._rates.stages(channel.name, done)
-            ],
+            stages=self._rates.stages(channel.name, done),
             threads=[
                 d.ThreadsStatus(role=role, parts=parts)
                 for role, parts in self._rates.threads(channel.name, done).items()
@@ -225,11 +221,7 @@ class StatusBuilder:
     def history(self, after: datetime | None) -> lately.History:
         """Return the recent figures of the channels."""
         since = 0.0 if after is None else after.timestamp()
-        history = self._rates.history(since)
-        return lately.History(
-            interval_s=INTERVAL,
-            channels={name: [_point(each) for each in points] for name, points in history.items()},
-        )
+        return lately.History(interval_s=INTERVAL, channels=self._rates.history(since))
 
     def events(self, after: int) -> lately.Events:
         """Return the recent log events."""
@@ -391,17 +383,6 @@ def pause_status(pause: Pause) -> d.PauseStatus:
         topic=None if partition is None else partition.topic,
         partition=None if partition is None else partition.partition,
         note=pause.note,
-    )
-
-
-def _point(point: Point) -> lately.HistoryPoint:
-    return lately.HistoryPoint(
-        at=moment(point.sample.time),
-        records_per_s=point.records_per_s,
-        lag=point.sample.lag,
-        lag_s=max(0.0, round(point.sample.late, 3)),
-        batches_per_s=point.batches_per_s,
-        busy=point.busy,
     )
 
 

@@ -37,7 +37,7 @@ def test_a_point_has_what_was_done_since_the_one_before(scene: Scene) -> None:
     assert (point.records_per_s, point.batches_per_s) == (10.0, 2.0)
     assert point.busy["reduce"] == 0.5
     done = Summary(metrics).channel("member")
-    stages = {stage.name: stage for stage in rates.stages("member", done)}
+    stages = {stage.stage: stage for stage in rates.stages("member", done)}
     assert (stages["reduce"].per_s, stages["reduce"].mean_s) == (0.2, 2.5)
 
 
