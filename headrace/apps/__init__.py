@@ -1,0 +1,1 @@
+"""Applications on keyed state, ready to run: each is a reducer and its commands."""

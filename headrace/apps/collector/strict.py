@@ -1,0 +1,358 @@
+"""The collector with one outcome for each group, whatever comes twice, late or out of order."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any
+
+from headrace.apps.collector.events import (
+    CREATE,
+    DEFAULT_TTL,
+    DONE,
+    LAST_DEADLINE,
+    OWN,
+    REJECTED,
+    SUCCESS,
+    Outcome,
+    Outputs,
+    shown,
+    timed_out,
+    unknown_group,
+    unknown_type,
+)
+from headrace.keyed import Event, Fired, Output, Timer, at_event
+
+if TYPE_CHECKING:
+    import re
+    from collections.abc import Sequence
+
+_HANDLERS = ("onsuccess", "onfailure")
+
+
+class _InvalidError(Exception):
+    """An event that cannot be taken. The text says which member, and what it has to be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Create:
+    """A group is created. ``need`` of the ``expected`` entities have to succeed."""
+
+    expected: tuple[str, ...]
+    ttl: int
+    need: int
+    fail_fast: bool
+    payload: Any
+    handlers: dict[str, dict[str, Any]]
+
+    @property
+    def digest(self) -> str:
+        """What two events have in common that create the same group."""
+        body = [self.expected, self.ttl, self.need, self.fail_fast, self.payload, self.handlers]
+        return sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()[:32]
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """An entity of a group is done; it failed if it has an error."""
+
+    entity: str
+    result: Any
+    error: str
+
+
+def read(key: str, value: Any) -> Create | Done | None:
+    """Return a group's event, None for one that the collector wrote itself.
+
+    Raises:
+        _InvalidError: it is no event of this group.
+    """
+    if isinstance(value, (bytes, str)):
+        try:
+            value = json.loads(value)
+        except ValueError as error:
+            raise _InvalidError(f"the event is no JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise _InvalidError(f"the event is {_kind(value)}; it has to be an object")
+    name = value.get("type")
+    if name in OWN:
+        return None
+    if name not in {CREATE, DONE}:
+        raise _InvalidError(unknown_type("" if name is None else str(name)))
+    member = "id" if name == CREATE else "group"
+    group = _member(value, member, str, "a text")
+    if not group:
+        raise _InvalidError(f"{member} is empty; it has to name the group")
+    if group != key:
+        raise _InvalidError(
+            f"the event is of group '{group}', and its key is '{key}'; let the channel's key be "
+            "headrace.apps.collector:group_of, or the producer's that of the group"
+        )
+    return _create(value) if name == CREATE else _done(value)
+
+
+def _create(value: dict[str, Any]) -> Create:
+    expected = _member(value, "expected", list, "a list of texts", [])
+    if not all(isinstance(each, str) for each in expected):
+        raise _InvalidError("expected has to be a list of texts")
+    expected = tuple(sorted(set(expected)))
+    ttl = _member(value, "ttl", int, "a whole number of seconds", DEFAULT_TTL)
+    need = _member(value, "need", int, "a whole number", len(expected))
+    if not min(1, len(expected)) <= need <= len(expected):
+        raise _InvalidError(f"need is {need}, and {len(expected)} are expected")
+    fail_fast = _member(value, "fail_fast", bool, "true or false", True)
+    payload, handlers = value.get("payload"), _handlers(value)
+    return Create(expected, ttl if ttl > 0 else DEFAULT_TTL, need, fail_fast, payload, handlers)
+
+
+def _handlers(value: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    handlers = _member(value, "handler", dict, "an object", {})
+    found = {}
+    for name in _HANDLERS:
+        handler = _member(handlers, name, dict, "an object", {})
+        if handler:
+            _member(handler, "topic", str, "a text")
+            found[name] = {each: handler[each] for each in ("topic", "payload") if each in handler}
+    return found
+
+
+def _done(value: dict[str, Any]) -> Done:
+    entity = _member(value, "id", str, "a text")
+    return Done(entity, value.get("result"), _member(value, "error", str, "a text", ""))
+
+
+def _member(value: dict[str, Any], name: str, kind: type, accepted: str, *absent: Any) -> Any:
+    """Return a member, or what it is where it is absent or null."""
+    found = value.get(name)
+    if found is None and absent:
+        return absent[0]
+    if not isinstance(found, kind) or (kind is int and isinstance(found, bool)):
+        raise _InvalidError(f"{name} is {_kind(found)}; it has to be {accepted}")
+    return found
+
+
+def _kind(value: Any) -> str:
+    match value:
+        case None:
+            return "absent or null"
+        case bool() | int() | float():
+            return json.dumps(value)
+        case str():
+            return "a text"
+        case dict():
+            return "an object"
+        case _:
+            return "a list"
+
+
+@dataclass(frozen=True, slots=True)
+class Strict:
+    """The reducer of mode ``strict``. Times to live are in milliseconds."""
+
+    outputs: Outputs
+    routes: tuple[re.Pattern[str], ...]
+    orphan_ttl: int
+    late_ttl: int
+
+    def __call__(
+        self, key: str, state: dict[str, Any] | None, facts: Sequence[Event[Any] | Fired], now: int
+    ) -> tuple[dict[str, Any] | None, list[Output], dict[str, Timer]]:
+        """Return what becomes of a group."""
+        del now
+        group = _Group(self, key, state)
+        for fact in facts:
+            if isinstance(fact, Fired):
+                group.fire(fact)
+            else:
+                group.take(fact)
+        return group.state, group.outputs, group.timers()
+
+
+class _Group:
+    """A group on its way through some facts.
+
+    Its state has a ``phase``: ``parked``, with entities that were done before the group was created
+    (``parked``: pairs of time and event), ``open``, or ``closed``, with the type of its outcome.
+    ``counts`` has how many events were passed over, by reason.
+    """
+
+    def __init__(self, rules: Strict, key: str, state: dict[str, Any] | None) -> None:
+        self._rules = rules
+        self._key = key
+        self.state = state
+        self.outputs: list[Output] = []
+
+    @property
+    def _phase(self) -> str | None:
+        return None if self.state is None else self.state["phase"]
+
+    def timers(self) -> dict[str, Timer]:
+        """Return what the group waits for."""
+        match self.state:
+            case {"phase": "parked", "parked": parked}:
+                first = min(ts for ts, _ in parked)
+                return {"orphans": at_event(first + self._rules.orphan_ttl + 1)}
+            case {"phase": "open", "deadline": deadline}:
+                return {"deadline": at_event(deadline + 1)}
+            case {"phase": "closed", "resolved": resolved}:
+                return {"grave": at_event(resolved + self._rules.late_ttl + 1)}
+        return {}
+
+    def fire(self, fired: Fired) -> None:
+        """Apply a timer."""
+        assert self.state is not None
+        if fired.name == "orphans":
+            self._give_up_parked(fired.due)
+        elif fired.name == "deadline":
+            self._close(fired.due, entity=self._key, error=timed_out(self.state["ttl"]))
+        else:
+            self.state = None
+
+    def take(self, event: Event[Any]) -> None:
+        """Apply an event."""
+        try:
+            found = read(self._key, event.value)
+        except _InvalidError as error:
+            self._reject("invalid", str(error), event.ts, event.value)
+            return
+        if isinstance(found, Create):
+            self._create(found, event)
+        elif isinstance(found, Done):
+            self._done(found, event.ts, event.value)
+
+    # --- a group's life ---------------------------------------------------------------------
+
+    def _create(self, create: Create, event: Event[Any]) -> None:
+        if self.state is not None and self._phase != "parked":
+            if self.state["digest"] == create.digest:
+                self._count("duplicate")
+            else:
+                text = f"Group '{self._key}' is {self._phase}, and was created with another body"
+                self._reject("conflict", text, event.ts, event.value)
+            return
+        parked = [] if self.state is None else self.state["parked"]
+        self.state = {
+            "phase": "open",
+            "created": event.ts,
+            "deadline": min(LAST_DEADLINE, event.ts + create.ttl * 1000),
+            "ttl": create.ttl,
+            "expected": list(create.expected),
+            "need": create.need,
+            "fail_fast": create.fail_fast,
+            "results": {},
+            "errors": {},
+            "payload": create.payload,
+            "handlers": self._admitted(create, event),
+            "digest": create.digest,
+            "counts": {} if self.state is None else self.state["counts"],
+        }
+        self._settle(event.ts)
+        for ts, value in parked:
+            done = read(self._key, value)
+            if isinstance(done, Done):
+                self._done(done, max(ts, event.ts), value)
+
+    def _admitted(self, create: Create, event: Event[Any]) -> dict[str, dict[str, Any]]:
+        """Return the handlers whose topic a route admits."""
+        found = {}
+        for name, handler in create.handlers.items():
+            topic = handler["topic"]
+            if any(route.search(topic) for route in self._rules.routes):
+                found[name] = handler
+            else:
+                text = f"No pattern of routes admits topic '{topic}' of {name}"
+                self._reject("not_routed", text, event.ts, event.value)
+        return found
+
+    def _done(self, done: Done, ts: int, value: Any) -> None:
+        if self.state is None:
+            self.state = {"phase": "parked", "parked": [], "counts": {}}
+        state = self.state
+        if state["phase"] == "parked":
+            state["parked"].append([ts, shown(value)])
+        elif state["phase"] == "closed":
+            text = f"Entity '{done.entity}' is late: group '{self._key}' is closed"
+            self._reject("late", text, ts, value)
+        elif done.entity not in state["expected"]:
+            text = f"Entity '{done.entity}' is not expected by group '{self._key}'"
+            self._reject("not_expected", text, ts, value)
+        elif done.entity in state["results"]:
+            self._count("duplicate")
+        elif ts > state["deadline"]:
+            text = f"Entity '{done.entity}' came after the deadline of group '{self._key}'"
+            self._reject("late", text, ts, value)
+        else:
+            state["results"][done.entity] = done.result
+            if done.error:
+                state["errors"][done.entity] = done.error
+            self._settle(ts)
+
+    def _settle(self, ts: int) -> None:
+        """Close the group if its outcome is certain."""
+        state = self.state
+        assert state is not None
+        expected, answered, failed = (
+            len(state[name]) for name in ("expected", "results", "errors")
+        )
+        if answered - failed >= state["need"]:
+            self._close(ts)
+        elif answered == expected or (state["fail_fast"] and expected - failed < state["need"]):
+            entity, error = next(iter(state["errors"].items()))
+            self._close(ts, entity=entity, error=error)
+
+    def _close(self, ts: int, *, entity: str = "", error: str | None = None) -> None:
+        state = self.state
+        assert state is not None
+        outcome = Outcome(
+            self._key, state["created"], ts, state["results"], state["payload"], entity, error
+        )
+        document = dict(outcome.members(self._rules.outputs.times))
+        if state["errors"] and (state["need"] < len(state["expected"]) or not state["fail_fast"]):
+            document["errors"] = state["errors"]
+        self.outputs.append(Output(document, to=self._rules.outputs.outcomes))
+        handler = state["handlers"].get(_HANDLERS[0 if outcome.type == SUCCESS else 1])
+        if handler is not None:
+            payload = handler.get("payload", state["payload"])
+            self.outputs.append(Output(document | {"payload": payload}, to=handler["topic"]))
+        self.state = {
+            "phase": "closed",
+            "outcome": outcome.type,
+            "resolved": ts,
+            "digest": state["digest"],
+            "counts": state["counts"],
+        }
+
+    def _give_up_parked(self, due: int) -> None:
+        """Reject what was parked for too long."""
+        assert self.state is not None
+        parked = self.state["parked"]
+        kept = []
+        for ts, value in parked:
+            if ts + self._rules.orphan_ttl >= due:
+                kept.append([ts, value])
+                continue
+            done = read(self._key, value)
+            if isinstance(done, Done):
+                self._reject("unknown_group", unknown_group(done.entity, self._key), due, value)
+        self.state = self.state | {"parked": kept} if kept else None
+
+    # --- what is passed over ----------------------------------------------------------------
+
+    def _count(self, reason: str) -> None:
+        if self.state is not None:
+            counts = self.state["counts"]
+            counts[reason] = counts.get(reason, 0) + 1
+
+    def _reject(self, reason: str, text: str, ts: int, value: Any) -> None:
+        self._count(reason)
+        self.outputs += self._rules.outputs.rejection(
+            {
+                "type": REJECTED,
+                "id": self._key,
+                "reason": reason,
+                "error": text,
+                "at": self._rules.outputs.times.text(ts),
+                "event": shown(value),
+            }
+        )
