@@ -379,7 +379,7 @@ class InboundKafkaChannel:
     @property
     def skips(self) -> list[Skip]:
         """The records that are to be left out and that no commit is past yet."""
-        return self._runtime.control.skips()
+        return self._runtime.skips.all()
 
     def _require_running(self) -> None:
         if self._state is not ChannelState.RUNNING:

@@ -181,16 +181,13 @@ class OffsetGuard:
         stored: StoredOffset | None,
         finding: OffsetVerdict,
     ) -> None:
-        topic, number = owned.partition
+        topic = owned.partition.topic
         self._metrics.foreign_commits.labels(self._channel, topic, finding.value).inc()
         log.warning(
             "foreign_commit_found",
-            channel=self._channel,
-            topic=topic,
-            partition=number,
+            **{**owned.log_fields, "epoch": acknowledged.epoch},
             finding=finding.value,
             offset=acknowledged.offset,
-            epoch=acknowledged.epoch,
             stored_offset=None if stored is None else stored.offset,
             stored_epoch=None if stored is None else stored.epoch,
             stored_by=None if stored is None else stored.by,

@@ -255,20 +255,12 @@ class PartitionControl:
         )
         return skip
 
-    def skips(self) -> list[Skip]:
-        """Return the records that are to be left out and are not committed yet."""
-        return self._runtime.skips.all()
-
     # --- parts ------------------------------------------------------------------------------
 
     def _held(self, partition: TopicPartition) -> OwnedPartition:
         owned = self._runtime.manager.held(partition)
         if owned is None:
-            raise NotHeldError(
-                f"{partition} is not held by this process",
-                value=str(partition),
-                next_step="ask the member that owns it; headrace group says which",
-            )
+            raise _not_held(f"{partition} is not held by this process", partition)
         return owned
 
     def _known(self, partition: TopicPartition) -> OwnedPartition:
@@ -310,15 +302,16 @@ def _require_in_batch(owned: OwnedPartition, offset: int) -> None:
     )
 
 
+def _not_held(message: str, partition: TopicPartition) -> NotHeldError:
+    next_step = "ask the member that owns it; headrace group says which"
+    return NotHeldError(message, value=str(partition), next_step=next_step)
+
+
 def _unfinished(
     partition: TopicPartition, owned: OwnedPartition, offset: int
 ) -> NotHeldError | UnfinishedError:
     if owned.final:
-        return NotHeldError(
-            f"{partition} ended while it was to be moved",
-            value=str(partition),
-            next_step="ask the member that owns it; headrace group says which",
-        )
+        return _not_held(f"{partition} ended while it was to be moved", partition)
     return UnfinishedError(
         f"{partition} was not moved to {offset} in time",
         value=str(offset),

@@ -63,18 +63,15 @@ class MovedOffsets(OffsetStore):
             present = found.get(partition)
             if present is None or present.epoch < former.epoch:
                 found[partition] = former
-                self._report(partition, former)
+                log.info(
+                    "offset_migrated",
+                    topic=partition.topic,
+                    partition=partition.partition,
+                    offset=former.offset,
+                    epoch=former.epoch,
+                    source=type(self._former).__name__,
+                )
         return found
-
-    def _report(self, partition: TopicPartition, former: StoredOffset) -> None:
-        log.info(
-            "offset_migrated",
-            topic=partition.topic,
-            partition=partition.partition,
-            offset=former.offset,
-            epoch=former.epoch,
-            source=type(self._former).__name__,
-        )
 
     def read_many(
         self, partitions: Collection[TopicPartition], deadline: Deadline

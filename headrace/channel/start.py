@@ -57,14 +57,11 @@ class StartOffsets:
             return self._store.find([owned.partition], deadline).get(owned.partition)
         with self._lock:
             if owned not in self._found:
-                self._read(owned, deadline)
+                starting = {other for other in self._held() if self._awaits(other)} | {owned}
+                found = self._store.find([other.partition for other in starting], deadline)
+                self._found = {other: found.get(other.partition) for other in starting}
             self._answered.add(owned)
             return self._found.pop(owned)
-
-    def _read(self, owned: OwnedPartition, deadline: Deadline) -> None:
-        starting = {other for other in self._held() if self._awaits(other)} | {owned}
-        found = self._store.find([other.partition for other in starting], deadline)
-        self._found = {other: found.get(other.partition) for other in starting}
 
     def _awaits(self, owned: OwnedPartition) -> bool:
         """Whether its offset will be asked for, and nobody of before can move it any more."""
@@ -161,14 +158,15 @@ class PartitionStart:
 
     def _look(self, owned: OwnedPartition, start: int, epoch: int) -> None:
         """Ask whether the log leads to ``start`` as under ``epoch``: no worker waits for it."""
+
+        def post(look: Future[LogLook]) -> None:
+            owned.post(LogChecked(start, epoch, look))
+            self._runtime.scheduler.touch(owned)
+
         until = self._runtime.clock.monotonic() + LOOK_TIMEOUT
         look = self._runtime.catalog.look_at_log(owned.partition, start, epoch)
         owned.await_look(look, until)
-        look.add_done_callback(partial(self._looked, owned, start, epoch))
-
-    def _looked(self, owned: OwnedPartition, start: int, epoch: int, look: Future[LogLook]) -> None:
-        owned.post(LogChecked(start, epoch, look))
-        self._runtime.scheduler.touch(owned)
+        look.add_done_callback(post)
 
     def checked(self, owned: OwnedPartition, looked: LogChecked) -> None:
         """Go on with the answer of the look that the start waits for."""
@@ -182,10 +180,8 @@ class PartitionStart:
         as well; what follows is for when the processor knows the partition.
         """
         look = looked.look.result()
-        if look.is_truncated or look.leader_epoch is None:
-            self._stage(owned, looked.start, looked.epoch)
-        else:
-            self._stage(owned, looked.start, look.leader_epoch)
+        keeps = look.is_truncated or look.leader_epoch is None
+        self._stage(owned, looked.start, looked.epoch if keeps else look.leader_epoch)
         if look.is_truncated:
             owned.doubt_log(LogTruncated(owned.buffer.generation, look.end))
 

@@ -7,8 +7,8 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from headrace.config.models.processor import (
-    MERGING,
     CustomProcessorConfig,
+    MicroBatchConfig,
     SimpleProcessorConfig,
 )
 from headrace.config.models.sink import (
@@ -127,7 +127,7 @@ def _promise(sink: SinkConfig) -> str | None:
 
 def _exceptions(channel: ChannelConfig) -> Iterator[str]:
     processor, on_error = channel.processor, channel.on_error
-    if isinstance(processor, MERGING) and processor.undecodable == "skip":
+    if isinstance(processor, MicroBatchConfig) and processor.undecodable == "skip":
         yield "records that cannot be decoded are left out"
     if on_error.policy == "skip":
         attempts = on_error.max_attempts

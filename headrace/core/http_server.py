@@ -128,7 +128,6 @@ class _Protocol(H11Protocol):
     unread: float | None = None
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
-        """Begin with a connection."""
         super().connection_made(transport)
         if self.client is not None:
             self.client = (_own_family(self.client[0]), self.client[1])
@@ -149,17 +148,14 @@ class _Protocol(H11Protocol):
         return self.answered + KEEP_ALIVE
 
     def on_response_complete(self) -> None:
-        """Note the end of an answer."""
         self.answered = SYSTEM_CLOCK.monotonic()
         super().on_response_complete()
 
     def pause_writing(self) -> None:
-        """Note that the client does not read."""
         self.unread = SYSTEM_CLOCK.monotonic()
         super().pause_writing()
 
     def resume_writing(self) -> None:
-        """Note that it does."""
         self.unread = None
         super().resume_writing()
 

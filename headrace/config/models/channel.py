@@ -18,7 +18,7 @@ from headrace.config.models.base import (
     unset,
 )
 from headrace.config.models.processor import (
-    MERGING,
+    MicroBatchConfig,
     ProcessorConfig,
     SimpleProcessorConfig,
     SparkProcessorConfig,
@@ -204,7 +204,7 @@ def _short_form(default: str, accepts: Any) -> BeforeValidator:
 
 def _default_in_flight(info: ValidationInfo) -> int:
     """One micro-batch is prepared while another runs; other processors have one batch out."""
-    merges = isinstance(info.data.get("processor"), MERGING)
+    merges = isinstance(info.data.get("processor"), MicroBatchConfig)
     return 2 if merges else 1
 
 

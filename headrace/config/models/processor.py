@@ -78,8 +78,41 @@ class SparkConfig(Section):
 _AUTO_ADVANCE_INTERVAL = 30.0
 
 
-class SparkProcessorConfig(Section):
-    """Batches are merged into micro-batches, which a reducer turns into rows for the sink."""
+class MicroBatchConfig(Section):
+    """How batches are merged into micro-batches, and how their values are decoded."""
+
+    decode: Restarts[Literal["none", "json"]] = "none"
+    """How the reducer sees values: as bytes, or as typed columns decoded from JSON."""
+
+    ddl: Restarts[FreeText | None] = Field(default=None, alias="schema")
+    """The columns to decode, in Spark's DDL, such as "carrier STRING, delay DOUBLE"."""
+
+    undecodable: Hot[Literal["fail", "skip"]] = "fail"
+    """What a record that cannot be decoded does: fail its batch, or count and leave it out."""
+
+    max_records: Hot[Count] = 100_000
+    """The most records that one micro-batch is merged of."""
+
+    target_duration: Hot[Span | None] = None
+    """How long a micro-batch is meant to take: fewer are merged where more take longer."""
+
+    reload: Hot[Flag] = False
+    """Whether the channel starts again with changed code when files of its package change."""
+
+    def contradictions(self) -> Iterator[FieldConflict]:
+        yield from super().contradictions()
+        if self.decode == "json" and self.ddl is None:
+            yield FieldConflict(("schema",), "is missing; decode: json needs the columns to decode")
+        if self.decode == "none" and self.ddl is not None:
+            yield FieldConflict(("schema",), "has no effect with decode: none; write decode: json")
+        if self.decode == "none" and self.undecodable == "skip":
+            yield FieldConflict(
+                ("undecodable",), "is skip, which has no effect with decode: none; leave it out"
+            )
+
+
+class SparkReducerConfig(Section):
+    """What turns the micro-batches of the spark processor into rows."""
 
     type: Restarts[Literal["spark"]] = "spark"
     """This processor."""
@@ -98,34 +131,12 @@ class SparkProcessorConfig(Section):
     result: Restarts[FreeText | None] = None
     """The columns that arrow returns, in Spark's DDL, such as "carrier STRING, total BIGINT"."""
 
-    decode: Restarts[Literal["none", "json"]] = "none"
-    """How the reducer sees values: as bytes, or as typed columns decoded from JSON."""
-
-    ddl: Restarts[FreeText | None] = Field(default=None, alias="schema")
-    """The columns to decode, in Spark's DDL, such as "carrier STRING, delay DOUBLE"."""
-
-    undecodable: Hot[Literal["fail", "skip"]] = "fail"
-    """What a record that cannot be decoded does: fail its batch, or count and leave it out."""
-
-    max_records: Hot[Count] = 100_000
-    """The most records that one micro-batch is merged of."""
-
-    target_duration: Hot[Span | None] = None
-    """How long a micro-batch is meant to take: fewer are merged where more take longer."""
-
-    reload: Hot[Flag] = False
-    """Whether the channel starts again with changed code when files of its package change."""
-
-    def contradictions(self) -> Iterator[FieldConflict]:
-        yield from self._reducing()
-        yield from _half_decoded(self)
-
     @property
     def code(self) -> str | None:
         """The import path of the reducer, None for a query."""
         return self.reducer or self.arrow
 
-    def _reducing(self) -> Iterator[FieldConflict]:
+    def contradictions(self) -> Iterator[FieldConflict]:
         ways = [name for name in ("reducer", "sql", "arrow") if getattr(self, name) is not None]
         if not ways:
             yield FieldConflict(
@@ -140,8 +151,13 @@ class SparkProcessorConfig(Section):
             yield FieldConflict(("result",), "goes with arrow only; leave it out")
 
 
-class ArrowProcessorConfig(Section):
-    """Batches are merged into micro-batches, which a reducer in this process turns into rows."""
+# the fields of the last base come first
+class SparkProcessorConfig(MicroBatchConfig, SparkReducerConfig):
+    """Batches are merged into micro-batches, which a reducer turns into rows for the sink."""
+
+
+class ArrowReducerConfig(Section):
+    """What turns the micro-batches of the arrow processor into rows."""
 
     type: Restarts[Literal["arrow"]] = "arrow"
     """This processor. It takes no Spark, and no JVM is started for it."""
@@ -149,26 +165,9 @@ class ArrowProcessorConfig(Section):
     reducer: Restarts[ImportPath]
     """The function reduce(table, batch), which returns a pyarrow.Table or None."""
 
-    decode: Restarts[Literal["none", "json"]] = "none"
-    """How the reducer sees values: as bytes, or as typed columns decoded from JSON."""
 
-    ddl: Restarts[FreeText | None] = Field(default=None, alias="schema")
-    """The columns to decode, in Spark's DDL, such as "carrier STRING, delay DOUBLE"."""
-
-    undecodable: Hot[Literal["fail", "skip"]] = "fail"
-    """What a record that cannot be decoded does: fail its batch, or count and leave it out."""
-
-    max_records: Hot[Count] = 100_000
-    """The most records that one micro-batch is merged of."""
-
-    target_duration: Hot[Span | None] = None
-    """How long a micro-batch is meant to take: fewer are merged where more take longer."""
-
-    reload: Hot[Flag] = False
-    """Whether the channel starts again with changed code when files of its package change."""
-
-    def contradictions(self) -> Iterator[FieldConflict]:
-        yield from _half_decoded(self)
+class ArrowProcessorConfig(MicroBatchConfig, ArrowReducerConfig):
+    """Batches are merged into micro-batches, which a reducer in this process turns into rows."""
 
 
 class SimpleProcessorConfig(Section):
@@ -231,22 +230,6 @@ class CustomProcessorConfig(Section):
         """Return ``options`` with the secrets in plain text, for the factory only."""
         return reveal_all(self.options)
 
-
-def _half_decoded(
-    processor: SparkProcessorConfig | ArrowProcessorConfig,
-) -> Iterator[FieldConflict]:
-    if processor.decode == "json" and processor.ddl is None:
-        yield FieldConflict(("schema",), "is missing; decode: json needs the columns to decode")
-    if processor.decode == "none" and processor.ddl is not None:
-        yield FieldConflict(("schema",), "has no effect with decode: none; write decode: json")
-    if processor.decode == "none" and processor.undecodable == "skip":
-        yield FieldConflict(
-            ("undecodable",), "is skip, which has no effect with decode: none; leave it out"
-        )
-
-
-#: The processors that merge batches into micro-batches.
-MERGING = (SparkProcessorConfig, ArrowProcessorConfig)
 
 ProcessorConfig = Annotated[
     SparkProcessorConfig | ArrowProcessorConfig | SimpleProcessorConfig | CustomProcessorConfig,
