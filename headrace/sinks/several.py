@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -156,26 +155,6 @@ def _from_where_it_stands(
 
 
 log = structlog.get_logger(__name__)
-
-
-class Relation(Enum):
-    """What an output has of a range."""
-
-    LACKS = "lacks"
-    """Nothing, and everything before it."""
-
-    HAS = "has"
-    """All of it."""
-
-    APART = "apart"
-    """A part of it, or not what is before it."""
-
-
-def relation(stored: int | None, share: PartitionCommit) -> Relation:
-    """Return what an output with this stored offset has of a share's range."""
-    if stored is None or stored == share.start:
-        return Relation.LACKS
-    return Relation.HAS if stored >= share.next_offset else Relation.APART
 
 
 class OutputOffsets:
@@ -340,30 +319,31 @@ class SeveralSink(Sink[dict[str, Any]]):
 
     def _lacking(self, offsets: Sequence[PartitionCommit]) -> set[str]:
         """Return the outputs that take the commit, having looked again if not all seem to."""
-        relations = self._relations(offsets)
-        if any(each != {Relation.LACKS} for each in relations.values()):
+        lacking, apart = self._compared(offsets)
+        if len(lacking) < len(self.offset_moves.outputs):
             self._output_offsets.forget(self._outputs, [share.identity for share in offsets])
-            relations = self._relations(offsets)
+            lacking, apart = self._compared(offsets)
             self._require_place(offsets)
-        apart = [
-            name for name, each in relations.items() if len(each) > 1 or Relation.APART in each
-        ]
         if apart:
             raise OutputsApartError(
                 f"output {', '.join(apart)} has a part of the micro-batch already; its partitions "
                 "come again one by one, cut where the output stands"
             )
-        has = {name for name, each in relations.items() if each == {Relation.HAS}}
-        return set(self._outputs) - has
+        return self._outputs.keys() - self.offset_moves.outputs.keys() | lacking
 
-    def _relations(self, offsets: Sequence[PartitionCommit]) -> Mapping[str, set[Relation]]:
-        return {
-            name: {
-                relation(self._output_offsets.known(share.identity)[name], share)
-                for share in offsets
-            }
-            for name in self.offset_moves.outputs
-        }
+    def _compared(self, offsets: Sequence[PartitionCommit]) -> tuple[set[str], list[str]]:
+        """Return the outputs that have nothing of the ranges, but all before them.
+
+        And those that have a part of the ranges, or not what is before them.
+        """
+        lacking, apart = set(), []
+        for name in self.offset_moves.outputs:
+            found = [(self._output_offsets.known(o.identity)[name], o) for o in offsets]
+            if all(stored in {None, share.start} for stored, share in found):
+                lacking.add(name)
+            elif any(stored is None or stored < share.next_offset for stored, share in found):
+                apart.append(name)
+        return lacking, apart
 
     def _require_place(self, offsets: Sequence[PartitionCommit]) -> None:
         """Raise if the outputs' lowest offset is not where a share begins."""

@@ -210,8 +210,7 @@ class Fetching:
     """
 
     def __init__(self) -> None:
-        self._rows = inf
-        self._bytes = inf
+        self.begins()
 
     def suits(self, schema: Any, partition_by: Collection[str]) -> bool:
         """Whether a result of this schema (Spark's) should be fetched."""
@@ -224,7 +223,8 @@ class Fetching:
 
     def begins(self) -> None:
         """Have the tasks write the next result, unless one of the others says more."""
-        self._rows = self._bytes = inf
+        self._rows: float = inf
+        self._bytes: float = inf
 
     def fetched(self, table: pa.Table) -> None:
         """Take note of rows that were fetched."""

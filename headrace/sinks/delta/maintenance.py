@@ -357,6 +357,7 @@ class MaintenanceThread:
         metadata: Mapping[str, str],
     ) -> None:
         self._folder = folder
+        self._log = log.bind(table=str(folder))
         self._scratch = scratch
         self._config = maintenance
         self._metadata = dict(metadata)
@@ -422,16 +423,9 @@ class MaintenanceThread:
         )
         found = carry_out(order, self._stopping)
         if "not_compacted" in found:
-            log.warning(
-                "delta_not_compacted", table=str(self._folder), error=found["not_compacted"]
-            )
+            self._log.warning("delta_not_compacted", error=found["not_compacted"])
             return
         if "properties" in found:
-            log.info("delta_properties_set", table=str(self._folder), **found)
-        log.debug(
-            "delta_maintenance_done",
-            table=str(self._folder),
-            task=task.value,
-            seconds=round(SYSTEM_CLOCK.monotonic() - began, 3),
-            **found,
-        )
+            self._log.info("delta_properties_set", **found)
+        seconds = round(SYSTEM_CLOCK.monotonic() - began, 3)
+        self._log.debug("delta_maintenance_done", task=task.value, seconds=seconds, **found)
