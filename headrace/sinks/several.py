@@ -96,58 +96,50 @@ class OutputOffsetMoves:
             raise HeadraceError(
                 f"output {fixed} keeps offsets and has no move_offsets; give it one"
             )
-        self._require_starts(moves)
-        done: dict[str, list[OffsetMove]] = {}
-        for name, sink in self._movable():
-            own = list(_from_where_it_stands(sink, moves))
-            try:
-                _move(sink, own, note)
-            except Exception as error:
-                self._move_back(done, name, error, note)
-                raise
-            done[name] = own
-
-    def _movable(self) -> Iterator[tuple[str, TransactionalOffsets]]:
-        for name, sink in self.outputs.items():
-            if isinstance(sink, TransactionalOffsets):
-                yield name, sink
-
-    def _move_back(
-        self, done: Mapping[str, list[OffsetMove]], refusing: str, reason: Exception, note: str
-    ) -> None:
-        for name, sink in self._movable():
-            back = [
-                replace(each, start=each.next_offset, next_offset=each.start)
-                for each in done.get(name, ())
-            ]
-            try:
-                _move(sink, back, f"{note}, taken back")
-            except Exception as error:  # noqa: BLE001 - told beside what it came from
-                raise HeadraceError(
-                    f"output {refusing} refused its move ({reason}), and that of output {name} "
-                    f"could not be taken back ({error}); move all to another offset, and then again"
-                ) from reason
-
-    def _require_starts(self, moves: Sequence[OffsetMove]) -> None:
-        conflicts = []
-        for move in moves:
-            lowest = self.stored_offset(move.identity)
-            if lowest != move.start:
-                conflicts.append(SinkConflictError(move.partition, move.start, lowest))
+        found = [(move, self.stored_offset(move.identity)) for move in moves]
+        conflicts = [
+            SinkConflictError(move.partition, move.start, lowest)
+            for move, lowest in found
+            if lowest != move.start
+        ]
         if conflicts:
             raise CommitConflictError(conflicts)
+        done: list[tuple[str, TransactionalOffsets, list[OffsetMove]]] = []
+        for name, sink in self.outputs.items():
+            assert isinstance(sink, TransactionalOffsets), "the others are refused above"
+            own = list(_from_where_it_stands(sink, moves))
+            if not own:
+                continue
+            try:
+                sink.move_offsets(own, note)
+            except Exception as error:
+                _take_back(done, name, error, f"{note}, taken back")
+                raise
+            done.append((name, sink, own))
 
 
-def _move(keeper: TransactionalOffsets, moves: Sequence[OffsetMove], note: str) -> None:
-    if moves:
-        keeper.move_offsets(moves, note)
+def _take_back(
+    done: Sequence[tuple[str, TransactionalOffsets, list[OffsetMove]]],
+    refusing: str,
+    reason: Exception,
+    note: str,
+) -> None:
+    for name, sink, own in done:
+        back = [replace(each, start=each.next_offset, next_offset=each.start) for each in own]
+        try:
+            sink.move_offsets(back, note)
+        except Exception as error:  # noqa: BLE001 - told beside what it came from
+            raise HeadraceError(
+                f"output {refusing} refused its move ({reason}), and that of output {name} "
+                f"could not be taken back ({error}); move all to another offset, and then again"
+            ) from reason
 
 
 def _from_where_it_stands(
-    keeper: TransactionalOffsets, moves: Sequence[OffsetMove]
+    sink: TransactionalOffsets, moves: Sequence[OffsetMove]
 ) -> Iterator[OffsetMove]:
     for move in moves:
-        stored = keeper.stored_offset(move.identity)
+        stored = sink.stored_offset(move.identity)
         if stored is not None and stored != move.next_offset:
             yield OffsetMove(
                 move.identity, move.partition, stored, move.next_offset, move.transactional_id
