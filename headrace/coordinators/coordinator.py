@@ -68,7 +68,7 @@ class Coordinator:
     def start(self) -> None:
         """Begin to join the group."""
         self._registry.watch(self._on_change)
-        self._registry.listen(self._on_session)
+        self._registry.session.listen(self._on_session)
         self._thread.start()
 
     def drain(self, deadline: Deadline) -> tuple[Claim, ...]:
@@ -122,7 +122,7 @@ class Coordinator:
             return ()
         self._send(partial(self._begin_stop, deadline))
         self._thread.join(deadline.remaining)
-        self._registry.unlisten(self._on_session)
+        self._registry.session.unlisten(self._on_session)
         self._registry.watch(None)
         if self._thread.is_alive():
             log.warning("coordinator_stop_timed_out", member=self._registry.member)
@@ -160,7 +160,7 @@ class Coordinator:
         Without events there is one at least every sixth of a session; one that asks ZooKeeper
         several things may wait for each answer up to a quarter of it.
         """
-        return self._registry.session_timeout if self._thread.is_alive() else None
+        return self._registry.session.session_timeout if self._thread.is_alive() else None
 
     @property
     def claims(self) -> tuple[Claim, ...]:

@@ -56,6 +56,7 @@ class GroupMembership:
         clock: Clock,
     ) -> None:
         self._registry = registry
+        self._session = registry.session
         self._listener = listener
         self._info = info
         self._published: MemberInfo | None = None
@@ -215,7 +216,7 @@ class GroupMembership:
         if self.state is MemberState.JOINING:
             return max(0.0, self._next_try - now)
         if self.state is MemberState.AWAY:
-            return self._registry.session_timeout / 3
+            return self._session.session_timeout / 3
         due = self._next_beat
         if self._lease is not None and self._claim_table.in_state(*WITH_CHANNEL):
             due = min(due, now + self._lease.remaining())
@@ -228,13 +229,13 @@ class GroupMembership:
     def _other_session(self) -> bool:
         """Whether we are connected, and not with the session that we joined in."""
         membership = self._membership
-        return self._registry.session_id not in {None, membership and membership.session_id}
+        return self._session.session_id not in {None, membership and membership.session_id}
 
     def _join_if_due(self) -> None:
         now = self._clock.monotonic()
         if now < self._next_try:
             return
-        self._next_try = now + min(LONGEST_PAUSE, self._registry.session_timeout / 6)
+        self._next_try = now + min(LONGEST_PAUSE, self._session.session_timeout / 6)
         try:
             membership = self._registry.join(self._info)
         except MemberExistsError as error:
@@ -258,7 +259,7 @@ class GroupMembership:
         if self._first_holder is None or error.holder.beats < self._first_holder.beats:
             self._first_holder = error.holder
             # the servers may take up to twice a session's time-out to notice its end
-            self._give_up_at = now + 2 * self._registry.session_timeout
+            self._give_up_at = now + 2 * self._session.session_timeout
             self._log.info("instance_id_in_use", reason=str(error))
         alive = error.holder.beats > self._first_holder.beats
         if alive or now >= self._give_up_at:
@@ -268,14 +269,14 @@ class GroupMembership:
         """End what the lease no longer covers; renew it when it is time."""
         self.last_progress = now = self._clock.monotonic()
         assert self._lease is not None, "a member of the group has a lease"
-        self._lease.reconnected(self._registry.session_timeout, self._registry.connected_at)
+        self._lease.reconnected(self._session.session_timeout, self._session.connected_at)
         if self._lease.ended():
             self._lose_all(LossReason.LEASE_OVER)
         if now < self._next_beat:
             return
         self._next_beat = now + self._retry_pause()
         self._registry.heartbeat()
-        timeout, connected_at = self._registry.session_timeout, self._registry.connected_at
+        timeout, connected_at = self._session.session_timeout, self._session.connected_at
         if self._lease.confirm(now, timeout, connected_at):
             self._plan_heartbeat(now, self._lease)
         else:
@@ -287,19 +288,19 @@ class GroupMembership:
 
     def _begin_lease(self, sent_at: float) -> None:
         """Begin a lease with a write that is acknowledged now."""
-        timeout, connected_at = self._registry.session_timeout, self._registry.connected_at
+        timeout, connected_at = self._session.session_timeout, self._session.connected_at
         self._lease = Lease.begin(timeout, self._clock, sent_at, connected_at, self._pinged_since)
         self._plan_heartbeat(sent_at, self._lease)
 
     def _plan_heartbeat(self, last: float, lease: Lease) -> None:
         """Have the next one sent while a young, short lease has time left for its answer."""
-        pause = self._registry.session_timeout * HEARTBEAT_SHARE
+        pause = self._session.session_timeout * HEARTBEAT_SHARE
         left = lease.remaining()
         self._next_beat = last + (min(pause, left / 3) if left else pause)
 
     def _retry_pause(self) -> float:
         """Return the seconds from a failed heartbeat to the next."""
-        return min(LONGEST_PAUSE, self._registry.session_timeout / 12)
+        return min(LONGEST_PAUSE, self._session.session_timeout / 12)
 
     def _suspend(self, reason: str) -> None:
         if self.state is not MemberState.ACTIVE:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from headrace.coordinators.claims import Claim
     from headrace.coordinators.member_info import MemberInfo
     from headrace.zookeeper.nodes import Operation
-    from headrace.zookeeper.protocol import Session, SessionState
+    from headrace.zookeeper.protocol import Session
 
 
 class RegistryUnavailableError(HeadraceError):
@@ -125,7 +125,7 @@ class MemberNodes:
     def __init__(
         self, session: Session, group: str, member: str, clock: Clock = SYSTEM_CLOCK
     ) -> None:
-        self._session = session
+        self.session = session
         self._paths = GroupPaths(group)
         self._path = self._paths.member(member)
         self._host = socket.gethostname()
@@ -136,29 +136,6 @@ class MemberNodes:
         self._on_change: Callable[[], None] | None = None
         #: Our name in the group.
         self.member = member
-
-    @property
-    def session_id(self) -> int | None:
-        """The present session, None while there is no connection."""
-        return self._session.session_id
-
-    @property
-    def session_timeout(self) -> float:
-        """Seconds agreed on with the servers at the last connect."""
-        return self._session.session_timeout
-
-    @property
-    def connected_at(self) -> float:
-        """Monotonic time of our last request to be let in that a server granted."""
-        return self._session.connected_at
-
-    def listen(self, callback: Callable[[SessionState], None]) -> None:
-        """Have ``callback`` told how the session fares."""
-        self._session.listen(callback)
-
-    def unlisten(self, callback: Callable[[SessionState], None]) -> None:
-        """Tell ``callback`` no more."""
-        self._session.unlisten(callback)
 
     def watch(self, callback: Callable[[], None] | None) -> None:
         """Have ``callback`` called after changes to what ``members`` or ``owners`` last read.
@@ -193,13 +170,13 @@ class MemberNodes:
             since=self._clock.time(),
             software=VERSION,
         )
-        self._session.ensure(self._paths.ids)
+        self.session.ensure(self._paths.ids)
         try:
-            stat = self._session.create(self._path, document.encode(), ephemeral=True)
+            stat = self.session.create(self._path, document.encode(), ephemeral=True)
         except NodeExistsError:
             self._remove_own_or_refuse()
-            stat = self._session.create(self._path, document.encode(), ephemeral=True)
-        if stat.owner_session is None or not is_ours(self._session, self._path, stat):
+            stat = self.session.create(self._path, document.encode(), ephemeral=True)
+        if stat.owner_session is None or not is_ours(self.session, self._path, stat):
             raise RegistryUnavailableError(f"the session changed while {self._path} was created")
         self._document, self._version = document, stat.version
         self._membership = Membership(stat.czxid, stat.owner_session)
@@ -207,9 +184,9 @@ class MemberNodes:
 
     def _remove_own_or_refuse(self) -> None:
         """Remove what a request of ours created unheard of; leave anybody else's node."""
-        node = self._session.get(self._path)
-        if is_ours(self._session, self._path, node.stat):
-            self._session.delete(self._path, node.stat.version)
+        node = self.session.get(self._path)
+        if is_ours(self.session, self._path, node.stat):
+            self.session.delete(self._path, node.stat.version)
             return
         try:
             document = MemberDocument.decode(self._path, node.data)
@@ -231,7 +208,7 @@ class MemberNodes:
         self._write(document, [SetData(self._paths.ids, b"")])
 
     def _present_document(self) -> MemberDocument:
-        if self._session.session_id not in {None, self.membership.session_id}:
+        if self.session.session_id not in {None, self.membership.session_id}:
             raise MembershipLostError(f"{self._path} was of a session that is over")
         assert self._document is not None, "there is a document wherever there is a membership"
         return self._document
@@ -246,13 +223,13 @@ class MemberNodes:
 
     def _set(self, document: MemberDocument, more: list[Operation]) -> None:
         write = SetData(self._path, document.encode(), self._version)
-        stat = self._session.multi([write, *more])[0]
+        stat = self.session.multi([write, *more])[0]
         assert stat is not None, "setting data answers with the node's state"
         self._version = stat.version
 
     def _present_version(self) -> int:
         """Return our node's version after a missed answer or an edit by hand."""
-        stat = self._session.exists(self._path)
+        stat = self.session.exists(self._path)
         if stat is None or stat.czxid != self.membership.epoch:
             raise MembershipLostError(
                 f"{self._path} is gone or another session's; the member joins again"
@@ -265,7 +242,7 @@ class MemberNodes:
         if self._membership is None:
             return
         try:
-            self._session.delete(self._path, self._present_version())
+            self.session.delete(self._path, self._present_version())
         except (NoNodeError, MembershipLostError):
             log.debug("member_node_already_deleted", path=self._path)
         self._membership = None
@@ -275,14 +252,14 @@ class MemberNodes:
         """Read who is in the group."""
         try:
             # the parent's data tells of members that publish again, its children of the others
-            self._session.get(self._paths.ids, self._changed)
-            names = self._session.children(self._paths.ids, self._changed)
+            self.session.get(self._paths.ids, self._changed)
+            names = self.session.children(self._paths.ids, self._changed)
         except NoNodeError as error:
             raise MembershipLostError(
                 f"{self._paths.ids} is gone; the member joins again"
             ) from error
         paths = {decode_name(name): f"{self._paths.ids}/{name}" for name in names}
-        found = read_documents(self._session, paths, MemberDocument.decode)
+        found = read_documents(self.session, paths, MemberDocument.decode)
         return GroupView(
             {name: each.document.info for name, each in found.items() if each.document},
             {name: each.problem for name, each in found.items() if each.problem},

@@ -90,10 +90,10 @@ class ZooKeeperRegistry(MemberNodes):
                 log.warning("epoch_node_version_unsupported", path=error.path, reason=str(error))
                 results[partition] = ClaimRefusal.FOREIGN
         fresh = {partition for partition, node in nodes.items() if node is None}
-        refusals = self._session.multi_each(self._claiming(claims, fresh))
+        refusals = self.session.multi_each(self._claiming(claims, fresh))
         for claim, refused in zip(claims, refusals, strict=True):
             results[claim.partition] = claim if refused is None else self._refusal(claim, refused)
-        if self._session.session_id != self.membership.session_id:
+        if self.session.session_id != self.membership.session_id:
             named = ", ".join(map(str, partitions))
             raise RegistryUnavailableError(f"the session changed while {named} were claimed")
         return results
@@ -102,7 +102,7 @@ class ZooKeeperRegistry(MemberNodes):
         self, partitions: Collection[TopicPartition]
     ) -> dict[TopicPartition, Node | None]:
         named = list(partitions)
-        nodes = self._session.get_many([self._paths.epoch(partition) for partition in named])
+        nodes = self.session.get_many([self._paths.epoch(partition) for partition in named])
         return dict(zip(named, nodes, strict=True))
 
     def _refusal(self, claim: Claim, error: ZooKeeperError) -> ClaimRefusal:
@@ -135,8 +135,8 @@ class ZooKeeperRegistry(MemberNodes):
     ) -> list[list[Operation]]:
         """Return one transaction for each claim; ``fresh`` have no epoch node yet."""
         for topic in sorted({partition.topic for partition in fresh}):
-            self._session.ensure(self._paths.epochs(topic))
-            self._session.ensure(self._paths.owners(topic))
+            self.session.ensure(self._paths.epochs(topic))
+            self.session.ensure(self._paths.owners(topic))
         transactions: list[list[Operation]] = []
         for claim in claims:
             path = self._paths.epoch(claim.partition)
@@ -164,7 +164,7 @@ class ZooKeeperRegistry(MemberNodes):
         data = self._epoch_data(raised, clean_end=False)
         owner = SetData(self._paths.owner(claim.partition), self._owner_data(raised))
         try:
-            self._session.multi([SetData(path, data, claim.node_version), owner])
+            self.session.multi([SetData(path, data, claim.node_version), owner])
         except NoNodeError:
             return None
         except BadVersionError:
@@ -185,7 +185,7 @@ class ZooKeeperRegistry(MemberNodes):
         """
         marks = [self._mark(claim, clean=clean) for claim in claims]
         owners = [Delete(self._paths.owner(claim.partition)) for claim in claims]
-        refusals = self._session.multi_each(list(zip(marks, owners, strict=True)))
+        refusals = self.session.multi_each(list(zip(marks, owners, strict=True)))
         return {
             claim.partition: self._released(claim, mark, refused)
             for claim, mark, refused in zip(claims, marks, refusals, strict=True)
@@ -215,7 +215,7 @@ class ZooKeeperRegistry(MemberNodes):
     def _mark_only(self, mark: Operation) -> Release:
         """Note the end of a claim whose owner node is already gone."""
         try:
-            self._session.multi([mark])
+            self.session.multi([mark])
         except (BadVersionError, NoNodeError):
             return Release.REFUSED
         return Release.RELEASED
@@ -230,11 +230,11 @@ class ZooKeeperRegistry(MemberNodes):
         epoch_path, owner_path = self._paths.epoch(partition), self._paths.owner(partition)
         # in this order: a claim between the two readings or after them changes the epoch node
         epoch, owner = self._read(epoch_path), self._read(owner_path)
-        if owner is None or not is_ours(self._session, owner_path, owner.stat):
+        if owner is None or not is_ours(self.session, owner_path, owner.stat):
             return False
         guard: list[Operation] = [] if epoch is None else [Check(epoch_path, epoch.stat.version)]
         try:
-            self._session.multi([*guard, Delete(owner_path, owner.stat.version)])
+            self.session.multi([*guard, Delete(owner_path, owner.stat.version)])
         except (BadVersionError, NoNodeError):
             return False
         return True
@@ -246,18 +246,18 @@ class ZooKeeperRegistry(MemberNodes):
         """Read who owns the topic's partitions; those without an owner are missing."""
         parent = self._paths.owners(topic)
         try:
-            names = self._session.children(parent, self._changed)
+            names = self.session.children(parent, self._changed)
         except NoNodeError:
-            self._session.ensure(parent)
-            names = self._session.children(parent, self._changed)
+            self.session.ensure(parent)
+            names = self.session.children(parent, self._changed)
         return self._owners({int(n): f"{parent}/{int(n)}" for n in names if n.isdecimal()})
 
     def _owners(self, paths: Mapping[K, str]) -> dict[K, Owner]:
-        found = read_documents(self._session, paths, OwnerDocument.decode)
+        found = read_documents(self.session, paths, OwnerDocument.decode)
         return {key: self._owner(paths[key], node) for key, node in found.items()}
 
     def _owner(self, path: str, node: ParsedNode[OwnerDocument]) -> Owner:
-        ours, document = is_ours(self._session, path, node.stat), node.document
+        ours, document = is_ours(self.session, path, node.stat), node.document
         if document is None:
             log.warning("owner_node_unusable", path=path, reason=node.problem)
             return Owner(None, None, ours)
@@ -267,14 +267,14 @@ class ZooKeeperRegistry(MemberNodes):
     def former(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, str]:
         """Read who claimed partitions last; those of which nothing can be told are missing."""
         paths = {partition: self._paths.epoch(partition) for partition in partitions}
-        found = read_documents(self._session, paths, EpochDocument.decode)
+        found = read_documents(self.session, paths, EpochDocument.decode)
         return {p: each.document.member for p, each in found.items() if each.document}
 
     @answered()
     def verify(self, claims: Collection[Claim]) -> list[Claim]:
         """Return those claims that no longer hold: whose nodes are not as we left them."""
         held = list(claims)
-        epochs = self._session.get_many([self._paths.epoch(c.partition) for c in held])
+        epochs = self.session.get_many([self._paths.epoch(c.partition) for c in held])
         owners = self._owners({c.partition: self._paths.owner(c.partition) for c in held})
         return [
             claim
@@ -286,7 +286,7 @@ class ZooKeeperRegistry(MemberNodes):
         ]
 
     def _read(self, path: str) -> Node | None:
-        return self._session.get_many([path])[0]
+        return self.session.get_many([path])[0]
 
     def _holds(self, path: str, data: bytes) -> bool:
         node = self._read(path)

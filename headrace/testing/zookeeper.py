@@ -225,8 +225,8 @@ class InMemorySession:
     def __init__(self, zookeeper: InMemoryZooKeeper) -> None:
         self._zookeeper = zookeeper
         self._id = zookeeper.open()
-        self._connected_at = zookeeper.clock.monotonic()
-        self._state = SessionState.CONNECTED
+        self.connected_at = zookeeper.clock.monotonic()
+        self.state = SessionState.CONNECTED
         self._listeners: list[Callable[[SessionState], None]] = []
         self._answers_to_lose = 0
         self._late: deque[Callable[[], object]] = deque()
@@ -253,14 +253,14 @@ class InMemorySession:
         if not self._zookeeper.is_alive(self._id):
             self._enter(SessionState.LOST)
             self._id = self._zookeeper.open()
-        if self._state is not SessionState.CONNECTED:
-            self._connected_at = self._zookeeper.clock.monotonic()
+        if self.state is not SessionState.CONNECTED:
+            self.connected_at = self._zookeeper.clock.monotonic()
         self._enter(SessionState.CONNECTED)
 
     def expire(self) -> None:
         """End the session on the servers; a connected client learns of it and opens a new one."""
         self._zookeeper.end(self._id)
-        if self._state is SessionState.CONNECTED:
+        if self.state is SessionState.CONNECTED:
             self.resume()
 
     def lose_answers(self, number: int, *, delay: bool = False) -> None:
@@ -280,9 +280,9 @@ class InMemorySession:
         self._enter(SessionState.CLOSED)
 
     def _enter(self, state: SessionState) -> None:
-        if self._state is state:
+        if self.state is state:
             return
-        self._state = state
+        self.state = state
         if state is not SessionState.CONNECTED:
             for callback in self._zookeeper.drop_watches(self._id):
                 callback()
@@ -292,20 +292,12 @@ class InMemorySession:
     # --- Session ----------------------------------------------------------------------------
 
     @property
-    def state(self) -> SessionState:
-        return self._state
-
-    @property
     def session_id(self) -> int | None:
-        return self._id if self._state is SessionState.CONNECTED else None
+        return self._id if self.state is SessionState.CONNECTED else None
 
     @property
     def session_timeout(self) -> float:
         return self._zookeeper.session_timeout
-
-    @property
-    def connected_at(self) -> float:
-        return self._connected_at
 
     def listen(self, callback: Callable[[SessionState], None]) -> None:
         self._listeners.append(callback)
@@ -401,9 +393,9 @@ class InMemorySession:
         raise OutcomeUnknownError(path, "no answer, as the test wants it")
 
     def _check(self, path: str) -> None:
-        if self._state is SessionState.CLOSED:
+        if self.state is SessionState.CLOSED:
             raise SessionClosedError("the session is closed")
-        if self._state is not SessionState.CONNECTED:
+        if self.state is not SessionState.CONNECTED:
             raise NotConnectedError(path, "not connected")
         if path.startswith(self._denied):
             raise AccessDeniedError(path, "access denied, as the test wants it")
@@ -415,6 +407,8 @@ class InMemoryRegistry(ZooKeeperRegistry):
     Members of one group share the ``InMemoryZooKeeper``; by default each has its own session.
     """
 
+    session: InMemorySession
+
     def __init__(
         self,
         zookeeper: InMemoryZooKeeper,
@@ -425,7 +419,10 @@ class InMemoryRegistry(ZooKeeperRegistry):
         transactional_prefix: str | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        self.session = zookeeper.session() if session is None else session
         super().__init__(
-            self.session, group, member, transactional_prefix=transactional_prefix, clock=clock
+            session or zookeeper.session(),
+            group,
+            member,
+            transactional_prefix=transactional_prefix,
+            clock=clock,
         )

@@ -53,7 +53,9 @@ class Hold:
         self._registry = registry
         self._lease = lease
         self._clock = clock
-        self._next_heartbeat = clock.monotonic() + registry.session_timeout * HEARTBEAT_SHARE
+        self._next_heartbeat = (
+            clock.monotonic() + registry.session.session_timeout * HEARTBEAT_SHARE
+        )
         self._claims: dict[TopicPartition, Claim] = {}
         #: Whether nothing is under way under the claims, which is how they end then.
         self.clean = True
@@ -125,8 +127,10 @@ class Hold:
         except (RegistryUnavailableError, MembershipLostError) as error:
             raise _lost() from error
         registry = self._registry
-        self._next_heartbeat = sent_at + registry.session_timeout * HEARTBEAT_SHARE
-        if not self._lease.confirm(sent_at, registry.session_timeout, registry.connected_at):
+        self._next_heartbeat = sent_at + registry.session.session_timeout * HEARTBEAT_SHARE
+        if not self._lease.confirm(
+            sent_at, registry.session.session_timeout, registry.session.connected_at
+        ):
             raise _lost()
 
     def remaining(self) -> float:
@@ -175,7 +179,9 @@ def holding(
     try:
         sent_at = clock.monotonic()
         registry.join(replace(member_info(channel, channel.subscription.names), draining=True))
-        lease = Lease.begin(registry.session_timeout, clock, sent_at, registry.connected_at)
+        lease = Lease.begin(
+            registry.session.session_timeout, clock, sent_at, registry.session.connected_at
+        )
         hold = Hold(registry, lease, clock)
         try:
             refuse_members(session, channel.group)

@@ -40,7 +40,7 @@ class ZooKeeperWorld:
     def end_session(self, registry: ZooKeeperRegistry) -> None:
         """Expire a member's session."""
         assert isinstance(registry, ZooKeeperRegistry)
-        session = registry._session
+        session = registry.session
         assert isinstance(session, ZooKeeperSession)
         expire(session)
 

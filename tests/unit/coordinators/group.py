@@ -130,7 +130,7 @@ class Participant:
         self._events: deque[Callable[[], None]] = deque()
         self._unheard: deque[Callable[[], None]] = deque()
         self.registry.watch(self._watch_fired)
-        self.registry.listen(
+        self.registry.session.listen(
             lambda state: self._events.append(partial(self.member.session_changed, state))
         )
 

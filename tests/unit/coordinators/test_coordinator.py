@@ -169,7 +169,7 @@ def test_turns_are_expected_only_while_it_runs(running: Running) -> None:
     idle = Coordinator(running.registry, running.inbox, INFO, SETTINGS)
     assert idle.stall_timeout is None
     running.take(2)
-    assert running.coordinator.stall_timeout == running.registry.session_timeout
+    assert running.coordinator.stall_timeout == running.registry.session.session_timeout
     running.coordinator.stop(Deadline.after(0.05))
     assert wait_for(lambda: running.coordinator.stall_timeout is None, Deadline.after(WAIT))
 

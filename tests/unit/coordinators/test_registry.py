@@ -76,7 +76,7 @@ def test_joining_goes_on_after_a_lost_answer(world: InMemoryWorld) -> None:
     with pytest.raises(RegistryUnavailableError):
         a.join(INFO)
     assert world.hand.exists(PATHS.member("a")) is not None
-    assert a.join(INFO).session_id == a.session_id
+    assert a.join(INFO).session_id == a.session.session_id
 
 
 def test_raising_and_releasing_go_on_after_lost_answers(world: InMemoryWorld) -> None:
