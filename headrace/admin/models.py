@@ -109,8 +109,8 @@ class PauseStatus(Document):
     """Why."""
 
 
-class PartitionStatus(Document):
-    """A partition that the channel holds."""
+class HeldPartition(Document):
+    """A partition that is held, as every answer about one has it."""
 
     topic: str
     """Its topic."""
@@ -129,6 +129,23 @@ class PartitionStatus(Document):
     """The offset after that batch."""
     committed: Offset | None
     """The offset that a restart would begin at."""
+    buffered_records: Number
+    """Records fetched and not yet delivered."""
+    held_bytes: Number
+    """Bytes fetched and not yet answered, object overhead counted."""
+    outstanding_batches: Number
+    """Batches delivered and not yet answered."""
+    attempts: Number
+    """How often in a row the batch at batch_offset has failed."""
+    dead_letters: Number
+    """Records put into the dead-letter topic since the partition was claimed."""
+    last_error: Text | None
+    """The last error that was told to the processor."""
+
+
+class PartitionStatus(HeldPartition):
+    """A partition that the channel holds."""
+
     end: Offset | None
     """The end of the log as last fetched."""
     lag: Number | None
@@ -139,24 +156,12 @@ class PartitionStatus(Document):
     """The age of the newest record that was answered for good."""
     records_per_s: Seconds
     """How fast the position moved in the last minute."""
-    buffered_records: Number
-    """Records fetched and not yet delivered."""
-    held_bytes: Number
-    """Bytes fetched and not yet answered, object overhead counted."""
-    outstanding_batches: Number
-    """Batches delivered and not yet answered."""
-    attempts: Number
-    """How often in a row the batch at batch_offset has failed."""
     suspect_records: Number
     """Records of a batch that was given up, among which those that fail are being looked for."""
-    dead_letters: Number
-    """Records put into the dead-letter topic since the partition was claimed."""
     held_back_until: datetime | None
     """When it is delivered again, after an error or because the processor asked for a wait."""
     callback_s: Seconds | None
     """For how long its running callback has been running."""
-    last_error: Text | None
-    """The last error that was told to the processor."""
 
 
 class MemberStatus(Document):

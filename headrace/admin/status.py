@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.admin import configuration
 from headrace.admin import history as lately
 from headrace.admin import models as d
-from headrace.admin.document import Document, Number, Offset, Seconds, Text, moment
+from headrace.admin.document import Document, Number, Offset, Seconds, moment
 from headrace.admin.health import not_ready
 from headrace.admin.history import INTERVAL, Rates
 from headrace.channel.states import PartitionState
@@ -35,49 +35,21 @@ if TYPE_CHECKING:
     from headrace.telemetry.metrics import ChannelSummary, PartitionSnapshot
 
 
-class PartitionActivity(Document):
+class PartitionActivity(d.HeldPartition):
     """One held partition, by the names that the log's ``partition_status`` has."""
 
     channel: str
     """The channel."""
-    topic: str
-    """The topic."""
-    partition: Number
-    """The number of the partition."""
-    epoch: Number
-    """The epoch of the claim."""
-    state: str
-    """What it is doing."""
-    position: Offset
-    """The next offset to deliver."""
-    batch_offset: Offset | None
-    """The first record of the oldest batch that is out, or that failed and comes again."""
-    batch_end: Offset | None
-    """The offset after that batch."""
-    committed: Offset | None
-    """The next offset to read after a restart."""
     high_watermark: Offset | None
     """Where the log ends, as last fetched."""
-    buffered_records: Number
-    """Records that are fetched and not delivered."""
-    held_bytes: Number
-    """The memory of what is fetched and not answered."""
-    outstanding_batches: Number
-    """Batches that are not answered."""
-    attempts: Number
-    """Deliveries of the present batch that failed."""
     suspects: Number
     """Records among which those that fail are being looked for."""
-    dead_letters: Number
-    """Records put into the dead-letter topic since the claim."""
     held_back_seconds: Seconds | None
     """For how long nothing is delivered yet, after an error or as the processor asked."""
     callback_seconds: Seconds | None
     """For how long a callback has been running."""
     calls: list[str]
     """The calls that the callback's thread is in, the outermost first."""
-    last_error: Text | None
-    """The last error."""
     lag_seconds: Seconds | None
     """For how long the next record has been waiting to be answered."""
     sink_seconds: Seconds | None
@@ -335,30 +307,19 @@ class StatusBuilder:
 
     def _partition(self, each: PartitionSnapshot) -> d.PartitionStatus:
         held_back = each.held_back_seconds
-        return d.PartitionStatus(
-            topic=each.topic,
-            partition=each.partition,
-            state=PartitionState(each.state),
-            epoch=each.epoch,
-            position=each.position,
-            batch_offset=each.batch_offset,
-            batch_end=each.batch_end,
-            committed=each.committed,
-            end=each.end,
-            lag=each.lag_records,
-            lag_s=each.lag_seconds,
-            sink_age_s=each.sink_seconds,
-            records_per_s=self._rates.of_partition(each),
-            buffered_records=each.buffered_records,
-            held_bytes=each.held_bytes,
-            outstanding_batches=each.outstanding_batches,
-            attempts=each.attempts,
-            suspect_records=each.suspects,
-            dead_letters=each.dead_letters,
-            held_back_until=None if held_back is None else moment(self._clock.time() + held_back),
-            callback_s=each.callback_seconds,
-            last_error=each.last_error,
-        )
+        named = {
+            "end": each.end,
+            "lag": each.lag_records,
+            "lag_s": each.lag_seconds,
+            "sink_age_s": each.sink_seconds,
+            "records_per_s": self._rates.of_partition(each),
+            "suspect_records": each.suspects,
+            "held_back_until": None
+            if held_back is None
+            else moment(self._clock.time() + held_back),
+            "callback_s": each.callback_seconds,
+        }
+        return d.PartitionStatus.model_validate(each.facts() | named)
 
     def _group(self, channel: InboundKafkaChannel) -> Group:
         nodes = read_nodes(self._controller.session, channel.config.group, channel.topics)

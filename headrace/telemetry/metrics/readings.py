@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -202,7 +202,7 @@ class PartitionSnapshot:
 
     def facts(self) -> dict[str, Any]:
         """Return the fields by name."""
-        return asdict(self)
+        return {name: getattr(self, name) for name in self.__dataclass_fields__}
 
 
 #: Of each held partition, by what a snapshot calls it.
