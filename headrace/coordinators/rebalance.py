@@ -204,8 +204,7 @@ class Rebalance:
         before, self._settings = self._settings, settings
         if settings.rebalance_delay != before.rebalance_delay:
             self._debounce = Debounce(settings.rebalance_delay, self._clock)
-        if settings != before:
-            self.look_soon()
+        self.look_soon()
 
     def look_soon(self) -> None:
         """Look when more events had time to come in; less often where reading takes long."""
