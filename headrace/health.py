@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from contextlib import closing
 from getopt import GetoptError, getopt
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -81,8 +82,7 @@ def _reasons(url: str, path: str, timeout: float) -> list[str]:
     from http.client import HTTPException  # noqa: PLC0415 - the command line's help needs none
 
     try:
-        connection = _connection(url, timeout)
-        try:
+        with closing(_connection(url, timeout)) as connection:
             connection.request("GET", path)
             answer = connection.getresponse()
             if answer.status in _ANSWERED:
@@ -90,8 +90,6 @@ def _reasons(url: str, path: str, timeout: float) -> list[str]:
             return _reasons_in(answer.read()) or [
                 f"{url}{path} answered {answer.status} {answer.reason}"
             ]
-        finally:
-            connection.close()
     except (OSError, HTTPException, ValueError) as error:
         return [f"{url}{path}: {str(error) or type(error).__name__}"]
 

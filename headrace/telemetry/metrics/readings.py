@@ -205,34 +205,25 @@ class PartitionSnapshot:
         return {name: getattr(self, name) for name in self.__dataclass_fields__}
 
 
+def _of_partition(name: str, text: str) -> MetricSpec:
+    return MetricSpec(f"headrace_{name}", "gauge", _PARTITION, text)
+
+
 #: Of each held partition, by what a snapshot calls it.
 _READ = {
-    "position": MetricSpec("headrace_position", "gauge", _PARTITION, "Next offset to deliver."),
-    "committed": MetricSpec(
-        "headrace_committed_offset", "gauge", _PARTITION, "Offset a restart would begin at."
+    "position": _of_partition("position", "Next offset to deliver."),
+    "committed": _of_partition("committed_offset", "Offset a restart would begin at."),
+    "high_watermark": _of_partition("high_watermark", "End of the partition as last fetched."),
+    "lag_records": _of_partition(
+        "lag_records", "Records between the committed offset and the end."
     ),
-    "high_watermark": MetricSpec(
-        "headrace_high_watermark", "gauge", _PARTITION, "End of the partition as last fetched."
-    ),
-    "lag_records": MetricSpec(
-        "headrace_lag_records",
-        "gauge",
-        _PARTITION,
-        "Records between the committed offset and the end.",
-    ),
-    "lag_seconds": MetricSpec(
-        "headrace_lag_seconds",
-        "gauge",
-        _PARTITION,
+    "lag_seconds": _of_partition(
+        "lag_seconds",
         "Age of the oldest record that is not answered yet, by its own timestamp; 0 without one.",
     ),
-    "epoch": MetricSpec(
-        "headrace_owner_epoch", "gauge", _PARTITION, "Epoch of the claim on the partition."
-    ),
-    "paused": MetricSpec(
-        "headrace_partition_paused",
-        "gauge",
-        _PARTITION,
+    "epoch": _of_partition("owner_epoch", "Epoch of the claim on the partition."),
+    "paused": _of_partition(
+        "partition_paused",
         "1 while the partition is paused, by itself or with its channel, else 0.",
     ),
 }
