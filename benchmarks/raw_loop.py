@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, TopicPartition
 
 from headrace.config import load
-from headrace.kafka import clients
+from headrace.core.memory import relax
 from headrace.kafka import clients as properties
 from headrace.kafka.clients import client_properties
 
@@ -31,7 +31,7 @@ class RawLoop:
     """
 
     def __init__(self, settings: dict[str, Any]) -> None:
-        clients.relax()
+        relax()
         self._config: Config = load(Path(settings["config"]))
 
     def round(self, request: Request) -> Result:

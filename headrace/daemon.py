@@ -19,11 +19,10 @@ from headrace.admin.ports import Phase
 from headrace.admin.process import LocalProcess
 from headrace.config import load
 from headrace.controller import KafkaController, Reloader
-from headrace.controller.garbage_collection import GarbageCollector
 from headrace.controller.preflight import preflight
 from headrace.core.clock import Deadline
 from headrace.core.errors import ConfigError, FatalError, StartError
-from headrace.core.memory import limit_arenas
+from headrace.core.memory import GarbageCollector, limit_arenas
 from headrace.core.stacks import log_stacks, stack_of
 from headrace.service import Service
 from headrace.signals import SIGNALS, StoppedEarlyError
@@ -195,7 +194,7 @@ def _serve(path: Path, config: Config, until: Until | None) -> ExitCode:
     controller.take_name()
     try:
         with (
-            GarbageCollector(controller).running(),
+            GarbageCollector(controller.claims).running(),
             _admin(controller, process, None if controller.is_bounded else reloader),
         ):
             return _live(controller, reloader, process, signals, service)

@@ -226,6 +226,17 @@ class KafkaController:
         """Return where the partitions of all channels stand. Any thread."""
         return [each for channel in tuple(self.channels.values()) for each in channel.partitions()]
 
+    def claims(self) -> set[tuple[int, str, int, int]]:
+        """Return what tells the claims held from all others, also of channels replaced. Any thread.
+
+        That is the channel, by its object, the topic, the partition and the epoch.
+        """
+        return {
+            (id(channel), each.topic, each.partition, each.epoch)
+            for channel in tuple(self.channels.values())
+            for each in channel.partitions()
+        }
+
     def spark(self) -> SparkReading | None:
         """Look at Spark, None where no channel uses it. Any thread; does not block."""
         return None if self._spark is None else self._spark.reading()

@@ -1,10 +1,24 @@
-"""How the C library hands out memory to the process's threads."""
+"""The process's memory: how the C library hands it out, and when Python collects garbage."""
 
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import platform
+from contextlib import contextmanager
+from threading import Event, Thread
+from typing import TYPE_CHECKING
+
+import structlog
+
+from headrace.core.clock import SYSTEM_CLOCK, Clock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Iterator
+    from collections.abc import Set as AbstractSet
+
+log = structlog.get_logger(__name__)
 
 #: The most arenas, of which glibc would have eight for each core. What a thread leaves in one is
 #: not given to threads of another, and threads come and go with each channel: in a soak with 71
@@ -33,3 +47,81 @@ def limit_arenas() -> bool:
     if "MALLOC_ARENA_MAX" in os.environ or platform.libc_ver()[0] != "glibc":
         return False
     return bool(ctypes.CDLL(None).mallopt(_M_ARENA_MAX, ARENAS))
+
+
+#: Objects made, less those freed, between two looks at the young ones. Python's own 700 is less
+#: than one fetch brings: each look then finds a thousand living records, and fetching takes twice
+#: the processor time (0.83 against 0.45 microseconds a record, 1.7 against 0.75 with a channel
+#: that holds them). Garbage in cycles waits a little longer; records are never part of one.
+YOUNG = 100_000
+
+
+def relax() -> None:
+    """Have the collector look less often, unless this process wants it so or has it off.
+
+    Concerns the whole process, as the collector does. Any thread.
+    """
+    young, *older = gc.get_threshold()
+    if 0 < young < YOUNG:
+        gc.set_threshold(YOUNG, *older)
+
+
+#: Seconds between two looks for claims that ended. A look at the garbage holds all threads up for
+#: about 50 ms for each 250,000 objects of the process.
+INTERVAL = 30.0
+
+
+class GarbageCollector:
+    """Has Python's cyclic collector look at everything, some time after the end of a claim.
+
+    The parts of a channel and of its partitions know each other, so that only the collector can
+    free them. It looks at what is old after hours, because it is relaxed for the sake of records
+    (``relax``): with an operation every three seconds a process grew by 26
+    MiB an hour. As long as no claim ends nothing is done. It has a thread of its own, because what
+    the collector frees may be a client whose end waits: a Kafka consumer with a commit that is not
+    answered takes 45 s. ``claims`` returns those that are held now.
+    """
+
+    def __init__(
+        self, claims: Callable[[], AbstractSet[Hashable]], clock: Clock = SYSTEM_CLOCK
+    ) -> None:
+        self._claims = claims
+        self._clock = clock
+        self._due = clock.monotonic() + INTERVAL
+        self._held: AbstractSet[Hashable] = frozenset()
+        self._ended = False
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Look around on the thread while the block runs. Does not wait for its end."""
+        ending = Event()
+        Thread(target=self._run, args=[ending], name="sweeping", daemon=True).start()
+        try:
+            yield
+        finally:
+            ending.set()
+
+    def _run(self, ending: Event) -> None:
+        while not ending.wait(INTERVAL / 10):
+            try:
+                self.run_once()
+            except Exception:
+                log.exception("garbage_collection_failed")
+
+    def run_once(self) -> bool:
+        """Look around, if it is time, and return whether garbage was collected. Blocks for that."""
+        now = self._clock.monotonic()
+        if now < self._due:
+            return False
+        # what ended since the last look may be in hand still, and is garbage at the next one
+        garbage = self._ended
+        held = self._claims()
+        self._ended = not self._held <= held
+        self._held = held
+        if garbage:
+            found = gc.collect()
+            give_back()
+            seconds = round(self._clock.monotonic() - now, 4)
+            log.debug("garbage_collected", objects=found, seconds=seconds)
+        self._due = self._clock.monotonic() + INTERVAL
+        return garbage

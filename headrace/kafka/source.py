@@ -10,6 +10,7 @@ from confluent_kafka import KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as ClientPartition
 
 from headrace.core.errors import KafkaUnavailableError
+from headrace.core.memory import relax
 from headrace.core.records import TopicPartition
 from headrace.kafka import clients
 from headrace.kafka.clients import open_consumer
@@ -84,7 +85,7 @@ class KafkaRecordSource(RecordSource):
     """
 
     def __init__(self, client_properties: Mapping[str, Any], group: str, prefetch: int) -> None:
-        clients.relax()
+        relax()
         self._consumer = open_consumer(clients.source(client_properties, group, prefetch))
         self._assigned: dict[str, set[int]] = {}  # asking the client takes its time with many
         self._known: set[str] = set()

@@ -11,6 +11,7 @@ import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException
 
 from headrace.core.columns import PIECE_OVERHEAD, SCHEMA, ColumnRun, Extent
+from headrace.core.memory import relax
 from headrace.core.records import TopicPartition
 from headrace.kafka import clients
 from headrace.kafka.clients import refused
@@ -227,7 +228,7 @@ class ColumnarRecordSource(RecordSource):
     """
 
     def __init__(self, client_properties: Mapping[str, Any], group: str, prefetch: int) -> None:
-        clients.relax()
+        relax()
         wanted = clients.source(client_properties, group, prefetch)
         self._logger = wanted.pop("logger", None)
         self._report = wanted.pop("error_cb", None)

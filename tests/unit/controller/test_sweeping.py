@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from structlog.testing import capture_logs
 
-from headrace.controller.garbage_collection import INTERVAL, GarbageCollector
+from headrace.core.memory import INTERVAL, GarbageCollector
 from headrace.testing import FakeClock
 from tests.unit.controller.world import delivers
 
@@ -31,7 +31,7 @@ def _no_collection_by_itself() -> Iterator[None]:
 def test_a_channel_that_was_replaced_is_freed(world: World) -> None:
     """Nothing of the channel is left two looks behind its end, without the collector's own."""
     clock = FakeClock()
-    sweeping = GarbageCollector(world.controller, clock)
+    sweeping = GarbageCollector(world.controller.claims, clock)
     delivers(world)
     clock.advance(INTERVAL)
     assert not sweeping.run_once()
@@ -49,7 +49,7 @@ def test_a_channel_that_was_replaced_is_freed(world: World) -> None:
 def test_nothing_is_collected_while_no_claim_ends(world: World) -> None:
     """A process that only works is never held up."""
     clock = FakeClock()
-    sweeping = GarbageCollector(world.controller, clock)
+    sweeping = GarbageCollector(world.controller.claims, clock)
     delivers(world)
     for _ in range(5):
         clock.advance(INTERVAL)
@@ -59,7 +59,7 @@ def test_nothing_is_collected_while_no_claim_ends(world: World) -> None:
 def test_looks_are_rare(world: World) -> None:
     """Between two looks lies the interval, whatever ended."""
     clock = FakeClock()
-    sweeping = GarbageCollector(world.controller, clock)
+    sweeping = GarbageCollector(world.controller.claims, clock)
     delivers(world)
     world.channel(group="again")
     world.reload()
@@ -78,8 +78,8 @@ def test_looks_are_taken_on_a_thread_of_their_own(
         threads.put(current_thread().name)
         raise ValueError("in a look")
 
-    monkeypatch.setattr("headrace.controller.garbage_collection.INTERVAL", 0.1)
+    monkeypatch.setattr("headrace.core.memory.INTERVAL", 0.1)
     monkeypatch.setattr(GarbageCollector, "run_once", fail)
-    with capture_logs() as logs, GarbageCollector(world.controller).running():
+    with capture_logs() as logs, GarbageCollector(world.controller.claims).running():
         assert [threads.get(timeout=10) for _ in range(2)] == ["sweeping"] * 2
     assert "garbage_collection_failed" in [each["event"] for each in logs]
