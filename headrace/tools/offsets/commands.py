@@ -240,19 +240,11 @@ _WIDTH = 10_000
 def offsets_table(found: Sequence[PartitionOffsets]) -> None:
     """Print where a channel's partitions stand."""
     numbers = ("partition", "group", "epoch", "sink", "first", "end", "lag")
+    keys = ("partition", "group_offset", "epoch", "sink_offset", "log_start", "log_end", "lag")
     table = plain_table("topic", *numbers, "note", right=numbers)
-    for offsets in found:
-        table.add_row(
-            offsets.partition.topic,
-            str(offsets.partition.partition),
-            _number(None if offsets.group is None else offsets.group.offset),
-            _number(None if offsets.group is None else offsets.group.epoch),
-            _number(offsets.sink),
-            str(offsets.low),
-            str(offsets.high),
-            _number(offsets.lag),
-            "; ".join((*offsets.disagreement, *offsets.remarks)),
-        )
+    for each in offsets_json(found):
+        cells = (_number(each[key]) for key in keys)
+        table.add_row(each["topic"], *cells, "; ".join(each["notes"]))
     _print(table)
 
 
@@ -278,16 +270,11 @@ def plan_table(plan: Plan) -> None:
     """Print what becomes of each partition."""
     numbers = ("partition", "old", "new", "records")
     table = plain_table("topic", *numbers, "note", right=numbers)
-    for moved in plan:
-        old, new = moved.found.next, moved.after
-        table.add_row(
-            moved.found.partition.topic,
-            str(moved.found.partition.partition),
-            _number(old),
-            _number(new),
-            "" if old is None or new is None else f"{new - old:+d}" if new != old else "",
-            "; ".join((*moved.notes, *moved.found.disagreement)),
-        )
+    for each in plan_json(plan):
+        old, new = each["old_offset"], each["new_offset"]
+        records = "" if old is None or new in {None, old} else f"{new - old:+d}"
+        cells = (str(each["partition"]), _number(old), _number(new), records)
+        table.add_row(each["topic"], *cells, "; ".join(each["notes"]))
     _print(table)
 
 

@@ -279,6 +279,21 @@ def test_nothing_is_a_500_while_there_are_no_channels(bare: Scene) -> None:
     assert {path: bare.get(path).status_code for path in paths} == dict.fromkeys(paths, 200)
 
 
+def test_metrics_and_the_api_say_the_same_of_a_partition(scene: Scene) -> None:
+    """Both render what the channel says of it at one moment."""
+    registry = scene.controller.metrics.registry
+    found = scene.get("/api/v1/channels/member/partitions").json()["partitions"]
+    assert len(found) == 2
+    names = {"position": "position", "committed_offset": "committed", "high_watermark": "end"}
+    names |= {"lag_records": "lag", "lag_seconds": "lag_s", "owner_epoch": "epoch"}
+    for each in found:
+        of = {"channel": "member", "topic": each["topic"], "partition": str(each["partition"])}
+        said = {
+            key: registry.get_sample_value(f"headrace_{name}", of) for name, key in names.items()
+        }
+        assert said == {key: each[key] for key in said}
+
+
 def test_no_position_is_past_the_end(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """The end is told now and then; a position that got past it since shows that there is more."""
     channel = scene.controller.channels["member"]
