@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 from pathlib import Path
@@ -12,13 +13,23 @@ import pytest
 from headrace.devstack import Blueprint, LocalStack
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
 
 _TESTS = Path(__file__).parent
 
 pytest_plugins = ["tests.schedule"]
 
 pytest.register_assert_rewrite("headrace.testing.sinks")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Have the garbage collector rest: what imports make stays, and each process imports all."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
