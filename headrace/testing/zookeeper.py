@@ -293,10 +293,12 @@ class InMemorySession:
 
     @property
     def session_id(self) -> int | None:
+        """The present session, None while there is no connection."""
         return self._id if self.state is SessionState.CONNECTED else None
 
     @property
     def session_timeout(self) -> float:
+        """Seconds, as the test asked for."""
         return self._zookeeper.session_timeout
 
     def listen(self, callback: Callable[[SessionState], None]) -> None:

@@ -47,7 +47,7 @@ _JARS = Path(pyspark.__file__).parent / "jars"
 _OURS = {
     "_current_frames",
     "_database",
-    "_records",
+    "_topic",
     "_skips",
     "_span",
     "_transactions",
