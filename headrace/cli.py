@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headrace.admin.cli import register
+from headrace.apps.collector.cli import app as collector
 from headrace.core.options import Commands, ConfigFile, command_group
 from headrace.core.positions import parse_moment
 from headrace.devstack.cli import app as local
@@ -46,6 +47,7 @@ register(app)
 app.add_typer(local, name="local")
 app.add_typer(offsets, name="offsets")
 app.add_typer(connector, name="connector")
+app.add_typer(collector, name="collector")
 
 
 @app.command()
