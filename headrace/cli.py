@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headrace.admin.cli import register
-from headrace.apps.collector.cli import app as collector
+from headrace.apps.cli import collector
 from headrace.core.options import Commands, ConfigFile, command_group
 from headrace.core.positions import parse_moment
 from headrace.devstack.cli import app as local

@@ -1,4 +1,6 @@
-"""``headrace collector create|done|watch``.
+"""The commands of the applications: ``headrace collector create|done|watch``.
+
+They are not in the rooms of the applications, which import their reducers.
 
 Exit codes: 0 done, and a group that is waited for has succeeded; 1 the group failed, or Kafka
 refused or did not answer; 2 the command line cannot be used; 4 no outcome within the wait.
@@ -13,7 +15,9 @@ import typer
 
 from headrace.core.options import command_group
 
-app = command_group(help="Create groups of events, say that entities are done, and see outcomes.")
+collector = command_group(
+    help="Create groups of events, say that entities are done, and see outcomes."
+)
 
 #: The original's topic.
 TOPIC = "eventbus-collector"
@@ -49,7 +53,7 @@ _Property = Annotated[
 ]
 
 
-@app.command()
+@collector.command()
 def create(  # noqa: PLR0917 - the members of an event
     group: Annotated[str, typer.Argument(help="The id of the group.")],
     brokers: _Brokers,
@@ -89,7 +93,7 @@ def create(  # noqa: PLR0917 - the members of an event
     raise typer.Exit(commands.send(_client(brokers, properties), topic, group, event))
 
 
-@app.command()
+@collector.command()
 def done(  # noqa: PLR0917 - as above
     group: Annotated[str, typer.Argument(help="The id of the group.")],
     entity: Annotated[str, typer.Argument(help="The entity that is done.")],
@@ -106,7 +110,7 @@ def done(  # noqa: PLR0917 - as above
     raise typer.Exit(commands.send(_client(brokers, properties), topic, group, event))
 
 
-@app.command()
+@collector.command()
 def watch(
     brokers: _Brokers,
     group: Annotated[
