@@ -233,9 +233,16 @@ class OwnedPartition:
     @property
     def suspects(self) -> int:
         """The records among which one that fails is being looked for."""
+        return sum(len(cut.records) for cut in self.unanswered() if cut.failures)
+
+    def unanswered(self) -> list[BatchSlice]:
+        """Return what was cut from the buffer and is not answered, the oldest first. Any thread."""
+        # mostly nothing is there, and with many partitions it is asked often
+        if not (self.outstanding or self.handing_out or self.pending):
+            return []
         out = [item.cut for item in tuple(self.outstanding)]
         cuts = (*out, self.handing_out, *tuple(self.pending))
-        return sum(len(cut.records) for cut in cuts if cut is not None and cut.failures)
+        return [cut for cut in cuts if cut is not None]
 
     @property
     def has_pending_commit(self) -> bool:

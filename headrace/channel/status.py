@@ -105,10 +105,8 @@ def _waiting_since(owned: OwnedPartition) -> float | None:
 
 def _oldest(owned: OwnedPartition) -> Record | None:
     """Return the oldest record at hand that is not answered, None if there is none."""
-    out = [item.cut for item in tuple(owned.outstanding)]
-    cuts = (*out, owned.handing_out, *tuple(owned.pending))
-    oldest = next((cut for cut in cuts if cut is not None), None)
-    return owned.buffer.first() if oldest is None else oldest.records[0]
+    cuts = owned.unanswered()
+    return cuts[0].records[0] if cuts else owned.buffer.first()
 
 
 log = structlog.get_logger(__name__)
