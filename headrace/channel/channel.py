@@ -209,6 +209,9 @@ class InboundKafkaChannel:
                     self._clock,
                     ProcessorPauseControl(self._runtime.pausing, self._clock),
                     self._runtime.manager.touch_all,
+                    ProcessorPauseControl(
+                        self._runtime.pausing, self._clock, PauseReason.RESTORING
+                    ),
                 )
             )
             brokers = Deadline.after(patience, self._clock)

@@ -11,6 +11,7 @@ import structlog
 from headrace.config import (
     KafkaOffsetsConfig,
     KafkaSinkConfig,
+    KeyedProcessorConfig,
     ZooKeeperOffsetsConfig,
     single_sinks,
 )
@@ -212,5 +213,7 @@ def sink_is_fenced(channel: ChannelConfig) -> bool:
 
     Other sinks refuse it by the offsets they keep, or take it twice.
     """
+    if isinstance(channel.processor, KeyedProcessorConfig):
+        return True
     sinks = single_sinks(channel.sink).values()
     return any(isinstance(sink, KafkaSinkConfig) for sink in sinks)

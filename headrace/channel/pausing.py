@@ -36,6 +36,12 @@ class PauseReason(Enum):
     """The channel has failed and is to be stopped."""
     CONFIG = "config"
     """New configuration or code is being put in place."""
+    RESTORING = "restoring"
+    """The processor's state of a partition is not there yet: nothing else ends it."""
+
+
+#: Pauses that no ``pause.max_duration`` ends.
+_UNLIMITED = {PauseReason.ERROR, PauseReason.RESTORING}
 
 
 class PauseMode(Enum):
@@ -319,9 +325,13 @@ class PauseManager(PeriodicThread):
         )
 
     def take_over(self, pauses: Iterable[Pause]) -> None:
-        """Begin pauses as they are: another channel in our place had them."""
+        """Begin pauses as they are: another channel in our place had them.
+
+        What its processor had to restore is the business of the new one.
+        """
         for pause in pauses:
-            self._pauses.add(self._limited(pause))
+            if pause.reason is not PauseReason.RESTORING:
+                self._pauses.add(self._limited(pause))
         self._follow()
 
     def follow_settings(self) -> None:
@@ -341,7 +351,7 @@ class PauseManager(PeriodicThread):
     def _limited(self, pause: Pause) -> Pause:
         """Return the pause with an end that ``pause.max_duration`` allows."""
         longest = self._runtime.config.pause.max_duration
-        if longest is None or pause.reason is PauseReason.ERROR:
+        if longest is None or pause.reason in _UNLIMITED:
             return pause
         latest = pause.since + longest
         if pause.until is not None and pause.until <= latest:
@@ -446,15 +456,21 @@ class PauseManager(PeriodicThread):
 class ProcessorPauseControl:
     """A processor's hand on the pauses of its channel; see ``headrace.processors.PauseControl``."""
 
-    def __init__(self, pausing: PauseManager, clock: Clock) -> None:
+    def __init__(
+        self,
+        pausing: PauseManager,
+        clock: Clock,
+        reason: PauseReason = PauseReason.DOWNSTREAM,
+    ) -> None:
         self._pausing = pausing
         self._clock = clock
+        self._reason = reason
 
     def pause(
         self, note: str, *, seconds: float | None = None, partition: TopicPartition | None = None
     ) -> None:
         self._pausing.begin(
-            PauseReason.DOWNSTREAM,
+            self._reason,
             by="processor",
             partition=partition,
             until=None if seconds is None else self._clock.time() + seconds,
@@ -463,4 +479,4 @@ class ProcessorPauseControl:
         )
 
     def resume(self, *, partition: TopicPartition | None = None) -> None:
-        self._pausing.end(PauseReason.DOWNSTREAM, by="processor", partition=partition)
+        self._pausing.end(self._reason, by="processor", partition=partition)

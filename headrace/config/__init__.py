@@ -23,6 +23,7 @@ from headrace.config.models.kafka import KafkaConfig, KafkaSasl
 from headrace.config.models.processor import (
     ArrowProcessorConfig,
     CustomProcessorConfig,
+    KeyedProcessorConfig,
     SimpleProcessorConfig,
     SparkConfig,
     SparkProcessorConfig,
@@ -71,6 +72,7 @@ __all__ = [
     "KafkaOffsetsConfig",
     "KafkaSasl",
     "KafkaSinkConfig",
+    "KeyedProcessorConfig",
     "LoggingConfig",
     "NoopSinkConfig",
     "OnErrorConfig",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from headrace.config.models.processor import (
     CustomProcessorConfig,
+    KeyedProcessorConfig,
     MicroBatchConfig,
     SimpleProcessorConfig,
 )
@@ -76,6 +77,11 @@ def _base(channel: ChannelConfig) -> tuple[DeliveryGuarantee, str]:
             return DeliveryGuarantee.AT_LEAST_ONCE, (
                 "offsets are committed after the function returns, so it may see records again"
             )
+        case KeyedProcessorConfig():
+            return DeliveryGuarantee.EXACTLY_ONCE, (
+                "the brokers take outputs, state and offsets in one transaction, as readers with "
+                "isolation.level=read_committed see"
+            )
     assert channel.sink is not None, "the configuration demands a sink"
     return _of_sink(channel.sink)
 
@@ -129,6 +135,8 @@ def _exceptions(channel: ChannelConfig) -> Iterator[str]:
     processor, on_error = channel.processor, channel.on_error
     if isinstance(processor, MicroBatchConfig) and processor.undecodable == "skip":
         yield "records that cannot be decoded are left out"
+    if isinstance(processor, KeyedProcessorConfig) and processor.dead_letter is not None:
+        yield f"facts that cannot be reduced go to {processor.dead_letter}, once"
     if on_error.policy == "skip":
         attempts = on_error.max_attempts
         times = "once" if attempts == 1 else f"{attempts} times"

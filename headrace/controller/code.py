@@ -17,6 +17,7 @@ from headrace.config import (
     CustomProcessorConfig,
     CustomSinkConfig,
     FunctionSinkConfig,
+    KeyedProcessorConfig,
     ReloadEffect,
     SparkProcessorConfig,
     single_sinks,
@@ -102,6 +103,8 @@ def _of_processor(channel: ChannelConfig) -> str | None:
             return chosen.code
         case ArrowProcessorConfig(reducer=path) | CustomProcessorConfig(factory=path):
             return path
+        case KeyedProcessorConfig() as keyed:
+            return keyed.code
         case _:
             return None
 

@@ -258,7 +258,11 @@ class KafkaController:
         if given is not None:
             return given
         built = build_processor(
-            channel, self._spark_runtime, self.config.instance_id, self.config.kafka
+            channel,
+            self._spark_runtime,
+            self.config.instance_id,
+            self.config.kafka,
+            self._identity.directory / "keyed" / name,
         )
         self.code.note(name, channel)
         return built

@@ -263,6 +263,7 @@ class PoisonRecordError(PartitionError):
     def __init__(self, partition: TopicPartition, offset: int, reason: str) -> None:
         super().__init__(partition, f"{partition}: record at offset {offset}: {reason}")
         self.offset = offset
+        self.reason = reason
 
 
 class UndecodableRecordError(PoisonRecordError):

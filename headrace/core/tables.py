@@ -90,6 +90,8 @@ def table_of(batch: Batch) -> pa.Table:
     if isinstance(batch.records, ColumnRun):
         pieces = [_rows(piece, batch.partition) for piece in batch.records.pieces]
         return pa.Table.from_batches(pieces, schema=SCHEMA)
+    if not batch.records:
+        return SCHEMA.empty_table()
     records, count = batch.records, len(batch)
     each = _reader(records)
     columns = [

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollection
 from confluent_kafka import TopicPartition as ClientPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, and not said to be
+    AdminClient,
+    ConfigResource,
+)
+from confluent_kafka.admin import NewTopic as ClientTopic  # type: ignore[attr-defined]  # as above
 
-from headrace.core.errors import KafkaUnavailableError
+from headrace.core.errors import KafkaUnavailableError, StartError
 from headrace.core.records import kafkas_topic_id, offset_of
 from headrace.kafka import clients
 from headrace.kafka.ports import LogLook, TopicInfo
@@ -79,6 +84,24 @@ _MISSING_PARTITION = (
 )
 
 
+#: What the client says where nobody answers.
+_SILENT = (KafkaError._TIMED_OUT, KafkaError._TRANSPORT)  # noqa: SLF001 - as above
+
+
+@dataclass(frozen=True, slots=True)
+class NewTopic:
+    """A topic to be created. ``replication_factor`` None: the brokers' default."""
+
+    name: str
+    partitions: int
+    settings: Mapping[str, str] = field(default_factory=dict)
+    replication_factor: int | None = None
+
+
+class TopicRefusedError(StartError):
+    """The brokers will not create a topic: a right is missing, or a setting is wrong."""
+
+
 class KafkaTopicCatalog:
     """A ``TopicCatalog`` on librdkafka clients."""
 
@@ -124,6 +147,42 @@ class KafkaTopicCatalog:
                 internal=topic.is_internal,
             )
         return found
+
+    def create(self, topic: NewTopic, deadline: Deadline) -> bool:
+        """Create a topic; False where it exists already. Blocks.
+
+        Raises:
+            TopicRefusedError: the brokers will not create it, now or later.
+            KafkaUnavailableError: no broker answered by the deadline.
+        """
+        factor = topic.replication_factor or -1
+        wanted = ClientTopic(topic.name, topic.partitions, factor, config=dict(topic.settings))
+        (asked,) = self._admin.create_topics([wanted], request_timeout=deadline.left).values()
+        try:
+            clients.answer(asked, deadline)
+        except KafkaException as error:
+            if error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
+                return False
+            if error.args[0].retriable() or error.args[0].code() in _SILENT:
+                raise self._unavailable(error) from error
+            raise TopicRefusedError(
+                f"topic {topic.name} cannot be created: {error.args[0].str()}"
+            ) from error
+        return True
+
+    def settings(self, topic: str, deadline: Deadline) -> Mapping[str, str]:
+        """Return a topic's settings by name, the brokers' defaults among them. Blocks.
+
+        Raises:
+            KafkaUnavailableError: no broker answered by the deadline, or this user may not ask.
+        """
+        wanted = ConfigResource(ConfigResource.Type.TOPIC, topic)
+        (asked,) = self._admin.describe_configs([wanted], request_timeout=deadline.left).values()
+        try:
+            found = clients.answer(asked, deadline)
+        except KafkaException as error:
+            raise self._unavailable(error) from error
+        return {name: entry.value for name, entry in found.items()}
 
     def watermarks(self, partition: TopicPartition, deadline: Deadline) -> tuple[int, int]:
         wanted = ClientPartition(partition.topic, partition.partition)

@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from headrace.keyed.rows import grouped, poison_rows
+from headrace.keyed.fold import RESULT
+from headrace.keyed.rows import chunks, grouped, poison_rows
 from headrace.keyed.sink import with_times
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from headrace.core.clock import Clock
     from headrace.keyed.rows import RowSettings
@@ -38,7 +39,19 @@ class KeyedFunction:
         self._clock = clock
 
     def __call__(self, table: pa.Table, batch: MicroBatch) -> pa.Table:
+        """Reduce in this thread; see :meth:`reduce`."""
+        return self.reduce(table, batch, lambda parts: list(map(self._fold, parts)), 1)
+
+    def reduce(
+        self,
+        table: pa.Table,
+        batch: MicroBatch,
+        run: Callable[[Sequence[pa.Table]], Sequence[pa.Table]],
+        tasks: int,
+    ) -> pa.Table:
         """Return the touched keys as they are after the micro-batch. Blocks for the state.
+
+        ``run`` folds parts of the rows, up to ``tasks`` of them.
 
         Raises:
             PoisonRecordError: a record cannot be reduced, and ``on_poison`` is ``fail``.
@@ -46,7 +59,8 @@ class KeyedFunction:
         """
         now = int(self._clock.time() * 1000)
         found = grouped(table, batch, self._state, self._settings, now)
-        result = self._fold(found.rows)
+        parts = chunks(found.rows, tasks)
+        results = [RESULT.empty_table(), *(run(parts) if parts else ())]
         if found.poison:
-            result = pa.concat_tables([result, poison_rows(found.poison)])
-        return with_times(result, found.times)
+            results.append(poison_rows(found.poison))
+        return with_times(pa.concat_tables(results), found.times)

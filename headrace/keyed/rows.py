@@ -73,8 +73,9 @@ def grouped(
     times, running, late_by = records.times(state)
     for part in micro_batch.ranges:
         known = state.time(part.partition)
+        quiet = state.wanted_time(part.partition) if part.records == 0 else None
         if part.partition not in times and known is not None:
-            times[part.partition] = known
+            times[part.partition] = known if quiet is None else max(known, quiet)
     touched, ends, facts = records.facts(running, late_by)
     due = _due(micro_batch, state, times, touched, now)
     return Grouped(_rows(touched, due, ends, facts, times, state, now), times, poison)

@@ -58,6 +58,8 @@ class KeyedState:
         self._layers: list[Layer] = []
         self._progress: dict[int, Progress] = {}
         self._committed: list[Layer] = []
+        self._ready: set[int] = set()
+        self._wanted_times: dict[int, int] = {}
         self._stale: list[tuple[int, DueTimer]] = []
 
     # --- partitions -------------------------------------------------------------------------
@@ -66,6 +68,23 @@ class KeyedState:
         """Take note of where a partition is, before anything of it is staged."""
         with self._lock:
             self._progress[partition] = progress
+
+    def admit(self, partition: int) -> None:
+        """Take note that a partition's state is all there."""
+        with self._lock:
+            self._ready.add(partition)
+
+    def release(self, partition: int) -> None:
+        """Have reads of a partition fail until its state is there again."""
+        with self._lock:
+            self._ready.discard(partition)
+            self._wanted_times.pop(partition, None)
+
+    def _require(self, partitions: set[int]) -> None:
+        with self._lock:
+            missing = sorted(partitions - self._ready)
+        if missing:
+            raise StateStoreError(f"the state of partition {missing[0]} is not there yet")
 
     def progress(self, partition: int) -> Progress:
         """Return where a partition is, as committed."""
@@ -82,6 +101,16 @@ class KeyedState:
             staged = next((time for time in times if time is not None), None)
             return staged if staged is not None else self._progress_of(partition).time
 
+    def advance_time(self, partition: int, time: int) -> None:
+        """Have a tick of a quiet partition bring its stream time (ms) to this, at least."""
+        with self._lock:
+            self._wanted_times[partition] = time
+
+    def wanted_time(self, partition: int) -> int | None:
+        """Return what :meth:`advance_time` said last."""
+        with self._lock:
+            return self._wanted_times.pop(partition, None)
+
     def has_staged(self, partition: int) -> bool:
         """Whether anything of a partition is staged and not committed."""
         with self._lock:
@@ -90,7 +119,12 @@ class KeyedState:
     # --- rows -------------------------------------------------------------------------------
 
     def get_many(self, keys: Sequence[PartitionKey]) -> list[StoredRow | None]:
-        """Return the rows with all that is staged."""
+        """Return the rows with all that is staged.
+
+        Raises:
+            StateStoreError: they cannot be read, or a partition's state is not there yet.
+        """
+        self._require({key.partition for key in keys})
         with self._lock:
             layers = [layer.changes for layer in reversed(self._layers) if layer.changes]
         if not layers:
@@ -110,7 +144,11 @@ class KeyedState:
         """Return keys with a timer that is due, the earliest first, and no more than ``most``.
 
         ``until`` is the stream time, ``now`` the wall clock, both in milliseconds.
+
+        Raises:
+            StateStoreError: as of :meth:`get_many`.
         """
+        self._require({partition})
         ends = (
             {TimerClock.CLOCK: now}
             if until is None

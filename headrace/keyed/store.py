@@ -7,7 +7,9 @@ from it is read again from the changelog.
 from __future__ import annotations
 
 import json
+import re
 import struct
+import time
 from collections import OrderedDict
 from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -36,6 +38,14 @@ if TYPE_CHECKING:
 
 class StateStoreError(HeadraceError):
     """The local store cannot be read or written. It is never taken for a key without state."""
+
+
+class CorruptStoreError(StateStoreError):
+    """The files are not what was written: the store has to be made again from the changelog."""
+
+
+#: What RocksDB says of files that are not what it wrote.
+_CORRUPTION = re.compile(r"corrupt|checksum|bad (table magic|block)", re.IGNORECASE)
 
 
 class Position(NamedTuple):
@@ -187,24 +197,49 @@ class RocksStore(StateStore):
     """
 
     def __init__(self, folder: Path, cache_bytes: int = 64 << 20) -> None:
+        self._folder = folder
+        self._database: Rdict | None = None
+        self._cache: OrderedDict[PartitionKey, bytes] = OrderedDict()
+        self._room = self._cache_bytes = cache_bytes
+        self._lock = Lock()
+        self.cache_hits = 0
+        self.is_corrupt = False
+
+    def open(self) -> None:
         """Open the store, or make one.
 
         Raises:
             StartError: another process has it, or the files cannot be used.
         """
-        folder.parent.mkdir(parents=True, exist_ok=True)
+        self._folder.parent.mkdir(parents=True, exist_ok=True)
         try:
-            self._database = Rdict(str(folder), _options())
+            self._database = Rdict(str(self._folder), _options())
         except Exception as error:
             raise StartError(
-                f"the state store in {folder} cannot be opened: {error}; end the process that has "
-                "it open, or delete the folder: it is made again from the changelog"
+                f"the state store in {self._folder} cannot be opened: {error}; end the process "
+                "that has it open, or delete the folder: it is made again from the changelog"
             ) from error
-        self._folder = folder
-        self._cache: OrderedDict[PartitionKey, bytes] = OrderedDict()
-        self._room = self._cache_bytes = cache_bytes
-        self._lock = Lock()
-        self.cache_hits = 0
+
+    def move_aside(self) -> str:
+        """Begin again with an empty store; return where the former one is now.
+
+        Raises:
+            StartError: the files cannot be used.
+        """
+        with self._lock:
+            self._files.close()
+            aside = self._folder.with_name(f"{self._folder.name}.corrupt-{int(time.time())}")
+            self._folder.rename(aside)
+            self._clear_cache()
+            self.is_corrupt = False
+            self.open()
+        return str(aside)
+
+    @property
+    def _files(self) -> Rdict:
+        if self._database is None:
+            raise StateStoreError(f"the state store in {self._folder} is not open")
+        return self._database
 
     @override
     def get_many(self, keys: Sequence[PartitionKey]) -> list[StoredRow | None]:
@@ -227,7 +262,7 @@ class RocksStore(StateStore):
             return []
         order = sorted(range(len(keys)), key=keys.__getitem__)
         try:
-            values: Any = self._database.get([_row_key(keys[index]) for index in order])
+            values: Any = self._files.get([_row_key(keys[index]) for index in order])
         except Exception as error:
             raise self._unusable("read", error) from error
         found: list[bytes | None] = [None] * len(keys)
@@ -276,7 +311,7 @@ class RocksStore(StateStore):
             batch.put(_PARTITION.pack(_POSITION, partition), document)
         with self._lock:
             try:
-                self._database.write(batch)
+                self._files.write(batch)
             except Exception as error:
                 raise self._unusable("written", error) from error
             for key, data in written:
@@ -302,7 +337,7 @@ class RocksStore(StateStore):
         options = ReadOptions()
         options.set_total_order_seek(True)
         try:
-            entries = self._database.iter(options)
+            entries = self._files.iter(options)
             entries.seek(first)
             while entries.valid():
                 key = entries.key()
@@ -319,7 +354,7 @@ class RocksStore(StateStore):
     @override
     def position(self, partition: int) -> Position | None:
         try:
-            data = self._database.get(_PARTITION.pack(_POSITION, partition))
+            data = self._files.get(_PARTITION.pack(_POSITION, partition))
         except Exception as error:
             raise self._unusable("read", error) from error
         return None if data is None else Position(**json.loads(data))
@@ -327,26 +362,38 @@ class RocksStore(StateStore):
     @override
     def drop(self, partition: int) -> None:
         with self._lock:
-            self._cache.clear()
-            self._room = self._cache_bytes
+            self._clear_cache()
             try:
-                self._database.delete(_PARTITION.pack(_POSITION, partition))
+                self._files.delete(_PARTITION.pack(_POSITION, partition))
                 for prefix in (_ROW, _TIMER):
                     first = _PARTITION.pack(prefix, partition)
-                    self._database.delete_range(first, _after(first))
+                    self._files.delete_range(first, _after(first))
             except Exception as error:
                 raise self._unusable("written", error) from error
 
     def flush(self) -> None:
         """Write what is in memory to files."""
-        self._database.flush()
+        self._files.flush()
 
     @override
     def close(self) -> None:
-        self._database.close()
+        with self._lock:
+            if self._database is not None:
+                self._database.close()
+            self._database = None
+
+    def _clear_cache(self) -> None:
+        self._cache.clear()
+        self._room = self._cache_bytes
 
     def _unusable(self, done: str, error: Exception) -> StateStoreError:
-        return StateStoreError(f"the state store in {self._folder} cannot be {done}: {error}")
+        reason = f"the state store in {self._folder} cannot be {done}: {error}"
+        if isinstance(error, StateStoreError):
+            return error
+        if _CORRUPTION.search(str(error)):
+            self.is_corrupt = True
+            return CorruptStoreError(reason)
+        return StateStoreError(reason)
 
 
 def _after(prefix: bytes) -> bytes:

@@ -155,7 +155,8 @@ def _nobody() -> None:
 class ChannelContext:
     """What a processor may know of the channel it serves, and have it do.
 
-    ``wake`` has the channel ask :meth:`BatchProcessor.next_batch_at` again. Any thread.
+    ``wake`` has the channel ask :meth:`BatchProcessor.next_batch_at` again. ``restoring`` has
+    partitions rest whose state is not there yet, whatever ``pause.max_duration`` says. Any thread.
     """
 
     channel: str
@@ -164,6 +165,7 @@ class ChannelContext:
     clock: Clock = SYSTEM_CLOCK
     pause_control: PauseControl = field(default_factory=NoPauseControl)
     wake: Callable[[], None] = _nobody
+    restoring: PauseControl = field(default_factory=NoPauseControl)
 
 
 class BatchProcessor(ABC):

@@ -18,6 +18,7 @@ from headrace.sinks.factory import build_sink
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping
+    from pathlib import Path
 
     from headrace.processors.engine import Engine
     from headrace.sinks import Sink
@@ -117,10 +118,12 @@ def build_processor(
     spark: Callable[[], SparkRuntime],
     member: str,
     kafka: config.KafkaConfig | None = None,
+    state: Path | None = None,
 ) -> BatchProcessor:
     """Build what ``channel.processor`` describes, for a member of this name.
 
-    ``spark`` is called only where it is needed. ``kafka`` is the cluster that is read.
+    ``spark`` is called only where it is needed. ``kafka`` is the cluster that is read, ``state``
+    the folder for a channel with state.
 
     Raises:
         StartError: code that it names cannot be imported or has a wrong shape.
@@ -133,6 +136,11 @@ def build_processor(
             return _spark(channel, chosen, spark(), sink, _input(channel, cluster))
         case config.ArrowProcessorConfig() as chosen:
             return _arrow(channel, chosen, open_sink(channel, member, cluster))
+        case config.KeyedProcessorConfig():
+            from headrace.processors.keyed import build_keyed  # noqa: PLC0415 - an extra
+
+            assert state is not None, "a channel with state has a folder"
+            return build_keyed(channel, spark, member, cluster, state)
         case config.SimpleProcessorConfig() as chosen:
             return _simple(channel, chosen)
         case config.CustomProcessorConfig() as chosen:

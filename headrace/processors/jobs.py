@@ -54,7 +54,7 @@ class Job:
         batch = self.batches[0].batch
         topic, partition = batch.partition
         own = {"topic": topic, "partition": partition, "epoch": batch.assignment.epoch}
-        return {**found, **own, "batch": batch.first_offset}
+        return {**found, **own, "batch": batch.first_offset if batch.records else batch.start}
 
 
 def context_of(jobs: Sequence[Job]) -> dict[str, Any]:
@@ -99,6 +99,7 @@ def commits_of(batches: Sequence[Batch]) -> list[PartitionCommit]:
             part.next_offset,
             held[key].transactional_id,
             held[key].leader_epoch,
+            is_tick=part.next_offset == part.start,
         )
         for part in ranges_of(batches)
         for key in [part.topic_partition]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from headrace.config import ArrowProcessorConfig, SparkProcessorConfig
+from headrace.config import ArrowProcessorConfig, KeyedProcessorConfig, SparkProcessorConfig
 from headrace.core.records import offset_of
 from headrace.core.tables import Decode, Decoding, OnUndecodable
 from headrace.processors.contract import BatchProcessor, BatchResponse, ChannelContext
@@ -37,7 +37,7 @@ JOB_SHARE = 1 / 3
 
 
 #: What this processor is configured by.
-_MERGING = (SparkProcessorConfig, ArrowProcessorConfig)
+_MERGING = (SparkProcessorConfig, ArrowProcessorConfig, KeyedProcessorConfig)
 
 
 def decode(chosen: SparkProcessorConfig | ArrowProcessorConfig) -> Decode:
@@ -121,7 +121,8 @@ class MicroBatchProcessor(BatchProcessor):
             return
         self._job_timeout = channel.batch_timeout * JOB_SHARE
         self._open.limit(merge_limits(channel))
-        self._engine.decode_as(decode(chosen))
+        if not isinstance(chosen, KeyedProcessorConfig):
+            self._engine.decode_as(decode(chosen))
 
     def stored_offset(self, assignment: Assignment) -> int | None:
         """Return what the sink has stored for the partition."""

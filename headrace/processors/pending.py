@@ -154,6 +154,11 @@ class PendingBatch:
         return self.whole or self.batch
 
     @property
+    def is_tick(self) -> bool:
+        """Whether it has no records: it is there for what is due without any."""
+        return self.batch.next_offset == self.batch.start
+
+    @property
     def runs_alone(self) -> bool:
         """Whether the batch failed before: then it must not take others with it."""
         return self.batch.attempt > 1
@@ -205,9 +210,10 @@ class OpenBatches:
             self._size = self._size.resized(limits.max_records, limits.target)
 
     def took(self, records: int, seconds: float) -> None:
-        """Take note of how long the job and the commit of a micro-batch took."""
+        """Take note of how long the job and the commit of a micro-batch took; ticks say nothing."""
         with self._changed:
-            self._size.took(records, seconds)
+            if records:
+                self._size.took(records, seconds)
 
     def put(self, pending: PendingBatch) -> None:
         """Queue a batch after all others, or withdraw it if it must not be processed."""
@@ -221,6 +227,25 @@ class OpenBatches:
                 self._changed.notify()
         if refused:
             pending.withdraw("the batch before it failed, or the channel stops")
+
+    def put_if_idle(self, tick: PendingBatch) -> bool:
+        """Queue a tick, unless batches of its assignment are open; say whether it is queued."""
+        assignment = tick.batch.assignment
+        with self._changed:
+            self._in_hand = [each for each in self._in_hand if not each.future.done()]
+            is_open = (
+                each.batch.assignment is assignment for each in self._in_hand + self._waiting
+            )
+            in_job = (
+                pending.batch.assignment is assignment
+                for batches in self._jobs.values()
+                for pending in batches
+            )
+            if self._closed or any(is_open) or any(in_job):
+                return False
+            self._waiting.append(tick)
+            self._changed.notify()
+            return True
 
     def _follows_failed(self, batch: Batch) -> bool:
         """Whether the batch was cut before the channel knew that the one before it failed."""
@@ -300,7 +325,8 @@ class OpenBatches:
         with self._changed:
             if pending.future.done():
                 return
-            self._failed[batch.partition] = pending.delivered
+            if not pending.is_tick:  # nothing was cut after it
+                self._failed[batch.partition] = pending.delivered
             others = self._remove(batch.assignment)
         pending.fail(error)
         for other in others:

@@ -284,6 +284,9 @@ class SparkEngine:
         self._input.check(hand_over)
         if isinstance(self._function, OwnReducer):
             self._function.check(self._decoder.apply(hand_over.nothing()))
+        self._enter(channel)
+
+    def _enter(self, channel: str) -> None:
         self._jobs = SparkJobs(f"{self.name}-{channel}", self._runtime)
         self._runtime.slots.enter(self._jobs)
 

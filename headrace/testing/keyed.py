@@ -135,6 +135,7 @@ class KeyedTest:
         self._clock = _Clock()
         self._store = MemoryStore()
         self._state = KeyedState(self._store)
+        self._state.admit(0)
         self._offset = 0
         self._names = count(1)
         rows = RowSettings(self.key, None, self.settings.on_poison)

@@ -18,6 +18,7 @@ from headrace.config.models.base import (
     unset,
 )
 from headrace.config.models.processor import (
+    KeyedProcessorConfig,
     MicroBatchConfig,
     ProcessorConfig,
     SimpleProcessorConfig,
@@ -204,7 +205,8 @@ def _short_form(default: str, accepts: Any) -> BeforeValidator:
 
 def _default_in_flight(info: ValidationInfo) -> int:
     """One micro-batch is prepared while another runs; other processors have one batch out."""
-    merges = isinstance(info.data.get("processor"), MicroBatchConfig)
+    chosen = info.data.get("processor")
+    merges = isinstance(chosen, MicroBatchConfig | KeyedProcessorConfig)
     return 2 if merges else 1
 
 
@@ -281,13 +283,13 @@ class ChannelConfig(Section):
         default_factory=unset, validate_default=True
     )
     """The most batches of one partition that are delivered and not answered; by default 2 for
-    the spark and arrow processors and 1 for the others."""
+    the spark, arrow and keyed processors and 1 for the others."""
 
     sink: Restarts[Annotated[SinkConfig, BeforeValidator(sink_form, str | SinkConfig)] | None] = (
         None
     )
-    """Where results go; a custom processor has none. Bare text is a function
-    (package.module:name) or a type (noop)."""
+    """Where results go; a custom processor has none, and a keyed one need not have any. Bare
+    text is a function (package.module:name) or a type (noop)."""
 
     buffer: Hot[BufferConfig] = BufferConfig()
     """What the channel may hold in memory."""
@@ -336,6 +338,7 @@ class ChannelConfig(Section):
         yield from self._buffer_contradictions()
         yield from self._dead_letter_contradictions()
         yield from self._reload_contradictions()
+        yield from self._keyed_contradictions()
 
     def _buffer_contradictions(self) -> Iterator[FieldConflict]:
         if self.by_reference:
@@ -374,7 +377,7 @@ class ChannelConfig(Section):
 
     def _sink_contradictions(self) -> Iterator[FieldConflict]:
         processor, fitting = self.processor.type, FITTING[self.processor.type]
-        if self.sink is None and fitting:
+        if self.sink is None and fitting and processor != "keyed":
             yield FieldConflict(
                 ("sink",), f"is missing; the {processor} processor takes {either(fitting)}"
             )
@@ -398,6 +401,46 @@ class ChannelConfig(Section):
                 ("sink",),
                 f"is of type several, and {way} makes one result; take a reducer, which returns "
                 "one for each output",
+            )
+
+    def _keyed_contradictions(self) -> Iterator[FieldConflict]:
+        chosen = self.processor
+        if not isinstance(chosen, KeyedProcessorConfig):
+            return
+        if len(self.topics) > 1 or self.subscription.patterns:
+            yield FieldConflict(
+                ("topics",),
+                f"has {', '.join(self.topics)}, and the keyed processor reads one topic by its "
+                "name: its state has that topic's partitions",
+            )
+        for steps, sink in single_sinks(self.sink).items():
+            if not isinstance(sink, KafkaSinkConfig):
+                yield FieldConflict(
+                    steps,
+                    f"is of type {sink.type}, which cannot be in one transaction with the state; "
+                    "write to a topic and let another channel take it on, see docs/keyed.md",
+                )
+            elif sink.topic is None:
+                yield FieldConflict(
+                    (*steps, "topic"), "is missing; with the keyed processor each output has one"
+                )
+        if self.on_error.policy == "dead_letter":
+            yield FieldConflict(
+                ("on_error", "policy"),
+                "is dead_letter, which does not go with the keyed processor; write "
+                "processor.on_poison: dead_letter, which is in the same transaction",
+            )
+        fencing = isinstance(self.offsets, KafkaOffsetsConfig) and self.offsets.fencing
+        if self.sink is None and fencing == "transactions":
+            yield FieldConflict(
+                ("offsets", "fencing"),
+                "is transactions, and a member has one transactional producer, which is that of "
+                "its state; leave it out",
+            )
+        if chosen.dead_letter is not None and self.subscription.covers(chosen.dead_letter):
+            yield FieldConflict(
+                ("processor", "dead_letter"),
+                f"is {chosen.dead_letter}, which the channel reads itself; give it another name",
             )
 
     def _dead_letter_contradictions(self) -> Iterator[FieldConflict]:

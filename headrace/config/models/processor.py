@@ -16,6 +16,7 @@ from headrace.config.types.scalars import (
     FreeText,
     ImportPath,
     PositiveNumber,
+    Topic,
     WholeNumber,
 )
 from headrace.config.types.secrets import Options, Properties, PropertyValue, reveal_all
@@ -231,7 +232,145 @@ class CustomProcessorConfig(Section):
         return reveal_all(self.options)
 
 
+class StateConfig(Section):
+    """The local store of a channel with state."""
+
+    cache: Restarts[Annotated[int, Size(0)]] = 64 * MIB
+    """Rows that are kept in memory, in front of the store's files."""
+
+    max_row: Restarts[Annotated[int, Size(1)]] = 512 * 1024
+    """The most bytes of one key's state."""
+
+    checkpoint: Restarts[Span] = 10.0
+    """How often is noted how far the store follows the changelog. What came since is read again
+    after a crash."""
+
+
+class InternalTopicsConfig(Section):
+    """The changelog topic of a channel with state."""
+
+    create: Restarts[Flag] = True
+    """Whether it is created where it does not exist."""
+
+    replication_factor: Restarts[Count | None] = None
+    """Its replication factor; null: the brokers' default."""
+
+
+class KeyedProcessorConfig(Section):
+    """Facts are reduced by key, with a state for each key that is exactly once."""
+
+    type: Restarts[Literal["keyed"]] = "keyed"
+    """This processor."""
+
+    reducer: Restarts[ImportPath | None] = None
+    """The function reduce(key, state, facts, now). Either this or factory."""
+
+    factory: Restarts[ImportPath | None] = None
+    """The class or function that returns the reducer."""
+
+    options: Restarts[Annotated[Mapping[str, Any], Options()]] = Field(default={})
+    """What the factory is called with, as keyword arguments."""
+
+    engine: Restarts[Literal["spark", "inline"]] = "spark"
+    """Where the reducer runs: in Spark's workers, or in this process."""
+
+    key: Restarts[Literal["record", "partition", "constant"]] = "record"
+    """What the key of a fact is: the record's own, or one for each partition."""
+
+    keys: Restarts[Literal["string", "bytes"]] = "string"
+    """How the reducer sees keys."""
+
+    value: Restarts[Literal["json", "string", "bytes"]] = "json"
+    """How the reducer sees values."""
+
+    encoding: Restarts[Literal["json", "string", "bytes"]] = "json"
+    """How states are stored."""
+
+    time: Restarts[FreeText] = "record"
+    """The time of a fact: record, or an import path of a function(value) that returns
+    milliseconds since the Unix epoch."""
+
+    idle: Hot[Span | None] = None
+    """How long a partition has to be quiet before its stream time follows the clock, so late by;
+    null: only records move it."""
+
+    grace: Restarts[Pause | None] = None
+    """How late a fact may be; null: as late as it is."""
+
+    late: Restarts[Literal["deliver", "drop", "dead_letter"]] = "deliver"
+    """What becomes of a fact that is later than grace."""
+
+    ttl: Restarts[Span | None] = None
+    """How long a key without facts is kept, in stream time; null: for ever."""
+
+    on_poison: Restarts[Literal["fail", "dead_letter", "quarantine"]] = "fail"
+    """What becomes of a fact that cannot be reduced: its batch fails; or it goes to the
+    dead-letter topic in the same transaction, and with quarantine the key's later facts as well."""
+
+    dead_letter: Restarts[Topic | None] = None
+    """The dead-letter topic. It has to exist."""
+
+    state: Restarts[StateConfig] = StateConfig()
+    """The local store."""
+
+    internal: Restarts[InternalTopicsConfig] = InternalTopicsConfig()
+    """The changelog topic."""
+
+    max_records: Hot[Count] = 100_000
+    """The most records that one micro-batch is merged of."""
+
+    target_duration: Hot[Span | None] = None
+    """How long a micro-batch is meant to take: fewer are merged where more take longer."""
+
+    reload: Hot[Flag] = False
+    """Whether the channel starts again with changed code when files of its package change."""
+
+    @property
+    def code(self) -> str:
+        """The import path of the reducer or its factory."""
+        found = self.reducer or self.factory
+        assert found is not None, "the configuration demands one of them"
+        return found
+
+    def keyword_arguments(self) -> dict[str, Any]:
+        """Return ``options`` with the secrets in plain text, for the factory only."""
+        return reveal_all(self.options)
+
+    def contradictions(self) -> Iterator[FieldConflict]:
+        if (self.reducer is None) == (self.factory is None):
+            what = "is missing" if self.reducer is None else "is given beside factory"
+            yield FieldConflict(
+                ("reducer",), f"{what}; give the function's import path, or that of a factory"
+            )
+        if self.options and self.factory is None:
+            yield FieldConflict(("options",), "goes with factory only; leave it out")
+        if self.late != "deliver" and self.grace is None:
+            yield FieldConflict(
+                ("late",), f"is {self.late}, which has no effect without grace; give grace"
+            )
+        letters = self.on_poison != "fail" or self.late == "dead_letter"
+        if letters and self.dead_letter is None:
+            yield FieldConflict(
+                ("dead_letter",),
+                "is missing; name the topic for facts that are set aside, as in events.dead",
+            )
+        if not letters and self.dead_letter is not None:
+            yield FieldConflict(
+                ("dead_letter",),
+                "has no effect with on_poison: fail; leave it out, or write on_poison: dead_letter",
+            )
+        if self.time != "record" and ":" not in self.time:
+            yield FieldConflict(
+                ("time",),
+                f"is {self.time}; write record, or an import path such as package.module:function",
+            )
+
+
 ProcessorConfig = Annotated[
-    SparkProcessorConfig | ArrowProcessorConfig | SimpleProcessorConfig | CustomProcessorConfig,
+    SparkProcessorConfig
+    | ArrowProcessorConfig
+    | KeyedProcessorConfig
+    | SimpleProcessorConfig
+    | CustomProcessorConfig,
     Field(discriminator="type"),
 ]

@@ -275,6 +275,7 @@ _RESULTS = ("delta", "sql", "kafka", "jsonl", "console", "noop", "custom", "seve
 FITTING: dict[str, tuple[str, ...]] = {
     "spark": _RESULTS,
     "arrow": _RESULTS,
+    "keyed": ("kafka", "several"),
     "simple": ("function",),
     "custom": (),
 }

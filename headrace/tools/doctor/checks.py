@@ -188,6 +188,8 @@ def _called(channel: config.ChannelConfig) -> tuple[str | None, tuple[str, ...]]
             return path, ("table", "batch")
         case config.CustomProcessorConfig(factory=path):
             return path, ()
+        case config.KeyedProcessorConfig(reducer=path, factory=factory):
+            return path or factory, () if path is None else ("key", "state", "facts", "now")
         case config.SimpleProcessorConfig(deliver=what):
             assert isinstance(channel.sink, config.FunctionSinkConfig)
             return channel.sink.function, (what,)

@@ -55,6 +55,8 @@ def keeping_of(
             processor = build_processor(channel, _no_spark, own_name(), kafka)
             keeps = keeps_own_offsets(processor)
             return StartPrecedence(out_of_reach=f"processor {factory}" if keeps else None)
+        case config.KeyedProcessorConfig():
+            return StartPrecedence(out_of_reach="state of the keyed processor")
         case config.SimpleProcessorConfig():
             return StartPrecedence()
 

@@ -129,18 +129,24 @@ WORKERS = "a whole number from 1 to 256"
         ("batch: {linger: -1s}", f"batch.linger: '-1s' is not {DURATION}"),
         (
             "processor: 5",
-            "processor: *** is not a mapping with type: spark, arrow, simple or custom",
+            "processor: *** is not a mapping with type: spark, arrow, keyed, simple or custom",
         ),
         (
             "processor: spark",
-            "processor: *** is not a mapping with type: spark, arrow, simple or custom",
+            "processor: *** is not a mapping with type: spark, arrow, keyed, simple or custom",
         ),
         ("processor: null", "processor: null is not a mapping; fill it in, or leave the key out"),
-        ("processor: {}", "processor.type: is missing; give spark, arrow, simple or custom"),
-        ("processor: {type: [a]}", "processor.type: a list is not spark, arrow, simple or custom"),
+        ("processor: {}", "processor.type: is missing; give spark, arrow, keyed, simple or custom"),
+        (
+            "processor: {type: [a]}",
+            "processor.type: a list is not spark, arrow, keyed, simple or custom",
+        ),
         (
             "processor: {type: sparc}",
-            ("processor.type: 'sparc' is not spark, arrow, simple or custom; did you mean spark?"),
+            (
+                "processor.type: 'sparc' is not spark, arrow, keyed, simple or custom; did you "
+                "mean spark?"
+            ),
         ),
         (
             "processor: {type: spark}",

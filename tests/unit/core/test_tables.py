@@ -44,6 +44,12 @@ def test_columns_are_those_of_sparks_kafka_source() -> None:
     ]
 
 
+def test_a_batch_without_records_is_a_table_without_rows() -> None:
+    """A tick of a channel with state has none."""
+    empty = Batch(FakeAssignment(TopicPartition("t", 0)), 5, (), 5, 0)
+    assert table_of(empty).equals(SCHEMA.empty_table())
+
+
 def test_what_a_record_lacks_is_null() -> None:
     """No key, no value, no headers and no timestamp are nulls, and empty bytes are not."""
     records = [FakeRecord(value_=None, timestamp_=-1), FakeRecord(key_=b"", value_=b"")]

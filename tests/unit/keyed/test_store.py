@@ -13,6 +13,7 @@ from headrace.keyed.fold import KeyRow
 from headrace.keyed.state import KeyedState, Layer, Progress
 from headrace.keyed.store import (
     Change,
+    CorruptStoreError,
     PartitionKey,
     Position,
     RocksStore,
@@ -44,12 +45,26 @@ def due(store: StateStore, until: int, clock: TimerClock = TimerClock.EVENT) -> 
     return [timer.key.decode() for timer in store.due(0, clock, until)]
 
 
+def opened(folder: Path, cache_bytes: int = 1 << 20) -> RocksStore:
+    """Return the store in a folder."""
+    store = RocksStore(folder / "db", cache_bytes)
+    store.open()
+    return store
+
+
+def admitted(store: StateStore) -> KeyedState:
+    """Return the state of a channel whose partition 0 is all there."""
+    state = KeyedState(store)
+    state.admit(0)
+    return state
+
+
 @pytest.fixture(params=["memory", "rocks"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[StateStore]:
     """Return one of the two stores, empty."""
     made: dict[str, Callable[[], StateStore]] = {
         "memory": MemoryStore,
-        "rocks": lambda: RocksStore(tmp_path / "db"),
+        "rocks": lambda: opened(tmp_path),
     }
     found = made[request.param]()
     yield found
@@ -113,11 +128,11 @@ def test_a_partition_is_dropped_whole(store: StateStore) -> None:
 
 def test_rows_and_positions_outlive_the_process(tmp_path: Path) -> None:
     """What was written is there when the store is opened again."""
-    first = RocksStore(tmp_path / "db")
+    first = opened(tmp_path)
     put(first, 3, "a", row("1"))
     first.write((), {3: Position("topic", 7, 1.5)})
     first.close()
-    again = RocksStore(tmp_path / "db")
+    again = opened(tmp_path)
     assert again.get_many([PartitionKey(3, b"a")]) == [row("1")]
     assert again.position(3) == Position("topic", 7, 1.5)
     again.close()
@@ -125,15 +140,15 @@ def test_rows_and_positions_outlive_the_process(tmp_path: Path) -> None:
 
 def test_a_store_that_is_open_elsewhere_is_refused(tmp_path: Path) -> None:
     """Two processes on one folder would each be ahead of the other."""
-    first = RocksStore(tmp_path / "db")
+    first = opened(tmp_path)
     with pytest.raises(StartError, match="end the process that has it open"):
-        RocksStore(tmp_path / "db")
+        opened(tmp_path)
     first.close()
 
 
 def test_a_corrupt_file_fails_a_read_and_is_never_no_state(tmp_path: Path) -> None:
     """A flipped byte in a table's block is found by its checksum."""
-    first = RocksStore(tmp_path / "db")
+    first = opened(tmp_path)
     keys = [PartitionKey(0, b"key-%05d" % number) for number in range(5000)]
     rows = [(key, Change(None, StoredRow(b"x" * 50))) for key in keys]
     first.write(rows, {})
@@ -143,15 +158,29 @@ def test_a_corrupt_file_fails_a_read_and_is_never_no_state(tmp_path: Path) -> No
     data = bytearray(table.read_bytes())
     data[len(data) // 3] ^= 0xFF
     table.write_bytes(data)
-    again = RocksStore(tmp_path / "db", cache_bytes=0)
-    with pytest.raises(StateStoreError, match=r"cannot be read: .*checksum mismatch"):
+    again = opened(tmp_path, 0)
+    with pytest.raises(CorruptStoreError, match=r"cannot be read: .*checksum mismatch"):
         assert None not in again.get_many(keys)
+    assert again.is_corrupt
+    again.move_aside()
+    assert again.get_many(keys[:1]) == [None]
     again.close()
+    assert len(list(tmp_path.glob("db.corrupt-*"))) == 1
+
+
+def test_state_that_is_not_restored_is_never_read_as_none() -> None:
+    """A read of a partition whose state is not there fails, and says so."""
+    state = admitted(MemoryStore())
+    state.release(0)
+    with pytest.raises(StateStoreError, match="the state of partition 0 is not there yet"):
+        state.get_many([PartitionKey(0, b"a")])
+    with pytest.raises(StateStoreError, match="the state of partition 0 is not there yet"):
+        state.due_keys(0, 5, 5, besides=set(), most=1)
 
 
 def test_the_cache_keeps_to_its_bytes_and_to_what_is_written(tmp_path: Path) -> None:
     """Rows beyond the cache are read from disk; a written row replaces the cached one."""
-    store = RocksStore(tmp_path / "db", cache_bytes=1000)
+    store = opened(tmp_path, 1000)
     keys = [PartitionKey(0, b"%d" % number) for number in range(100)]
     store.write([(key, Change(None, StoredRow(key.key))) for key in keys], {})
     assert store.get_many(keys) == [StoredRow(key.key) for key in keys]
@@ -172,7 +201,7 @@ def layer(name: str, partition: int, key: str, after: StoredRow | None) -> Layer
 
 def test_what_is_staged_is_seen_before_what_is_committed() -> None:
     """The newest layer wins, and a dropped one is as if it had never been."""
-    state = KeyedState(MemoryStore())
+    state = admitted(MemoryStore())
     key = PartitionKey(0, b"a")
     state.stage(layer("1", 0, "a", row("one")))
     state.stage(layer("2", 0, "a", None))
@@ -187,7 +216,7 @@ def test_what_is_staged_is_seen_before_what_is_committed() -> None:
 
 def test_due_keys_are_those_of_the_layers_where_these_have_the_key() -> None:
     """A stored timer does not count for a key that a layer has, and a layer's timer does."""
-    state = KeyedState(MemoryStore())
+    state = admitted(MemoryStore())
     state.apply([layer("0", 0, "a", row("1", t=at_event(5)))], {})
     state.stage(layer("1", 0, "a", row("1", t=at_event(50))))
     state.stage(layer("2", 0, "b", row("1", t=at_event(5))))
@@ -212,7 +241,7 @@ class FullDisk(MemoryStore):
 def test_what_a_full_disk_did_not_take_is_seen_and_written_later() -> None:
     """A commit that the store cannot take stays above it, until the next one finds room."""
     store = FullDisk()
-    state = KeyedState(store)
+    state = admitted(store)
     first = layer("1", 0, "a", row("one"))
     state.stage(first)
     assert not state.apply([first], {})

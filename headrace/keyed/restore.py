@@ -1,0 +1,330 @@
+"""Restoring: a partition's state is brought up to its changelog before anything is delivered."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from enum import Enum
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, NamedTuple
+
+import structlog
+
+from headrace.core.clock import Deadline
+from headrace.core.errors import KafkaUnavailableError
+from headrace.core.records import TopicPartition, offset_of
+from headrace.keyed.sink import EXTRA_HEADER
+from headrace.keyed.store import Change, PartitionKey, Position, StateStoreError, StoredRow
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from headrace.core.clock import Clock
+    from headrace.core.records import Assignment, Record
+    from headrace.kafka.ports import Fetched, RecordSource, TopicCatalog
+    from headrace.keyed.store import StateStore
+
+log = structlog.get_logger(__name__)
+
+#: Seconds of one fetch, and so of the wait for a command while something is restored.
+_FETCH_TIMEOUT = 0.1
+
+#: Seconds without a command after which the thread looks whether it has to stop.
+_IDLE_INTERVAL = 0.5
+
+#: Seconds in which the brokers have to say where a changelog ends, and between two attempts.
+_ANSWER_TIMEOUT = 5.0
+_BACKOFF = 1.0
+
+#: Seconds between two positions that are written while a partition is restored.
+_CHECKPOINT = 5.0
+
+
+class RestoreState(Enum):
+    """Where a partition is on its way to its state."""
+
+    WAITING = "waiting"
+    """The end of its changelog is not known yet."""
+
+    READING = "reading"
+    """Its changelog is read up to the end that was asked for."""
+
+    DONE = "done"
+    """Its state is there."""
+
+
+class RestoreProgress(NamedTuple):
+    """How far a partition is. ``done`` and ``total`` count offsets of the changelog."""
+
+    state: RestoreState
+    done: int = 0
+    total: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Changelog:
+    """The changelog of a channel. ``delete_retention`` (s): how long deletions can be read."""
+
+    topic: str
+    topic_id: str
+    delete_retention: float
+
+
+@dataclass(slots=True)
+class _Restoring:
+    """One partition under way. ``start`` and ``end`` are offsets of the changelog."""
+
+    assignment: Assignment
+    start: int = 0
+    position: int = 0
+    end: int | None = None
+    not_before: float = 0.0
+    noted: float = 0.0
+
+
+class Restorer:
+    """Follows the changelog on a thread of its own, one consumer for all partitions of a channel.
+
+    ``begin`` and ``end`` are for any thread and do not block. ``ready`` is called on the thread
+    when a partition's state is there. Errors of brokers and disk are logged and tried again.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        changelog: Changelog,
+        store: StateStore,
+        *,
+        source: Callable[[], RecordSource],
+        catalog: TopicCatalog,
+        clock: Clock,
+        is_busy: Callable[[int], bool],
+        ready: Callable[[Assignment], None],
+    ) -> None:
+        self._name = name
+        self._changelog = changelog
+        self._store = store
+        self._open_source = source
+        self._source: RecordSource | None = None
+        self._catalog = catalog
+        self._clock = clock
+        self._is_busy = is_busy
+        self._ready = ready
+        self._commands: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._stopping = threading.Event()
+        self._under_way: dict[int, _Restoring] = {}
+        self._progress: dict[int, RestoreProgress] = {}
+        self._thread = threading.Thread(target=self._run, name=f"restore-{name}", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self, deadline: Deadline) -> bool:
+        """End the thread; say whether it ended in time."""
+        self._stopping.set()
+        return deadline.joined(self._thread)
+
+    def begin(self, assignment: Assignment) -> None:
+        """Restore a partition, from the beginning where the store has nothing that is right."""
+        number = assignment.partition.partition
+        self._progress[number] = RestoreProgress(RestoreState.WAITING)
+        self._commands.put(lambda: self._under_way.update({number: _Restoring(assignment)}))
+
+    def end(self, assignment: Assignment) -> None:
+        """Leave a partition as it is: it is no longer ours."""
+        number = assignment.partition.partition
+        self._progress.pop(number, None)
+        self._commands.put(lambda: self._drop(number, assignment))
+
+    def progress(self) -> Mapping[int, RestoreProgress]:
+        """Return how far each partition is. Any thread."""
+        return dict(self._progress)
+
+    # --- the thread -------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping.is_set():
+                self._take_commands()
+                try:
+                    self._run_once()
+                except (KafkaUnavailableError, StateStoreError) as error:
+                    log.warning("restore_failed", channel=self._name, error=str(error))
+                    self._stopping.wait(_BACKOFF)
+                except Exception:
+                    log.exception("restore_failed", channel=self._name)
+                    self._stopping.wait(_BACKOFF)
+        finally:
+            if self._source is not None:
+                self._source.close()
+
+    def _take_commands(self) -> None:
+        wait = not self._under_way
+        while True:
+            try:
+                command = self._commands.get(wait, _IDLE_INTERVAL if wait else None)
+            except Empty:
+                return
+            command()
+            wait = False
+
+    def _run_once(self) -> None:
+        now = self._clock.monotonic()
+        for number, each in list(self._under_way.items()):
+            if each.end is None and each.not_before <= now and not self._is_busy(number):
+                each.not_before = now + _BACKOFF
+                self._begin(number, each)
+        if any(each.end is not None for each in self._under_way.values()):
+            assert self._source is not None, "opened with the first of them"
+            self._take(self._source.fetch(_FETCH_TIMEOUT))
+        elif self._under_way:
+            self._stopping.wait(_FETCH_TIMEOUT)
+
+    def _begin(self, number: int, restoring: _Restoring) -> None:
+        """Ask where the changelog ends, and read on from where the store is."""
+        deadline = Deadline.after(_ANSWER_TIMEOUT, self._clock)
+        low, high = self._catalog.watermarks(self._partition(number), deadline)
+        start = self._valid_position(number, low, high)
+        if start is None:
+            self._store.drop(number)
+            start = low
+        restoring.start = restoring.position = start
+        restoring.end, restoring.noted = high, self._clock.monotonic()
+        if start >= high:
+            self._finish(number, restoring)
+            return
+        log.info(
+            "restore_started",
+            channel=self._name,
+            partition=number,
+            start=start,
+            end=high,
+        )
+        self._note(number, restoring)
+        if self._source is None:
+            self._source = self._open_source()
+        self._source.assign({self._partition(number): start})
+
+    def _valid_position(self, number: int, low: int, high: int) -> int | None:
+        """Return how far the store follows the changelog, None where that cannot be relied on.
+
+        State that is older than deletions are kept would have keys that were deleted meanwhile.
+        """
+        position = self._store.position(number)
+        if position is None:
+            return None
+        age = self._clock.time() - position.at
+        reason = None
+        if position.topic_id != self._changelog.topic_id:
+            reason = "the changelog is another topic of the same name"
+        elif not low <= position.offset <= high:
+            reason = f"the changelog has {low} to {high}"
+        elif age > self._changelog.delete_retention:
+            reason = (
+                f"it is {age:.0f} s old, and the changelog keeps deletions for "
+                f"{self._changelog.delete_retention:.0f} s"
+            )
+        if reason is None:
+            return position.offset
+        log.warning(
+            "local_state_dropped",
+            channel=self._name,
+            partition=number,
+            position=position.offset,
+            reason=reason,
+        )
+        return None
+
+    def _take(self, fetched: Fetched) -> None:
+        """Write what was fetched, and see who has reached the end."""
+        for partition, records in fetched.chunks:
+            restoring = self._under_way.get(partition.partition)
+            if restoring is not None and restoring.end is not None:
+                self._write(partition.partition, restoring, records)
+        for partition, offset in fetched.ends:
+            restoring = self._under_way.get(partition.partition)
+            if restoring is not None:
+                restoring.position = max(restoring.position, offset)
+        for partition in [*fetched.out_of_range, *(each for each, _ in fetched.truncated)]:
+            restoring = self._under_way.get(partition.partition)
+            if restoring is not None:
+                log.warning(
+                    "local_state_dropped",
+                    channel=self._name,
+                    partition=partition.partition,
+                    position=restoring.position,
+                    reason="the changelog lost what was being read",
+                )
+                self._store.drop(partition.partition)
+                restoring.end = None
+                self._unassign(partition.partition)
+        for number, restoring in list(self._under_way.items()):
+            if restoring.end is not None and restoring.position >= restoring.end:
+                self._unassign(number)
+                self._finish(number, restoring)
+
+    def _write(self, number: int, restoring: _Restoring, records: Iterable[Record]) -> None:
+        changes: dict[PartitionKey, Change] = {}
+        last = restoring.position
+        for record in records:
+            key = record.key()
+            last = offset_of(record) + 1
+            if key is not None:
+                changes[PartitionKey(number, key)] = Change(None, row_of(record))
+        now = self._clock.monotonic()
+        positions = {}
+        if now - restoring.noted >= _CHECKPOINT:
+            restoring.noted = now
+            positions[number] = self._position(last)
+        self._store.write(changes.items(), positions)
+        restoring.position = last
+        self._note(number, restoring)
+
+    def _finish(self, number: int, restoring: _Restoring) -> None:
+        assert restoring.end is not None
+        self._store.write((), {number: self._position(restoring.end)})
+        del self._under_way[number]
+        if self._progress.get(number) is not None:
+            total = restoring.end - restoring.start
+            self._progress[number] = RestoreProgress(RestoreState.DONE, total, total)
+        if restoring.end > restoring.start:
+            log.info(
+                "restore_finished",
+                channel=self._name,
+                partition=number,
+                offsets=restoring.end - restoring.start,
+            )
+        self._ready(restoring.assignment)
+
+    def _drop(self, number: int, assignment: Assignment) -> None:
+        restoring = self._under_way.get(number)
+        if restoring is not None and restoring.assignment is assignment:
+            del self._under_way[number]
+            if restoring.end is not None:
+                self._unassign(number)
+
+    def _unassign(self, number: int) -> None:
+        if self._source is not None:
+            self._source.unassign([self._partition(number)])
+
+    def _note(self, number: int, restoring: _Restoring) -> None:
+        if number in self._progress and restoring.end is not None:
+            done = restoring.position - restoring.start
+            total = restoring.end - restoring.start
+            self._progress[number] = RestoreProgress(RestoreState.READING, done, total)
+
+    def _position(self, offset: int) -> Position:
+        return Position(self._changelog.topic_id, offset, self._clock.time())
+
+    def _partition(self, number: int) -> TopicPartition:
+        return TopicPartition(self._changelog.topic, number)
+
+
+def row_of(record: Record) -> StoredRow | None:
+    """Return the row that a record of the changelog has, None for a deletion."""
+    value = record.value()
+    if value is None:
+        return None
+    extra = next((data for name, data in record.headers() or () if name == EXTRA_HEADER), None)
+    return StoredRow(value, extra or None)

@@ -1,0 +1,478 @@
+"""The processor of channels with state: partitions rest until it is there, and quiet ones tick."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+import structlog
+from typing_extensions import override
+
+from headrace.config import KafkaSinkConfig, KeyedProcessorConfig, single_sinks
+from headrace.core.clock import SYSTEM_CLOCK, Deadline
+from headrace.core.errors import (
+    BatchCancelledError,
+    HeadraceError,
+    ImportPathError,
+    OwnershipLostError,
+    SinkConflictError,
+)
+from headrace.core.importing import load_callable, make
+from headrace.core.records import Batch
+from headrace.inline.engine import InlineEngine
+from headrace.kafka import KafkaRecordSource, KafkaTopicCatalog, ResultTransactions
+from headrace.kafka.clients import client_properties
+from headrace.keyed.fold import DEAD_LETTERS, Fold, FoldSettings
+from headrace.keyed.function import KeyedFunction
+from headrace.keyed.restore import Restorer, RestoreState
+from headrace.keyed.rows import RowSettings
+from headrace.keyed.sink import KeyedSink, Topics
+from headrace.keyed.state import KeyedState
+from headrace.keyed.store import CorruptStoreError, RocksStore
+from headrace.keyed.topics import changelog_name, open_changelog
+from headrace.processors.contract import BatchResponse
+from headrace.processors.micro_batch_processor import (
+    JOB_SHARE,
+    MicroBatchProcessor,
+    merge_limits,
+)
+from headrace.processors.pending import PendingBatch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from headrace.config import ChannelConfig, KafkaConfig
+    from headrace.core.errors import PartitionError
+    from headrace.core.records import Assignment
+    from headrace.kafka.ports import RecordSource
+    from headrace.keyed.api import KeyedReducer
+    from headrace.keyed.restore import Changelog, RestoreProgress
+    from headrace.processors.contract import ChannelContext
+    from headrace.processors.engine import Engine
+    from headrace.processors.pending import MergeLimits
+    from headrace.spark.runtime import SparkRuntime
+
+log = structlog.get_logger(__name__)
+
+#: Seconds between two looks for timers that are due without records.
+TICK_INTERVAL = 0.25
+
+#: Seconds in which the brokers have to say what the changelog is, at the start.
+START_TIMEOUT = 30.0
+
+#: Seconds before a tick that failed is tried again; twice as long each further time.
+_BACKOFF, _MAX_BACKOFF = 1.0, 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedParts:
+    """What a channel with state is made of. Its clients are opened with the processor."""
+
+    sink: KeyedSink
+    state: KeyedState
+    store: RocksStore
+    catalog: Callable[[], KafkaTopicCatalog]
+    source: Callable[[], RecordSource]
+
+
+@dataclass(slots=True)
+class _Held:
+    """One partition of ours. Times are of the monotonic clock."""
+
+    assignment: Assignment
+    is_restored: bool = False
+    is_paused: bool = False
+    last_batch: float = 0.0
+    failures: int = 0
+    not_before: float = 0.0
+
+    def may_tick(self, now: float) -> bool:
+        """Whether timers may fire without records."""
+        return self.is_restored and not self.is_paused and now >= self.not_before
+
+
+class KeyedProcessor(MicroBatchProcessor):
+    """A micro-batch processor whose partitions have state.
+
+    A partition that is assigned rests until its state is there. Ticks, empty batches of partitions
+    without open ones, fire what is due without records. ``engine`` folds, ``sink`` commits, and
+    both share ``state``.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        parts: KeyedParts,
+        channel: ChannelConfig,
+        *,
+        limits: MergeLimits,
+        job_timeout: float,
+    ) -> None:
+        super().__init__(engine, cast("Any", parts.sink), limits=limits, job_timeout=job_timeout)
+        self._parts = parts
+        self._channel = channel
+        self._guard = threading.Lock()
+        self._held: dict[int, _Held] = {}
+        self._restorer: Restorer | None = None
+        self._catalog: KafkaTopicCatalog | None = None
+        self._changelog: Changelog | None = None
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    @property
+    def _settings(self) -> KeyedProcessorConfig:
+        chosen = self._channel.processor
+        assert isinstance(chosen, KeyedProcessorConfig), "another processor is another class"
+        return chosen
+
+    # --- the channel's life -----------------------------------------------------------------
+
+    @override
+    def open(self, context: ChannelContext) -> None:
+        parts, internal = self._parts, self._settings.internal
+        self._catalog = catalog = parts.catalog()
+        try:
+            self._changelog = open_changelog(
+                catalog,
+                self._channel.group,
+                self._channel.topics[0],
+                Deadline.after(START_TIMEOUT, context.clock),
+                create=internal.create,
+                replication_factor=internal.replication_factor,
+            )
+            parts.store.open()
+            super().open(context)
+        except BaseException:
+            parts.store.close()
+            catalog.close()
+            raise
+        self._restorer = Restorer(
+            context.channel,
+            self._changelog,
+            parts.store,
+            source=parts.source,
+            catalog=catalog,
+            clock=context.clock,
+            is_busy=parts.state.has_staged,
+            ready=self._restored,
+        )
+        self._restorer.start()
+        name = f"ticks-{context.channel}"
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    @override
+    def close(self, deadline: Deadline) -> None:
+        self._stopping.set()
+        ended = self._thread is None or deadline.joined(self._thread)
+        super().close(deadline)
+        ended = (self._restorer is None or self._restorer.stop(deadline)) and ended
+        if ended and self._catalog is not None:
+            self._checkpoint(deadline)
+            self._catalog.close()
+        if ended:
+            self._parts.store.close()
+
+    @override
+    def on_reconfigured(self, channel: ChannelConfig) -> None:
+        super().on_reconfigured(channel)
+        self._channel = channel
+
+    # --- partitions -------------------------------------------------------------------------
+
+    @override
+    def on_assigned(self, assignment: Assignment) -> None:
+        super().on_assigned(assignment)
+        held = _Held(assignment, last_batch=self.context.clock.monotonic())
+        with self._guard:
+            self._held[assignment.partition.partition] = held
+        self._restore(assignment)
+
+    def _restore(self, assignment: Assignment) -> None:
+        """Have a partition rest until its state is there."""
+        assert self._restorer is not None, "open comes first"
+        number = assignment.partition.partition
+        with self._guard:
+            self._held[number].is_restored = False
+        self._parts.state.release(number)
+        self.context.restoring.pause("its state is restored", partition=assignment.partition)
+        self._restorer.begin(assignment)
+
+    def _restored(self, assignment: Assignment) -> None:
+        """Have a partition go on. On the restorer's thread."""
+        number = assignment.partition.partition
+        with self._guard:
+            held = self._held.get(number)
+            if held is None or held.assignment is not assignment:
+                return
+            held.is_restored = True
+            self._parts.state.admit(number)
+        self.context.restoring.resume(partition=assignment.partition)
+
+    @override
+    def on_next_batch(self, batch: Batch) -> Future[BatchResponse]:
+        with self._guard:
+            held = self._held[batch.partition.partition]
+            held.last_batch = self.context.clock.monotonic()
+            is_restored = held.is_restored
+        if is_restored:
+            return super().on_next_batch(batch)
+        # one that was cut just before the partition came to rest
+        answer: Future[BatchResponse] = Future()
+        answer.set_result(BatchResponse.revert(wait=_BACKOFF))
+        return answer
+
+    @override
+    def on_exception(
+        self,
+        assignment: Assignment,
+        error: PartitionError | BaseException,
+        batch: Batch | None,
+    ) -> BatchResponse | None:
+        answer = super().on_exception(assignment, error, batch)
+        if isinstance(error, CorruptStoreError):
+            self._rebuild(error)
+        elif isinstance(error, SinkConflictError):
+            self._parts.sink.stored_offset(assignment.identity)
+            self._restore(assignment)
+        return answer
+
+    def _rebuild(self, error: CorruptStoreError) -> None:
+        """Begin again with an empty store: all partitions are restored from the changelog."""
+        with self._guard:
+            held = [each.assignment for each in self._held.values()]
+            if not self._parts.store.is_corrupt:
+                return
+            for assignment in held:
+                self._parts.state.release(assignment.partition.partition)
+            moved = self._parts.store.move_aside()
+        log.error(
+            "state_store_corrupt", channel=self.context.channel, moved_to=moved, error=str(error)
+        )
+        for assignment in held:
+            self._restore(assignment)
+
+    @override
+    def on_pause(self, assignment: Assignment) -> None:
+        self._set_paused(assignment, paused=True)
+
+    @override
+    def on_resume(self, assignment: Assignment) -> None:
+        self._set_paused(assignment, paused=False)
+
+    def _set_paused(self, assignment: Assignment, *, paused: bool) -> None:
+        with self._guard:
+            held = self._held.get(assignment.partition.partition)
+            if held is not None and held.assignment is assignment:
+                held.is_paused = paused
+
+    @override
+    def on_stream_termination(self, assignment: Assignment) -> BatchResponse | None:
+        self._forget(assignment)
+        return super().on_stream_termination(assignment)
+
+    @override
+    def on_partition_lost(self, assignment: Assignment) -> None:
+        self._forget(assignment)
+        super().on_partition_lost(assignment)
+
+    def _forget(self, assignment: Assignment) -> None:
+        assert self._restorer is not None, "open comes first"
+        number = assignment.partition.partition
+        with self._guard:
+            held = self._held.get(number)
+            if held is None or held.assignment is not assignment:
+                return
+            del self._held[number]
+        self._parts.state.release(number)
+        self._restorer.end(assignment)
+        self.context.restoring.resume(partition=assignment.partition)
+
+    # --- ticks ------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        checkpoint_at = self.context.clock.monotonic() + self._settings.state.checkpoint
+        while not self._stopping.wait(TICK_INTERVAL):
+            now = self.context.clock.monotonic()
+            with self._guard:
+                held = [each for each in self._held.values() if each.may_tick(now)]
+            for each in held:
+                try:
+                    self._tick(each)
+                except Exception as error:  # noqa: BLE001 - of the store; the thread goes on
+                    self._put_off(each, error)
+            if now >= checkpoint_at:
+                checkpoint_at = now + self._settings.state.checkpoint
+                self._checkpoint(Deadline.after(START_TIMEOUT, self.context.clock))
+
+    def _tick(self, held: _Held) -> None:
+        """Queue an empty batch where timers of a quiet partition are due."""
+        assignment, state = held.assignment, self._parts.state
+        number = assignment.partition.partition
+        offset = state.progress(number).offset
+        if offset is None or not assignment.is_current():
+            return
+        now = int(self.context.clock.time() * 1000)
+        quiet = self._quiet_time(held, now)
+        time = state.time(number)
+        reached = time if quiet is None or time is None else max(time, quiet)
+        if not state.due_keys(number, reached, now, besides=set(), most=1):
+            return
+        if quiet is not None:
+            state.advance_time(number, quiet)
+        batch = Batch(assignment, offset, (), offset, 0)
+        pending = PendingBatch(batch, self._engine.prepare(batch))
+        pending.future.add_done_callback(lambda answer: self._ticked(held, answer))
+        self._open.put_if_idle(pending)
+
+    def _quiet_time(self, held: _Held, now: int) -> int | None:
+        """Return what stream time may go on to in a partition whose end was reached, in ms."""
+        idle, assignment = self._settings.idle, held.assignment
+        end = assignment.high_watermark
+        if idle is None or end is None or assignment.position < end:
+            return None
+        quiet_for = self.context.clock.monotonic() - held.last_batch
+        return now - int(idle * 1000) if quiet_for >= idle else None
+
+    def _ticked(self, held: _Held, answer: Future[BatchResponse]) -> None:
+        error = answer.exception() if not answer.cancelled() else None
+        if error is None:
+            held.failures = 0
+        elif not isinstance(error, (BatchCancelledError, OwnershipLostError)):
+            self._put_off(held, error)
+
+    def _put_off(self, held: _Held, error: BaseException) -> None:
+        wait = min(_MAX_BACKOFF, _BACKOFF * 2**held.failures)
+        held.failures += 1
+        held.not_before = self.context.clock.monotonic() + wait
+        topic, partition = held.assignment.partition
+        log.error(
+            "tick_failed",
+            channel=self.context.channel,
+            topic=topic,
+            partition=partition,
+            error=f"{type(error).__name__}: {error}",
+            wait=wait,
+        )
+
+    def _checkpoint(self, deadline: Deadline) -> None:
+        assert self._changelog is not None, "open comes first"
+        assert self._catalog is not None
+        try:
+            self._parts.sink.checkpoint(self._changelog.topic_id, self._catalog, deadline)
+        except HeadraceError as error:
+            log.warning("state_not_noted", channel=self.context.channel, error=str(error))
+
+    # --- what others may see ----------------------------------------------------------------
+
+    def restoring(self) -> Mapping[int, RestoreProgress]:
+        """Return how far partitions are whose state is not there yet. Any thread."""
+        progress = {} if self._restorer is None else self._restorer.progress()
+        return {n: each for n, each in progress.items() if each.state is not RestoreState.DONE}
+
+
+def build_keyed(
+    channel: ChannelConfig,
+    spark: Callable[[], SparkRuntime],
+    member: str,
+    kafka: KafkaConfig,
+    folder: Path,
+) -> KeyedProcessor:
+    """Build the processor of a channel with state, whose store is in ``folder``.
+
+    Raises:
+        StartError: the reducer cannot be imported or made.
+    """
+    chosen = channel.processor
+    assert isinstance(chosen, KeyedProcessorConfig)
+    properties = client_properties(kafka)
+    store = RocksStore(folder / "db", chosen.state.cache)
+    state = KeyedState(store)
+    topics = _topics(channel, chosen)
+    fold = Fold(_reducer(chosen), _fold_settings(chosen, topics))
+    times = None if chosen.time == "record" else load_callable(chosen.time)
+    rows = RowSettings(chosen.key, times, chosen.on_poison)
+    sink = KeyedSink(
+        ResultTransactions(properties, channel.group, member), state, topics, SYSTEM_CLOCK
+    )
+    function = KeyedFunction(fold, state, rows, SYSTEM_CLOCK)
+    engine: Engine
+    if chosen.engine == "inline":
+        engine = InlineEngine(function)
+    else:
+        from headrace.spark.keyed import KeyedSparkEngine  # noqa: PLC0415 - for this engine only
+
+        engine = KeyedSparkEngine(spark(), function.reduce, fold, fold.reducer)
+    parts = KeyedParts(
+        sink,
+        state,
+        store,
+        catalog=lambda: KafkaTopicCatalog(properties, channel.group),
+        source=lambda: _changelog_source(properties, channel.group),
+    )
+    return KeyedProcessor(
+        engine,
+        parts,
+        channel,
+        limits=merge_limits(channel),
+        job_timeout=channel.batch_timeout * JOB_SHARE,
+    )
+
+
+def _reducer(chosen: KeyedProcessorConfig) -> KeyedReducer[Any, Any, Any]:
+    if chosen.reducer is not None:
+        return cast("KeyedReducer[Any, Any, Any]", load_callable(chosen.reducer, *_ARGUMENTS))
+    assert chosen.factory is not None, "the configuration demands one of them"
+    made = make(chosen.factory, chosen.keyword_arguments())
+    if not callable(made):
+        kind = type(made).__name__
+        raise ImportPathError(
+            f"{chosen.factory!r} returned a {kind}; it must return a function of "
+            f"({', '.join(_ARGUMENTS)})"
+        )
+    return cast("KeyedReducer[Any, Any, Any]", made)
+
+
+#: What a keyed reducer is called with.
+_ARGUMENTS = ("key", "state", "facts", "now")
+
+
+def _topics(channel: ChannelConfig, chosen: KeyedProcessorConfig) -> Topics:
+    """Return where outputs go, by their names; one that has no name is ``out``."""
+    outputs: dict[str, str] = {}
+    for steps, sink in single_sinks(channel.sink).items():
+        assert isinstance(sink, KafkaSinkConfig), "the configuration demands it"
+        assert sink.topic is not None, "as above"
+        outputs["out" if len(steps) == 1 else str(steps[-1])] = sink.topic
+    if chosen.dead_letter is not None:
+        outputs[DEAD_LETTERS] = chosen.dead_letter
+    return Topics(changelog_name(channel.group, channel.topics[0]), outputs)
+
+
+def _fold_settings(chosen: KeyedProcessorConfig, topics: Topics) -> FoldSettings:
+    return FoldSettings(
+        outputs=tuple(name for name in topics.outputs if name != DEAD_LETTERS),
+        keys=chosen.keys,
+        value=chosen.value,
+        state=chosen.encoding,
+        on_poison=chosen.on_poison,
+        grace=_milliseconds(chosen.grace),
+        late=chosen.late,
+        ttl=_milliseconds(chosen.ttl),
+        max_row=chosen.state.max_row,
+    )
+
+
+def _milliseconds(seconds: float | None) -> int | None:
+    return None if seconds is None else round(seconds * 1000)
+
+
+#: Bytes of a changelog that are fetched ahead while it is restored.
+_PREFETCH = 32 << 20
+
+
+def _changelog_source(properties: Mapping[str, Any], group: str) -> RecordSource:
+    return KafkaRecordSource({**properties, "isolation.level": "read_committed"}, group, _PREFETCH)

@@ -1,0 +1,115 @@
+"""Keyed state through Spark: touched keys as opaque chunks, folded in its workers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import pyarrow as pa
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from typing_extensions import override
+
+from headrace.core.errors import PoisonRecordError
+from headrace.core.records import TopicPartition
+from headrace.core.tables import table_of
+from headrace.sinks.channel_sink import Staged
+from headrace.spark.engine import SparkEngine
+from headrace.spark.failures import failure_of, text_of
+from headrace.spark.reducer import send_by_value
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from headrace.core.records import Batch
+    from headrace.sinks.channel_sink import ChannelSink
+    from headrace.sinks.micro_batch import MicroBatch
+    from headrace.spark.runtime import SparkRuntime
+
+
+class KeyedSparkEngine(SparkEngine):
+    """Folds each micro-batch in one Spark job, without a shuffle: a chunk of keys for each slot.
+
+    ``reduce`` makes chunks of records and takes what became of them; ``fold`` is sent to the
+    workers, and ``reducer``, which it calls, with its package. The chunks are bytes to Spark:
+    neither a plan nor rows of its own are made of them.
+    """
+
+    span: ClassVar = "spark_job"
+
+    def __init__(
+        self,
+        runtime: SparkRuntime,
+        reduce: Callable[..., pa.Table],
+        fold: Callable[[pa.Table], pa.Table],
+        reducer: Callable[..., Any],
+    ) -> None:
+        super().__init__(runtime, reducer)
+        self._reduce_rows = reduce
+        self._fold = fold
+
+    @override
+    def open(self, channel: str) -> None:
+        assert callable(self._reducer), "it was imported"
+        send_by_value(self._reducer)
+        self._runtime.start()
+        self._enter(channel)
+
+    @override
+    def prepare(self, batch: Batch) -> pa.Table:
+        return table_of(batch)
+
+    @override
+    def execute(
+        self,
+        micro_batch: MicroBatch,
+        prepared: Sequence[pa.Table],
+        seconds: float | None,
+        sink: ChannelSink,
+    ) -> Staged:
+        with self._opened.job(micro_batch.id, seconds) as (_, share):
+            table = pa.concat_tables(prepared)
+            try:
+                result = self._reduce_rows(table, micro_batch, self._run, share.tasks)
+            except (Py4JError, PySparkException) as error:
+                raise failure_of(error, text_of(error)) from error
+            return Staged(sink.stage(micro_batch, result, _checked), {})
+
+    def _run(self, parts: Sequence[pa.Table]) -> list[pa.Table]:
+        """Fold chunks in the workers, each in a task of its own."""
+        payloads = [_to_bytes(part) for part in parts]
+        context: Any = self._runtime.context
+        task = _task(self._fold)
+        found = context.parallelize(payloads, len(payloads)).map(task).collect()
+        return [_result(each) for each in found]
+
+
+def _checked(result: object) -> pa.Table:
+    assert isinstance(result, pa.Table), "the fold returns a table"
+    return result
+
+
+def _to_bytes(table: pa.Table) -> bytes:
+    stream = pa.BufferOutputStream()
+    with pa.ipc.new_stream(stream, table.schema) as writer:
+        writer.write_table(table)
+    data: bytes = stream.getvalue().to_pybytes()
+    return data
+
+
+def _task(fold: Callable[[pa.Table], pa.Table]) -> Callable[[bytes], bytes | tuple[Any, ...]]:
+    """Return what a worker does with a chunk. An error of one record is told as what it is."""
+
+    def run(payload: bytes) -> bytes | tuple[Any, ...]:
+        try:
+            return _to_bytes(fold(pa.ipc.open_stream(payload).read_all()))
+        except PoisonRecordError as error:
+            return (*error.partition, error.offset, error.reason)
+
+    return run
+
+
+def _result(found: bytes | tuple[Any, ...]) -> pa.Table:
+    if isinstance(found, bytes):
+        return pa.ipc.open_stream(found).read_all()
+    topic, partition, offset, reason = found
+    raise PoisonRecordError(TopicPartition(topic, partition), offset, reason)

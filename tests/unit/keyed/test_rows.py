@@ -1,0 +1,121 @@
+"""From records to touched keys: who is late, what has no key, and what is due without records."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from headrace.core.errors import PoisonRecordError
+from headrace.core.tables import SCHEMA
+from headrace.keyed import at_event
+from headrace.keyed.fold import KeyRow
+from headrace.keyed.rows import RowSettings, chunks, grouped
+from headrace.keyed.state import KeyedState, Layer, Progress
+from headrace.keyed.store import Change, PartitionKey, StoredRow
+from headrace.sinks.micro_batch import MicroBatch, OffsetRange
+from headrace.testing.keyed import MemoryStore
+
+
+def table(*records: tuple[int, str | None, int | None]) -> pa.Table:
+    """Return records of partition, key and time in ms, with offsets of their own partition."""
+    offsets = [
+        sum(other[0] == each[0] for other in records[:at]) for at, each in enumerate(records)
+    ]
+    times = [None if time is None else time * 1000 for _, _, time in records]
+    columns = [
+        pa.array([None if key is None else key.encode() for _, key, _ in records], pa.binary()),
+        pa.array([b"v"] * len(records), pa.binary()),
+        pa.array(["t"] * len(records)),
+        pa.array([partition for partition, _, _ in records], pa.int32()),
+        pa.array(offsets, pa.int64()),
+        pa.array(times, pa.timestamp("us", tz="UTC")),
+        pa.nulls(len(records), SCHEMA.field("headers").type),
+    ]
+    return pa.Table.from_arrays(columns, schema=SCHEMA)
+
+
+def state(*partitions: int) -> KeyedState:
+    """Return the state of partitions that are all there."""
+    found = KeyedState(MemoryStore())
+    for number in partitions:
+        found.admit(number)
+    return found
+
+
+def batch(*records: int) -> MicroBatch:
+    """Return a micro-batch with so many records of each partition."""
+    parts = [OffsetRange("t", n, 0, count, count, f"id/{n}") for n, count in enumerate(records)]
+    return MicroBatch("m", "c", tuple(parts))
+
+
+def test_keys_of_two_partitions_are_apart_and_facts_in_order() -> None:
+    """The same key in two partitions is two rows; facts come by offset."""
+    records = table((0, "a", 1), (1, "a", 2), (0, "b", 3), (0, "a", 4))
+    rows = grouped(records, batch(3, 1), state(0, 1), RowSettings(), 0).rows.to_pylist()
+    found = {(r["partition"], r["key"]): [f["offset"] for f in r["facts"]] for r in rows}
+    assert found == {(0, b"a"): [0, 2], (0, b"b"): [1], (1, b"a"): [0]}
+
+
+def test_lateness_counts_from_the_stored_stream_time_of_each_partition() -> None:
+    """A record is late by what the partition's time was before it, which goes on from the store."""
+    known = state(0, 1)
+    known.begin(0, Progress(0, 0, 10))
+    found = grouped(table((0, "a", 4), (0, "a", 12), (0, "b", 11), (1, "a", 1)), batch(3, 1), known,
+                    RowSettings(), 0)  # fmt: skip
+    late = {
+        (row["partition"], fact["offset"]): fact["late_by"]
+        for row in found.rows.to_pylist()
+        for fact in row["facts"]
+    }
+    assert late == {(0, 0): 6, (0, 1): 0, (0, 2): 1, (1, 0): 0}
+    assert found.times == {0: 12, 1: 1}
+
+
+@pytest.mark.parametrize(
+    ("record", "words"),
+    [((0, None, 1), "has no key"), ((0, "a", None), "no time"), ((0, "a", -5), "no time")],
+)
+def test_a_record_without_key_or_time_is_poison(
+    record: tuple[int, str | None, int | None], words: str
+) -> None:
+    """It fails the batch by its offset, or is set aside while the others go on."""
+    records, parts = table((0, "a", 1), record), batch(2)
+    with pytest.raises(PoisonRecordError, match=words) as raised:
+        grouped(records, parts, state(0), RowSettings(), 0)
+    assert raised.value.offset == 1
+    found = grouped(records, parts, state(0), RowSettings(on_poison="dead_letter"), 0)
+    assert found.rows.num_rows == 1
+    assert len(found.poison[0]) == 1
+
+
+def test_a_key_without_records_is_touched_when_its_timer_is_due() -> None:
+    """The partition's time with the micro-batch decides; a key with records is there once."""
+    known = state(0)
+    extra = KeyRow(None, {"t": at_event(5)}).extra
+    for key in (b"a", b"b"):
+        change = {PartitionKey(0, key): Change(None, StoredRow(b"1", extra))}
+        known.apply([Layer("x", change)], {})
+    rows = grouped(table((0, "a", 5)), batch(1), known, RowSettings(), 0).rows
+    assert [(row["key"], len(row["facts"])) for row in rows.to_pylist()] == [(b"a", 1), (b"b", 0)]
+    early = grouped(table((0, "a", 4)), batch(1), known, RowSettings(), 0).rows
+    assert early.column("key").to_pylist() == [b"a"]
+
+
+def test_a_tick_brings_the_time_of_a_quiet_partition_on() -> None:
+    """A range without records takes the time that was asked for, and never goes back."""
+    known = state(0)
+    known.begin(0, Progress(3, 1, 10))
+    known.advance_time(0, 50)
+    assert grouped(table(), batch(0), known, RowSettings(), 0).times == {0: 50}
+    known.advance_time(0, 5)
+    assert grouped(table(), batch(0), known, RowSettings(), 0).times == {0: 10}
+
+
+def test_chunks_have_every_row_once_and_about_as_many_facts() -> None:
+    """A hot key is one row, so that it is alone in its chunk."""
+    records = [(0, "hot", n) for n in range(20)] + [(0, f"k{n}", 20 + n) for n in range(20)]
+    rows = grouped(table(*records), batch(40), state(0), RowSettings(), 0).rows
+    parts = chunks(rows, 2)
+    assert [part.num_rows for part in parts] == [1, 20] or len(parts) == 2
+    assert pa.concat_tables(parts).column("key").to_pylist() == rows.column("key").to_pylist()
+    assert chunks(rows.slice(0, 0), 2) == []

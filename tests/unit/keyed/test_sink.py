@@ -1,0 +1,197 @@
+"""The sink of channels with state: one transaction, then the store, and nothing half."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from headrace.core.clock import SYSTEM_CLOCK, Deadline
+from headrace.core.errors import HeadraceError, SinkConflictError
+from headrace.core.records import TopicPartition
+from headrace.kafka.ports import StoredOffset
+from headrace.keyed.fold import RESULT
+from headrace.keyed.sink import EXTRA_HEADER, KeyedSink, Topics, with_times
+from headrace.keyed.state import KeyedState
+from headrace.keyed.store import PartitionKey, StoredRow
+from headrace.sinks.contract import CommitConflictError, OffsetMove, PartitionCommit
+from headrace.sinks.micro_batch import MicroBatch, OffsetRange
+from headrace.testing.keyed import MemoryStore
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from headrace.core.records import ResultRecord
+    from headrace.kafka.result_transactions import CountedMove
+
+P0 = TopicPartition("in", 0)
+A = PartitionKey(0, b"a")
+
+
+class Brokers:
+    """Keeps what was committed; ``fails`` is raised in place of the next commit."""
+
+    def __init__(self) -> None:
+        self.stored: dict[str, StoredOffset] = {}
+        self.records: list[ResultRecord] = []
+        self.fails: Exception | None = None
+
+    def require(self, topic: str) -> None:
+        """Know every topic."""
+
+    def stored_entry(self, identity: str) -> StoredOffset | None:
+        """Return what was committed."""
+        return self.stored.get(identity)
+
+    def commit(
+        self, moves: Sequence[CountedMove], records: Iterable[ResultRecord] = ()
+    ) -> list[SinkConflictError]:
+        """Compare offsets and numbers, and keep all of it or nothing."""
+        if self.fails is not None:
+            raise self.fails
+        conflicts = [
+            SinkConflictError(move.partition, move.start, found.offset)
+            for move in moves
+            if (found := self.stored.get(move.identity)) is not None
+            and (found.offset, found.commits) != (move.start, move.commits)
+        ]
+        if conflicts:
+            return conflicts
+        self.records += records
+        for move in moves:
+            self.stored[move.identity] = StoredOffset(
+                move.next_offset, 0, commits=move.commits + 1, stream_time=move.stream_time
+            )
+        return []
+
+    def close(self) -> None:
+        """Hold nothing."""
+
+
+class Ends:
+    """Says where the changelog ends."""
+
+    def watermarks(self, partition: TopicPartition, deadline: Deadline) -> tuple[int, int]:
+        """Return one end for all."""
+        del deadline
+        return 0, 100 + partition.partition
+
+
+class Bench:
+    """A sink over a store in memory, and what is staged by hand."""
+
+    def __init__(self) -> None:
+        self.brokers = Brokers()
+        self.store = MemoryStore()
+        self.state = KeyedState(self.store)
+        self.state.admit(0)
+        topics = Topics("log", {"out": "results"})
+        self.sink = KeyedSink(self.brokers, self.state, topics, SYSTEM_CLOCK)
+        assert self.sink.stored_offset("id/0") is None
+
+    def stage(self, name: str, start: int, rows: list[dict[str, Any]], time: int = 5) -> Any:
+        """Stage a folded micro-batch of ten records."""
+        part = OffsetRange("in", 0, start, start + 10, 10, "id/0")
+        base = dict.fromkeys(RESULT.names[6:], 0)
+        made = [{**base, "partition": 0, "changed": True, "outputs": [], **row} for row in rows]
+        table = pa.Table.from_pylist(made, schema=RESULT)
+        return self.sink.stage(MicroBatch(name, "c", (part,)), with_times(table, {0: time}))
+
+    def rows(self) -> dict[bytes, StoredRow]:
+        """Return what the store has."""
+        return dict(self.store.rows(0))
+
+
+def share(start: int, next_offset: int) -> PartitionCommit:
+    """Return a partition's share."""
+    return PartitionCommit("id/0", P0, start, next_offset, is_tick=start == next_offset)
+
+
+def output(value: bytes) -> dict[str, Any]:
+    """Return an output of the fold."""
+    return {"to": "out", "key": b"a", "value": value, "ts": 7, "headers": None}
+
+
+def test_a_group_has_each_changed_key_once_and_all_outputs_in_order() -> None:
+    """Of several micro-batches the last row of a key goes to the changelog, with its timers."""
+    bench = Bench()
+    one = bench.stage("1", 0, [{"key": b"a", "state": b"1", "outputs": [output(b"x")]}])
+    two = bench.stage("2", 10, [{"key": b"a", "state": b"2", "extra": b'{"timers":{}}',
+                                 "outputs": [output(b"y")]}], time=9)  # fmt: skip
+    assert bench.state.get_many([A]) == [StoredRow(b"2", b'{"timers":{}}')]
+    assert bench.rows() == {}
+    bench.sink.commit_all([one, two], [share(0, 20)])
+    row, *outputs = bench.brokers.records
+    assert (row.topic, row.key, row.value, row.partition) == ("log", b"a", b"2", 0)
+    assert row.headers == [(EXTRA_HEADER, b'{"timers":{}}')]
+    assert [(each.topic, each.value, each.timestamp) for each in outputs] == [
+        ("results", b"x", 7),
+        ("results", b"y", 7),
+    ]
+    stored = bench.brokers.stored["id/0"]
+    assert (stored.offset, stored.commits, stored.stream_time) == (20, 1, 9)
+    assert bench.rows() == {b"a": StoredRow(b"2", b'{"timers":{}}')}
+
+
+def test_a_deleted_key_is_a_tombstone_and_one_without_state_is_none() -> None:
+    """No state and no timers: the record has no value; with timers it has an empty one."""
+    bench = Bench()
+    staged = bench.stage("1", 0, [{"key": b"a"}, {"key": b"b", "extra": b'{"state":false}'}])
+    bench.sink.commit(staged, [share(0, 10)])
+    assert [(each.key, each.value) for each in bench.brokers.records] == [(b"a", None), (b"b", b"")]
+
+
+def test_what_was_not_committed_is_not_in_the_store() -> None:
+    """A commit that fails leaves the store as it was, and the discarded layer is gone."""
+    bench = Bench()
+    staged = bench.stage("1", 0, [{"key": b"a", "state": b"1"}])
+    bench.brokers.fails = HeadraceError("away")
+    with pytest.raises(HeadraceError, match="away"):
+        bench.sink.commit(staged, [share(0, 10)])
+    bench.sink.discard(staged)
+    assert bench.state.get_many([A]) == [None]
+    assert bench.state.progress(0).number == 0
+
+
+def test_a_tick_moves_the_number_and_the_time_but_no_offset() -> None:
+    """The brokers tell it from no commit by the number, so that another writer's is a conflict."""
+    bench = Bench()
+    bench.sink.commit(bench.stage("1", 0, []), [share(0, 10)])
+    part = MicroBatch("2", "c", (OffsetRange("in", 0, 10, 10, 0, "id/0"),))
+    result = with_times(RESULT.empty_table(), {0: 50})
+    bench.sink.commit(bench.sink.stage(part, result), [share(10, 10)])
+    stored = bench.brokers.stored["id/0"]
+    assert (stored.offset, stored.commits, stored.stream_time) == (10, 2, 50)
+    bench.brokers.stored["id/0"] = StoredOffset(10, 0, commits=3)
+    with pytest.raises(CommitConflictError):
+        bench.sink.commit(bench.stage("3", 10, []), [share(10, 20)])
+
+
+def test_the_next_owner_goes_on_from_number_and_time() -> None:
+    """What was stored with the offset is where a partition begins."""
+    bench = Bench()
+    bench.sink.commit(bench.stage("1", 0, []), [share(0, 10)])
+    other = KeyedState(MemoryStore())
+    sink = KeyedSink(bench.brokers, other, Topics("log", {}), SYSTEM_CLOCK)
+    assert sink.stored_offset("id/0") == 10
+    assert tuple(other.progress(0)) == (10, 1, 5)
+
+
+def test_an_operator_may_not_move_the_offset() -> None:
+    """The state is of exactly the records before it."""
+    bench = Bench()
+    with pytest.raises(HeadraceError, match="cannot be moved, because its state is of exactly"):
+        bench.sink.move_offsets([OffsetMove("id/0", P0, 0, 5)], "ann")
+
+
+def test_a_position_is_noted_for_what_was_committed_since() -> None:
+    """The end of the changelog is where the store stands, once nothing is under way."""
+    bench = Bench()
+    bench.sink.checkpoint("topic-id", Ends(), Deadline.after(1))
+    assert bench.store.position(0) is None
+    bench.sink.commit(bench.stage("1", 0, []), [share(0, 10)])
+    bench.sink.checkpoint("topic-id", Ends(), Deadline.after(1))
+    position = bench.store.position(0)
+    assert position is not None
+    assert position[:2] == ("topic-id", 100)
