@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from itertools import count
 from threading import Event
 from time import time
 from typing import TYPE_CHECKING, Any
@@ -210,18 +209,22 @@ def test_the_same_records_of_a_compacted_topic(
     ends = write(broker, topic, steps)
     readers = Readers(broker, topic, spark_runtime)
     deadline = Deadline.after(WAIT)
-    for rounds in count(1):
-        # what is written now closes the segment before, which then is compacted, with all above it
-        for number in NUMBERS:
-            updates = [FakeRecord(key_=b"later-%d" % (n % 7), value_=b"") for n in range(100)]
-            broker.produce(TopicPartition(topic, number), *updates)
-            ends[number] += 100
+    written, is_compacted = 0, False
+    while True:
+        if not is_compacted:
+            # this closes the segment before, which then is compacted, with all above it
+            for number in NUMBERS:
+                updates = [FakeRecord(key_=b"later-%d" % (n % 7), value_=b"") for n in range(100)]
+                broker.produce(TopicPartition(topic, number), *updates)
+                ends[number] += 100
+            written += 100
         before, planned, after = (
             read(ends) for read in (readers.by_value, readers.by_reference, readers.by_value)
         )
         left = [sum(_is_update(row, number) for row in after) for number in NUMBERS]
-        # the last round's are in segments that are not compacted
-        if before == after and max(left) < 100 * rounds:
+        # the last ones are in segments that are not compacted
+        is_compacted = max(left) < written
+        if before == after and is_compacted:
             break
         assert not deadline.expired, "nothing is compacted"
     assert planned == after
