@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import pyarrow as pa
 
 from headrace.core.columns import HEADERS
-from headrace.core.errors import PoisonRecordError
+from headrace.core.errors import PoisonRecordError, RetryableError
 from headrace.core.records import TopicPartition
 from headrace.keyed.api import Event, Fired, Output, Timer, TimerClock, is_batched
 from headrace.keyed.codecs import DECODERS, ENCODERS, key_bytes, output_bytes
@@ -191,7 +191,7 @@ class Folded:
     expired: int = 0
 
 
-class KeyedTimerError(Exception):
+class KeyedTimerError(RetryableError):
     """A reducer failed when it was called with a timer; no record is at fault."""
 
 

@@ -27,7 +27,7 @@ from rocksdict import (
 )
 from typing_extensions import override
 
-from headrace.core.errors import HeadraceError, StartError
+from headrace.core.errors import RetryableError, StartError
 from headrace.keyed.api import TimerClock
 from headrace.keyed.fold import KeyRow
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-class StateStoreError(HeadraceError):
+class StateStoreError(RetryableError):
     """The local store cannot be read or written. It is never taken for a key without state."""
 
 

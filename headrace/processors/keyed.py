@@ -147,6 +147,7 @@ class KeyedProcessor(MicroBatchProcessor):
             super().open(context)
         except BaseException:
             parts.store.close()
+            self._catalog = None
             catalog.close()
             raise
         self._restorer = Restorer(

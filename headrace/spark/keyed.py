@@ -9,12 +9,12 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from typing_extensions import override
 
-from headrace.core.errors import PoisonRecordError
+from headrace.core.errors import PoisonRecordError, RetryableError
 from headrace.core.records import TopicPartition
 from headrace.core.tables import table_of
 from headrace.sinks.channel_sink import Staged
 from headrace.spark.engine import SparkEngine
-from headrace.spark.failures import failure_of, text_of
+from headrace.spark.failures import JobFailedError, failure_of, text_of
 from headrace.spark.reducer import send_by_value
 
 if TYPE_CHECKING:
@@ -97,13 +97,15 @@ def _to_bytes(table: pa.Table) -> bytes:
 
 
 def _task(fold: Callable[[pa.Table], pa.Table]) -> Callable[[bytes], bytes | tuple[Any, ...]]:
-    """Return what a worker does with a chunk. An error of one record is told as what it is."""
+    """Return what a worker does with a chunk. An error is told as what it is."""
 
     def run(payload: bytes) -> bytes | tuple[Any, ...]:
         try:
             return _to_bytes(fold(pa.ipc.open_stream(payload).read_all()))
         except PoisonRecordError as error:
             return (*error.partition, error.offset, error.reason)
+        except RetryableError as error:
+            return (str(error),)
 
     return run
 
@@ -111,5 +113,7 @@ def _task(fold: Callable[[pa.Table], pa.Table]) -> Callable[[bytes], bytes | tup
 def _result(found: bytes | tuple[Any, ...]) -> pa.Table:
     if isinstance(found, bytes):
         return pa.ipc.open_stream(found).read_all()
+    if len(found) == 1:
+        raise JobFailedError(found[0])
     topic, partition, offset, reason = found
     raise PoisonRecordError(TopicPartition(topic, partition), offset, reason)

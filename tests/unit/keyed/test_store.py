@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headrace.core.errors import StartError
+from headrace.core.errors import RetryableError, StartError
 from headrace.keyed import at_clock, at_event
 from headrace.keyed.api import Timer, TimerClock
 from headrace.keyed.fold import KeyRow
@@ -172,6 +172,7 @@ def test_state_that_is_not_restored_is_never_read_as_none() -> None:
     """A read of a partition whose state is not there fails, and says so."""
     state = admitted(MemoryStore())
     state.release(0)
+    assert issubclass(StateStoreError, RetryableError), "no policy may look for a record"
     with pytest.raises(StateStoreError, match="the state of partition 0 is not there yet"):
         state.get_many([PartitionKey(0, b"a")])
     with pytest.raises(StateStoreError, match="the state of partition 0 is not there yet"):
