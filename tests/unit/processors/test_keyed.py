@@ -1,0 +1,53 @@
+"""The processor of channels with state, as the factory builds it."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, NoReturn
+
+import pytest
+
+from headrace.config import ChannelConfig
+from headrace.core.errors import StartError
+from headrace.processors.factory import build_processor
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def no_spark() -> NoReturn:
+    """Fail, because nobody needs it."""
+    raise AssertionError("engine: inline takes no Spark")
+
+
+def channel(**processor: object) -> ChannelConfig:
+    """Return a channel with state, in this process."""
+    chosen = {"type": "keyed", "engine": "inline", **processor}
+    return ChannelConfig.model_validate({"topics": ["in"], "group": "g", "processor": chosen})
+
+
+def test_without_the_extra_the_error_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It names the group and the command, and is no traceback."""
+    monkeypatch.setitem(sys.modules, "rocksdict", None)
+    for name in ("headrace.processors.keyed", "headrace.keyed.store"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    with pytest.raises(StartError, match=r"group g .* pip install 'headrace\[keyed\]'"):
+        build_processor(channel(reducer="json:dumps"), no_spark, "m", None, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("processor", "words"),
+    [
+        ({"reducer": "no_such_module_here:reduce"}, "no_such_module_here"),
+        ({"reducer": "os.path:basename"}, "basename"),
+        ({"factory": "builtins:dict"}, "must return a function of"),
+    ],
+)
+def test_a_reducer_that_cannot_be_used_stops_the_start(
+    processor: dict[str, str], words: str, tmp_path: Path
+) -> None:
+    """One that is missing, takes other arguments, or is made by a factory and is no function."""
+    with pytest.raises(StartError, match=words):
+        build_processor(channel(**processor), no_spark, "m", None, tmp_path)
