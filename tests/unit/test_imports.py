@@ -151,4 +151,5 @@ def test_no_start_parses_the_source_of_models() -> None:
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
     )
-    assert "headrace" not in done.stdout
+    (package,) = headrace.__path__
+    assert package not in done.stdout
