@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
-from enum import Enum
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -17,7 +16,7 @@ from headrace.keyed.sink import EXTRA_HEADER
 from headrace.keyed.store import Change, PartitionKey, Position, StateStoreError, StoredRow
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable
 
     from headrace.core.clock import Clock
     from headrace.core.records import Assignment, Record
@@ -38,27 +37,6 @@ _BACKOFF = 1.0
 
 #: Seconds between two positions that are written while a partition is restored.
 _CHECKPOINT = 5.0
-
-
-class RestoreState(Enum):
-    """Where a partition is on its way to its state."""
-
-    WAITING = "waiting"
-    """The end of its changelog is not known yet."""
-
-    READING = "reading"
-    """Its changelog is read up to the end that was asked for."""
-
-    DONE = "done"
-    """Its state is there."""
-
-
-class RestoreProgress(NamedTuple):
-    """How far a partition is. ``done`` and ``total`` count offsets of the changelog."""
-
-    state: RestoreState
-    done: int = 0
-    total: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +91,6 @@ class Restorer:
         self._commands: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._stopping = threading.Event()
         self._under_way: dict[int, _Restoring] = {}
-        self._progress: dict[int, RestoreProgress] = {}
         self._thread = threading.Thread(target=self._run, name=f"restore-{name}", daemon=True)
 
     def start(self) -> None:
@@ -128,18 +105,12 @@ class Restorer:
     def begin(self, assignment: Assignment) -> None:
         """Restore a partition, from the beginning where the store has nothing that is right."""
         number = assignment.partition.partition
-        self._progress[number] = RestoreProgress(RestoreState.WAITING)
         self._commands.put(lambda: self._under_way.update({number: _Restoring(assignment)}))
 
     def end(self, assignment: Assignment) -> None:
         """Leave a partition as it is: it is no longer ours."""
         number = assignment.partition.partition
-        self._progress.pop(number, None)
         self._commands.put(lambda: self._drop(number, assignment))
-
-    def progress(self) -> Mapping[int, RestoreProgress]:
-        """Return how far each partition is. Any thread."""
-        return dict(self._progress)
 
     # --- the thread -------------------------------------------------------------------------
 
@@ -201,7 +172,6 @@ class Restorer:
             start=start,
             end=high,
         )
-        self._note(number, restoring)
         if self._source is None:
             self._source = self._open_source()
         self._source.assign({self._partition(number): start})
@@ -279,15 +249,11 @@ class Restorer:
             positions[number] = self._position(last)
         self._store.write(changes.items(), positions)
         restoring.position = last
-        self._note(number, restoring)
 
     def _finish(self, number: int, restoring: _Restoring) -> None:
         assert restoring.end is not None
         self._store.write((), {number: self._position(restoring.end)})
         del self._under_way[number]
-        if self._progress.get(number) is not None:
-            total = restoring.end - restoring.start
-            self._progress[number] = RestoreProgress(RestoreState.DONE, total, total)
         if restoring.end > restoring.start:
             log.info(
                 "restore_finished",
@@ -307,12 +273,6 @@ class Restorer:
     def _unassign(self, number: int) -> None:
         if self._source is not None:
             self._source.unassign([self._partition(number)])
-
-    def _note(self, number: int, restoring: _Restoring) -> None:
-        if number in self._progress and restoring.end is not None:
-            done = restoring.position - restoring.start
-            total = restoring.end - restoring.start
-            self._progress[number] = RestoreProgress(RestoreState.READING, done, total)
 
     def _position(self, offset: int) -> Position:
         return Position(self._changelog.topic_id, offset, self._clock.time())

@@ -263,7 +263,7 @@ class KeyedSink:
         named = ", ".join(str(move.partition) for move in moves)
         raise HeadraceError(
             f"{named}: the offset of a channel with state cannot be moved, because its state is of "
-            "exactly the records before it; use headrace state forget to begin again"
+            "exactly the records before it; take another group to begin again"
         )
 
     def checkpoint(self, topic_id: str, ends: Ends, deadline: Deadline) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from threading import Event
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -12,10 +12,8 @@ from headrace.kafka.catalog import NewTopic
 from headrace.keyed.restore import Changelog
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-
     from headrace.core.clock import Deadline
-    from headrace.kafka.ports import TopicInfo
+    from headrace.kafka.catalog import KafkaTopicCatalog
 
 log = structlog.get_logger(__name__)
 
@@ -34,29 +32,13 @@ CHANGELOG_SETTINGS = {
 }
 
 
-class Catalog(Protocol):
-    """What creates and describes topics, as ``headrace.kafka.KafkaTopicCatalog``."""
-
-    def describe(self, topics: Collection[str], deadline: Deadline) -> Mapping[str, TopicInfo]:
-        """Return those of ``topics`` that exist."""
-        ...
-
-    def create(self, topic: NewTopic, deadline: Deadline) -> bool:
-        """Create a topic; False where it exists already."""
-        ...
-
-    def settings(self, topic: str, deadline: Deadline) -> Mapping[str, str]:
-        """Return a topic's settings by name."""
-        ...
-
-
 def changelog_name(group: str, topic: str) -> str:
     """Return the name of the changelog of a channel that reads a topic."""
     return f"{group}.{topic}.state"
 
 
 def open_changelog(
-    catalog: Catalog,
+    catalog: KafkaTopicCatalog,
     group: str,
     topic: str,
     deadline: Deadline,

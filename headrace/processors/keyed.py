@@ -26,7 +26,7 @@ from headrace.kafka import KafkaRecordSource, KafkaTopicCatalog, ResultTransacti
 from headrace.kafka.clients import client_properties
 from headrace.keyed.fold import DEAD_LETTERS, Fold, FoldSettings
 from headrace.keyed.function import KeyedFunction
-from headrace.keyed.restore import Restorer, RestoreState
+from headrace.keyed.restore import Restorer
 from headrace.keyed.rows import RowSettings
 from headrace.keyed.sink import KeyedSink, Topics
 from headrace.keyed.state import KeyedState
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from headrace.core.records import Assignment
     from headrace.kafka.ports import RecordSource
     from headrace.keyed.api import KeyedReducer
-    from headrace.keyed.restore import Changelog, RestoreProgress
+    from headrace.keyed.restore import Changelog
     from headrace.processors.contract import ChannelContext
     from headrace.processors.engine import Engine
     from headrace.processors.pending import MergeLimits
@@ -366,13 +366,6 @@ class KeyedProcessor(MicroBatchProcessor):
             self._parts.sink.checkpoint(self._changelog.topic_id, self._catalog, deadline)
         except HeadraceError as error:
             log.warning("state_not_noted", channel=self.context.channel, error=str(error))
-
-    # --- what others may see ----------------------------------------------------------------
-
-    def restoring(self) -> Mapping[int, RestoreProgress]:
-        """Return how far partitions are whose state is not there yet. Any thread."""
-        progress = {} if self._restorer is None else self._restorer.progress()
-        return {n: each for n, each in progress.items() if each.state is not RestoreState.DONE}
 
 
 def build_keyed(

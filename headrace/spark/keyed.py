@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from py4j.protocol import Py4JError
@@ -33,8 +33,6 @@ class KeyedSparkEngine(SparkEngine):
     workers, and ``reducer``, which it calls, with its package. The chunks are bytes to Spark:
     neither a plan nor rows of its own are made of them.
     """
-
-    span: ClassVar = "spark_job"
 
     def __init__(
         self,
