@@ -197,7 +197,10 @@ class KeyedProcessor(MicroBatchProcessor):
         assert self._restorer is not None, "open comes first"
         number = assignment.partition.partition
         with self._guard:
-            self._held[number].is_restored = False
+            held = self._held.get(number)
+            if held is None or held.assignment is not assignment:
+                return
+            held.is_restored = False
         self._parts.state.release(number)
         self.context.restoring.pause("its state is restored", partition=assignment.partition)
         self._restorer.begin(assignment)
