@@ -1,4 +1,4 @@
-"""Keys, values and states as bytes."""
+"""Keys, values and states as bytes, and the partition that a key belongs to."""
 
 from __future__ import annotations
 
@@ -76,3 +76,31 @@ def key_bytes(key: Any) -> bytes:
     if isinstance(key, str):
         return key.encode() if not key.startswith("[") else to_json([key])
     return to_json(list(key) if isinstance(key, tuple) else key)
+
+
+_MASK = 0xFFFFFFFF
+_MURMUR_SEED, _MURMUR_FACTOR = 0x9747B28C, 0x5BD1E995
+
+
+def murmur2(data: bytes) -> int:
+    """Return the hash by which Kafka's Java producer spreads keys, without its sign: 32 bits."""
+    value = (_MURMUR_SEED ^ len(data)) & _MASK
+    whole = len(data) & ~3
+    for at in range(0, whole, 4):
+        part = int.from_bytes(data[at : at + 4], "little") * _MURMUR_FACTOR & _MASK
+        part = (part ^ part >> 24) * _MURMUR_FACTOR & _MASK
+        value = (value * _MURMUR_FACTOR & _MASK) ^ part
+    if whole < len(data):
+        rest = int.from_bytes(data[whole:], "little")
+        value = (value ^ rest) * _MURMUR_FACTOR & _MASK
+    value = (value ^ value >> 13) * _MURMUR_FACTOR & _MASK
+    return value ^ value >> 15
+
+
+def partition_of(key: bytes, partitions: int) -> int:
+    """Return the partition in which a key's records are, of a topic with so many.
+
+    That of Java's producer, and of librdkafka's with ``partitioner=murmur2_random``, which is what
+    Headrace's own have. Another producer may have another.
+    """
+    return (murmur2(key) & 0x7FFFFFFF) % partitions
