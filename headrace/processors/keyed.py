@@ -41,7 +41,7 @@ from headrace.processors.micro_batch_processor import (
 from headrace.processors.pending import PendingBatch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from headrace.config import ChannelConfig, KafkaConfig
@@ -389,7 +389,8 @@ def build_keyed(
     store = RocksStore(folder / "db", chosen.state.cache)
     state = KeyedState(store)
     topics = _topics(channel, chosen)
-    fold = Fold(_reducer(chosen), _fold_settings(chosen, topics))
+    settings = _fold_settings(chosen, topics)
+    fold = Fold(_reducer(chosen, settings.outputs), settings)
     times = None if chosen.time == "record" else load_callable(chosen.time)
     rows = RowSettings(chosen.key, times, chosen.on_poison)
     sink = KeyedSink(
@@ -419,7 +420,20 @@ def build_keyed(
     )
 
 
-def _reducer(chosen: KeyedProcessorConfig) -> KeyedReducer[Any, Any, Any]:
+def _reducer(chosen: KeyedProcessorConfig, outputs: Sequence[str]) -> KeyedReducer[Any, Any, Any]:
+    """Return the reducer; where it says in ``outputs`` what it writes to, the channel has that."""
+    found = _loaded(chosen)
+    missing = sorted(set(getattr(found, "outputs", ())) - set(outputs))
+    if missing:
+        there = f"the outputs are {', '.join(outputs)}" if outputs else "the channel has no sink"
+        raise ImportPathError(
+            f"{chosen.code!r} writes to {missing[0]!r}, and {there}; give sink an output of that "
+            "name, of type kafka"
+        )
+    return found
+
+
+def _loaded(chosen: KeyedProcessorConfig) -> KeyedReducer[Any, Any, Any]:
     if chosen.reducer is not None:
         return cast("KeyedReducer[Any, Any, Any]", load_callable(chosen.reducer, *_ARGUMENTS))
     assert chosen.factory is not None, "the configuration demands one of them"

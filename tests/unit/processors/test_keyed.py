@@ -20,6 +20,14 @@ def no_spark() -> NoReturn:
     raise AssertionError("engine: inline takes no Spark")
 
 
+def writes(key: str, state: object, facts: list[object], now: int) -> NoReturn:
+    """Stand for a reducer that says what it writes to."""
+    raise NotImplementedError
+
+
+writes.outputs = ("reports",)  # type: ignore[attr-defined]
+
+
 def channel(**processor: object) -> ChannelConfig:
     """Return a channel with state, in this process."""
     chosen = {"type": "keyed", "engine": "inline", **processor}
@@ -43,11 +51,12 @@ def test_without_the_extra_the_error_says_what_to_install(
         ({"reducer": "no_such_module_here:reduce"}, "no_such_module_here"),
         ({"reducer": "os.path:basename"}, "basename"),
         ({"factory": "builtins:dict"}, "must return a function of"),
+        ({"reducer": f"{__name__}:writes"}, "writes to 'reports', and the channel has no sink"),
     ],
 )
 def test_a_reducer_that_cannot_be_used_stops_the_start(
     processor: dict[str, str], words: str, tmp_path: Path
 ) -> None:
-    """One that is missing, takes other arguments, or is made by a factory and is no function."""
+    """It is missing, takes other arguments, is no function, or writes to what is not there."""
     with pytest.raises(StartError, match=words):
         build_processor(channel(**processor), no_spark, "m", None, tmp_path)

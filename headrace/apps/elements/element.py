@@ -1,0 +1,514 @@
+"""Elements, and the reducer that one becomes: what its methods are called for, and when."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import json
+import types
+import typing
+from dataclasses import MISSING, Field, asdict, dataclass, field, fields, is_dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeAlias
+
+from headrace.core.importing import load_callable
+from headrace.keyed import Event, Fired, Output, Timer, at_clock, at_event, batched
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+#: A key: one text, or several parts, each of which JSON knows.
+Key: TypeAlias = "str | bytes | tuple[Any, ...]"
+
+#: What finds a key in a value: a member's name (``customer.id`` is a member of a member), several
+#: for a key of several parts, or a function of the value.
+KeyFinder: TypeAlias = "str | Sequence[str] | Callable[[Any], Any]"
+
+#: The member of a state that has what is not the element's own.
+_MARKS = "_element"
+
+#: The timers of an element.
+_TIME, _TTL = "time", "ttl"
+
+
+class ElementError(ValueError):
+    """An element is not one, or its rules are wrong; the text says which, and what to write."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """An output of the channel, and how the keys of its values are found.
+
+    Without a key finder values have no key, and go to any partition.
+    """
+
+    name: str
+    key: KeyFinder | None = None
+
+    def __post_init__(self) -> None:
+        if not self.name:
+            raise ElementError(f"a stream is named {self.name!r}; give it an output's name")
+        if self.key is None or callable(self.key):
+            return
+        names: Sequence[object] = (self.key,) if isinstance(self.key, str) else self.key
+        if not names or not all(isinstance(name, str) and name for name in names):
+            raise ElementError(
+                f"stream {self.name!r}: key is {self.key!r}; write a member's name, a list of "
+                "names, or a function of the value"
+            )
+
+    def key_of(self, value: Any) -> Any:
+        """Return the key of a value, None where the stream has no key finder.
+
+        Raises:
+            ValueError: the value has none.
+        """
+        if self.key is None:
+            return None
+        if callable(self.key):
+            found = self.key(value)
+            if found is None:
+                raise ValueError(f"stream {self.name!r}: its key finder returned no key")
+            return found
+        if isinstance(self.key, str):
+            return self._part(value, self.key)
+        return tuple(self._part(value, name) for name in self.key)
+
+    def _part(self, value: Any, name: str) -> Any:
+        found = value
+        for step in name.split("."):
+            found = found.get(step) if isinstance(found, dict) else None
+        if found is None:
+            raise ValueError(f"stream {self.name!r}: the value has no {name!r}, its key")
+        return found
+
+
+@dataclass(slots=True)
+class _Call:
+    """What an element may know while one of its methods runs, and what it has done."""
+
+    key: Key
+    now: int
+    time: int = 0
+    closed: bool = False
+    outputs: list[Output] = field(default_factory=list)
+
+
+class Element:
+    """One instance for each key. A dataclass: its fields are the state, kept as JSON.
+
+    Methods are called one after the other for a key; what they change and emit is committed
+    together, exactly once. As with every reducer, they read no clock but :attr:`now`, and have no
+    other effects.
+    """
+
+    _call: _Call
+
+    @property
+    def key(self) -> Key:
+        """The key of this instance: a text, or a tuple of its parts."""
+        return self._call.key
+
+    @property
+    def time(self) -> int:
+        """When it happens, in ms: the time of the event, or that for which a timer was set."""
+        return self._call.time
+
+    @property
+    def now(self) -> int:
+        """The wall clock of the micro-batch, in ms."""
+        return self._call.now
+
+    def emit(
+        self,
+        stream: Stream | str,
+        value: Any,
+        *,
+        key: Any = ...,
+        headers: Sequence[tuple[str, bytes | None]] = (),
+    ) -> None:
+        """Write a value to an output of the channel, at :attr:`time`.
+
+        ``key`` is used in place of what the stream's key finder finds.
+        """
+        target = stream if isinstance(stream, Stream) else Stream(stream)
+        found = target.key_of(value) if key is ... else key
+        self._call.outputs.append(Output(value, target.name, found, self.time, headers))
+
+    def close(self) -> None:
+        """Have the instance removed once the method returns. The next event creates another."""
+        self._call.closed = True
+
+    def on_create(self) -> None:
+        """Begin: the first event of the key is about to come."""
+
+    def on_event(self, event: Event[Any]) -> None:
+        """Take an event."""
+        raise NotImplementedError
+
+    def on_trigger(self) -> None:
+        """Act on the events since the last time, after the one that completed their number."""
+
+    def on_time(self) -> None:
+        """Act at an interval of the wall clock."""
+
+    def on_remove(self) -> None:
+        """End: the instance was closed, or had no event for its time to live."""
+
+    @classmethod
+    def as_reducer(
+        cls,
+        *,
+        every: int | None = None,
+        gap: str | None = None,
+        interval: str | None = None,
+        ttl: str | None = None,
+    ) -> ElementReducer:
+        """Return the reducer for a keyed channel. Times are durations, such as ``5s``.
+
+        ``on_trigger`` comes after each ``every``-th event, and after an event that is ``gap`` or
+        more later than the last firing, or than the creation. ``on_time`` comes each ``interval``
+        after the creation. An instance without events for ``ttl``, in stream time, is removed.
+
+        Raises:
+            ElementError: the class is no element, or does not go with these rules.
+        """
+        rules = _Rules(
+            _count(every),
+            _milliseconds("gap", gap),
+            _milliseconds("interval", interval),
+            _milliseconds("ttl", ttl),
+        )
+        _check_class(cls)
+        _check_methods(cls, rules)
+        return ElementReducer(cls, rules)
+
+
+_HOOKS = ("on_create", "on_event", "on_trigger", "on_time", "on_remove")
+_RESERVED = frozenset(name for name in vars(Element) if not name.startswith("__")) | {_MARKS}
+
+
+@dataclass(frozen=True, slots=True)
+class _Rules:
+    """When methods are called besides events. Times are in milliseconds."""
+
+    every: int | None
+    gap: int | None
+    interval: int | None
+    ttl: int | None
+
+
+@dataclass(slots=True)
+class _Marks:
+    """What is stored of an instance besides its fields; times are in milliseconds.
+
+    ``events`` were taken since the last firing, which was at ``since``. ``last`` is the latest time
+    of an event, ``due`` that of the next ``on_time``.
+    """
+
+    events: int = 0
+    since: int | None = None
+    last: int | None = None
+    due: int | None = None
+
+
+class ElementReducer:
+    """The reducer of an element: ``reduce(key, state, facts, now)``.
+
+    ``outputs`` are the streams that the class declares.
+    """
+
+    def __init__(self, element: type[Element], rules: _Rules) -> None:
+        self._element = element
+        self._rules = rules
+        self._names = tuple(each.name for each in _state_fields(element))
+        declared = (getattr(element, name, None) for name in dir(element))
+        self.outputs = tuple(sorted({each.name for each in declared if isinstance(each, Stream)}))
+        #: by it Spark's workers are sent the package that the class is from
+        self.__module__ = element.__module__
+        if rules.ttl is None:  # no timer of event time
+            batched(self)
+
+    def __call__(
+        self, key: str | bytes, state: dict[str, Any] | None, facts: list[Any], now: int
+    ) -> tuple[dict[str, Any] | None, list[Output], dict[str, Timer]]:
+        """Return what becomes of an instance."""
+        call = _Call(_key_of(key), now)
+        instance = None if state is None else _Instance(self._rules, *self._read(state, call))
+        for fact in facts:
+            if isinstance(fact, Event):
+                if instance is None:
+                    call.time = fact.ts
+                    instance = _Instance(self._rules, self._new(call), _Marks())
+                    instance.create()
+                if not instance.is_removed:
+                    instance.take(fact)
+            elif instance is not None:
+                instance.fire(fact)
+            if instance is not None and instance.is_removed:
+                instance = None
+        if instance is None:
+            return None, call.outputs, {}
+        return self._written(instance), call.outputs, instance.timers()
+
+    def _new(self, call: _Call) -> Element:
+        made = self._element()
+        made._call = call  # noqa: SLF001 - of this module
+        return made
+
+    def _read(self, state: Mapping[str, Any], call: _Call) -> tuple[Element, _Marks]:
+        """Return an instance as it was stored; fields that were added since have their defaults."""
+        made = self._new(call)
+        for name in self._names:
+            if name in state:
+                setattr(made, name, state[name])
+        return made, _Marks(**state.get(_MARKS, {}))
+
+    def _written(self, instance: _Instance) -> dict[str, Any]:
+        state = {name: getattr(instance.element, name) for name in self._names}
+        unset = asdict(_Marks())
+        marks = {
+            name: value for name, value in asdict(instance.marks).items() if value != unset[name]
+        }
+        return {**state, _MARKS: marks} if marks else state
+
+
+class _Instance:
+    """One instance on its way through some facts."""
+
+    def __init__(self, rules: _Rules, element: Element, marks: _Marks) -> None:
+        self._rules = rules
+        self.element = element
+        self.marks = marks
+        self._call = element._call  # noqa: SLF001 - as above
+        self.is_removed = False
+
+    def create(self) -> None:
+        """Begin."""
+        if self._rules.interval is not None:
+            self.marks.due = self._call.now + self._rules.interval
+        if self._rules.gap is not None:
+            self.marks.since = self._call.time
+        self._run(self.element.on_create)
+
+    def take(self, event: Event[Any]) -> None:
+        """Apply an event, and the trigger if it completes one."""
+        rules, marks, self._call.time = self._rules, self.marks, event.ts
+        if rules.ttl is not None:
+            marks.last = event.ts if marks.last is None else max(marks.last, event.ts)
+        self._run(lambda: self.element.on_event(event))
+        if not self.is_removed and self._is_complete(event.ts):
+            self._run(self.element.on_trigger)
+
+    def _is_complete(self, time: int) -> bool:
+        """Count an event; say whether the trigger fires, which begins again then."""
+        rules, marks = self._rules, self.marks
+        is_complete = False
+        if rules.every is not None:
+            marks.events += 1
+            is_complete = marks.events >= rules.every
+        if rules.gap is not None:
+            marks.since = time if marks.since is None else marks.since
+            is_complete = is_complete or time - marks.since >= rules.gap
+        if is_complete:
+            marks.events = 0
+            marks.since = None if rules.gap is None else max(marks.since or 0, time)
+        return is_complete
+
+    def fire(self, fired: Fired) -> None:
+        """Apply a timer. One of a rule that is not there any more does nothing."""
+        self._call.time = fired.due
+        if fired.name == _TTL and self._is_over(fired.due):
+            self._remove()
+        elif fired.name == _TIME and self._rules.interval is not None:
+            missed = max(0, self._call.now - fired.due) // self._rules.interval
+            self.marks.due = fired.due + (missed + 1) * self._rules.interval
+            self._run(self.element.on_time)
+
+    def _is_over(self, time: int) -> bool:
+        """Whether the time to live is over, which may be longer than when the timer was set."""
+        ttl, last = self._rules.ttl, self.marks.last
+        return ttl is not None and (last is None or time >= last + ttl)
+
+    def timers(self) -> dict[str, Timer]:
+        """Return what the instance waits for; a rule that is new begins with this call."""
+        found, marks = {}, self.marks
+        if self._rules.interval is None:
+            marks.due = None
+        else:
+            if marks.due is None:
+                marks.due = self._call.now + self._rules.interval
+            found[_TIME] = at_clock(marks.due)
+        if self._rules.ttl is not None and marks.last is not None:
+            found[_TTL] = at_event(marks.last + self._rules.ttl)
+        return found
+
+    def _run(self, method: Callable[[], None]) -> None:
+        method()
+        if self._call.closed:
+            self._remove()
+
+    def _remove(self) -> None:
+        self.is_removed = True
+        self.element.on_remove()
+        self._call.closed = False
+
+
+def element_reducer(element: str, **rules: Any) -> ElementReducer:
+    """Return the reducer of the element with an import path: a ``factory`` of a keyed channel.
+
+    Raises:
+        ImportPathError: the path cannot be imported.
+        ElementError: it names no element, or does not go with the rules.
+    """
+    found = load_callable(element)
+    if not (isinstance(found, type) and issubclass(found, Element)):
+        raise ElementError(f"{element!r} is no element; name a class that is derived from Element")
+    try:
+        return found.as_reducer(**rules)
+    except TypeError as error:
+        unknown = sorted(rules.keys() - inspect.signature(found.as_reducer).parameters.keys())
+        if not unknown:
+            raise
+        raise ElementError(
+            f"there is no rule {unknown[0]!r}; the rules are every, gap, interval and ttl"
+        ) from error
+
+
+def _key_of(key: str | bytes) -> Key:
+    """Return a key with its parts, as ``Output`` takes it; see ``headrace.keyed``."""
+    if not isinstance(key, str) or not key.startswith("["):
+        return key
+    try:
+        parts = json.loads(key)
+    except ValueError:
+        return key
+    if len(parts) == 1 and isinstance(parts[0], str) and parts[0].startswith("["):
+        return parts[0]
+    return tuple(parts)
+
+
+# --- what is no element -------------------------------------------------------------------------
+
+
+def _refuse(element: type, reason: str) -> NoReturn:
+    raise ElementError(f"{element.__module__}:{element.__qualname__}: {reason}")
+
+
+def _state_fields(element: type) -> tuple[Field[Any], ...]:
+    assert is_dataclass(element), "it was checked"
+    return fields(element)
+
+
+def _check_class(element: type[Element]) -> None:
+    """Refuse a class whose fields cannot be the state."""
+    if not is_dataclass(element):
+        _refuse(element, "is no dataclass; write @dataclass above it")
+    if element.__dataclass_params__.frozen:
+        _refuse(element, "is frozen, so that events could not change it; leave frozen out")
+    try:
+        hints = typing.get_type_hints(element)
+    except Exception as error:  # noqa: BLE001 - whatever a user's annotations raise
+        _refuse(element, f"its fields' types cannot be read: {type(error).__name__}: {error}")
+    names = {each.name for each in fields(element)}
+    for name in vars(element).get("__annotations__", {}):
+        if name not in names and ClassVar not in {hints[name], typing.get_origin(hints[name])}:
+            _refuse(element, f"{name} is no field yet; write @dataclass above the class")
+    for each in fields(element):
+        if each.name.startswith("_") or each.name in _RESERVED:
+            _refuse(element, f"no field can have the name {each.name!r}; choose another")
+        if each.default is MISSING and each.default_factory is MISSING:
+            _refuse(element, f"field {each.name!r} has no default; give what a new key begins with")
+        stranger = _not_json(hints[each.name])
+        if stranger is not None:
+            _refuse(
+                element,
+                f"field {each.name!r} has a {stranger}, which does not come back from JSON as it "
+                "was; take None, bool, int, float, str, list, or dict with texts as keys",
+            )
+    _check_defaults(element)
+
+
+def _check_defaults(element: type[Element]) -> None:
+    try:
+        made = element()
+    except Exception as error:  # noqa: BLE001 - a user's own
+        _refuse(element, f"a new one cannot be made: {type(error).__name__}: {error}")
+    for each in _state_fields(element):
+        value = getattr(made, each.name)
+        try:
+            same = json.loads(json.dumps(value, allow_nan=False)) == value
+        except (TypeError, ValueError) as error:
+            _refuse(element, f"the default of {each.name!r} is not for JSON: {error}")
+        if not same:
+            _refuse(element, f"the default of {each.name!r} is {value!r}, which JSON gives back "
+                             "as something else")  # fmt: skip
+
+
+#: What JSON gives back as it was.
+_PLAIN = (Any, object, None, type(None), bool, int, float, str, list, dict)
+
+
+def _not_json(hint: Any) -> str | None:
+    """Return the type in an annotation that JSON does not give back, None if there is none."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if hint in _PLAIN or origin is typing.Literal or typing.is_typeddict(hint):
+        return None
+    if origin is dict and arguments[0] is not str:
+        return f"dict with keys of {_name(arguments[0])}"
+    if origin in {list, dict, typing.Union, types.UnionType, typing.Annotated}:
+        inner = arguments[:1] if origin is typing.Annotated else arguments
+        return next(filter(None, map(_not_json, inner)), None)
+    return _name(origin or hint)
+
+
+def _name(hint: Any) -> str:
+    return getattr(hint, "__name__", str(hint))
+
+
+#: The rules that a method is called by, and that call nothing without it.
+_RULED = (("on_trigger", ("every", "gap")), ("on_time", ("interval",)))
+
+
+def _check_methods(element: type[Element], rules: _Rules) -> None:
+    """Refuse methods that nothing would call, and rules that would call nothing."""
+    for name in dir(element):
+        if name.startswith("on_") and name not in _HOOKS and callable(getattr(element, name)):
+            near = difflib.get_close_matches(name, _HOOKS, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(_HOOKS)}"
+            _refuse(element, f"nothing calls {name}; {hint}")
+    if element.on_event is Element.on_event:
+        _refuse(element, "has no on_event; write what an event does")
+    for name in _HOOKS:
+        arguments = ("self", "event") if name == "on_event" else ("self",)
+        try:
+            inspect.signature(getattr(element, name)).bind(*arguments)
+        except TypeError as error:
+            _refuse(element, f"{name} is called with ({', '.join(arguments)}): {error}")
+        if inspect.iscoroutinefunction(getattr(element, name)):
+            _refuse(element, f"{name} is async, and nothing would await it; leave async out")
+    for name, needed in _RULED:
+        given = [rule for rule in needed if getattr(rules, rule) is not None]
+        if given and getattr(element, name) is getattr(Element, name):
+            _refuse(element, f"{given[0]} is given, and there is no {name} that it would call")
+        if not given and getattr(element, name) is not getattr(Element, name):
+            _refuse(element, f"{name} is never called without {' or '.join(needed)}; give it to "
+                             "as_reducer, or to the channel's options")  # fmt: skip
+
+
+def _count(value: Any) -> int | None:
+    if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+        raise ElementError(f"every is {value!r}; it has to be a number of events, 1 or more")
+    return value
+
+
+def _milliseconds(name: str, value: Any) -> int | None:
+    if value is None:
+        return None
+    from headrace.config.types.units import (  # noqa: PLC0415 - no worker needs pydantic for it
+        parse_duration,
+    )
+
+    seconds = parse_duration(value) if isinstance(value, str) else None
+    if seconds is None or round(seconds * 1000) < 1:
+        raise ElementError(f"{name} is {value!r}; it has to be a duration such as 30s or 10m")
+    return round(seconds * 1000)

@@ -1,0 +1,397 @@
+"""Elements: what is called when, what is kept, where values go, and what is refused at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from typing_extensions import override
+
+from headrace.apps.elements import Element, ElementError, Stream, element_reducer
+from headrace.core.importing import make
+from headrace.keyed import Event, Fired
+from headrace.keyed.fold import FoldSettings
+from headrace.testing.keyed import KeyedTest, check_reducer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+@dataclass
+class Diary(Element):
+    """Emits what it is called with, and keeps how many events there were."""
+
+    events: int = 0
+
+    @override
+    def on_create(self) -> None:
+        self.emit("out", ["create", self.time], key=self.key)
+
+    @override
+    def on_event(self, event: Event[Any]) -> None:
+        self.events += 1
+        self.emit("out", ["event", event.value], key=self.key)
+        if event.value == "close":
+            self.close()
+
+    @override
+    def on_trigger(self) -> None:
+        self.emit("out", ["trigger", self.events], key=self.key)
+
+    @override
+    def on_time(self) -> None:
+        self.emit("out", ["time", self.time, self.now], key=self.key)
+
+    @override
+    def on_remove(self) -> None:
+        self.emit("out", ["remove", self.time], key=self.key)
+
+
+@dataclass
+class Counter(Element):
+    """Has nothing but events."""
+
+    events: int = 0
+    seen: list[str] = field(default_factory=list)
+
+    @override
+    def on_event(self, event: Event[Any]) -> None:
+        self.events += 1
+        self.seen.append(str(event.value))
+
+
+@dataclass
+class Reports(Counter):
+    """Counts, and reports when a trigger fires."""
+
+    @override
+    def on_trigger(self) -> None:
+        self.emit("out", self.events)
+
+
+def entries(test: KeyedTest, key: str = "a") -> list[Any]:
+    """Return what a diary wrote."""
+    return [each.value for each in test.outputs if each.key == key]
+
+
+def test_an_instance_is_created_for_each_key_and_keeps_its_fields() -> None:
+    """Collections are the instance's own, unlike those of a prototype's constructor."""
+    test = KeyedTest(Counter.as_reducer())
+    test.send(("a", "x", 0), ("b", "y", 1))
+    test.send(("a", "z", 2))
+    assert test.state("a") == {"events": 2, "seen": ["x", "z"]}
+    assert test.state("b") == {"events": 1, "seen": ["y"]}
+    assert (test.timers("a"), test.outputs) == ({}, [])
+
+
+def test_methods_are_called_in_their_order() -> None:
+    """Create, event, trigger; remove after the event that closed; then the key begins again."""
+    test = KeyedTest(Diary.as_reducer(every=2, interval="1h"))
+    test.send(*(("a", value, at) for at, value in enumerate(["x", "y", "close", "z"])))
+    assert entries(test) == [
+        ["create", 0],
+        ["event", "x"],
+        ["event", "y"],
+        ["trigger", 2],
+        ["event", "close"],
+        ["remove", 2],
+        ["create", 3],
+        ["event", "z"],
+    ]
+    assert test.state("a")["events"] == 1
+
+
+def test_a_closed_instance_leaves_neither_state_nor_timers() -> None:
+    """The changelog gets a tombstone."""
+    test = KeyedTest(Diary.as_reducer(every=5, interval="1s", ttl="1h"))
+    test.send(("a", "x", 0), ("a", "close", 1))
+    assert (test.state("a"), test.timers("a"), test.states()) == (None, {}, {})
+    assert test.tick(60_000) == []
+
+
+@pytest.mark.parametrize("cuts", [1, 3, 7])
+def test_a_trigger_fires_after_each_nth_event_of_its_key(cuts: int) -> None:
+    """The first firing is at the nth event, whatever the micro-batches are."""
+    test = KeyedTest(Reports.as_reducer(every=3))
+    for at in range(0, 10, cuts):
+        test.send(*(("a", "x", 0) for _ in range(at, min(10, at + cuts))))
+    assert [each.value for each in test.outputs] == [3, 6, 9]
+
+
+def test_a_trigger_fires_by_the_time_since_its_last_firing() -> None:
+    """Not since the event before, and not with the first event; late events do not set it back."""
+    test = KeyedTest(Reports.as_reducer(gap="10s"))
+    times = [0, 6_000, 10_000, 19_999, 15_000, 20_000, 29_999, 30_000]
+    test.send(*(("a", "x", at) for at in times))
+    assert [(each.value, each.ts) for each in test.outputs] == [
+        (3, 10_000),
+        (6, 20_000),
+        (8, 30_000),
+    ]
+
+
+def test_a_trigger_with_both_begins_again_with_either() -> None:
+    """Count and gap are since the same firing."""
+    test = KeyedTest(Reports.as_reducer(every=2, gap="10s"))
+    test.send(*(("a", "x", at) for at in (0, 1_000, 2_000, 11_000, 12_000, 13_000)))
+    assert [(each.value, each.ts) for each in test.outputs] == [
+        (2, 1_000),
+        (4, 11_000),
+        (6, 13_000),
+    ]
+
+
+def test_time_is_called_at_the_interval_for_each_live_key() -> None:
+    """First an interval after the creation; what was missed is one call, and the pace is kept."""
+    test = KeyedTest(Diary.as_reducer(every=99, interval="5s"))
+    test.send(("a", "x", 1_000), now=1_000)
+    test.send(("b", "x", 3_000), now=3_000)
+    assert test.tick(5_999) == []
+    assert [each.key for each in test.tick(6_000)] == ["a"]
+    assert [each.key for each in test.tick(8_000)] == ["b"]
+    test.tick(22_500)
+    assert entries(test)[2:] == [["time", 6_000, 6_000], ["time", 11_000, 22_500]]
+    assert test.timers("a")["time"].due == 26_000
+
+
+def test_an_instance_without_events_is_removed_after_its_time_to_live() -> None:
+    """In stream time: by a record of another key too; each event begins it again."""
+    test = KeyedTest(Diary.as_reducer(every=99, interval="1h", ttl="10s"))
+    test.send(("a", "x", 0), ("a", "y", 6_000), ("b", "x", 15_999))
+    assert test.state("a")["events"] == 2
+    test.send(("b", "y", 16_000))
+    assert entries(test)[-1] == ["remove", 16_000]
+    assert test.state("a") is None
+
+
+def test_a_longer_time_to_live_counts_for_instances_that_are_there() -> None:
+    """A timer that was set by the shorter one removes nothing."""
+    ruled: dict[str, Any] = {"every": 99, "interval": "1h"}
+    state, _, _ = Diary.as_reducer(**ruled, ttl="10s")("a", None, [event("x")], 0)
+    longer = Diary.as_reducer(**ruled, ttl="1m")
+    state, outputs, timers = longer("a", state, [Fired("ttl", 10_000)], 0)
+    assert (outputs, timers["ttl"].due) == ([], 60_000)
+    assert longer("a", state, [Fired("ttl", 60_000)], 0)[0] is None
+
+
+def test_fields_that_were_added_since_have_their_defaults() -> None:
+    """And members that no field is named by are left out with the next event."""
+    state = {"seen": ["x"], "gone": 1}
+    found, _, _ = Counter.as_reducer()("a", state, [event("y")], 0)
+    assert found == {"events": 1, "seen": ["x", "y"]}
+
+
+def event(value: Any, ts: int = 0) -> Event[Any]:
+    """Return an event."""
+    return Event(value, ts, "facts", 0, 0)
+
+
+# --- streams ------------------------------------------------------------------------------------
+
+
+@dataclass
+class Splits(Element):
+    """Sends each event on, by the finders of its streams."""
+
+    by_topic = Stream("by_topic", key="topic")
+    by_both = Stream("by_both", key=("user.id", "topic"))
+    by_function = Stream("by_function", key=lambda value: value["topic"].upper())
+    anywhere = Stream("anywhere")
+
+    @override
+    def on_event(self, event: Event[Any]) -> None:
+        for stream in (self.by_topic, self.by_both, self.by_function, self.anywhere):
+            self.emit(stream, event.value)
+
+
+_STREAMS = FoldSettings(
+    outputs=("by_topic", "by_both", "by_function", "anywhere"), on_poison="dead_letter"
+)
+
+
+def test_a_stream_finds_the_keys_of_its_values() -> None:
+    """By a member, by several, by a function; without a finder there is none."""
+    test = KeyedTest(Splits.as_reducer(), _STREAMS)
+    found = test.send(("a", {"topic": "t", "user": {"id": 7}}, 5))
+    assert [(each.to, each.key, each.ts) for each in found] == [
+        ("by_topic", "t", 5),
+        ("by_both", '[7,"t"]', 5),
+        ("by_function", "T", 5),
+        ("anywhere", None, 5),
+    ]
+
+
+def test_a_value_without_its_key_is_poison() -> None:
+    """And nothing of the event is emitted."""
+    test = KeyedTest(Splits.as_reducer(), _STREAMS)
+    (letter,) = test.send(("a", {"user": {"id": 7}}, 5))
+    assert letter.to == "headrace.dead_letters"
+    message = dict(letter.headers)["headrace.message"] or b""
+    assert b"stream 'by_topic': the value has no 'topic', its key" in message
+
+
+@pytest.mark.parametrize("parts", [("a^b",), ("a", "b"), ("[x",), ("[x", "y"), (1, None)])
+def test_a_key_of_several_parts_is_given_back_as_it_was(parts: tuple[Any, ...]) -> None:
+    """No two are the same: not ``a^b`` and a, b either."""
+
+    @dataclass
+    class Echo(Element):
+        @override
+        def on_event(self, event: Event[Any]) -> None:
+            self.emit("out", [repr(self.key)], key=self.key)
+
+    key = parts[0] if len(parts) == 1 else parts
+    first, second = KeyedTest(Echo.as_reducer()), KeyedTest(Echo.as_reducer())
+    (once,) = first.send((key, 1, 0))
+    assert once.value == [repr(key)]
+    second.send((key, 1, 0))
+    assert first.states() == second.states()
+
+
+def test_a_reducer_says_which_streams_its_class_declares() -> None:
+    """So that an output that is missing is known before anything starts."""
+    assert Splits.as_reducer().outputs == ("anywhere", "by_both", "by_function", "by_topic")
+
+
+# --- purity -------------------------------------------------------------------------------------
+
+_VALUES = st.sampled_from(["x", "y", "close"])
+_FACTS = st.lists(
+    st.tuples(st.sampled_from(["a", "b", "c"]), _VALUES, st.integers(0, 40_000)),
+    min_size=2,
+    max_size=25,
+)
+
+
+@settings(max_examples=40)
+@given(_FACTS, st.sampled_from([None, "7s"]))
+def test_where_batches_are_cut_changes_nothing(
+    facts: list[tuple[str, str, int]], ttl: str | None
+) -> None:
+    """With triggers by count and gap, closing and times to live, and events that are late."""
+    reducer = Diary.as_reducer(every=3, gap="9s", interval="1h", ttl=ttl)
+    check_reducer(reducer, [*facts, ("z", "x", 60_000)], runs=5)
+
+
+# --- what is refused ----------------------------------------------------------------------------
+
+
+def plain(**members: Any) -> type[Element]:
+    """Return an element class with these members, as @dataclass makes it."""
+    body = {"on_event": lambda self, event: None, **members}  # noqa: ARG005
+    return dataclass(type("Made", (Element,), body))
+
+
+def field_of(hint: Any, default: Any) -> type[Element]:
+    """Return an element class with one field."""
+    return plain(__annotations__={"it": hint}, it=default)
+
+
+def no_dataclass() -> type[Element]:
+    """Return a class without the decorator."""
+
+    class Bare(Element):
+        it: int = 0
+
+        @override
+        def on_event(self, event: Event[Any]) -> None:
+            """Do nothing."""
+
+    return Bare
+
+
+def half_a_dataclass() -> type[Element]:
+    """Return a class whose base only has the decorator."""
+
+    class More(Counter):
+        it: int = 0
+
+    return More
+
+
+def without_default() -> type[Element]:
+    """Return a class that cannot be made from nothing."""
+    return plain(__annotations__={"it": int})
+
+
+@pytest.mark.parametrize(
+    ("element", "rules", "message"),
+    [
+        (no_dataclass, {}, "is no dataclass; write @dataclass above it"),
+        (half_a_dataclass, {}, "it is no field yet; write @dataclass"),
+        (lambda: dataclass(frozen=True)(no_dataclass()), {}, "is frozen"),
+        (without_default, {}, "field 'it' has no default"),
+        (lambda: field_of(set[str], None), {}, "field 'it' has a set"),
+        (lambda: field_of(tuple[int, ...], ()), {}, "field 'it' has a tuple"),
+        (lambda: field_of(dict[int, str], None), {}, "dict with keys of int"),
+        (lambda: field_of(list[bytes] | None, None), {}, "field 'it' has a bytes"),
+        (lambda: field_of(Any, (1, 2)), {}, r"the default of 'it' is \(1, 2\), which JSON"),
+        (lambda: field_of(Any, b"x"), {}, "the default of 'it' is not for JSON"),
+        (lambda: field_of(float, float("nan")), {}, "the default of 'it' is not for JSON"),
+        (lambda: plain(__annotations__={"key": str}, key=""), {}, "the name 'key'"),
+        (lambda: plain(__annotations__={"_it": str}, _it=""), {}, "the name '_it'"),
+        (lambda: field_of("Nowhere", None), {}, "types cannot be read: NameError"),
+        (lambda: plain(on_event=Element.on_event), {}, "has no on_event"),
+        (lambda: plain(on_event=lambda self: None), {}, r"on_event is called with \(self, event\)"),  # noqa: ARG005
+        (lambda: plain(on_tigger=print), {}, "nothing calls on_tigger; did you mean on_trigger"),
+        (lambda: Reports, {}, "on_trigger is never called without every or gap"),
+        (lambda: Counter, {"every": 5}, "every is given, and there is no on_trigger"),
+        (lambda: Counter, {"gap": "5s"}, "gap is given, and there is no on_trigger"),
+        (lambda: Counter, {"interval": "5s"}, "interval is given, and there is no on_time"),
+        (lambda: Reports, {"every": 0}, "every is 0; it has to be a number of events"),
+        (lambda: Reports, {"every": True}, "every is True"),
+        (lambda: Reports, {"gap": 5}, "gap is 5; it has to be a duration such as 30s"),
+        (lambda: Reports, {"gap": "0"}, "gap is '0'; it has to be a duration"),
+        (lambda: Counter, {"ttl": "soon"}, "ttl is 'soon'; it has to be a duration"),
+    ],
+)
+def test_what_is_no_element_is_refused_at_once(
+    element: Callable[[], type[Element]], rules: dict[str, Any], message: str
+) -> None:
+    """When the reducer is made, and not with the first event."""
+    with pytest.raises(ElementError, match=message):
+        element().as_reducer(**rules)
+
+
+def test_an_async_method_is_refused() -> None:
+    """Nothing would await it."""
+
+    async def on_event(self: Element, event: Event[Any]) -> None:
+        """Do nothing."""
+
+    with pytest.raises(ElementError, match="on_event is async"):
+        plain(on_event=on_event).as_reducer()
+
+
+@pytest.mark.parametrize(
+    ("key", "message"), [("", "key is ''"), ([], r"key is \[\]"), (["a", ""], "key is")]
+)
+def test_a_stream_with_an_impossible_key_is_refused(key: Any, message: str) -> None:
+    """When it is declared."""
+    with pytest.raises(ElementError, match=message):
+        Stream("out", key=key)
+
+
+def test_a_configuration_names_an_element_and_its_rules() -> None:
+    """As the factory of a keyed channel."""
+    path = "headrace.apps.elements:element_reducer"
+    reducer = make(path, {"element": f"{__name__}:Reports", "every": 2})
+    test = KeyedTest(reducer)
+    assert [each.value for each in test.send(("a", 1, 0), ("a", 2, 0))] == [2]
+    assert reducer.__module__ == __name__
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"element": f"{__name__}:Reports", "evry": 2}, "there is no rule 'evry'"),
+        ({"element": f"{__name__}:plain"}, "is no element; name a class"),
+    ],
+)
+def test_a_configuration_that_names_none_is_refused(options: dict[str, Any], message: str) -> None:
+    """By name."""
+    with pytest.raises(ElementError, match=message):
+        element_reducer(**options)
