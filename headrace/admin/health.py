@@ -49,7 +49,7 @@ def _reasons(controller: Controller, process: Process) -> Iterator[str]:
         yield f"the ZooKeeper session is {state.value}"
     spark = controller.spark()
     if spark is not None and not spark.running:
-        yield "Spark does not run"
+        yield "Spark does not run" if spark.generation else "Spark is starting"
     for name, channel in sorted(dict(controller.channels).items()):
         yield from _reasons_of(name, channel)
 

@@ -39,13 +39,19 @@ def show(status: dict[str, Any], channels: list[dict[str, Any]], console: Consol
     )
     if spark is not None:
         head.append(" · Spark ")
-        head.append_text(_word("running" if spark["running"] else "failed"))
+        head.append_text(_word(_spark_state(spark)))
     console.print(head)
     for reason in status["not_ready_because"]:
         console.print(Text(f"not ready: {reason}", style="red"))
     for channel in channels:
         console.print()
         _show_channel(channel, console)
+
+
+def _spark_state(spark: dict[str, Any]) -> str:
+    if spark["running"]:
+        return "running"
+    return "failed" if spark["generation"] else "starting"
 
 
 def _show_channel(channel: dict[str, Any], console: Console) -> None:

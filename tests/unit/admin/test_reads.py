@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from io import StringIO
 from typing import TYPE_CHECKING
 
 import pytest
+from rich.console import Console
 
 from headrace.admin.document import Described
 from headrace.admin.ports import Phase
+from headrace.admin.tables import show
 from headrace.config import ChangeKind, ConfigChange, ReloadEffect
 from headrace.config.reference import meanings
 from headrace.controller.reports import Pending
@@ -210,6 +213,21 @@ def test_readiness_names_everything_that_is_not_as_it_should_be(scene: Scene) ->
         "channel member is failed: enough",
     ]
     scene.controller.session.resume()
+
+
+@pytest.mark.parametrize(
+    ("generation", "reason", "word"),
+    [(0, "Spark is starting", "starting"), (1, "Spark does not run", "failed")],
+)
+def test_a_spark_that_starts_is_told_from_one_that_died(
+    scene: Scene, generation: int, reason: str, word: str
+) -> None:
+    """Before the first session there is nothing that could have failed."""
+    scene.controller.reading = SparkReading(running=False, pid=None, generation=generation, cores=2)
+    assert scene.client.get("/health/ready").json()["reasons"] == [reason]
+    shown = StringIO()
+    show(scene.client.get("/api/v1/status").json(), [], Console(file=shown, width=200))
+    assert f"Spark {word}" in shown.getvalue()
 
 
 def test_a_main_thread_that_hangs_is_not_live(bare: Scene) -> None:
