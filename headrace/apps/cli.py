@@ -1,14 +1,17 @@
-"""The commands of the applications: ``headrace collector create|done|watch``.
+"""The commands of the applications: ``headrace collector run|create|done|watch``.
 
 They are not in the rooms of the applications, which import their reducers.
 
 Exit codes: 0 done, and a group that is waited for has succeeded; 1 the group failed, or Kafka
-refused or did not answer; 2 the command line cannot be used; 4 no outcome within the wait.
+refused or did not answer; 2 the command line cannot be used; 4 no outcome within the wait. Those
+of ``run`` are those of ``headrace run``, and 1 without brokers.
 """
 
 from __future__ import annotations
 
 import json
+from enum import Enum
+from pathlib import Path  # noqa: TC003 - typer reads annotations at run time
 from typing import Annotated, Any
 
 import typer
@@ -16,22 +19,20 @@ import typer
 from headrace.core.options import command_group
 
 collector = command_group(
-    help="Create groups of events, say that entities are done, and see outcomes."
+    help="Collect the answers that groups of events wait for: one outcome for each group."
 )
 
 #: The original's topic.
 TOPIC = "eventbus-collector"
 
-_Brokers = Annotated[
-    str,
-    typer.Option(
-        "--brokerlist",
-        "-brokerlist",
-        metavar="HOST:PORT,...",
-        envvar="COLLECTOR_BROKERLIST",
-        help="The brokers to ask for the cluster's layout.",
-    ),
-]
+_BROKERS = typer.Option(
+    "--brokerlist",
+    "-brokerlist",
+    metavar="HOST:PORT,...",
+    envvar="COLLECTOR_BROKERLIST",
+    help="The brokers to ask for the cluster's layout.",
+)
+_Brokers = Annotated[str, _BROKERS]
 _Topic = Annotated[
     str,
     typer.Option(
@@ -39,7 +40,17 @@ _Topic = Annotated[
         "-event-topic",
         metavar="TOPIC",
         envvar="COLLECTOR_EVENT_TOPIC",
-        help="The topic of the events, or with watch of the outcomes.",
+        help="The topic of the events.",
+    ),
+]
+_Outcomes = Annotated[
+    str | None,
+    typer.Option(
+        "--outcome-topic",
+        "-outcome-topic",
+        metavar="TOPIC",
+        envvar="COLLECTOR_OUTCOME_TOPIC",
+        help="The topic of the outcomes; without it that of the events and -outcomes.",
     ),
 ]
 _Property = Annotated[
@@ -51,6 +62,111 @@ _Property = Annotated[
         help="A property of librdkafka, as for TLS; may be repeated.",
     ),
 ]
+
+
+class Mode(Enum):
+    """How a collector takes events that come twice, late or out of order."""
+
+    STRICT = "strict"
+    """One outcome for each group."""
+
+    COMPAT = "compat"
+    """As the original, byte for byte."""
+
+
+class Engine(Enum):
+    """Where a collector's reducer runs."""
+
+    SPARK = "spark"
+    """In Spark's workers."""
+
+    INLINE = "inline"
+    """In the process itself, which takes no Java."""
+
+
+_Engine = Annotated[Engine, typer.Option(help="In Spark's workers, or in the process itself.")]
+
+
+@collector.command(context_settings={"help_option_names": ["--help", "-help"]})
+def run(  # noqa: PLR0917 - the parts of a configuration
+    context: typer.Context,
+    brokers: Annotated[str | None, _BROKERS] = None,
+    topic: _Topic = TOPIC,
+    outcomes: _Outcomes = None,
+    rejected: Annotated[
+        str | None,
+        typer.Option(
+            "--rejected-topic",
+            metavar="TOPIC",
+            help="Where events go that were passed over; without it they are only counted.",
+        ),
+    ] = None,
+    zookeeper: Annotated[
+        str,
+        typer.Option(
+            metavar="HOST:PORT,...",
+            envvar="COLLECTOR_ZOOKEEPER",
+            help="The servers by which several collectors share the partitions.",
+        ),
+    ] = "localhost:2181",
+    mode: Annotated[
+        Mode, typer.Option(help="One outcome for each group, or byte for byte as the original.")
+    ] = Mode.STRICT,
+    engine: _Engine = Engine.SPARK,
+    group: Annotated[
+        str, typer.Option(metavar="NAME", help="The group whose members share the partitions.")
+    ] = "collector",
+    state_dir: Annotated[
+        Path | None,
+        typer.Option(
+            file_okay=False,
+            resolve_path=True,
+            help="A folder of the process's own for the groups and the configuration; without it "
+            "headrace/collector in the user's state folder.",
+        ),
+    ] = None,
+    partitions: Annotated[
+        int, typer.Option(min=1, help="How many partitions topics are created with.")
+    ] = 8,
+    properties: _Property = None,
+    *,
+    create: Annotated[
+        bool, typer.Option("--create", help="Create the topics that are not there.")
+    ] = False,
+    print_config: Annotated[
+        bool,
+        typer.Option("--print-config", help="Print the configuration, and run nothing."),
+    ] = False,
+) -> None:
+    """Run a collector until SIGTERM or SIGINT, on the topics that are named.
+
+    It is the process that `headrace run` starts on the configuration that --print-config prints.
+
+    Exit codes: 0 stopped in order, 1 no brokers are named, or unexpected, 2 the command line
+    cannot be used, 3 not started, 4 the collector failed, 5 the stop overran its deadline, 70 to
+    be started afresh.
+    """
+    if not brokers:
+        typer.echo("Missing argument - brokerlist", err=True)
+        typer.echo("name the brokers with -brokerlist, or in COLLECTOR_BROKERLIST", err=True)
+        typer.echo(context.get_usage(), err=True)
+        raise typer.Exit(1)
+    from headrace.apps.collector import running  # noqa: PLC0415 - takes a second to import
+
+    wanted = running.Wanted(
+        brokers,
+        topic,
+        outcomes or _outcomes_of(topic),
+        rejected,
+        zookeeper=zookeeper,
+        mode=mode.value,
+        engine=engine.value,
+        group=group,
+        state_dir=state_dir,
+        create=partitions if create else None,
+        properties=_named(properties),
+    )
+    raise typer.Exit(running.run(wanted, print_only=print_config))
 
 
 @collector.command()
@@ -111,7 +227,7 @@ def done(  # noqa: PLR0917 - as above
 
 
 @collector.command()
-def watch(
+def watch(  # noqa: PLR0917 - where to look, and how long
     brokers: _Brokers,
     group: Annotated[
         str | None, typer.Argument(help="The group to wait for; without it all are shown.")
@@ -121,6 +237,7 @@ def watch(
         typer.Option(min=0, metavar="SECONDS", help="How long; without it until Ctrl-C."),
     ] = None,
     topic: _Topic = TOPIC,
+    outcomes: _Outcomes = None,
     properties: _Property = None,
     *,
     new: Annotated[
@@ -136,7 +253,13 @@ def watch(
     from headrace.apps.collector import commands  # noqa: PLC0415 - takes a second to import
 
     client = _client(brokers, properties)
-    raise typer.Exit(commands.watch(client, topic, group, wait=wait, only_new=new))
+    found = outcomes or _outcomes_of(topic)
+    raise typer.Exit(commands.watch(client, found, group, wait=wait, only_new=new))
+
+
+def _outcomes_of(topic: str) -> str:
+    """Return where the outcomes of a topic's events are, if nothing else is said."""
+    return f"{topic}-outcomes"
 
 
 def _json(text: str | None, option: str) -> Any:
@@ -148,16 +271,20 @@ def _json(text: str | None, option: str) -> Any:
         raise typer.BadParameter(f"{text!r} is no JSON: {error}", param_hint=option) from None
 
 
-def _client(brokers: str, properties: list[str] | None) -> dict[str, Any]:
-    from headrace.apps.collector import commands  # noqa: PLC0415 - takes a second to import
-
+def _named(properties: list[str] | None) -> dict[str, str]:
     found = {}
     for each in properties or []:
         name, separator, value = each.partition("=")
         if not separator or not name:
             raise typer.BadParameter(f"{each!r} is not NAME=VALUE", param_hint="--property")
         found[name] = value
+    return found
+
+
+def _client(brokers: str, properties: list[str] | None) -> dict[str, Any]:
+    from headrace.apps.collector import commands  # noqa: PLC0415 - takes a second to import
+
     try:
-        return commands.client(brokers, found)
+        return commands.client(brokers, _named(properties))
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--brokerlist or --property") from None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -34,6 +34,9 @@ _PREFETCH = 4 << 20
 
 #: No offset is committed for it, and no membership kept.
 _GROUP = "headrace-collector-watch"
+
+#: Seconds between two lines that say how far a topic has been read.
+_PROGRESS_INTERVAL = 5.0
 
 _NO_OUTCOME = 4
 
@@ -75,6 +78,8 @@ def send(client: Mapping[str, Any], topic: str, group: str, event: Mapping[str, 
     """Produce an event under its group's key, print it, and return the exit code. Blocks."""
     value = to_json(event)
     try:
+        with _catalog(client) as catalog:
+            _partitions(catalog, topic, "--event-topic")
         producer = TopicProducer(client, topic)
         producer.send([(group.encode(), value)], Deadline.after(_ANSWER_TIMEOUT))
         producer.flush(Deadline.after(_ANSWER_TIMEOUT))
@@ -93,10 +98,14 @@ def watch(
     wait: float | None,
     only_new: bool,
 ) -> int:
-    """Print outcomes, all or until that of a group, and return the exit code. Blocks."""
+    """Print outcomes, all or until that of a group, and return the exit code. Blocks.
+
+    How far it has read goes to standard error.
+    """
     deadline = Deadline.after(float("inf") if wait is None else wait)
+    progress = Progress(topic, group)
     try:
-        return follow(_values(client, topic, deadline, only_new=only_new), group)
+        return follow(_values(client, topic, deadline, progress, only_new=only_new), group)
     except HeadraceError as error:
         typer.echo(str(error), err=True)
         return 1
@@ -125,8 +134,65 @@ def _outcome(value: bytes | None) -> dict[str, Any] | None:
     return event if is_one else None
 
 
+class Progress:
+    """Says on standard error how far a topic has been read, until its end is reached once."""
+
+    def __init__(self, topic: str, group: str | None) -> None:
+        self._topic = topic
+        self._awaited = "more" if group is None else f"that of group {group!r}"
+        self._read = self._total = 0
+        self._before_end: set[TopicPartition] = set()
+        self._due = Deadline.after(_PROGRESS_INTERVAL)
+
+    def begin(self, ranges: Mapping[TopicPartition, tuple[int, int]]) -> None:
+        """Take the partitions with the offsets to read from and, at first, up to."""
+        self._before_end = set(ranges)
+        self._total = sum(end - start for start, end in ranges.values())
+
+    def took(self, records: int, ends: Iterable[TopicPartition]) -> None:
+        """Note records that were read, and partitions whose end was reached."""
+        if not self._before_end:
+            return
+        self._read += records
+        self._before_end.difference_update(ends)
+        if not self._before_end:
+            typer.echo(f"{self._topic} was read to its end; waiting for {self._awaited}", err=True)
+        elif self._due.expired:
+            self._due = Deadline.after(_PROGRESS_INTERVAL)
+            typer.echo(f"{self._topic}: {self._read} of {self._total} records read", err=True)
+
+
+@contextmanager
+def _catalog(client: Mapping[str, Any]) -> Iterator[KafkaTopicCatalog]:
+    catalog = KafkaTopicCatalog(client, _GROUP)
+    try:
+        yield catalog
+    finally:
+        catalog.close()
+
+
+def _partitions(catalog: KafkaTopicCatalog, topic: str, option: str) -> list[TopicPartition]:
+    """Return a topic's partitions. Blocks.
+
+    Raises:
+        UnknownTopicError: there is no such topic; the message names the option that says it.
+    """
+    info = catalog.describe([topic], Deadline.after(_ANSWER_TIMEOUT)).get(topic)
+    if info is None:
+        raise UnknownTopicError(
+            f"there is no topic {topic!r}; name another with {option}, or have it created by "
+            "headrace collector run --create"
+        )
+    return [TopicPartition(topic, number) for number in range(info.partitions)]
+
+
 def _values(
-    client: Mapping[str, Any], topic: str, deadline: Deadline, *, only_new: bool
+    client: Mapping[str, Any],
+    topic: str,
+    deadline: Deadline,
+    progress: Progress,
+    *,
+    only_new: bool,
 ) -> Iterator[bytes | None]:
     """Yield the values of a topic's records until the deadline.
 
@@ -135,16 +201,15 @@ def _values(
         ConfigError: the client refuses a property.
     """
     with ExitStack() as stack:
-        catalog = KafkaTopicCatalog(client, _GROUP)
-        stack.callback(catalog.close)
+        catalog = stack.enter_context(_catalog(client))
         answer = Deadline.after(_ANSWER_TIMEOUT)
-        info = catalog.describe([topic], answer).get(topic)
-        if info is None:
-            raise UnknownTopicError(f"there is no topic {topic!r}; name it with --event-topic")
+        partitions = _partitions(catalog, topic, "--outcome-topic")
         source = KafkaRecordSource(client, _GROUP, _PREFETCH)
         stack.callback(source.close)
-        partitions = [TopicPartition(topic, number) for number in range(info.partitions)]
-        source.assign({each: catalog.watermarks(each, answer)[only_new] for each in partitions})
+        marks = {each: catalog.watermarks(each, answer) for each in partitions}
+        starts = {each: marks[each][only_new] for each in partitions}
+        source.assign(starts)
+        progress.begin({each: (start, marks[each][1]) for each, start in starts.items()})
         said: set[str] = set()
         while not deadline.expired:
             fetched = source.fetch(deadline.at_most(_FETCH_TIMEOUT))
@@ -153,3 +218,5 @@ def _values(
             said.update(fetched.errors)
             for _, records in fetched.chunks:
                 yield from (record.value() for record in records)
+            read = sum(len(records) for _, records in fetched.chunks)
+            progress.took(read, (partition for partition, _ in fetched.ends))

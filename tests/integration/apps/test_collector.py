@@ -4,16 +4,28 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import uuid
+from typing import TYPE_CHECKING
 
 import pytest
 
 from headrace.apps.collector import Collector
 from headrace.core.clock import Deadline
+from headrace.devstack.waiting import wait_for
 from headrace.kafka.topic_producer import TopicProducer, create_topic
+from headrace.keyed.topics import changelog_name
 from headrace.testing.keyed import KeyedTest
+from tests.kafka_sinks import committed_records
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+#: Seconds after which a test gives up.
+WAIT = 60.0
 
 
 @pytest.fixture
@@ -24,14 +36,19 @@ def topic(bootstrap_servers: str) -> str:
     return name
 
 
+def environment(bootstrap_servers: str, topic: str) -> dict[str, str]:
+    """Return the variables of a user who has set those of the original."""
+    mine = {"COLLECTOR_BROKERLIST": bootstrap_servers, "COLLECTOR_EVENT_TOPIC": topic}
+    return {**os.environ, **mine}
+
+
 def run(bootstrap_servers: str, topic: str, *arguments: str) -> tuple[int, str, str]:
     """Run a command of the collector's; return its exit code and what it printed."""
-    variables = {"COLLECTOR_BROKERLIST": bootstrap_servers, "COLLECTOR_EVENT_TOPIC": topic}
     done = subprocess.run(
         [sys.executable, "-m", "headrace", "collector", *arguments],
         capture_output=True,
         check=False,
-        env={**os.environ, **variables},
+        env=environment(bootstrap_servers, topic),
         text=True,
         timeout=60,
     )
@@ -55,12 +72,79 @@ def test_a_group_is_created_answered_and_watched(bootstrap_servers: str, topic: 
     producer = TopicProducer({"bootstrap.servers": bootstrap_servers}, topic)
     producer.send([(b"g", text.encode())], Deadline.after(30))
     producer.flush(Deadline.after(30))
-    assert run(bootstrap_servers, topic, "watch", "g", "--wait", "30")[:2] == (0, f"{text}\n")
-    assert run(bootstrap_servers, topic, "watch", "g", "--new", "--wait", "1")[:2] == (4, "")
+    watch = "watch", "g", "--outcome-topic", topic
+    assert run(bootstrap_servers, topic, *watch, "--wait", "30")[:2] == (0, f"{text}\n")
+    code, printed, said = run(bootstrap_servers, topic, *watch, "--new", "--wait", "3")
+    assert (code, printed) == (4, "")
+    assert said == f"{topic} was read to its end; waiting for that of group 'g'\n"
 
 
-def test_a_topic_that_is_not_there_is_named(bootstrap_servers: str) -> None:
-    """Watching it fails at once, with what to do."""
-    code, printed, said = run(bootstrap_servers, "nowhere", "watch")
+@pytest.mark.parametrize("command", [["watch"], ["create", "g"], ["done", "g", "a"]])
+def test_a_topic_that_is_not_there_is_named(bootstrap_servers: str, command: list[str]) -> None:
+    """Each command fails at once, with what to do."""
+    code, printed, said = run(bootstrap_servers, "nowhere", *command)
     assert (code, printed) == (1, "")
-    assert "there is no topic 'nowhere'; name it with --event-topic" in said
+    option = "--outcome-topic" if command == ["watch"] else "--event-topic"
+    topic = "nowhere-outcomes" if command == ["watch"] else "nowhere"
+    assert f"there is no topic {topic!r}; name another with {option}" in said
+
+
+class Running:
+    """``headrace collector run`` in a folder."""
+
+    def __init__(self, directory: Path, bootstrap_servers: str, zookeeper: str, topic: str) -> None:
+        options = ["--state-dir", str(directory), "--engine", "inline", "--create"]
+        self._log = directory.with_suffix(".log")
+        with self._log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "headrace", "collector", "run", *options],
+                env={**environment(bootstrap_servers, topic), "COLLECTOR_ZOOKEEPER": zookeeper},
+                stdout=log,
+                stderr=log,
+            )
+
+    @property
+    def text(self) -> str:
+        """What it and those before it in the folder have said."""
+        return self._log.read_text(encoding="utf-8")
+
+    def end(self, number: int) -> int:
+        """Send a signal and return the exit code."""
+        self.process.send_signal(number)
+        return self.process.wait(WAIT)
+
+
+def send_and_wait(servers: str, topic: str, event: list[str], *, changes: int) -> bool:
+    """Send an event as soon as there is a topic; wait until so many changes are stored."""
+    states = changelog_name("collector", topic)
+    sent = wait_for(lambda: run(servers, topic, *event)[0] == 0, Deadline.after(WAIT))
+    return bool(sent) and bool(
+        wait_for(lambda: len(committed_records(servers, states)) == changes, Deadline.after(WAIT))
+    )
+
+
+def test_a_group_outlives_the_collector(
+    bootstrap_servers: str, zookeeper_hosts: str, tmp_path: Path
+) -> None:
+    """A collector that is stopped and killed between a group's events goes on where it was."""
+    topic = f"eventbus-{uuid.uuid4().hex[:8]}"
+    events = [
+        ["create", "g", "a", "b", "--ttl", "3600", "--payload", '{"group": "payload"}'],
+        ["done", "g", "a", "--result", '{"bar": true}'],
+        ["done", "g", "b", "--result", "[1, 2]"],
+    ]
+    signals = [signal.SIGTERM, signal.SIGKILL, signal.SIGTERM]
+    for count, (number, event) in enumerate(zip(signals, events, strict=True), start=1):
+        running = Running(tmp_path / "state", bootstrap_servers, zookeeper_hosts, topic)
+        try:
+            changed = send_and_wait(bootstrap_servers, topic, event, changes=count)
+            assert changed, running.text
+        finally:
+            code = running.end(number)
+        assert code == (0 if number == signal.SIGTERM else -number), running.text
+    code, printed, _ = run(bootstrap_servers, topic, "watch", "g", "--wait", "30")
+    outcome = json.loads(printed)
+    assert (code, outcome["type"]) == (0, "EventGroupCollectorSuccess")
+    assert outcome["results"] == {"a": {"bar": True}, "b": [1, 2]}
+    assert outcome["payload"] == {"group": "payload"}
+    assert run(bootstrap_servers, topic, "watch", "--wait", "3")[:2] == (0, printed)
