@@ -14,6 +14,18 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 
+def load_object(path: str) -> Any:
+    """Import what ``package.module:name`` names.
+
+    Raises:
+        ImportPathError: the path has another form, or names nothing that can be imported.
+    """
+    module_name, separator, name = path.partition(":")
+    if not separator or not module_name or not name:
+        raise ImportPathError(f"{path!r} is not of the form package.module:name")
+    return _attribute(path, _module(path, module_name), name)
+
+
 def load_callable(path: str, *arguments: str) -> Callable[..., Any]:
     """Import the callable that ``package.module:name`` names.
 
@@ -23,10 +35,7 @@ def load_callable(path: str, *arguments: str) -> Callable[..., Any]:
         ImportPathError: the path has another form, names nothing that can be imported or called,
             or the callable does not take these arguments.
     """
-    module_name, separator, name = path.partition(":")
-    if not separator or not module_name or not name:
-        raise ImportPathError(f"{path!r} is not of the form package.module:name")
-    function: Callable[..., Any] = _attribute(path, _module(path, module_name), name)
+    function: Callable[..., Any] = load_object(path)
     if not callable(function):
         raise ImportPathError(f"{path!r} is a {type(function).__name__}, which cannot be called")
     misfit = _misfit(function, *arguments) if arguments else None

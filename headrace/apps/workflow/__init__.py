@@ -1,0 +1,40 @@
+"""The workflow executor: processes called in sequence, in parallel, by choice and in loops.
+
+docs/workflow.md is the guide. ``Workflow`` is the ``factory`` of the keyed channel that reduces
+instances.
+"""
+
+from __future__ import annotations
+
+from headrace.apps.workflow.definitions import (
+    Call,
+    Choice,
+    Definition,
+    DefinitionError,
+    FailurePolicy,
+    Input,
+    Loop,
+    Parallel,
+    Result,
+    Sequence,
+    Workflows,
+)
+from headrace.apps.workflow.messages import Assignment, CallFailedError
+from headrace.apps.workflow.reducer import Workflow
+
+__all__ = [
+    "Assignment",
+    "Call",
+    "CallFailedError",
+    "Choice",
+    "Definition",
+    "DefinitionError",
+    "FailurePolicy",
+    "Input",
+    "Loop",
+    "Parallel",
+    "Result",
+    "Sequence",
+    "Workflow",
+    "Workflows",
+]

@@ -1,0 +1,447 @@
+"""Workflows as terms: calls of processes in sequence, in parallel, by choice and in loops.
+
+A term is checked and made into plain JSON before anything starts, so that an instance can carry it
+in its state: it goes on with the term that it was started with, whatever is defined meanwhile.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from headrace.core.errors import StartError
+from headrace.core.importing import load_object
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+#: The path of a workflow's whole term. Those of its parts begin with it.
+ROOT = "0"
+
+#: What a branch of a choice is named that is taken where no case fits.
+OTHERWISE = "otherwise"
+
+_NAME = re.compile(r"[A-Za-z0-9_-]+")
+
+#: Attempts of a call, and seconds for each, where neither it nor its workflow says.
+ATTEMPTS = 3
+TIMEOUT = 60.0
+
+#: Iterations of a loop, where it does not say.
+MOST_ITERATIONS = 100
+
+
+class DefinitionError(StartError):
+    """A workflow cannot be started as it is defined: the text says where, and what to do."""
+
+
+class FailurePolicy(Enum):
+    """What becomes of the calls that are open when another one has failed for good."""
+
+    WAIT_ALL = "wait_all"
+    """The instance opens no more, waits for all of them, and fails then."""
+
+    FAIL_FAST = "fail_fast"
+    """They are cancelled, and the instance fails at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """An argument of the workflow. After dots, fields of it: ``Input("flight.tailnum")``."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The result of an earlier step, by its name. After dots, fields of it.
+
+    Steps are those of the sequences around the term, from the innermost on. In the body of a loop,
+    the loop's own name is the result of the iteration before, None in the first.
+    """
+
+    name: str
+
+
+Value: TypeAlias = Any
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Call:
+    """A call of a process, or of another workflow, with arguments by name.
+
+    Arguments are what JSON knows, or an :class:`Input` or :class:`Result`. A workflow is named as
+    ``name`` (its latest version) or ``name@version``.
+    """
+
+    process: str
+    args: Mapping[str, Value]
+    attempts: int | None
+    timeout: float | None
+
+    def __init__(self, process: str, /, **args: Value) -> None:
+        object.__setattr__(self, "process", process)
+        object.__setattr__(self, "args", args)
+        object.__setattr__(self, "attempts", None)
+        object.__setattr__(self, "timeout", None)
+
+    def limited(self, *, attempts: int | None = None, timeout: float | None = None) -> Call:
+        """Return the call with other attempts, or other seconds for each, than the workflow's."""
+        other = Call(self.process, **self.args)
+        object.__setattr__(other, "attempts", attempts)
+        object.__setattr__(other, "timeout", timeout)
+        return other
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Sequence:
+    """One step after the other; its result is that of the last.
+
+    A step without a name has its number, from 0 on.
+    """
+
+    steps: Mapping[str, Term]
+
+    def __init__(self, *steps: Term, **named: Term) -> None:
+        object.__setattr__(self, "steps", _numbered(steps) | named)
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Parallel:
+    """All branches at once; its result is a mapping of their names to their results."""
+
+    branches: Mapping[str, Term]
+
+    def __init__(self, *branches: Term, **named: Term) -> None:
+        object.__setattr__(self, "branches", _numbered(branches) | named)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The case that ``on`` has the value of; its result is that case's.
+
+    Cases are texts, whole numbers, true or false. Without ``otherwise``, an instance whose value no
+    case fits fails.
+    """
+
+    on: Input | Result
+    cases: Mapping[str | int | bool, Term]
+    otherwise: Term | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """The body again and again; its result is that of the last iteration.
+
+    So many ``times``, or ``until`` that field of the body's result is true, in ``most`` iterations:
+    without it by then, the instance fails.
+    """
+
+    body: Term
+    times: int | Input | Result | None = None
+    until: str | None = None
+    most: int = MOST_ITERATIONS
+
+
+Term: TypeAlias = "Call | Sequence | Parallel | Choice | Loop"
+
+
+def _numbered(terms: tuple[Term, ...]) -> dict[str, Term]:
+    return {str(number): term for number, term in enumerate(terms)}
+
+
+def case_name(value: object) -> str:
+    """Return how a case is named for a value."""
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """One version of a workflow. ``timeout`` is in seconds and for each attempt of a call."""
+
+    name: str
+    version: int
+    term: Term
+    policy: FailurePolicy = FailurePolicy.WAIT_ALL
+    attempts: int = ATTEMPTS
+    timeout: float = TIMEOUT
+
+    @property
+    def id(self) -> str:
+        """Name and version, as instances have them."""
+        return f"{self.name}@{self.version}"
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """A definition that was checked. ``term`` is JSON; ``inputs`` are what it needs to start."""
+
+    id: str
+    term: list[Any]
+    inputs: frozenset[str]
+    policy: FailurePolicy
+
+    def require(self, args: Mapping[str, Any]) -> None:
+        """Check the arguments of a start.
+
+        Raises:
+            DefinitionError: one is missing, is not used, or is nothing that JSON knows.
+        """
+        missing, unknown = self.inputs - args.keys(), args.keys() - self.inputs
+        if missing or unknown:
+            wrong = [f"{name} is missing" for name in sorted(missing)]
+            wrong += [f"{name} is not used" for name in sorted(unknown)]
+            needed = ", ".join(sorted(self.inputs)) or "none"
+            raise DefinitionError(f"workflow {self.id}: {'; '.join(wrong)}; it takes {needed}")
+        for name, value in args.items():
+            _literal(f"workflow {self.id}, argument {name}", value)
+
+
+class Workflows:
+    """Processes by name, and workflows by name and version: what all nodes have in common."""
+
+    def __init__(self) -> None:
+        self.processes: dict[str, Callable[..., Any]] = {}
+        self.definitions: dict[str, dict[int, Definition]] = {}
+
+    def process(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Have calls name a function. It is called with an ``Assignment`` and the arguments.
+
+        Raises:
+            DefinitionError: there is another one of this name.
+        """
+        name = function.__name__
+        self._require_free(name)
+        self.processes[name] = function
+        return function
+
+    def define(  # noqa: PLR0917 - the members of a definition
+        self,
+        name: str,
+        version: int,
+        term: Term,
+        policy: FailurePolicy | str = FailurePolicy.WAIT_ALL,
+        attempts: int = ATTEMPTS,
+        timeout: float = TIMEOUT,
+    ) -> Definition:
+        """Define a version of a workflow. Other versions of it are kept.
+
+        Raises:
+            DefinitionError: there is this version already, or a process of this name.
+        """
+        if name in self.processes:
+            self._require_free(name)
+        if not _NAME.fullmatch(name) or version < 1:
+            raise DefinitionError(
+                f"{name}@{version} is no name and version of a workflow; take letters, digits, "
+                "- and _, and a whole number from 1 on"
+            )
+        versions = self.definitions.setdefault(name, {})
+        if version in versions:
+            raise DefinitionError(f"{name}@{version} is defined already; give it another version")
+        found = Definition(name, version, term, FailurePolicy(policy), attempts, timeout)
+        versions[version] = found
+        return found
+
+    def _require_free(self, name: str) -> None:
+        if name in self.processes or name in self.definitions:
+            raise DefinitionError(f"there is a process or workflow {name!r} already; rename one")
+
+    def find(self, name: str) -> Definition:
+        """Return a definition by ``name``, its latest version, or ``name@version``.
+
+        Raises:
+            DefinitionError: there is none, or not this version any more.
+        """
+        base, _, version = name.partition("@")
+        versions = self.definitions.get(base)
+        if not versions:
+            there = ", ".join(sorted(self.definitions)) or "none"
+            raise DefinitionError(f"there is no workflow {base!r}; defined are {there}")
+        if not version:
+            return versions[max(versions)]
+        if not version.isdecimal() or int(version) not in versions:
+            there = ", ".join(map(str, sorted(versions)))
+            raise DefinitionError(
+                f"there is no version {version} of workflow {base!r}; there are {there}: define "
+                "it again, or start another version"
+            )
+        return versions[int(version)]
+
+    def compiled(self, name: str) -> Compiled:
+        """Return a definition checked, as :meth:`find` finds it.
+
+        Raises:
+            DefinitionError: it is not there, or cannot be started.
+        """
+        return _Compiler(self, self.find(name), ()).compiled()
+
+    def check(self) -> dict[str, Compiled]:
+        """Return all definitions checked, by name and version.
+
+        Raises:
+            DefinitionError: one cannot be started; the text says which, where and why.
+        """
+        return {
+            definition.id: _Compiler(self, definition, ()).compiled()
+            for versions in self.definitions.values()
+            for definition in versions.values()
+        }
+
+
+def load_workflows(path: str) -> Workflows:
+    """Import the :class:`Workflows` that ``package.module:name`` names.
+
+    Raises:
+        ImportPathError: it cannot be imported.
+        DefinitionError: it is something else.
+    """
+    found = load_object(path)
+    if not isinstance(found, Workflows):
+        kind = type(found).__name__
+        raise DefinitionError(
+            f"{path!r} is a {kind}; it has to be a headrace.apps.workflow.Workflows"
+        )
+    return found
+
+
+class _Compiler:
+    """Makes JSON of one definition's term. ``users`` are those that it is called from."""
+
+    def __init__(
+        self, workflows: Workflows, definition: Definition, users: tuple[str, ...]
+    ) -> None:
+        self._workflows = workflows
+        self._definition = definition
+        self._users = users
+        self._inputs: set[str] = set()
+
+    def compiled(self) -> Compiled:
+        """Return what the definition comes to."""
+        definition = self._definition
+        if definition.id in self._users:
+            ring = " -> ".join([*self._users[self._users.index(definition.id) :], definition.id])
+            raise DefinitionError(f"{ring}: workflows call each other in a ring; take a Loop")
+        self._require_limits(ROOT, definition.attempts, definition.timeout)
+        term = self._term(definition.term, ROOT, frozenset())
+        return Compiled(definition.id, term, frozenset(self._inputs), definition.policy)
+
+    def _term(self, term: Any, path: str, steps: frozenset[str]) -> list[Any]:
+        match term:
+            case Call():
+                return self._call(term, path, steps)
+            case Sequence(steps=children):
+                self._require_some(children, path, "steps")
+                return ["sequence", list(self._sequence(children, path, steps))]
+            case Parallel(branches=children):
+                self._require_some(children, path, "branches")
+                named = [
+                    [n, self._term(each, f"{path}.{n}", steps)] for n, each in children.items()
+                ]
+                return ["parallel", named]
+            case Choice():
+                return self._choice(term, path, steps)
+            case Loop():
+                return self._loop(term, path, steps)
+        kind = type(term).__name__
+        raise self._error(
+            path, f"is a {kind}; it has to be a Call, Sequence, Parallel, Choice or Loop"
+        )
+
+    def _sequence(
+        self, children: Mapping[str, Term], path: str, steps: frozenset[str]
+    ) -> Iterator[list[Any]]:
+        for name, child in children.items():
+            yield [name, self._term(child, f"{path}.{name}", steps)]
+            steps |= {name}
+
+    def _call(self, call: Call, path: str, steps: frozenset[str]) -> list[Any]:
+        args = {name: self._value(value, path, steps) for name, value in call.args.items()}
+        workflows = self._workflows
+        if call.process not in workflows.processes:
+            if call.process.partition("@")[0] not in workflows.definitions:
+                there = ", ".join(sorted([*workflows.processes, *workflows.definitions])) or "none"
+                raise self._error(path, f"there is no process {call.process!r}; known are {there}")
+            return self._workflow(call, path, args)
+        attempts = self._definition.attempts if call.attempts is None else call.attempts
+        timeout = self._definition.timeout if call.timeout is None else call.timeout
+        self._require_limits(path, attempts, timeout)
+        return ["call", call.process, args, attempts, round(timeout * 1000)]
+
+    def _workflow(self, call: Call, path: str, args: dict[str, Any]) -> list[Any]:
+        if call.attempts is not None or call.timeout is not None:
+            raise self._error(path, "is a workflow, whose own calls have attempts and time-outs")
+        found = self._workflows.find(call.process)
+        inner = _Compiler(self._workflows, found, (*self._users, self._definition.id)).compiled()
+        try:
+            inner.require(dict.fromkeys(args))
+        except DefinitionError as error:
+            raise self._error(path, str(error)) from None
+        return ["workflow", inner.id, args, inner.term]
+
+    def _choice(self, choice: Choice, path: str, steps: frozenset[str]) -> list[Any]:
+        self._require_some(choice.cases, path, "cases")
+        on, cases = self._reference(choice.on, path, steps), []
+        for value, child in choice.cases.items():
+            name = case_name(value)
+            if not _NAME.fullmatch(name) or name == OTHERWISE:
+                raise self._error(path, f"{name!r} cannot be a case: take letters, digits, - and _")
+            cases.append([name, self._term(child, f"{path}.{name}", steps)])
+        other = choice.otherwise
+        rest = None if other is None else self._term(other, f"{path}.{OTHERWISE}", steps)
+        return ["choice", on, cases, rest]
+
+    def _loop(self, loop: Loop, path: str, steps: frozenset[str]) -> list[Any]:
+        if (loop.times is None) == (loop.until is None):
+            raise self._error(path, "a Loop takes either times or until")
+        if loop.most < 1 or (isinstance(loop.times, int) and loop.times < 0):
+            raise self._error(path, f"times {loop.times} and most {loop.most} cannot be")
+        name = own_name(path)
+        times = None if loop.times is None else self._value(loop.times, path, steps)
+        body = self._term(loop.body, f"{path}[0]", steps | {name})
+        until = None if loop.until is None else loop.until.split(".")
+        return ["loop", name, body, times, until, loop.most]
+
+    def _value(self, value: Value, path: str, steps: frozenset[str]) -> list[Any]:
+        if isinstance(value, (Input, Result)):
+            return self._reference(value, path, steps)
+        _literal(f"workflow {self._definition.id}, {path}", value)
+        return ["is", value]
+
+    def _reference(self, value: object, path: str, steps: frozenset[str]) -> list[Any]:
+        if not isinstance(value, (Input, Result)):
+            raise self._error(path, f"{value!r} is neither an Input nor a Result")
+        name, *fields = value.name.split(".")
+        if isinstance(value, Input):
+            self._inputs.add(name)
+            return ["input", name, fields]
+        if name not in steps:
+            there = ", ".join(sorted(steps)) or "none"
+            raise self._error(path, f"there is no earlier step {name!r}; earlier ones are {there}")
+        return ["step", name, fields]
+
+    def _require_some(self, children: Mapping[Any, Term], path: str, what: str) -> None:
+        if not children:
+            raise self._error(path, f"has no {what}; give it one, or leave it out")
+
+    def _require_limits(self, path: str, attempts: int, timeout: float) -> None:
+        if attempts < 1 or timeout <= 0:
+            raise self._error(path, f"attempts {attempts} and timeout {timeout} have to be above 0")
+
+    def _error(self, path: str, text: str) -> DefinitionError:
+        return DefinitionError(f"workflow {self._definition.id}, {path}: {text}")
+
+
+def own_name(path: str) -> str:
+    """Return the name of what is at a path, without the number of its iteration."""
+    return path.rpartition(".")[2].partition("[")[0]
+
+
+def _literal(where: str, value: Any) -> None:
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise DefinitionError(f"{where}: {value!r} is nothing that JSON knows: {error}") from None

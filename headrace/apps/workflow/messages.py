@@ -1,0 +1,93 @@
+"""What the nodes of a workflow executor say to each other, and to those who listen."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from typing import Any
+
+from headrace.core.errors import HeadraceError
+
+#: What the reducer reads: an instance is to start, a call has returned or failed.
+START = "Start"
+RETURN = "Return"
+FAIL = "Fail"
+
+#: What workers read.
+ASSIGNMENT = "Assignment"
+CANCEL = "Cancel"
+
+#: What listeners read, in the words of the original.
+EVENT_START = "PiEventStart"
+EVENT_CALL = "PiEventCall"
+EVENT_RETURN = "PiEventReturn"
+EVENT_RESULT = "PiEventResult"
+NO_RESULT = "PiFailureNoResult"
+UNKNOWN_PROCESS = "PiFailureUnknownProcess"
+NO_SUCH_INSTANCE = "PiFailureNoSuchInstance"
+EXCEPTIONS = "PiFailureExceptions"
+CALL_EXCEPTION = "PiFailureAtomicProcessException"
+
+#: The state of an instance after each step.
+UPDATE = "PiiUpdate"
+
+
+class CallFailedError(HeadraceError):
+    """A process cannot do what it was called for, and no further attempt would: raised by it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """One attempt of a call, as the process gets it. ``issued`` and ``timeout`` are in ms.
+
+    ``cancelled`` is set when nobody waits for the answer any more: the instance has failed, or the
+    time is over.
+    """
+
+    instance: str
+    ref: str
+    attempt: int
+    process: str
+    args: dict[str, Any]
+    issued: int = 0
+    timeout: int = 0
+    cancelled: threading.Event = field(default_factory=threading.Event, compare=False)
+
+    @property
+    def key(self) -> str:
+        """What is the same whenever this attempt is made: it may come again after a crash."""
+        return f"{self.call}/{self.attempt}"
+
+    @property
+    def call(self) -> str:
+        """What is the same for all attempts of the call: for effects that must not add up."""
+        return f"{self.instance}/{self.ref}"
+
+    @classmethod
+    def of(cls, message: Any) -> Assignment:
+        """Return the assignment that a message is.
+
+        Raises:
+            KeyError, TypeError: it is none.
+        """
+        names = ("instance", "ref", "attempt", "proc", "args", "issued", "timeout")
+        return cls(*(message[name] for name in names))
+
+
+def start_message(instance: str, definition: str, args: dict[str, Any]) -> dict[str, Any]:
+    """Return what has an instance start."""
+    return {"type": START, "instance": instance, "definition": definition, "args": args}
+
+
+def return_message(call: Assignment, result: Any) -> dict[str, Any]:
+    """Return what says that a call has returned."""
+    return _answer(RETURN, call) | {"obj": result}
+
+
+def fail_message(call: Assignment, text: str, trace: str = "", *, final: bool) -> dict[str, Any]:
+    """Return what says that a call has failed; a ``final`` failure is not attempted again."""
+    return _answer(FAIL, call) | {"msg": text, "trace": trace, "final": final}
+
+
+def _answer(kind: str, call: Assignment) -> dict[str, Any]:
+    return {"type": kind, "instance": call.instance, "ref": call.ref, "attempt": call.attempt}

@@ -1,0 +1,493 @@
+"""The reducer of workflows: the key is an instance, its state how far its term has got."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from headrace.apps.workflow.definitions import (
+    OTHERWISE,
+    ROOT,
+    Compiled,
+    FailurePolicy,
+    case_name,
+    load_workflows,
+)
+from headrace.apps.workflow.messages import (
+    ASSIGNMENT,
+    CALL_EXCEPTION,
+    CANCEL,
+    EVENT_CALL,
+    EVENT_RESULT,
+    EVENT_RETURN,
+    EVENT_START,
+    EXCEPTIONS,
+    FAIL,
+    NO_RESULT,
+    NO_SUCH_INSTANCE,
+    RETURN,
+    START,
+    UNKNOWN_PROCESS,
+    UPDATE,
+)
+from headrace.keyed import Event, Fired, Output, Timer, at_clock
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+#: The outputs that the channel has to have; ``HISTORY`` only with ``history: true``.
+ASSIGNMENTS, RESULTS, OUTCOMES, HISTORY = "assignments", "results", "outcomes", "history"
+
+#: Milliseconds for which a closed instance is remembered.
+_KEEP = 600_000
+
+_CALLS, _GRAVE = "calls", "grave"
+
+#: What a part of a term comes to while calls of it are open.
+_OPEN: Any = object()
+
+
+def Workflow(  # noqa: N802 - a factory, named as a configuration names one
+    *, workflows: str, history: bool = False, keep: str = "10m"
+) -> WorkflowReducer:
+    """Return the reducer of the workflows that an import path names.
+
+    ``history`` has it write an instance's state after each step; ``keep`` is for how long a closed
+    instance is remembered, a duration such as ``10m``.
+
+    Raises:
+        ImportPathError, DefinitionError: the workflows cannot be imported, or cannot be started.
+        ValueError: ``keep`` is no duration.
+    """
+    from headrace.config.types.units import (  # noqa: PLC0415 - no worker needs pydantic for it
+        parse_duration,
+    )
+
+    given: object = keep
+    seconds = parse_duration(given) if isinstance(given, str) else None
+    if seconds is None:
+        raise ValueError(f"keep is {keep!r}; it has to be a duration such as 30s or 10m")
+    compiled = load_workflows(workflows).check()
+    return WorkflowReducer(compiled, history=history, keep=round(seconds * 1000))
+
+
+@dataclass(frozen=True, slots=True)
+class WorkflowReducer:
+    """Applies starts, answers and time-outs to instances. ``keep`` is in milliseconds."""
+
+    definitions: Mapping[str, Compiled]
+    history: bool = False
+    keep: int = _KEEP
+
+    def __call__(
+        self, key: str, state: dict[str, Any] | None, facts: Sequence[Event[Any] | Fired], now: int
+    ) -> tuple[dict[str, Any] | None, list[Output], dict[str, Timer]]:
+        """Return what becomes of an instance."""
+        instance = _Instance(self, key, state, now)
+        for fact in facts:
+            if isinstance(fact, Fired):
+                instance.fire(fact)
+            else:
+                instance.take(fact)
+        return instance.state, instance.outputs, instance.timers()
+
+
+class _TermError(Exception):
+    """A term cannot go on. ``kind`` is the type of the failure."""
+
+    def __init__(self, path: str, text: str, kind: str = EXCEPTIONS) -> None:
+        super().__init__(text)
+        self.path = path
+        self.kind = kind
+
+
+class _Instance:
+    """An instance on its way through some facts.
+
+    Its state has a ``phase``: ``open``, ``failing`` (it waits for its open calls, and fails then)
+    or ``closed``. ``called`` has the open calls by their paths: the number of the attempt, when
+    its time is over (ms), and how many attempts there may be. ``returns`` has results by paths;
+    what lies within a part that is done is left out. ``loops`` has iterations that are done,
+    ``choices`` the cases that were taken. ``counts`` has what was passed over, by reason.
+    """
+
+    def __init__(
+        self, rules: WorkflowReducer, key: str, state: dict[str, Any] | None, now: int
+    ) -> None:
+        self._rules = rules
+        self._key = key
+        self._now = now
+        self.state = state
+        self.outputs: list[Output] = []
+        self._attempts: dict[str, int] = {}
+
+    def timers(self) -> dict[str, Timer]:
+        """Return what the instance waits for."""
+        match self.state:
+            case {"phase": "closed", "until": until}:
+                return {_GRAVE: at_clock(until)}
+            case {"called": called} if called:
+                return {_CALLS: at_clock(min(due for _, due, _ in called.values()))}
+        return {}
+
+    # --- facts ------------------------------------------------------------------------------
+
+    def fire(self, fired: Fired) -> None:
+        """Apply a timer."""
+        assert self.state is not None, "it has timers"
+        if fired.name == _GRAVE:
+            self.state = None
+            return
+        late = [(ref, n) for ref, (n, due, _) in self.state["called"].items() if due <= self._now]
+        for ref, attempt in sorted(late):
+            if ref in self.state["called"]:  # else the one before it has closed the instance
+                self._cancel(ref, attempt)
+                self._failed(ref, f"attempt {attempt} was not answered in time", "")
+        self._update()
+
+    def take(self, event: Event[Any]) -> None:
+        """Apply an event.
+
+        Raises:
+            ValueError: it is none of a workflow, or of another instance.
+        """
+        value = event.value
+        kind = value.get("type") if isinstance(value, dict) else None
+        if kind not in {START, RETURN, FAIL}:
+            raise ValueError(f"type is {kind!r}; it has to be {START}, {RETURN} or {FAIL}")
+        if value.get("instance") != self._key:
+            raise ValueError(
+                f"the event is of instance {value.get('instance')!r}, and its key is "
+                f"{self._key!r}: produce it under the instance"
+            )
+        if kind == START:
+            self._start(value, event.ts)
+        elif self.state is None:
+            ref = value.get("ref")
+            self._event(NO_SUCH_INSTANCE, ref=ref)
+        elif self.state["phase"] == "closed":
+            self._count("late")
+        else:
+            self._answered(kind, value)
+
+    def _start(self, value: dict[str, Any], ts: int) -> None:
+        if self.state is not None:
+            self._count("duplicate_start")
+            return
+        name, args = value.get("definition"), value.get("args")
+        found = self._rules.definitions.get(str(name))
+        self.state = {
+            "phase": "open",
+            "definition": name,
+            "policy": FailurePolicy.WAIT_ALL.value if found is None else found.policy.value,
+            "term": None if found is None else found.term,
+            "args": args,
+            "started": ts,
+            "called": {},
+            "returns": {},
+            "loops": {},
+            "choices": {},
+            "errors": [],
+            "calls": 0,
+            "counts": {},
+        }
+        self._event(EVENT_START, definition=name, args=args)
+        if found is None:
+            there = ", ".join(sorted(self._rules.definitions)) or "none"
+            text = f"the reducer has no workflow {name!r}; it has {there}"
+            self._give_up(ROOT, 0, text, "", UNKNOWN_PROCESS)
+        else:
+            self._advance()
+        self._update()
+
+    def _answered(self, kind: str, value: dict[str, Any]) -> None:
+        """Apply what a worker answered to a call."""
+        state = self.state
+        assert state is not None
+        ref, attempt = str(value.get("ref")), value.get("attempt")
+        open_attempt = state["called"].get(ref, (0,))[0]
+        if not open_attempt:
+            self._count("duplicate" if self._is_done(ref) else "unknown")
+            return
+        if kind == FAIL:
+            if attempt != open_attempt:
+                self._count("stale")
+                return
+            text, trace = str(value.get("msg", "")), str(value.get("trace", ""))
+            self._failed(ref, text, trace, final=bool(value.get("final")))
+        else:
+            if attempt != open_attempt:  # an earlier attempt has answered after its time
+                self._count("answered_late")
+                self._cancel(ref, open_attempt)
+            del state["called"][ref]
+            state["returns"][ref] = value.get("obj")
+            self._event(EVENT_RETURN, ref=ref, attempt=attempt, res=value.get("obj"))
+            self._advance()
+        self._update()
+
+    def _is_done(self, ref: str) -> bool:
+        """Whether a call was made and answered."""
+        assert self.state is not None
+        returns, loops = self.state["returns"], self.state["loops"]
+        if any(ref == path or ref.startswith((f"{path}.", f"{path}[")) for path in returns):
+            return True
+        for path, done in loops.items():
+            number = ref[len(path) + 1 :].partition("]")[0]
+            if ref.startswith(f"{path}[") and number.isdecimal() and int(number) < done:
+                return True
+        return False
+
+    # --- failures ---------------------------------------------------------------------------
+
+    def _failed(self, ref: str, text: str, trace: str, *, final: bool = False) -> None:
+        """Make another attempt of a call, or give it up."""
+        state = self.state
+        assert state is not None
+        attempt, _, most = state["called"].pop(ref)
+        self._event(CALL_EXCEPTION, ref=ref, attempt=attempt, msg=text, trace=trace)
+        if not final and attempt < most and state["phase"] == "open":
+            self._attempts[ref] = attempt
+            self._advance()
+        else:
+            self._give_up(ref, attempt, text, trace)
+
+    def _give_up(
+        self, ref: str, attempt: int, text: str, trace: str, kind: str = EXCEPTIONS
+    ) -> None:
+        """Have the instance fail: at once, or when its open calls are answered."""
+        state = self.state
+        assert state is not None
+        error = {"type": kind, "ref": ref, "attempt": attempt, "msg": text, "trace": trace}
+        state["errors"].append(error)
+        state["phase"] = "failing"
+        if state["policy"] == FailurePolicy.FAIL_FAST.value:
+            for open_ref, (open_attempt, _, _) in sorted(state["called"].items()):
+                self._cancel(open_ref, open_attempt)
+            state["called"] = {}
+        self._settle()
+
+    def _settle(self) -> None:
+        """Close a failing instance that waits for nothing any more, with its latest error."""
+        assert self.state is not None
+        if not self.state["called"]:
+            error = self.state["errors"][-1]
+            self._close(error["type"], **{n: error[n] for n in ("ref", "msg", "trace")})
+
+    def _cancel(self, ref: str, attempt: int) -> None:
+        document = {"type": CANCEL, "instance": self._key, "ref": ref, "attempt": attempt}
+        self.outputs.append(Output(document, to=ASSIGNMENTS, key=(self._key, ref)))
+
+    # --- the term ---------------------------------------------------------------------------
+
+    def _advance(self) -> None:
+        """Open all calls that the term has come to, or close the instance."""
+        state = self.state
+        assert state is not None
+        if state["phase"] == "failing":
+            self._settle()
+            return
+        run = _Run(state)
+        try:
+            result = run.part(state["term"], ROOT, {}, state["args"])
+        except _TermError as error:
+            self._give_up(error.path, 0, str(error), "", error.kind)
+            return
+        for ref, call, args in run.opened:
+            self._open(ref, call, args)
+        if result is not _OPEN:
+            self._close(EVENT_RESULT, result=result)
+
+    def _open(self, ref: str, call: list[Any], args: dict[str, Any]) -> None:
+        state = self.state
+        assert state is not None
+        _, process, _, most, timeout = call
+        attempt = self._attempts.pop(ref, 0) + 1
+        state["called"][ref] = [attempt, self._now + timeout, most]
+        state["calls"] += 1
+        document = {
+            "type": ASSIGNMENT,
+            "instance": self._key,
+            "ref": ref,
+            "attempt": attempt,
+            "proc": process,
+            "args": args,
+            "issued": self._now,
+            "timeout": timeout,
+        }
+        self.outputs.append(Output(document, to=ASSIGNMENTS, key=(self._key, ref)))
+        self._event(EVENT_CALL, ref=ref, attempt=attempt, proc=process, args=args)
+
+    def _close(self, kind: str, **members: Any) -> None:
+        """Write the instance's outcome, and keep of it what late answers are known by."""
+        state = self.state
+        assert state is not None
+        self._event(kind, **members)
+        outcome = {
+            "type": kind,
+            "instance": self._key,
+            "definition": state["definition"],
+            **members,
+            "started": state["started"],
+            "ended": self._now,
+            "calls": state["calls"],
+            "errors": state["errors"],
+        }
+        self.outputs.append(Output(outcome, to=OUTCOMES))
+        self.state = {
+            **state,
+            "phase": "closed",
+            "outcome": kind,
+            "until": self._now + self._rules.keep,
+            # results may be large, and nothing waits for them
+            "returns": dict.fromkeys(state["returns"]),
+            "args": None,
+        }
+
+    # --- what is written --------------------------------------------------------------------
+
+    def _event(self, kind: str, **members: Any) -> None:
+        document = {"type": kind, "instance": self._key, **members, "timestamp": self._now}
+        self.outputs.append(Output(document, to=RESULTS))
+
+    def _update(self) -> None:
+        if self._rules.history:
+            document = {"type": UPDATE, "instance": self._key, "pii": self.state}
+            self.outputs.append(Output(document | {"timestamp": self._now}, to=HISTORY))
+
+    def _count(self, reason: str) -> None:
+        assert self.state is not None
+        counts = self.state["counts"]
+        counts[reason] = counts.get(reason, 0) + 1
+
+
+class _Run:
+    """One pass through a term, from its root: what is done, and which calls are to be made.
+
+    The state's returns, loops and choices are brought up to date.
+    """
+
+    def __init__(self, state: dict[str, Any]) -> None:
+        self._called = state["called"]
+        self._returns: dict[str, Any] = state["returns"]
+        self._loops: dict[str, int] = state["loops"]
+        self._choices: dict[str, str] = state["choices"]
+        #: Calls to be made: their paths, the term's, and their arguments.
+        self.opened: list[tuple[str, list[Any], dict[str, Any]]] = []
+
+    def part(self, term: list[Any], path: str, steps: dict[str, str], inputs: Any) -> Any:
+        """Return what a part comes to, ``_OPEN`` while calls of it are.
+
+        ``steps`` has the paths of earlier steps by their names.
+        """
+        if path in self._returns:
+            return self._returns[path]
+        match term:
+            case ["call", _, args, _, _]:
+                if path not in self._called:
+                    self.opened.append((path, term, self._values(args, path, steps, inputs)))
+                return _OPEN
+            case ["sequence", children]:
+                return self._sequence(children, path, steps, inputs)
+            case ["parallel", children]:
+                found = {n: self.part(t, f"{path}.{n}", steps, inputs) for n, t in children}
+                is_open = any(each is _OPEN for each in found.values())
+                return _OPEN if is_open else self._done(path, found)
+            case ["workflow", _, args, inner]:
+                own = self._values(args, path, steps, inputs)
+                return self._done_if(path, self.part(inner, f"{path}.{ROOT}", {}, own))
+        part = self._choice if term[0] == "choice" else self._loop
+        return part(term, path, steps, inputs)
+
+    def _sequence(self, children: Any, path: str, steps: dict[str, str], inputs: Any) -> Any:
+        found = None
+        for name, child in children:
+            own = f"{path}.{name}"
+            found = self.part(child, own, steps, inputs)
+            if found is _OPEN:
+                return _OPEN
+            steps = {**steps, name: own}
+        return self._done(path, found)
+
+    def _choice(self, term: list[Any], path: str, steps: dict[str, str], inputs: Any) -> Any:
+        _, on, cases, otherwise = term
+        if path not in self._choices:
+            name = case_name(self._value(on, path, steps, inputs))
+            known = any(name == each for each, _ in cases)
+            if not known and otherwise is None:
+                text = f"{path}: no case for {name!r}, and nothing otherwise"
+                raise _TermError(path, text, NO_RESULT)
+            self._choices[path] = name if known else OTHERWISE
+        name = self._choices[path]
+        child = next((each for case, each in cases if case == name), otherwise)
+        return self._done_if(path, self.part(child, f"{path}.{name}", steps, inputs))
+
+    def _loop(self, term: list[Any], path: str, steps: dict[str, str], inputs: Any) -> Any:
+        _, name, body, times, until, most = term
+        limit = most if times is None else self._value(times, path, steps, inputs)
+        if not isinstance(limit, int):
+            raise _TermError(path, f"{path}: times is {limit!r}, which is no whole number")
+        number, found = self._loops.get(path, 0), None
+        if number:
+            found = self._returns.get(f"{path}[{number - 1}]")
+        while number < limit:
+            before = {name: f"{path}[{number - 1}]"}
+            found = self.part(body, f"{path}[{number}]", {**steps, **before}, inputs)
+            if found is _OPEN:
+                return _OPEN
+            self._forget_within(f"{path}[{number}]", besides=f"{path}[{number}]")
+            self._returns.pop(f"{path}[{number - 1}]", None)
+            number += 1
+            self._loops[path] = number
+            if until is not None and field_of(found, until, path):
+                return self._done(path, found)
+        if until is not None:
+            text = f"{path}: {'.'.join(until)!r} was not reached in {limit} iterations"
+            raise _TermError(path, text)
+        return self._done(path, found)
+
+    def _forget_within(self, path: str, besides: str = "") -> None:
+        """Forget what was noted of the parts of an iteration that is done."""
+        for noted in (self._returns, self._loops, self._choices):
+            for each in [each for each in noted if each.startswith(path) and each != besides]:
+                if each[len(path) : len(path) + 1] in {".", "["}:
+                    del noted[each]
+
+    def _done_if(self, path: str, found: Any) -> Any:
+        return _OPEN if found is _OPEN else self._done(path, found)
+
+    def _done(self, path: str, found: Any) -> Any:
+        """Note a part's result in the place of those within it."""
+        for each in [each for each in self._returns if each.startswith((f"{path}.", f"{path}["))]:
+            del self._returns[each]
+        self._returns[path] = found
+        return found
+
+    def _values(
+        self, args: dict[str, Any], path: str, steps: dict[str, str], inputs: Any
+    ) -> dict[str, Any]:
+        return {name: self._value(value, path, steps, inputs) for name, value in args.items()}
+
+    def _value(self, value: list[Any], path: str, steps: dict[str, str], inputs: Any) -> Any:
+        if value[0] == "is":
+            return value[1]
+        kind, name, fields = value
+        if kind == "step":
+            return field_of(self._returns.get(steps[name]), fields, path)
+        if not isinstance(inputs, dict) or name not in inputs:
+            raise _TermError(path, f"{path}: the instance was started without {name!r}")
+        return field_of(inputs[name], fields, path)
+
+
+def field_of(value: Any, fields: Sequence[str], path: str) -> Any:
+    """Return a field of a value, and of that the next one. Nothing has all fields, as nothing.
+
+    Raises:
+        _TermError: there is no such field.
+    """
+    if value is None:
+        return None
+    for name in fields:
+        if not isinstance(value, dict) or name not in value:
+            raise _TermError(path, f"{path}: there is no field {'.'.join(fields)!r}")
+        value = value[name]
+    return value

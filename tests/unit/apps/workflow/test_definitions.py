@@ -1,0 +1,141 @@
+"""Workflows are checked before anything starts; each mistake is named with its place."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from headrace.apps.workflow import (
+    Assignment,
+    Call,
+    Choice,
+    DefinitionError,
+    Input,
+    Loop,
+    Parallel,
+    Result,
+    Sequence,
+    Workflow,
+    Workflows,
+)
+
+
+def workflows(*names: str) -> Workflows:
+    """Return workflows with processes of these names."""
+    found = Workflows()
+    for name in names:
+
+        def process(call: Assignment, **args: Any) -> Any:
+            return args, call
+
+        process.__name__ = name
+        found.process(process)
+    return found
+
+
+_SEVEN: Any = 7
+
+
+@pytest.mark.parametrize(
+    ("term", "words"),
+    [
+        (Call("c"), "workflow w@1, 0: there is no process 'c'; known are a, b, w"),
+        (Sequence(), "workflow w@1, 0: has no steps"),
+        (Parallel(x=Parallel()), "workflow w@1, 0.x: has no branches"),
+        (Sequence(Call("a"), one=_SEVEN), "workflow w@1, 0.one: is a int; it has to be a Call"),
+        (
+            Sequence(one=Call("a"), two=Call("b", x=Result("three.y"))),
+            "workflow w@1, 0.two: there is no earlier step 'three'; earlier ones are one",
+        ),
+        (
+            Parallel(one=Call("a"), two=Call("b", x=Result("one"))),
+            "0.two: there is no earlier step 'one'; earlier ones are none",
+        ),
+        (Call("a", x={1, 2}), "workflow w@1, 0: {1, 2} is nothing that JSON knows"),
+        (Choice(Input("x"), {}), "workflow w@1, 0: has no cases"),
+        (Choice("x", {"y": Call("a")}), "'x' is neither an Input nor a Result"),  # type: ignore[arg-type]
+        (Choice(Input("x"), {"a.b": Call("a")}), "'a.b' cannot be a case"),
+        (Choice(Input("x"), {"otherwise": Call("a")}), "'otherwise' cannot be a case"),
+        (Loop(Call("a")), "workflow w@1, 0: a Loop takes either times or until"),
+        (Loop(Call("a"), times=2, until="x"), "a Loop takes either times or until"),
+        (Loop(Call("a"), times=-1), "times -1 and most 100 cannot be"),
+        (Call("a").limited(attempts=0), "attempts 0 and timeout 60.0 have to be above 0"),
+        (Call("w"), "w@1 -> w@1: workflows call each other in a ring"),
+    ],
+)
+def test_a_term_that_cannot_be_started_is_named(term: Any, words: str) -> None:
+    """The message has the workflow, its version and the path."""
+    found = workflows("a", "b")
+    found.define("w", 1, term)
+    with pytest.raises(DefinitionError, match=r"workflow|ring") as error:
+        found.check()
+    assert words in str(error.value)
+
+
+def test_workflows_that_call_each_other_in_a_ring_are_named() -> None:
+    """All of the ring, in its order."""
+    found = workflows("a")
+    found.define("one", 1, Call("two"))
+    found.define("two", 1, Sequence(Call("a"), Call("three")))
+    found.define("three", 1, Call("one"))
+    with pytest.raises(DefinitionError, match=r"one@1 -> two@1 -> three@1 -> one@1"):
+        found.compiled("one")
+
+
+def test_versions_are_kept_and_the_latest_is_found() -> None:
+    """A version that is not there is an error that names those that are."""
+    found = workflows("a", "b")
+    found.define("w", 1, Call("a"))
+    found.define("w", 3, Call("b"))
+    assert found.compiled("w").id == "w@3"
+    assert found.compiled("w@1").term[1] == "a"
+    with pytest.raises(DefinitionError, match=r"no version 2 of workflow 'w'; there are 1, 3"):
+        found.find("w@2")
+    with pytest.raises(DefinitionError, match=r"there is no workflow 'v'; defined are w"):
+        found.find("v@1")
+
+
+def test_names_are_taken_once() -> None:
+    """By a process, a workflow, or a version of it."""
+    found = workflows("a")
+    found.define("w", 1, Call("a"))
+    with pytest.raises(DefinitionError, match="w@1 is defined already"):
+        found.define("w", 1, Call("a"))
+    with pytest.raises(DefinitionError, match="a process or workflow 'a' already"):
+        found.define("a", 1, Call("a"))
+    with pytest.raises(DefinitionError, match="a process or workflow 'a' already"):
+        found.process(found.processes["a"])
+    with pytest.raises(DefinitionError, match="is no name and version"):
+        found.define("w@", 1, Call("a"))
+
+
+def test_arguments_of_a_start_are_those_that_the_term_uses() -> None:
+    """Those of a workflow that is called as well; the message names all that are wrong."""
+    found = workflows("a")
+    found.define("inner", 1, Call("a", x=Input("x"), y=Input("y.z")))
+    found.define("w", 1, Call("inner", x=1, y=Input("flight")))
+    assert found.compiled("w").inputs == {"flight"}
+    with pytest.raises(DefinitionError, match="flight is missing; tail is not used"):
+        found.compiled("w").require({"tail": 1})
+    with pytest.raises(DefinitionError, match=r"argument flight: .* nothing that JSON knows"):
+        found.compiled("w").require({"flight": float("nan")})
+    found.define("v", 1, Call("inner", x=1))
+    with pytest.raises(DefinitionError, match=r"v@1, 0: workflow inner@1: y is missing"):
+        found.compiled("v")
+
+
+def test_a_reducer_s_workflows_are_found_by_their_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And are checked when it is made."""
+    module: Any = ModuleType("some_workflows")
+    module.flows, module.other = workflows("a"), 7
+    module.flows.define("w", 1, Call("c"))
+    monkeypatch.setitem(sys.modules, "some_workflows", module)
+    with pytest.raises(DefinitionError, match="no process 'c'"):
+        Workflow(workflows="some_workflows:flows")
+    with pytest.raises(DefinitionError, match="'some_workflows:other' is a int"):
+        Workflow(workflows="some_workflows:other")
+    with pytest.raises(ValueError, match="keep is 'long'; it has to be a duration"):
+        Workflow(workflows="some_workflows:flows", keep="long")

@@ -1,0 +1,538 @@
+"""Instances, step by step: what is called, what is answered, and how they end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.apps.workflow import (
+    Call,
+    Choice,
+    FailurePolicy,
+    Input,
+    Loop,
+    Parallel,
+    Result,
+    Sequence,
+)
+from headrace.apps.workflow.messages import (
+    Assignment,
+    fail_message,
+    return_message,
+    start_message,
+)
+from headrace.apps.workflow.reducer import WorkflowReducer
+from headrace.core.errors import PoisonRecordError
+from headrace.keyed.fold import FoldSettings
+from headrace.testing.keyed import KeyedTest, Produced, Sent, check_reducer
+from tests.unit.apps.workflow.test_definitions import workflows
+
+_OUTPUTS = FoldSettings(outputs=("assignments", "results", "outcomes", "history"))
+
+_TERMINAL = {
+    "PiEventResult",
+    "PiFailureNoResult",
+    "PiFailureUnknownProcess",
+    "PiFailureExceptions",
+}
+
+
+def reducer(term: Any, *, history: bool = False, **definition: Any) -> WorkflowReducer:
+    """Return the reducer of one workflow, ``w``, of the processes ``a`` to ``d``."""
+    found = workflows("a", "b", "c", "d")
+    found.define("w", 1, term, **definition)
+    return WorkflowReducer(found.check(), history=history)
+
+
+@dataclass
+class Flow:
+    """A reducer with the facts that a test sends; its time goes on by one with each."""
+
+    reducer: WorkflowReducer
+    now: int = 0
+    made: list[Produced] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.test = KeyedTest(self.reducer, _OUTPUTS)
+
+    def send(self, instance: str, message: Any) -> Flow:
+        """Send one message under its instance."""
+        self.now += 1
+        self.made = self.test.send((instance, message, self.now))
+        return self
+
+    def start(self, *instances: str, **args: Any) -> Flow:
+        """Start instances; what is made is that of the last."""
+        for each in instances:
+            self.send(each, start_message(each, "w@1", args))
+        return self
+
+    def ret(self, instance: str, ref: str, obj: Any = None, attempt: int = 1) -> Flow:
+        """Have a call return."""
+        return self.send(instance, return_message(Assignment(instance, ref, attempt, "", {}), obj))
+
+    def fail(
+        self, instance: str, ref: str, text: str = "no", attempt: int = 1, **given: Any
+    ) -> Flow:
+        """Have a call fail."""
+        call = Assignment(instance, ref, attempt, "", {})
+        final = given.get("final", True)
+        return self.send(instance, fail_message(call, text, "trace", final=final))
+
+    @property
+    def refs(self) -> list[str]:
+        """The calls that the last fact had made."""
+        found = (each for each in self.made if each.value["type"] == "Assignment")
+        return [each.value["ref"] for each in found]
+
+    @property
+    def types(self) -> list[str]:
+        """The types of the events that the last fact made."""
+        return [each.value["type"] for each in self.made if each.to == "results"]
+
+    def outcomes(self, made: list[Produced] | None = None) -> list[Any]:
+        """Return all outcomes so far, or those among some outputs."""
+        found = self.test.outputs if made is None else made
+        return [each.value for each in found if each.to == "outcomes"]
+
+
+# --- terms ------------------------------------------------------------------------------------
+
+
+def test_a_sequence_calls_one_step_after_the_other() -> None:
+    """With the arguments and earlier results; its result is that of the last step."""
+    term = Sequence(one=Call("a", x=Input("x.y"), z=[1]), two=Call("b", r=Result("one.n")))
+    flow = Flow(reducer(term)).start("i", x={"y": 5})
+    (assignment,) = [each for each in flow.made if each.to == "assignments"]
+    assert assignment.key == '["i","0.one"]'
+    assert assignment.value == {
+        "type": "Assignment",
+        "instance": "i",
+        "ref": "0.one",
+        "attempt": 1,
+        "proc": "a",
+        "args": {"x": 5, "z": [1]},
+        "issued": 1,
+        "timeout": 60_000,
+    }
+    assert flow.types == ["PiEventStart", "PiEventCall"]
+    flow.ret("i", "0.one", {"n": 7})
+    assert [each.value["args"] for each in flow.made if each.to == "assignments"] == [{"r": 7}]
+    assert flow.ret("i", "0.two", "end").types == ["PiEventReturn", "PiEventResult"]
+    (outcome,) = flow.outcomes()
+    assert outcome == {
+        "type": "PiEventResult",
+        "instance": "i",
+        "definition": "w@1",
+        "result": "end",
+        "started": 1,
+        "ended": 3,
+        "calls": 2,
+        "errors": [],
+    }
+
+
+def test_paths_do_not_depend_on_the_order_of_answers() -> None:
+    """Branches answered in any order lead to the same calls and the same result."""
+    term = Sequence(
+        both=Parallel(x=Sequence(Call("a"), Call("b")), y=Call("c")),
+        end=Call("d", v=Result("both.x")),
+    )
+    for order in (["x.0", "x.1", "y"], ["y", "x.0", "x.1"], ["x.0", "y", "x.1"]):
+        flow = Flow(reducer(term)).start("i")
+        assert flow.refs == ["0.both.x.0", "0.both.y"]
+        for step in order:
+            flow.ret("i", f"0.both.{step}", step)
+        assert flow.refs == ["0.end"]
+        flow.ret("i", "0.end", 1)
+        calls = [each.value for each in flow.test.outputs if each.value["type"] == "Assignment"]
+        assert {each["ref"] for each in calls} == {"0.both.x.0", "0.both.x.1", "0.both.y", "0.end"}
+        assert calls[-1]["args"] == {"v": "x.1"}
+
+
+@pytest.mark.parametrize(
+    ("value", "called"), [("de", "0.de"), (True, "0.true"), (3, "0.3"), ("fr", "0.otherwise")]
+)
+def test_a_choice_takes_the_case_of_its_value(value: Any, called: str) -> None:
+    """Texts, truth values and numbers; what no case has goes otherwise."""
+    cases: Any = {"de": Call("a"), True: Call("b"), 3: Call("c")}
+    flow = Flow(reducer(Choice(Input("land"), cases, Call("d")))).start("i", land=value)
+    assert flow.refs == [called]
+    assert flow.ret("i", called, "x").outcomes()[0]["result"] == "x"
+
+
+def test_a_choice_without_a_case_is_a_failure_without_result() -> None:
+    """The instance fails before anything is called."""
+    flow = Flow(reducer(Choice(Input("land"), {"de": Call("a")}))).start("i", land="fr")
+    assert flow.types == ["PiEventStart", "PiFailureNoResult"]
+    (outcome,) = flow.outcomes()
+    assert outcome["msg"] == "0: no case for 'fr', and nothing otherwise"
+
+
+def test_a_loop_goes_on_until_its_body_says_so() -> None:
+    """Each iteration has a path of its own, and the result of the one before under its name."""
+    body = Sequence(q=Call("a", last=Result("poll.n")), p=Call("b", q=Result("q")))
+    flow = Flow(reducer(Sequence(poll=Loop(body, until="ready"), end=Call("c", r=Result("poll")))))
+    assert flow.start("i").refs == ["0.poll[0].q"]
+    assert flow.ret("i", "0.poll[0].q", "x").refs == ["0.poll[0].p"]
+    assert flow.ret("i", "0.poll[0].p", {"ready": False, "n": 1}).refs == ["0.poll[1].q"]
+    assert flow.made[1].value["args"] == {"last": 1}
+    flow.ret("i", "0.poll[1].q")
+    assert flow.ret("i", "0.poll[1].p", {"ready": True, "n": 2}).refs == ["0.end"]
+    assert flow.made[1].value["args"] == {"r": {"ready": True, "n": 2}}
+    assert flow.test.state("i")["returns"] == {"0.poll": {"ready": True, "n": 2}}
+
+
+def test_a_loop_ends_after_its_times_or_fails_after_the_most() -> None:
+    """So many times, none as well; without ``until`` reached, it is a failure."""
+    flow = Flow(reducer(Loop(Call("a"), times=Input("n")))).start("i", n=2)
+    assert flow.ret("i", "0[0]", 1).refs == ["0[1]"]
+    assert flow.ret("i", "0[1]", 2).outcomes()[0]["result"] == 2
+    assert flow.start("j", n=0).outcomes(flow.made)[0]["result"] is None
+    flow = Flow(reducer(Loop(Call("a"), until="ok", most=1))).start("i")
+    flow.ret("i", "0[0]", {"ok": 0})
+    assert flow.outcomes()[0]["msg"] == "0: 'ok' was not reached in 1 iterations"
+    flow = Flow(reducer(Loop(Call("a"), times=Input("n")))).start("i", n="two")
+    assert flow.outcomes()[0]["msg"] == "0: times is 'two', which is no whole number"
+
+
+def test_a_loop_in_a_loop_forgets_what_is_done() -> None:
+    """The state has the current iterations only, and all are called."""
+    inner = Loop(Parallel(x=Call("a"), y=Call("b")), times=2)
+    flow = Flow(reducer(Loop(Sequence(l=inner, e=Call("c")), times=3))).start("i")
+    called: list[str] = []
+    while flow.refs:
+        called += (refs := flow.refs)
+        for ref in refs:
+            flow.ret("i", ref, ref)
+        assert len(flow.test.state("i")["loops"]) <= 2
+        assert len(flow.test.state("i")["returns"]) <= 4
+    assert len(called) == len(set(called)) == 3 * (2 * 2 + 1)
+    assert flow.outcomes()[0]["result"] == "0[2].e"
+    assert flow.test.state("i")["returns"] == {"0": None}
+
+
+def test_a_workflow_is_called_as_a_process() -> None:
+    """With its arguments in the place of the instance's; its result is the call's."""
+    found = workflows("a", "b")
+    found.define("inner", 1, Sequence(s=Call("a", x=Input("x")), t=Call("b", y=Result("s"))))
+    found.define("w", 1, Parallel(one=Call("inner", x=Input("v")), two=Call("inner@1", x=2)))
+    flow = Flow(WorkflowReducer(found.check())).start("i", v=1)
+    assert flow.refs == ["0.one.0.s", "0.two.0.s"]
+    calls = [each.value for each in flow.made if each.to == "assignments"]
+    assert [each["args"] for each in calls] == [{"x": 1}, {"x": 2}]
+    for branch in ("one", "two"):
+        flow.ret("i", f"0.{branch}.0.s", branch).ret("i", f"0.{branch}.0.t", branch.upper())
+    assert flow.outcomes()[0]["result"] == {"one": "ONE", "two": "TWO"}
+
+
+def test_a_missing_field_fails_the_instance_and_not_the_channel() -> None:
+    """As does an argument that a start, not made by an Executor, leaves out."""
+    flow = Flow(reducer(Sequence(one=Call("a"), two=Call("b", x=Result("one.n"))))).start("i")
+    flow.ret("i", "0.one", {"m": 1})
+    assert flow.outcomes()[0]["msg"] == "0.two: there is no field 'n'"
+    flow = Flow(reducer(Call("a", x=Input("x")))).start("i")
+    assert flow.outcomes()[0]["msg"] == "0: the instance was started without 'x'"
+
+
+def test_a_version_that_is_gone_ends_the_instance_with_a_failure() -> None:
+    """It is an outcome of that instance, and no exception: others go on."""
+    flow = Flow(reducer(Call("a"))).send("i", start_message("i", "w@9", {}))
+    assert flow.types == ["PiEventStart", "PiFailureUnknownProcess"]
+    assert flow.outcomes()[0]["msg"] == "the reducer has no workflow 'w@9'; it has w@1"
+    assert flow.start("j").refs == ["0"]
+
+
+def test_an_instance_goes_on_with_the_term_that_it_was_started_with() -> None:
+    """Another reducer, which has only another version, brings it to its end."""
+    flow = Flow(reducer(Sequence(Call("a"), Call("b")))).start("i")
+    found = workflows("a")
+    found.define("w", 2, Call("a"))
+    other = WorkflowReducer(found.check())
+    message = return_message(Assignment("i", "0.0", 1, "", {}), None)
+    fact = flow_event(message)
+    _, outputs, _ = other("i", flow.test.state("i"), [fact], 9)
+    assert [each.value["ref"] for each in outputs if each.to == "assignments"] == ["0.1"]
+
+
+def flow_event(message: Any) -> Any:
+    """Return a message as a reducer gets it."""
+    from headrace.keyed import Event  # noqa: PLC0415 - for this test only
+
+    return Event(message, 9, "workflow", 0, 0)
+
+
+@pytest.mark.parametrize(
+    "message", [7, {"type": "Stop"}, start_message("j", "w@1", {}), {"instance": "i"}]
+)
+def test_what_is_no_event_of_the_instance_is_poison(message: Any) -> None:
+    """The channel's policy decides; the error says what is wrong."""
+    with pytest.raises(PoisonRecordError, match=r"type is|is of instance"):
+        Flow(reducer(Call("a"))).send("i", message)
+
+
+# --- the Sequencer's scenarios ----------------------------------------------------------------
+
+_TWO_STEPS = Sequence(Call("a"), Call("b"))
+_TWO_CALLS = Sequence(Parallel(x=Call("a"), y=Call("b")), Call("c"))
+
+
+def test_one_update_and_one_request_are_one_reduction() -> None:
+    """1U + 1S: the answer is applied as it is read, and opens the next call."""
+    assert Flow(reducer(_TWO_STEPS)).start("1").ret("1", "0.0").refs == ["0.1"]
+
+
+def test_an_instance_without_an_answer_gets_no_redundant_pass() -> None:
+    """U1 U2 S1, and 4U of two instances with 1S: only the answered one goes on."""
+    flow = Flow(reducer(_TWO_STEPS)).start("1", "2")
+    before = flow.test.states()[b"2"]
+    assert flow.ret("1", "0.0").refs == ["0.1"]
+    assert {each.value["instance"] for each in flow.made} == {"1"}
+    assert flow.test.states()[b"2"] == before
+    flow = Flow(reducer(_TWO_CALLS)).start("1", "2").ret("1", "0.0.x").ret("2", "0.0.x")
+    assert flow.ret("1", "0.0.y").refs == ["0.1"]
+    assert {each.value["instance"] for each in flow.made} == {"1"}
+
+
+def test_answers_of_other_instances_change_nothing() -> None:
+    """U and S of different instances: the answer of the unknown one is said to be of none."""
+    flow = Flow(reducer(_TWO_STEPS)).start("1")
+    before = flow.test.states()
+    flow.ret("2", "0.0")
+    assert flow.types == ["PiFailureNoSuchInstance"]
+    assert flow.test.states() == before
+
+
+def test_a_failure_is_one_event_of_the_instance() -> None:
+    """U + failure: one terminal event, with the message and trace of the call's."""
+    flow = Flow(reducer(_TWO_STEPS)).start("1").fail("1", "0.0", "no fuel")
+    assert flow.types == ["PiFailureAtomicProcessException", "PiFailureExceptions"]
+    (outcome,) = flow.outcomes()
+    assert (outcome["ref"], outcome["msg"], outcome["trace"]) == ("0.0", "no fuel", "trace")
+
+
+def test_a_tangled_failure_lets_the_other_instance_go_on() -> None:
+    """A failed instance waits for its own calls; the other's answers are applied meanwhile."""
+    flow = Flow(reducer(_TWO_CALLS)).start("1", "2").fail("1", "0.0.x", "no")
+    assert flow.types == ["PiFailureAtomicProcessException"]
+    assert flow.ret("2", "0.0.x").outcomes() == []
+    assert flow.ret("2", "0.0.y").refs == ["0.1"]
+    assert flow.ret("1", "0.0.y").types == ["PiEventReturn", "PiFailureExceptions"]
+    assert flow.refs == []
+
+
+def test_a_partial_failure_stays_where_it_is() -> None:
+    """The original wrote it back to the log whenever another instance had it flush."""
+    flow = Flow(reducer(_TWO_CALLS)).start("1", "2").fail("1", "0.0.x")
+    before = flow.test.states()[b"1"]
+    flow.ret("2", "0.0.x").ret("2", "0.0.y")
+    assert flow.test.states()[b"1"] == before
+    assert flow.ret("1", "0.0.y").outcomes()[0]["instance"] == "1"
+
+
+def test_the_latest_error_is_the_instance_s() -> None:
+    """And all are in the outcome; a failing instance makes no further attempts."""
+    flow = Flow(reducer(_TWO_CALLS, attempts=3)).start("1").fail("1", "0.0.x", "first")
+    assert flow.fail("1", "0.0.y", "second", final=False).refs == []
+    (outcome,) = flow.outcomes()
+    assert outcome["msg"] == "second"
+    assert [each["msg"] for each in outcome["errors"]] == ["first", "second"]
+
+
+def test_the_worked_history_has_one_reduction_for_each_answer() -> None:
+    """S1 S1 U1 | U1 S2 S1 U2 | ...: each S is applied once, whatever else is on its way."""
+    flow = Flow(reducer(Loop(Call("a"), times=9))).start("1", "2", "3")
+    history = ["1", "1", "2", "1", "1", "2", "2", "1", "3"]
+    done: dict[str, int] = {}
+    for instance in history:
+        number = done.get(instance, 0)
+        assert flow.ret(instance, f"0[{number}]").refs == [f"0[{number + 1}]"]
+        assert {each.value["instance"] for each in flow.made} == {instance}
+        done[instance] = number + 1
+
+
+@pytest.mark.parametrize("orphan", ["of nobody", "of one that is over"])
+def test_an_orphan_does_not_hold_up_a_thousand_others(orphan: str) -> None:
+    """The original wrote nothing more after an answer whose instance was over; here all 1,000."""
+    flow = Flow(reducer(Call("a")))
+    if orphan == "of one that is over":
+        flow.start("orphan").ret("orphan", "0")
+    flow.ret("orphan", "0")
+    names = [f"i{number}" for number in range(1000)]
+    facts = [Sent(name, start_message(name, "w@1", {}), 10) for name in names]
+    facts += [
+        Sent(name, return_message(Assignment(name, "0", 1, "", {}), name), 11) for name in names
+    ]
+    made = flow.test.send(*facts)
+    assert sorted(each["instance"] for each in flow.outcomes(made)) == sorted(names)
+
+
+# --- what comes twice, late or not at all -----------------------------------------------------
+
+
+def test_what_comes_twice_is_counted_and_changes_nothing() -> None:
+    """A second start, a second answer, one of a call that was never made, one after the end."""
+    flow = Flow(reducer(_TWO_STEPS)).start("1").start("1")
+    assert flow.made == []
+    assert flow.ret("1", "0.0").ret("1", "0.0").made == []
+    assert flow.ret("1", "0.7").made == []
+    flow.ret("1", "0.1")
+    assert flow.ret("1", "0.1").made == flow.fail("1", "0.0").made == []
+    counts = {"duplicate_start": 1, "duplicate": 1, "unknown": 1, "late": 2}
+    assert flow.test.state("1")["counts"] == counts
+
+
+def test_answers_within_what_is_done_are_duplicates() -> None:
+    """Also where their results were put together: of a branch, or of a former iteration."""
+    both = Parallel(x=Call("a"), y=Call("b"))
+    flow = Flow(reducer(Sequence(p=both, l=Loop(Call("c"), times=3)))).start("1")
+    flow.ret("1", "0.p.x").ret("1", "0.p.y").ret("1", "0.l[0]").ret("1", "0.l[1]")
+    assert flow.ret("1", "0.p.x").ret("1", "0.l[0]").ret("1", "0.l[1]").made == []
+    assert flow.test.state("1")["counts"] == {"duplicate": 3}
+
+
+def test_a_call_is_attempted_again_until_it_is_given_up() -> None:
+    """Each attempt has its number; a failure of an earlier one is passed over."""
+    flow = Flow(reducer(Call("a", x=1), attempts=2)).start("1").fail("1", "0", final=False)
+    assert flow.types == ["PiFailureAtomicProcessException", "PiEventCall"]
+    assert [each.value["attempt"] for each in flow.made if each.to == "assignments"] == [2]
+    assert flow.fail("1", "0", attempt=1).made == []
+    assert flow.fail("1", "0", attempt=2, final=False).outcomes()[0]["errors"][0]["attempt"] == 2
+    assert flow.outcomes()[0]["calls"] == 2
+
+
+def test_a_call_that_is_not_answered_in_time_is_made_again() -> None:
+    """The hung attempt is cancelled; after the last one the instance fails."""
+    flow = Flow(reducer(Call("a").limited(timeout=5, attempts=2))).start("1")
+    assert flow.test.tick(5_000) == []
+    made = flow.test.tick(5_001)
+    cancel, assignment = (each for each in made if each.to == "assignments")
+    assert cancel.value == {"type": "Cancel", "instance": "1", "ref": "0", "attempt": 1}
+    assert cancel.key == assignment.key == '["1","0"]'
+    assert assignment.value["attempt"] == 2
+    assert assignment.value["issued"] == 5_001
+    (outcome,) = flow.outcomes(flow.test.tick(20_000))
+    assert outcome["msg"] == "attempt 2 was not answered in time"
+    assert flow.ret("1", "0", attempt=1).made == []
+
+
+def test_an_answer_after_its_time_counts_while_the_call_is_open() -> None:
+    """It is the result; the attempt made in its place is cancelled, and its answer passed over."""
+    flow = Flow(reducer(Call("a").limited(timeout=5))).start("1")
+    flow.test.tick(5_001)
+    flow.ret("1", "0", "late", attempt=1)
+    assert [each.value["type"] for each in flow.made if each.to == "assignments"] == ["Cancel"]
+    assert flow.outcomes()[0]["result"] == "late"
+    assert flow.ret("1", "0", "second", attempt=2).made == []
+
+
+def test_calls_have_times_of_their_own() -> None:
+    """One timer for all; each fires when it is due."""
+    both = Parallel(x=Call("a").limited(timeout=5), y=Call("b").limited(timeout=9, attempts=1))
+    flow = Flow(reducer(both)).start("1")
+    made = flow.test.tick(5_001)
+    assert [each.value["ref"] for each in made if each.value["type"] == "Cancel"] == ["0.x"]
+    made = flow.test.tick(9_001)
+    assert [each.value["ref"] for each in made if each.value["type"] == "Cancel"] == ["0.y"]
+    assert flow.outcomes(made) == []
+    (outcome,) = flow.outcomes(flow.test.tick(10_001))
+    assert [each["ref"] for each in outcome["errors"]] == ["0.y", "0.x"]
+
+
+def test_fail_fast_cancels_what_is_open() -> None:
+    """And fails at once, also where two calls are over at the same time."""
+    both = Parallel(x=Call("a"), y=Call("b"), z=Call("c"))
+    flow = Flow(reducer(both, policy="fail_fast")).start("1").fail("1", "0.y", "no")
+    cancelled = [each.value["ref"] for each in flow.made if each.value["type"] == "Cancel"]
+    assert cancelled == ["0.x", "0.z"]
+    assert flow.outcomes()[0]["msg"] == "no"
+    assert flow.ret("1", "0.x").made == []
+    flow = Flow(reducer(both, policy="fail_fast", attempts=1)).start("1")
+    assert len(flow.outcomes(flow.test.tick(60_001))) == 1
+
+
+def test_a_closed_instance_is_remembered_for_a_while() -> None:
+    """Then nothing of it is left."""
+    flow = Flow(reducer(Call("a"))).start("1").ret("1", "0")
+    assert flow.test.state("1")["phase"] == "closed"
+    flow.test.tick(599_999)
+    assert flow.test.state("1") is not None
+    flow.test.tick(600_003)
+    assert flow.test.states() == {}
+
+
+def test_the_history_has_the_state_after_each_step() -> None:
+    """What changes nothing adds nothing."""
+    flow = Flow(reducer(_TWO_STEPS, history=True)).start("1")
+    (update,) = [each.value for each in flow.made if each.to == "history"]
+    assert update["type"] == "PiiUpdate"
+    assert update["pii"]["called"] == {"0.0": [1, 60_001, 3]}
+    flow.ret("1", "0.0").ret("1", "0.0").ret("1", "0.1")
+    phases = [each.value["pii"]["phase"] for each in flow.test.outputs if each.to == "history"]
+    assert phases == ["open", "open", "closed"]
+
+
+# --- properties -------------------------------------------------------------------------------
+
+
+def test_results_do_not_depend_on_where_batches_are_cut() -> None:
+    """The same calls, events and outcomes, twice the same."""
+    facts = []
+    for number in range(6):
+        name = f"i{number}"
+        facts.append(Sent(name, start_message(name, "w@1", {}), number))
+        for ref in ("0.0.x", "0.0.y", "0.0.y", "0.1"):
+            call = Assignment(name, ref, 1, "", {})
+            failed = number % 3 == 2 and ref == "0.0.y"
+            message = fail_message(call, "no", final=True) if failed else return_message(call, ref)
+            facts.append(Sent(name, message, 10 + number))
+    Random(3).shuffle(facts)
+    facts.sort(key=lambda fact: fact.value["type"] != "Start")
+    check_reducer(reducer(_TWO_CALLS, history=True), facts, settings=_OUTPUTS)
+
+
+_TERMS: Any = st.recursive(
+    st.sampled_from("abcd").map(Call),
+    lambda inner: st.one_of(
+        st.lists(inner, min_size=1, max_size=3).map(lambda each: Sequence(*each)),
+        st.lists(inner, min_size=1, max_size=3).map(lambda each: Parallel(*each)),
+        st.tuples(inner, st.integers(0, 2)).map(lambda each: Loop(each[0], times=each[1])),
+        inner.map(lambda each: Choice(Input("v"), {1: each})),
+    ),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(_TERMS, st.sampled_from(list(FailurePolicy)), st.randoms(use_true_random=False))
+def test_an_instance_has_one_outcome_whatever_comes_twice_or_late(
+    term: Any, policy: FailurePolicy, random: Random
+) -> None:
+    """Each attempt of a call is made once, and nothing follows the outcome."""
+    flow = Flow(reducer(term, policy=policy, attempts=2)).start("1", v=1)
+    made = list(flow.made)
+    answered: list[Any] = []
+    while not flow.outcomes():
+        done = {(each["ref"], each["attempt"]) for each in answered}
+        calls = [each.value for each in made if each.value["type"] == "Assignment"]
+        waiting = [each for each in calls if (each["ref"], each["attempt"]) not in done]
+        again = answered and random.random() < 0.3
+        call = random.choice(answered if again else waiting)
+        answered.append(call)
+        if random.random() < 0.2:
+            flow.fail("1", call["ref"], attempt=call["attempt"], final=random.random() < 0.3)
+        else:
+            flow.ret("1", call["ref"], 1, call["attempt"])
+        made += flow.made
+    for call in answered:
+        assert flow.ret("1", call["ref"], 2, call["attempt"]).made == []
+    calls = [each.value for each in made if each.value["type"] == "Assignment"]
+    assert len({(each["ref"], each["attempt"]) for each in calls}) == len(calls)
+    events = [each.value["type"] for each in made if each.to == "results"]
+    assert [each for each in events if each in _TERMINAL] == [flow.outcomes()[0]["type"]]
+    assert len(flow.outcomes()) == 1
