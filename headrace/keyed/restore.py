@@ -13,7 +13,14 @@ from headrace.core.clock import Deadline
 from headrace.core.errors import KafkaUnavailableError
 from headrace.core.records import TopicPartition, offset_of
 from headrace.keyed.sink import EXTRA_HEADER
-from headrace.keyed.store import Change, PartitionKey, Position, StateStoreError, StoredRow
+from headrace.keyed.store import (
+    Change,
+    CorruptStoreError,
+    PartitionKey,
+    Position,
+    StateStoreError,
+    StoredRow,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -53,6 +60,7 @@ class _Restoring:
     """One partition under way. ``start`` and ``end`` are offsets of the changelog."""
 
     assignment: Assignment
+    turn: int
     start: int = 0
     position: int = 0
     end: int | None = None
@@ -64,7 +72,9 @@ class Restorer:
     """Follows the changelog on a thread of its own, one consumer for all partitions of a channel.
 
     ``begin`` and ``end`` are for any thread and do not block. ``ready`` is called on the thread
-    when a partition's state is there. Errors of brokers and disk are logged and tried again.
+    when a partition's state is there, with the ``turn`` that it was begun for: one that was begun
+    again meanwhile is told once. ``corrupt`` is called there when the store is found to be. Errors
+    of brokers and disk are logged and tried again.
     """
 
     def __init__(
@@ -77,7 +87,8 @@ class Restorer:
         catalog: TopicCatalog,
         clock: Clock,
         is_busy: Callable[[int], bool],
-        ready: Callable[[Assignment], None],
+        ready: Callable[[Assignment, int], None],
+        corrupt: Callable[[CorruptStoreError], None],
     ) -> None:
         self._name = name
         self._changelog = changelog
@@ -88,6 +99,8 @@ class Restorer:
         self._clock = clock
         self._is_busy = is_busy
         self._ready = ready
+        self._corrupt = corrupt
+        self._remake: Callable[[], Iterable[tuple[Assignment, int]] | None] | None = None
         self._commands: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._stopping = threading.Event()
         self._under_way: dict[int, _Restoring] = {}
@@ -102,10 +115,22 @@ class Restorer:
         self._stopping.set()
         return deadline.joined(self._thread)
 
-    def begin(self, assignment: Assignment) -> None:
+    def begin(self, assignment: Assignment, turn: int) -> None:
         """Restore a partition, from the beginning where the store has nothing that is right."""
-        number = assignment.partition.partition
-        self._commands.put(lambda: self._under_way.update({number: _Restoring(assignment)}))
+        self._commands.put(lambda: self._put(assignment, turn))
+
+    def begin_again(self, remake: Callable[[], Iterable[tuple[Assignment, int]] | None]) -> None:
+        """Have ``remake`` make the store anew, and restore the partitions that it returns.
+
+        It is called on the thread, until it returns: nothing is restored meanwhile, so that
+        nothing of what was under way is taken for what the new store has. None: the store is the
+        same as before.
+        """
+
+        def set_remake() -> None:
+            self._remake = remake
+
+        self._commands.put(set_remake)
 
     def end(self, assignment: Assignment) -> None:
         """Leave a partition as it is: it is no longer ours."""
@@ -120,6 +145,8 @@ class Restorer:
                 self._take_commands()
                 try:
                     self._run_once()
+                except CorruptStoreError as error:
+                    self._corrupt(error)
                 except (KafkaUnavailableError, StateStoreError) as error:
                     log.warning("restore_failed", channel=self._name, error=str(error))
                     self._stopping.wait(_BACKOFF)
@@ -131,7 +158,7 @@ class Restorer:
                 self._source.close()
 
     def _take_commands(self) -> None:
-        wait = not self._under_way
+        wait = not self._under_way and self._remake is None
         while True:
             try:
                 command = self._commands.get(wait, _IDLE_INTERVAL if wait else None)
@@ -140,7 +167,28 @@ class Restorer:
             command()
             wait = False
 
+    def _put(self, assignment: Assignment, turn: int) -> None:
+        """Begin with a partition, and leave what was under way of it."""
+        number = assignment.partition.partition
+        former = self._under_way.get(number)
+        if former is None or former.assignment is not assignment or former.turn < turn:
+            self._leave(number)
+            self._under_way[number] = _Restoring(assignment, turn)
+
+    def _leave(self, number: int) -> None:
+        former = self._under_way.pop(number, None)
+        if former is not None and former.end is not None:
+            self._unassign(number)
+
     def _run_once(self) -> None:
+        if self._remake is not None:
+            to_restore = self._remake()
+            self._remake = None
+            if to_restore is not None:
+                for number in list(self._under_way):
+                    self._leave(number)
+                for assignment, turn in to_restore:
+                    self._put(assignment, turn)
         now = self._clock.monotonic()
         for number, each in list(self._under_way.items()):
             if each.end is None and each.not_before <= now and not self._is_busy(number):
@@ -261,14 +309,12 @@ class Restorer:
                 partition=number,
                 offsets=restoring.end - restoring.start,
             )
-        self._ready(restoring.assignment)
+        self._ready(restoring.assignment, restoring.turn)
 
     def _drop(self, number: int, assignment: Assignment) -> None:
         restoring = self._under_way.get(number)
         if restoring is not None and restoring.assignment is assignment:
-            del self._under_way[number]
-            if restoring.end is not None:
-                self._unassign(number)
+            self._leave(number)
 
     def _unassign(self, number: int) -> None:
         if self._source is not None:

@@ -266,16 +266,23 @@ class KeyedSink:
             "exactly the records before it; take another group to begin again"
         )
 
-    def checkpoint(self, topic_id: str, ends: Ends, deadline: Deadline) -> None:
+    def checkpoint(
+        self, topic_id: str, ends: Ends, deadline: Deadline, is_ours: Callable[[int], bool]
+    ) -> None:
         """Note how far the store follows the changelog, of what was committed since. Blocks.
 
-        No transaction is under way meanwhile, so that the store has all that is before the ends.
+        No transaction is under way meanwhile, so that the store has all that is before the ends;
+        but for partitions that are no longer ours, where the ends may be another owner's.
+        ``is_ours`` is asked once the ends are known.
 
         Raises:
+            HeadraceError: a transaction is under way for as long.
             KafkaUnavailableError: no answer by the deadline.
             StateStoreError: the store could not be written.
         """
-        with self._lock:
+        if not self._lock.acquire(timeout=deadline.left):
+            raise HeadraceError("a transaction is under way; the next time it is noted")
+        try:
             if self._state.unwritten:
                 return
             touched, now = sorted(self._touched), self._clock.time()
@@ -287,8 +294,12 @@ class KeyedSink:
                 )
                 for number in touched
             }
-            self._state.checkpoint(positions)
+            self._state.checkpoint(
+                {number: at for number, at in positions.items() if is_ours(number)}
+            )
             self._touched.difference_update(touched)
+        finally:
+            self._lock.release()
 
     def close(self) -> None:
         """Close the clients."""

@@ -238,5 +238,11 @@ class KeyedState:
             return len(self._committed)
 
     def checkpoint(self, positions: Mapping[int, Position]) -> None:
-        """Note how far the store follows the changelog: all that was committed is applied."""
-        self._store.write((), positions)
+        """Note how far the store follows the changelog: all that was committed is applied.
+
+        Partitions whose state is not all there are left out.
+        """
+        with self._lock:
+            ready = {number: at for number, at in positions.items() if number in self._ready}
+            if ready:
+                self._store.write((), ready)

@@ -209,12 +209,16 @@ class RocksStore(StateStore):
         """Open the store, or make one.
 
         Raises:
+            CorruptStoreError: the files are not what was written; see :meth:`move_aside`.
             StartError: another process has it, or the files cannot be used.
         """
         self._folder.parent.mkdir(parents=True, exist_ok=True)
         try:
             self._database = Rdict(str(self._folder), _options())
         except Exception as error:
+            unusable = self._unusable("opened", error)
+            if isinstance(unusable, CorruptStoreError):
+                raise unusable from error
             raise StartError(
                 f"the state store in {self._folder} cannot be opened: {error}; end the process "
                 "that has it open, or delete the folder: it is made again from the changelog"
@@ -223,16 +227,20 @@ class RocksStore(StateStore):
     def move_aside(self) -> str:
         """Begin again with an empty store; return where the former one is now.
 
+        It may be called again where it failed, as it does while somebody still reads.
+
         Raises:
             StartError: the files cannot be used.
         """
         with self._lock:
-            self._files.close()
-            aside = self._folder.with_name(f"{self._folder.name}.corrupt-{int(time.time())}")
+            if self._database is not None:
+                self._database.close()
+                self._database = None
+            aside = self._folder.with_name(f"{self._folder.name}.corrupt-{time.time_ns()}")
             self._folder.rename(aside)
             self._clear_cache()
-            self.is_corrupt = False
             self.open()
+            self.is_corrupt = False
         return str(aside)
 
     @property
@@ -336,6 +344,7 @@ class RocksStore(StateStore):
     def _scan(self, first: bytes, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
         options = ReadOptions()
         options.set_total_order_seek(True)
+        entries = None
         try:
             entries = self._files.iter(options)
             entries.seek(first)
@@ -350,6 +359,9 @@ class RocksStore(StateStore):
             raise
         except Exception as error:
             raise self._unusable("read", error) from error
+        finally:
+            # the error has this frame, and an iterator would keep the files open
+            del entries
 
     @override
     def position(self, partition: int) -> Position | None:
@@ -402,13 +414,16 @@ def _after(prefix: bytes) -> bytes:
 
 
 def _options() -> Options:
-    """Return what makes single keys cheap to read: files mapped, uncompressed, hashes in blocks."""
+    """Return what makes single keys cheap to read: uncompressed files, and filters of their keys.
+
+    Files are not mapped: RocksDB would look a key up in mapped indexes and filters whose checksums
+    it does not compare again, and take what became of them on the disk for a key without state.
+    """
     options = Options(raw_mode=True)
     options.create_if_missing(True)
     options.set_write_buffer_size(_MEMTABLE_BYTES)
     options.set_max_background_jobs(2)
     options.set_compression_type(DBCompressionType.none())
-    options.set_allow_mmap_reads(True)
     options.set_keep_log_file_num(2)
     blocks = BlockBasedOptions()
     blocks.set_bloom_filter(10, False)

@@ -63,6 +63,9 @@ TICK_INTERVAL = 0.25
 #: Seconds in which the brokers have to say what the changelog is, at the start.
 START_TIMEOUT = 30.0
 
+#: Seconds in which the brokers have to say where the changelog of a released partition ends.
+_NOTE_TIMEOUT = 2.0
+
 #: Seconds before a tick that failed is tried again; twice as long each further time.
 _BACKOFF, _MAX_BACKOFF = 1.0, 60.0
 
@@ -80,10 +83,11 @@ class KeyedParts:
 
 @dataclass(slots=True)
 class _Held:
-    """One partition of ours. Times are of the monotonic clock."""
+    """One partition of ours. Times are of the monotonic clock; ``turn`` counts its restores."""
 
     assignment: Assignment
     is_restored: bool = False
+    turn: int = 0
     is_paused: bool = False
     last_batch: float = 0.0
     failures: int = 0
@@ -143,7 +147,10 @@ class KeyedProcessor(MicroBatchProcessor):
                 create=internal.create,
                 replication_factor=internal.replication_factor,
             )
-            parts.store.open()
+            try:
+                parts.store.open()
+            except CorruptStoreError as error:
+                self._move_aside(context.channel, error)
             super().open(context)
         except BaseException:
             parts.store.close()
@@ -159,6 +166,7 @@ class KeyedProcessor(MicroBatchProcessor):
             clock=context.clock,
             is_busy=parts.state.has_staged,
             ready=self._restored,
+            corrupt=self._rebuild,
         )
         self._restorer.start()
         name = f"ticks-{context.channel}"
@@ -172,7 +180,6 @@ class KeyedProcessor(MicroBatchProcessor):
         super().close(deadline)
         ended = (self._restorer is None or self._restorer.stop(deadline)) and ended
         if ended and self._catalog is not None:
-            self._checkpoint(deadline)
             self._catalog.close()
         if ended:
             self._parts.store.close()
@@ -195,22 +202,33 @@ class KeyedProcessor(MicroBatchProcessor):
     def _restore(self, assignment: Assignment) -> None:
         """Have a partition rest until its state is there."""
         assert self._restorer is not None, "open comes first"
-        number = assignment.partition.partition
-        with self._guard:
-            held = self._held.get(number)
-            if held is None or held.assignment is not assignment:
-                return
-            held.is_restored = False
-        self._parts.state.release(number)
-        self.context.restoring.pause("its state is restored", partition=assignment.partition)
-        self._restorer.begin(assignment)
+        turn = self._rest(assignment)
+        if turn is not None:
+            self._restorer.begin(assignment, turn)
 
-    def _restored(self, assignment: Assignment) -> None:
-        """Have a partition go on. On the restorer's thread."""
+    def _rest(self, assignment: Assignment) -> int | None:
+        """Have nothing of a partition delivered or read; None where it was given up meanwhile.
+
+        Return what is to be handed to :meth:`_restored`.
+        """
         number = assignment.partition.partition
         with self._guard:
             held = self._held.get(number)
             if held is None or held.assignment is not assignment:
+                return None
+            held.is_restored = False
+            held.turn += 1
+            turn = held.turn
+            self._parts.state.release(number)
+        self.context.restoring.pause("its state is restored", partition=assignment.partition)
+        return turn
+
+    def _restored(self, assignment: Assignment, turn: int) -> None:
+        """Have a partition go on, unless it came to rest again. On the restorer's thread."""
+        number = assignment.partition.partition
+        with self._guard:
+            held = self._held.get(number)
+            if held is None or held.assignment is not assignment or held.turn != turn:
                 return
             held.is_restored = True
             self._parts.state.admit(number)
@@ -246,18 +264,27 @@ class KeyedProcessor(MicroBatchProcessor):
 
     def _rebuild(self, error: CorruptStoreError) -> None:
         """Begin again with an empty store: all partitions are restored from the changelog."""
+        assert self._restorer is not None, "open comes first"
+        if self._parts.store.is_corrupt:
+            self._restorer.begin_again(lambda: self._remake(error))
+
+    def _remake(self, error: CorruptStoreError) -> list[tuple[Assignment, int]] | None:
+        """Move the store aside, and return what is to be restored. On the restorer's thread.
+
+        Partitions come to rest before that, and none is restored before this returns. None: that
+        was done already.
+        """
+        if not self._parts.store.is_corrupt:
+            return None
         with self._guard:
             held = [each.assignment for each in self._held.values()]
-            if not self._parts.store.is_corrupt:
-                return
-            for assignment in held:
-                self._parts.state.release(assignment.partition.partition)
-            moved = self._parts.store.move_aside()
-        log.error(
-            "state_store_corrupt", channel=self.context.channel, moved_to=moved, error=str(error)
-        )
-        for assignment in held:
-            self._restore(assignment)
+        turns = [(assignment, self._rest(assignment)) for assignment in held]
+        self._move_aside(self.context.channel, error)
+        return [(assignment, turn) for assignment, turn in turns if turn is not None]
+
+    def _move_aside(self, channel: str, error: CorruptStoreError) -> None:
+        moved = self._parts.store.move_aside()
+        log.error("state_store_corrupt", channel=channel, moved_to=moved, error=str(error))
 
     @override
     def on_pause(self, assignment: Assignment) -> None:
@@ -275,8 +302,10 @@ class KeyedProcessor(MicroBatchProcessor):
 
     @override
     def on_stream_termination(self, assignment: Assignment) -> BatchResponse | None:
+        answer = super().on_stream_termination(assignment)
+        self._checkpoint(Deadline.after(_NOTE_TIMEOUT, self.context.clock))
         self._forget(assignment)
-        return super().on_stream_termination(assignment)
+        return answer
 
     @override
     def on_partition_lost(self, assignment: Assignment) -> None:
@@ -349,6 +378,8 @@ class KeyedProcessor(MicroBatchProcessor):
             self._put_off(held, error)
 
     def _put_off(self, held: _Held, error: BaseException) -> None:
+        if isinstance(error, CorruptStoreError):
+            self._rebuild(error)
         wait = min(_MAX_BACKOFF, _BACKOFF * 2**held.failures)
         held.failures += 1
         held.not_before = self.context.clock.monotonic() + wait
@@ -366,9 +397,16 @@ class KeyedProcessor(MicroBatchProcessor):
         assert self._changelog is not None, "open comes first"
         assert self._catalog is not None
         try:
-            self._parts.sink.checkpoint(self._changelog.topic_id, self._catalog, deadline)
+            self._parts.sink.checkpoint(
+                self._changelog.topic_id, self._catalog, deadline, self._is_ours
+            )
         except HeadraceError as error:
             log.warning("state_not_noted", channel=self.context.channel, error=str(error))
+
+    def _is_ours(self, partition: int) -> bool:
+        with self._guard:
+            held = self._held.get(partition)
+        return held is not None and held.assignment.is_current()
 
 
 def build_keyed(

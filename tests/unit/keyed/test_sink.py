@@ -188,10 +188,10 @@ def test_an_operator_may_not_move_the_offset() -> None:
 def test_a_position_is_noted_for_what_was_committed_since() -> None:
     """The end of the changelog is where the store stands, once nothing is under way."""
     bench = Bench()
-    bench.sink.checkpoint("topic-id", Ends(), Deadline.after(1))
+    bench.sink.checkpoint("topic-id", Ends(), Deadline.after(1), lambda _: True)
     assert bench.store.position(0) is None
     bench.sink.commit(bench.stage("1", 0, []), [share(0, 10)])
-    bench.sink.checkpoint("topic-id", Ends(), Deadline.after(1))
+    bench.sink.checkpoint("topic-id", Ends(), Deadline.after(1), lambda _: True)
     position = bench.store.position(0)
     assert position is not None
     assert position[:2] == ("topic-id", 100)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import TYPE_CHECKING
 
 import pytest
@@ -166,6 +167,30 @@ def test_a_corrupt_file_fails_a_read_and_is_never_no_state(tmp_path: Path) -> No
     assert again.get_many(keys[:1]) == [None]
     again.close()
     assert len(list(tmp_path.glob("db.corrupt-*"))) == 1
+
+
+@pytest.mark.parametrize("part", range(0, 10, 3))
+def test_a_corrupt_log_costs_what_was_written_last_and_its_position(
+    tmp_path: Path, part: int
+) -> None:
+    """A flipped byte of the write-ahead log: rows and position are those of one moment before."""
+    first = opened(tmp_path)
+    for number in range(20):
+        name = PartitionKey(0, b"key-%02d" % number)
+        change = Change(None, StoredRow(b"x" * 50))
+        first.write([(name, change)], {0: Position("topic", number + 1, 1.0)})
+    shutil.copytree(tmp_path / "db", tmp_path / "killed" / "db")
+    first.close()
+    (log,) = tmp_path.joinpath("killed", "db").glob("*.log")
+    data = bytearray(log.read_bytes())
+    data[len(data) * part // 10] ^= 0xFF
+    log.write_bytes(data)
+    again = opened(tmp_path / "killed")
+    position = again.position(0)
+    rows = [key for key, _ in again.rows(0)]
+    assert rows == [b"key-%02d" % number for number in range(position.offset if position else 0)]
+    assert len(rows) < 20
+    again.close()
 
 
 def test_state_that_is_not_restored_is_never_read_as_none() -> None:

@@ -1,0 +1,287 @@
+"""The processor of channels with state over a broker in memory, and a RocksDB store of its own."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from threading import Condition, Event
+from typing import TYPE_CHECKING, Any
+
+from headrace.config import ChannelConfig
+from headrace.core.clock import SYSTEM_CLOCK, Deadline
+from headrace.core.errors import SinkConflictError
+from headrace.core.records import TopicPartition
+from headrace.devstack.waiting import wait_for
+from headrace.inline.engine import InlineEngine
+from headrace.kafka.ports import StoredOffset
+from headrace.keyed import Fired, Output, at_clock
+from headrace.keyed.fold import Fold, FoldSettings
+from headrace.keyed.function import KeyedFunction
+from headrace.keyed.rows import RowSettings
+from headrace.keyed.sink import EXTRA_HEADER, KeyedSink, Topics
+from headrace.keyed.state import KeyedState
+from headrace.keyed.store import PartitionKey, RocksStore
+from headrace.keyed.topics import CHANGELOG_SETTINGS
+from headrace.processors.contract import ChannelContext, Request
+from headrace.processors.keyed import KeyedParts, KeyedProcessor
+from headrace.processors.pending import MergeLimits
+from headrace.telemetry.metrics import Metrics
+from headrace.testing.broker import InMemoryBroker, InMemoryCatalog, InMemorySource
+from headrace.testing.records import FakeAssignment, FakeRecord, make_batch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from headrace.core.records import ResultRecord
+    from headrace.kafka.catalog import NewTopic
+    from headrace.kafka.ports import Fetched
+    from headrace.kafka.result_transactions import CountedMove
+    from headrace.processors import BatchResponse
+
+#: Seconds for anything that happens on another thread.
+PATIENCE = 20.0
+
+#: Milliseconds after which a timer fires, without a record.
+LATER = 700
+
+INPUT, CHANGELOG = "in", "g.in.state"
+PARTITIONS = 2
+
+
+def count(key: str, state: int | None, facts: list[Any], now: int) -> Any:
+    """Count the facts of a key; one of ``later`` has a timer fire in the next micro-batch."""
+    del key
+    if isinstance(facts[0], Fired):
+        return state, [Output("fired")], {}
+    waits = facts[0].value == "later"
+    total = (state or 0) + 1
+    return total, [Output(total)], {"t": at_clock(now + LATER)} if waits else {}
+
+
+class Catalog(InMemoryCatalog):
+    """One that knows what a changelog is created with."""
+
+    def create(self, wanted: NewTopic, deadline: Deadline) -> bool:
+        """Create a topic."""
+        del deadline
+        self._broker.create_topic(wanted.name, wanted.partitions)
+        return True
+
+    def settings(self, topic: str, deadline: Deadline) -> Mapping[str, str]:
+        """Return what changelogs are created with."""
+        del topic, deadline
+        return CHANGELOG_SETTINGS
+
+
+class Source(InMemorySource):
+    """Fetches while its gate is open. A partition is assigned once, as by the client."""
+
+    def __init__(self, broker: InMemoryBroker, gate: Event, waiting: Event) -> None:
+        super().__init__(broker)
+        self._gate = gate
+        self._waiting = waiting
+
+    def assign(
+        self,
+        starts: Mapping[TopicPartition, int],
+        epochs: Mapping[TopicPartition, int] | None = None,
+    ) -> None:
+        """Refuse what is assigned."""
+        assert self._positions.keys().isdisjoint(starts), "it is assigned already"
+        super().assign(starts, epochs)
+
+    def fetch(self, timeout: float) -> Fetched:
+        """Wait for the gate."""
+        if not self._gate.is_set():
+            self._waiting.set()
+        assert self._gate.wait(PATIENCE)
+        return super().fetch(timeout)
+
+
+class Member:
+    """One who writes to changelogs and offsets; all of a group share ``stored``."""
+
+    def __init__(self, broker: InMemoryBroker, stored: dict[str, StoredOffset]) -> None:
+        self._broker = broker
+        self._stored = stored
+        self.outputs: list[Any] = []
+
+    def require(self, topic: str) -> None:
+        """Know every topic."""
+
+    def stored_entry(self, identity: str) -> StoredOffset | None:
+        """Return what was committed."""
+        return self._stored.get(identity)
+
+    def commit(
+        self, moves: Sequence[CountedMove], records: Iterable[ResultRecord] = ()
+    ) -> list[SinkConflictError]:
+        """Compare and store, all of it or nothing."""
+        conflicts = [
+            SinkConflictError(move.partition, move.start, found.offset)
+            for move in moves
+            if (found := self._stored.get(move.identity)) is not None
+            and (found.offset, found.commits) != (move.start, move.commits)
+        ]
+        if not conflicts:
+            for each in records:
+                self._store(each)
+            for move in moves:
+                self._stored[move.identity] = StoredOffset(
+                    move.next_offset, 0, commits=move.commits + 1, stream_time=move.stream_time
+                )
+        return conflicts
+
+    def _store(self, record: ResultRecord) -> None:
+        if record.partition is None:
+            self.outputs.append((record.key, record.value))
+            return
+        written = FakeRecord(key_=record.key, value_=record.value, headers_=record.headers)
+        self._broker.produce(TopicPartition(CHANGELOG, record.partition), written)
+
+    def close(self) -> None:
+        """Hold nothing."""
+
+
+class Rests:
+    """Takes note of which partitions rest."""
+
+    def __init__(self) -> None:
+        self._changed = Condition()
+        self.resting: set[int] = set()
+        self.on_pause: Callable[[int], None] = lambda _: None
+
+    def pause(
+        self, note: str, *, seconds: float | None = None, partition: TopicPartition | None = None
+    ) -> None:
+        """Have a partition rest."""
+        del note, seconds
+        assert partition is not None
+        with self._changed:
+            self.resting.add(partition.partition)
+        self.on_pause(partition.partition)
+
+    def resume(self, *, partition: TopicPartition | None = None) -> None:
+        """Have it go on."""
+        assert partition is not None
+        with self._changed:
+            self.resting.discard(partition.partition)
+            self._changed.notify_all()
+
+    def wait_for_none(self) -> None:
+        """Wait until no partition rests."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: not self.resting, PATIENCE), self.resting
+
+
+class KeyedBench:
+    """A group's broker; daemons on one store, one after the other, come from :meth:`daemon`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "db"
+        self.broker = InMemoryBroker()
+        self.broker.create_topic(INPUT, PARTITIONS)
+        self.stored: dict[str, StoredOffset] = {}
+        self.gate, self.waiting = Event(), Event()
+        self.gate.set()
+
+    @contextmanager
+    def daemon(self) -> Iterator[KeyedDaemon]:
+        """Open a processor on what is there, and close it."""
+        daemon = KeyedDaemon(self)
+        daemon.processor.open(daemon.context)
+        try:
+            yield daemon
+        finally:
+            self.gate.set()
+            daemon.processor.close(Deadline.after(PATIENCE))
+
+    def written_by_another(self, number: int, key: bytes, state: bytes) -> None:
+        """Have another member count one more fact of a partition."""
+        row = FakeRecord(key_=key, value_=state, headers_=[(EXTRA_HEADER, b"")])
+        self.broker.produce(TopicPartition(CHANGELOG, number), row)
+        found = self.stored[_identity(number)]
+        self.stored[_identity(number)] = StoredOffset(
+            found.offset + 1, 0, commits=(found.commits or 0) + 1, stream_time=found.stream_time
+        )
+
+
+class KeyedDaemon:
+    """One processor, and what its channel does with it."""
+
+    def __init__(self, bench: KeyedBench) -> None:
+        self._bench = bench
+        self.store = RocksStore(bench.folder, 0)
+        self.state = KeyedState(self.store)
+        self.member = Member(bench.broker, bench.stored)
+        topics = Topics(CHANGELOG, {"out": "results"})
+        self.sink = KeyedSink(self.member, self.state, topics, SYSTEM_CLOCK)
+        fold = Fold(count, FoldSettings(outputs=("out",), value="string"))
+        function = KeyedFunction(fold, self.state, RowSettings(), SYSTEM_CLOCK)
+        parts = KeyedParts(
+            self.sink,
+            self.state,
+            self.store,
+            catalog=lambda: Catalog(bench.broker),  # type: ignore[arg-type,return-value]
+            source=lambda: Source(bench.broker, bench.gate, bench.waiting),
+        )
+        chosen = {"type": "keyed", "engine": "inline", "reducer": "m:f"}
+        channel = ChannelConfig.model_validate(
+            {"topics": [INPUT], "group": "g", "processor": chosen}
+        )
+        self.processor = KeyedProcessor(
+            InlineEngine(function), parts, channel, limits=MergeLimits(), job_timeout=PATIENCE
+        )
+        self.rests = Rests()
+        self.context = ChannelContext("main", "g", Metrics(), restoring=self.rests)
+
+    def assign(self, number: int, *, wait: bool = True) -> FakeAssignment:
+        """Assign a partition, and wait until its state is there."""
+        held = FakeAssignment(TopicPartition(INPUT, number), identity=_identity(number))
+        held.position = self.processor.stored_offset(held) or 0
+        self.processor.on_assigned(held)
+        if wait:
+            self.rests.wait_for_none()
+        return held
+
+    def send(self, held: FakeAssignment, key: bytes, value: bytes = b"v") -> BatchResponse:
+        """Deliver one fact; an error goes to the processor, as from its channel."""
+        batch = make_batch(
+            [FakeRecord(key_=key, value_=value)], assignment=held, start=held.position
+        )
+        try:
+            answer = self.processor.on_next_batch(batch).result(PATIENCE)
+        except Exception as error:
+            self.processor.on_exception(held, error, batch)
+            raise
+        if answer.request is Request.ADVANCE:
+            held.position += 1
+        return answer
+
+    def counted(self, number: int, key: bytes) -> int | None:
+        """Return the state of a key, None where there is none."""
+        (row,) = self.state.get_many([PartitionKey(number, key)])
+        return None if row is None else int(row.state or b"-1")
+
+    def corrupt_tables(self) -> None:
+        """Have the store's tables be others than were written, in every block."""
+        self.store.flush()
+        for table in self._bench.folder.glob("*.sst"):
+            with table.open("r+b") as file:
+                data = bytearray(table.read_bytes())
+                # the last bytes are the footer, which is read when a table is opened
+                for at in range(0, len(data) - 100, 8):
+                    data[at] ^= 0xFF
+                file.write(data)
+
+    def wait_for_new_store(self) -> None:
+        """Wait until the store was moved aside, once, and all partitions go on."""
+        folder = self._bench.folder.parent
+        moved = wait_for(lambda: list(folder.glob("db.corrupt-*")), Deadline.after(PATIENCE))
+        assert moved is not None
+        assert len(moved) == 1
+        self.rests.wait_for_none()
+
+
+def _identity(number: int) -> str:
+    return f"c/g/id/{number}"

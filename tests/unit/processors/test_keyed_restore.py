@@ -1,0 +1,209 @@
+"""A channel's state is whole before anything is delivered, whatever became of store and owner."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from headrace.core.clock import Deadline
+from headrace.core.errors import SinkConflictError
+from headrace.devstack.waiting import wait_for
+from headrace.keyed.store import CorruptStoreError
+from headrace.processors.contract import Request
+from tests.unit.processors.keyed_bench import PATIENCE, KeyedBench
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.unit.processors.keyed_bench import KeyedDaemon
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> KeyedBench:
+    """A group's broker, with a folder for the store."""
+    return KeyedBench(tmp_path)
+
+
+def count_to(daemon: KeyedDaemon, number: int, key: bytes, facts: int) -> None:
+    """Take over a partition of which nothing is stored, and count a key's facts."""
+    held = daemon.assign(number)
+    for _ in range(facts):
+        daemon.send(held, key)
+    daemon.processor.on_partition_lost(held)
+
+
+def test_nothing_is_delivered_before_the_state_is_there(bench: KeyedBench) -> None:
+    """The partition rests while its changelog is read; a batch cut before that comes again."""
+    with bench.daemon() as first:
+        count_to(first, 0, b"a", 3)
+    bench.gate.clear()
+    bench.written_by_another(0, b"a", b"4")
+    with bench.daemon() as second:
+        held = second.assign(0, wait=False)
+        assert second.rests.resting == {0}
+        answer = second.send(held, b"a")
+        assert (answer.request, answer.offset, second.member.outputs) == (Request.REVERT, None, [])
+        bench.gate.set()
+        second.rests.wait_for_none()
+        second.send(held, b"a")
+        assert second.member.outputs == [(b"a", b"5")]
+
+
+def test_no_position_is_noted_of_what_another_owner_wrote(bench: KeyedBench) -> None:
+    """What was lost may have gone on elsewhere: the next owner here reads that, and counts on."""
+    with bench.daemon() as daemon:
+        count_to(daemon, 0, b"a", 3)
+        bench.written_by_another(0, b"a", b"4")
+    with bench.daemon() as again:
+        again.assign(0)
+        assert again.counted(0, b"a") == 4
+
+
+def test_no_position_is_noted_after_the_lease(bench: KeyedBench) -> None:
+    """A process that stood still does not know yet that another one has its partition."""
+    with bench.daemon() as daemon:
+        held = daemon.assign(0)
+        daemon.send(held, b"a")
+        held.current = False
+        bench.written_by_another(0, b"a", b"2")
+        daemon.processor.on_stream_termination(held)
+    with bench.daemon() as again:
+        again.assign(0)
+        assert again.counted(0, b"a") == 2
+
+
+def test_a_clean_end_notes_how_far_the_store_is(bench: KeyedBench) -> None:
+    """The release has the position, so that the next start reads nothing of the changelog."""
+    with bench.daemon() as daemon:
+        held = daemon.assign(0)
+        daemon.send(held, b"a")
+        daemon.processor.on_stream_termination(held)
+        position = daemon.store.position(0)
+        assert position is not None
+        assert position.offset == 1
+
+
+def test_a_conflict_has_the_other_writer_s_rows_read(bench: KeyedBench) -> None:
+    """Whoever committed between: the partition rests, catches up and counts on from there."""
+    with bench.daemon() as daemon:
+        held = daemon.assign(0)
+        daemon.send(held, b"a")
+        bench.written_by_another(0, b"a", b"2")
+        with pytest.raises(SinkConflictError):
+            daemon.send(held, b"a")
+        daemon.rests.wait_for_none()
+        held.position = daemon.processor.stored_offset(held) or 0
+        daemon.send(held, b"a")
+        assert daemon.member.outputs == [(b"a", b"1"), (b"a", b"3")]
+
+
+def test_a_conflict_while_a_partition_is_restored_begins_again(bench: KeyedBench) -> None:
+    """Two batches that failed for the same writer have the partition restored once, and whole."""
+    with bench.daemon() as daemon:
+        held = daemon.assign(0)
+        daemon.send(held, b"a")
+        bench.written_by_another(0, b"a", b"2")
+        bench.gate.clear()
+        error = SinkConflictError(held.partition, 1, 2)
+        daemon.processor.on_exception(held, error, None)
+        assert bench.waiting.wait(PATIENCE)
+        daemon.processor.on_exception(held, error, None)
+        bench.gate.set()
+        daemon.rests.wait_for_none()
+        assert daemon.counted(0, b"a") == 2
+
+
+def test_a_partition_given_up_meanwhile_is_not_restored(bench: KeyedBench) -> None:
+    """Another one that is released while the first is about to rest holds up nobody."""
+    with bench.daemon() as daemon:
+        first, second = daemon.assign(0), daemon.assign(1)
+        daemon.send(first, b"a")
+        daemon.send(second, b"b")
+        daemon.corrupt_tables()
+        given_up: list[int] = []
+
+        def give_up(number: int) -> None:
+            """Lose the other partition, once."""
+            if not given_up:
+                given_up.append(1 - number)
+                daemon.processor.on_partition_lost([first, second][1 - number])
+
+        daemon.rests.on_pause = give_up
+        with pytest.raises(CorruptStoreError):
+            daemon.send(first, b"a")
+        daemon.wait_for_new_store()
+        (lost,) = given_up
+        assert daemon.counted(1 - lost, [b"a", b"b"][1 - lost]) == 1
+
+
+def test_a_corrupt_store_is_made_again_while_the_channel_runs(bench: KeyedBench) -> None:
+    """The batch fails, never for want of state; then it counts on from what was committed."""
+    with bench.daemon() as daemon:
+        held, other = daemon.assign(0), daemon.assign(1)
+        for _ in range(3):
+            daemon.send(held, b"a")
+        daemon.send(other, b"b")
+        daemon.corrupt_tables()
+        with pytest.raises(CorruptStoreError):
+            daemon.send(held, b"a")
+        daemon.wait_for_new_store()
+        daemon.send(held, b"a")
+        daemon.send(other, b"b")
+        assert [value for _, value in daemon.member.outputs] == [b"1", b"2", b"3", b"1", b"4", b"2"]
+
+
+def test_a_corrupt_store_is_found_by_a_tick(bench: KeyedBench) -> None:
+    """Where no record comes, the look for timers has the store made again, and the timer fires."""
+    with bench.daemon() as daemon:
+        held = daemon.assign(0)
+        daemon.send(held, b"a", b"later")
+        daemon.corrupt_tables()
+        fired = lambda: (b"a", b"fired") in daemon.member.outputs  # noqa: E731
+        assert wait_for(fired, Deadline.after(PATIENCE)), daemon.member.outputs
+        daemon.wait_for_new_store()
+
+
+def test_a_corrupt_store_is_found_by_a_restore(bench: KeyedBench) -> None:
+    """A position that cannot be read is not tried again for ever: the store is made again."""
+    with bench.daemon() as daemon:
+        held = daemon.assign(0)
+        daemon.send(held, b"a")
+        daemon.processor.on_stream_termination(held)
+        daemon.corrupt_tables()
+        daemon.assign(0)
+        assert daemon.counted(0, b"a") == 1
+        daemon.wait_for_new_store()
+
+
+@pytest.mark.parametrize("name", ["CURRENT", "MANIFEST-*", "*.sst"])
+def test_a_store_that_cannot_be_opened_is_made_again(bench: KeyedBench, name: str) -> None:
+    """A start finds its files to be others than were written, moves them aside, and goes on."""
+    with bench.daemon() as daemon:
+        count_to(daemon, 0, b"a", 2)
+        daemon.store.flush()
+    (file,) = bench.folder.glob(name)
+    file.write_bytes(bytes(0xFF ^ each for each in file.read_bytes()))
+    with bench.daemon() as again:
+        again.assign(0)
+        assert again.counted(0, b"a") == 2
+        again.wait_for_new_store()
+
+
+def test_a_partition_under_way_begins_again_in_the_new_store(bench: KeyedBench) -> None:
+    """What it had read is in the store that was moved aside: it is not taken for all there is."""
+    with bench.daemon() as daemon:
+        count_to(daemon, 1, b"b", 3)
+        held = daemon.assign(0)
+        daemon.send(held, b"a")
+        bench.written_by_another(1, b"c", b"7")
+        bench.gate.clear()
+        daemon.assign(1, wait=False)
+        assert bench.waiting.wait(PATIENCE)
+        daemon.corrupt_tables()
+        with pytest.raises(CorruptStoreError):
+            daemon.send(held, b"a")
+        bench.gate.set()
+        daemon.wait_for_new_store()
+        found = [daemon.counted(*each) for each in ((0, b"a"), (1, b"b"), (1, b"c"))]
+        assert found == [1, 3, 7]
