@@ -60,7 +60,7 @@ class _Restoring:
     """One partition under way. ``start`` and ``end`` are offsets of the changelog."""
 
     assignment: Assignment
-    turn: int
+    attempt: int
     start: int = 0
     position: int = 0
     end: int | None = None
@@ -72,9 +72,9 @@ class Restorer:
     """Follows the changelog on a thread of its own, one consumer for all partitions of a channel.
 
     ``begin`` and ``end`` are for any thread and do not block. ``ready`` is called on the thread
-    when a partition's state is there, with the ``turn`` that it was begun for: one that was begun
-    again meanwhile is told once. ``corrupt`` is called there when the store is found to be. Errors
-    of brokers and disk are logged and tried again.
+    when a partition's state is there, with the ``attempt`` that it was begun for: of several the
+    last is told. ``corrupt`` is called there when the store is found to be. Errors of brokers and
+    disk are logged and tried again.
     """
 
     def __init__(
@@ -115,12 +115,12 @@ class Restorer:
         self._stopping.set()
         return deadline.joined(self._thread)
 
-    def begin(self, assignment: Assignment, turn: int) -> None:
+    def begin(self, assignment: Assignment, attempt: int) -> None:
         """Restore a partition, from the beginning where the store has nothing that is right."""
-        self._commands.put(lambda: self._put(assignment, turn))
+        self._commands.put(lambda: self._put(assignment, attempt))
 
     def begin_again(self, remake: Callable[[], Iterable[tuple[Assignment, int]] | None]) -> None:
-        """Have ``remake`` make the store anew, and restore the partitions that it returns.
+        """Have ``remake`` make a new store, and restore the partitions that it returns.
 
         It is called on the thread, until it returns: nothing is restored meanwhile, so that
         nothing of what was under way is taken for what the new store has. None: the store is the
@@ -167,13 +167,13 @@ class Restorer:
             command()
             wait = False
 
-    def _put(self, assignment: Assignment, turn: int) -> None:
+    def _put(self, assignment: Assignment, attempt: int) -> None:
         """Begin with a partition, and leave what was under way of it."""
         number = assignment.partition.partition
         former = self._under_way.get(number)
-        if former is None or former.assignment is not assignment or former.turn < turn:
+        if former is None or former.assignment is not assignment or former.attempt < attempt:
             self._leave(number)
-            self._under_way[number] = _Restoring(assignment, turn)
+            self._under_way[number] = _Restoring(assignment, attempt)
 
     def _leave(self, number: int) -> None:
         former = self._under_way.pop(number, None)
@@ -187,8 +187,8 @@ class Restorer:
             if to_restore is not None:
                 for number in list(self._under_way):
                     self._leave(number)
-                for assignment, turn in to_restore:
-                    self._put(assignment, turn)
+                for assignment, attempt in to_restore:
+                    self._put(assignment, attempt)
         now = self._clock.monotonic()
         for number, each in list(self._under_way.items()):
             if each.end is None and each.not_before <= now and not self._is_busy(number):
@@ -309,7 +309,7 @@ class Restorer:
                 partition=number,
                 offsets=restoring.end - restoring.start,
             )
-        self._ready(restoring.assignment, restoring.turn)
+        self._ready(restoring.assignment, restoring.attempt)
 
     def _drop(self, number: int, assignment: Assignment) -> None:
         restoring = self._under_way.get(number)

@@ -83,11 +83,11 @@ class KeyedParts:
 
 @dataclass(slots=True)
 class _Held:
-    """One partition of ours. Times are of the monotonic clock; ``turn`` counts its restores."""
+    """One partition of ours. Times are of the monotonic clock; ``attempt`` counts its restores."""
 
     assignment: Assignment
     is_restored: bool = False
-    turn: int = 0
+    attempt: int = 0
     is_paused: bool = False
     last_batch: float = 0.0
     failures: int = 0
@@ -202,9 +202,9 @@ class KeyedProcessor(MicroBatchProcessor):
     def _restore(self, assignment: Assignment) -> None:
         """Have a partition rest until its state is there."""
         assert self._restorer is not None, "open comes first"
-        turn = self._rest(assignment)
-        if turn is not None:
-            self._restorer.begin(assignment, turn)
+        attempt = self._rest(assignment)
+        if attempt is not None:
+            self._restorer.begin(assignment, attempt)
 
     def _rest(self, assignment: Assignment) -> int | None:
         """Have nothing of a partition delivered or read; None where it was given up meanwhile.
@@ -217,18 +217,18 @@ class KeyedProcessor(MicroBatchProcessor):
             if held is None or held.assignment is not assignment:
                 return None
             held.is_restored = False
-            held.turn += 1
-            turn = held.turn
+            held.attempt += 1
+            attempt = held.attempt
             self._parts.state.release(number)
         self.context.restoring.pause("its state is restored", partition=assignment.partition)
-        return turn
+        return attempt
 
-    def _restored(self, assignment: Assignment, turn: int) -> None:
+    def _restored(self, assignment: Assignment, attempt: int) -> None:
         """Have a partition go on, unless it came to rest again. On the restorer's thread."""
         number = assignment.partition.partition
         with self._guard:
             held = self._held.get(number)
-            if held is None or held.assignment is not assignment or held.turn != turn:
+            if held is None or held.assignment is not assignment or held.attempt != attempt:
                 return
             held.is_restored = True
             self._parts.state.admit(number)
@@ -278,9 +278,9 @@ class KeyedProcessor(MicroBatchProcessor):
             return None
         with self._guard:
             held = [each.assignment for each in self._held.values()]
-        turns = [(assignment, self._rest(assignment)) for assignment in held]
+        attempts = [(assignment, self._rest(assignment)) for assignment in held]
         self._move_aside(self.context.channel, error)
-        return [(assignment, turn) for assignment, turn in turns if turn is not None]
+        return [(assignment, attempt) for assignment, attempt in attempts if attempt is not None]
 
     def _move_aside(self, channel: str, error: CorruptStoreError) -> None:
         moved = self._parts.store.move_aside()
