@@ -10,7 +10,7 @@ from benchmarks.report import say
 from benchmarks.scale.cluster import Cluster
 from benchmarks.sides import Side
 from benchmarks.spark_channel import SparkChannel
-from headrace.devstack.jars import CONNECTOR, cached
+from headrace.devstack.jars import cached, connector_set
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -85,7 +85,7 @@ def _config(
         spark={
             "master": cluster.master,
             "warm_up": 5,
-            "connector": str(cached(CONNECTOR)[0].parent),
+            "connector": str(cached(connector_set())[0].parent),
             "properties": {
                 **cluster.properties,
                 "spark.sql.shuffle.partitions": str(workers),  # Spark's own 200 are for more cores

@@ -14,7 +14,7 @@ import typer
 from headrace.core.errors import HeadraceError
 from headrace.core.options import command_group
 from headrace.devstack.errors import JarsError
-from headrace.devstack.jars import CONNECTOR, cached, damaged, pinned_sums
+from headrace.devstack.jars import cached, connector_set, damaged, pinned_sums
 
 EXIT_FAILED = 1
 
@@ -41,7 +41,7 @@ def fetch(
     except (HeadraceError, OSError) as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(EXIT_FAILED) from error
-    typer.echo(f"{len(pinned_sums(CONNECTOR))} jars in {directory}; use them with")
+    typer.echo(f"{len(pinned_sums(connector_set()))} jars in {directory}; use them with")
     typer.echo(f"spark: {{connector: {directory}}}")
 
 
@@ -51,7 +51,7 @@ def fetch_into(folder: Path) -> None:
     Raises:
         JarsError: they could not be fetched, or other jars are in the folder.
     """
-    sums = pinned_sums(CONNECTOR)
+    sums = pinned_sums(connector_set())
     others = sorted({path.name for path in folder.glob("*.jar")} - sums.keys())
     if others:
         raise JarsError(
@@ -61,7 +61,7 @@ def fetch_into(folder: Path) -> None:
     if not damaged(folder, sums):
         return
     folder.mkdir(parents=True, exist_ok=True)
-    for jar in cached(CONNECTOR):
+    for jar in cached(connector_set()):
         part = folder / f".{jar.name}.part"
         shutil.copyfile(jar, part)
         part.replace(folder / jar.name)

@@ -13,6 +13,7 @@ import tempfile
 import threading
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -169,22 +170,46 @@ KAFKA = JarSet(
     size=44,
 )
 
-#: What Spark 4.0 does not bring itself of what its Kafka source is made of.
-CONNECTOR = JarSet(
-    "spark-kafka-4.0.0",
-    "Kafka connector",
-    (
-        Coordinate(_SPARK, "spark-sql-kafka-0-10_2.13", "4.0.0"),
-        Coordinate(_SPARK, "spark-token-provider-kafka-0-10_2.13", "4.0.0"),
-        Coordinate("org.apache.kafka", "kafka-clients", "3.9.0"),
-        Coordinate("org.apache.commons", "commons-pool2", "2.12.0"),
-    ),
-    needs=False,
-    size=10,
-)
+
+def _connector(spark: str, kafka_clients: str, commons_pool: str) -> JarSet:
+    """Return what a Spark does not bring itself of what its Kafka source is made of."""
+    return JarSet(
+        f"spark-kafka-{spark}",
+        f"Kafka connector of Spark {spark}",
+        (
+            Coordinate(_SPARK, "spark-sql-kafka-0-10_2.13", spark),
+            Coordinate(_SPARK, "spark-token-provider-kafka-0-10_2.13", spark),
+            Coordinate("org.apache.kafka", "kafka-clients", kafka_clients),
+            Coordinate("org.apache.commons", "commons-pool2", commons_pool),
+        ),
+        needs=False,
+        size=10,
+    )
+
+
+#: By the line of Spark from which on they are taken, the newest first.
+CONNECTORS = {
+    (4, 2): _connector("4.2.0", "3.9.2", "2.13.1"),
+    (4, 0): _connector("4.0.0", "3.9.0", "2.12.0"),
+}
+
+
+def connector_set() -> JarSet:
+    """Return the connector for the pyspark installed: of its line, else of the one before.
+
+    Without pyspark it is the newest, for a folder that another machine will use.
+    """
+    newest, *_ = CONNECTORS
+    try:
+        major, minor, *_ = metadata.version("pyspark").split(".")
+        line = int(major), int(minor)
+    except metadata.PackageNotFoundError:
+        line = newest
+    return next(found for first, found in CONNECTORS.items() if first <= line)
+
 
 #: What the set-up of a checkout fetches, by the names of its steps.
-SETS = {"kafka": KAFKA, "connector": CONNECTOR}
+SETS: Mapping[str, Callable[[], JarSet]] = {"kafka": lambda: KAFKA, "connector": connector_set}
 
 #: Names the folder for the cache; the default is ``headrace`` in the XDG cache folder.
 CACHE_VARIABLE = "HEADRACE_CACHE"
@@ -205,7 +230,7 @@ def show_on_stderr(step: str) -> None:
 def main(name: str) -> int:
     """Have the jars of ``SETS[name]`` in the cache and return an exit code; errors are one line."""
     try:
-        cached(SETS[name])
+        cached(SETS[name]())
     except LocalStackError as error:
         sys.stderr.write(f"{error}\n")
         return 1

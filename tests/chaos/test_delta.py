@@ -7,7 +7,7 @@ import pytest
 from benchmarks.chaos.run import Plan, Run
 from benchmarks.chaos.schedule import Fault, Kind, Schedule
 from benchmarks.chaos.world import Setting
-from headrace.devstack.jars import CONNECTOR, cached
+from headrace.devstack.jars import cached, connector_set
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -48,7 +48,7 @@ _BY_REFERENCE: Mapping[str, Any] = {
 def _setting(source: Mapping[str, Any]) -> Setting:
     spark: dict[str, Any] = {"master": "local[1]", "driver_memory": "768MiB", "warm_up": 1}
     if source:
-        spark["connector"] = str(cached(CONNECTOR)[0].parent)
+        spark["connector"] = str(cached(connector_set())[0].parent)
     channel = {
         "processor": {"type": "spark", "reducer": "benchmarks.chaos.delta:reduce"},
         "sink": {"type": "delta", "path": "{folder}"},

@@ -4,9 +4,10 @@ Spark's JVM starts this in place of ``pyspark.daemon``. A SIGTERM for all proces
 systemd sends with KillMode=control-group, would take the workers away from the micro-batch that the
 stop waits for. They end with the JVM, when their standard input does.
 
-pyspark has each task read all zip archives on the path again, and collect garbage among all objects
-of the worker: some 100 ms of processor time for a task that does nothing. Here archives are read
-again if they have changed, and what belongs to imported modules is looked through once.
+pyspark 4.0 has each task read all zip archives on the path again, and all lines collect garbage
+among all objects of the worker after it: some 100 ms of processor time for a task that does
+nothing. Here archives are read again if they have changed, and what belongs to imported modules is
+looked through once.
 
 This is a top-level module in a folder of its own, and imports nothing of Headrace: workers are
 forked from it, and should be small.
@@ -27,13 +28,20 @@ from pyspark import daemon
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
 
 
 def read_changed_archives_only() -> None:
-    """Have ``importlib.invalidate_caches`` read only those archives again that have changed."""
+    """Have archives read again if they have changed, and only then.
+
+    pyspark 4.0 invalidates the caches of the path before each task, 4.2 only where the path itself
+    has changed. So each look for a module sees whether its archive is as it was.
+    """
     if not hasattr(zipimport.zipimporter, "invalidate_caches"):
         return
     read = zipimport.zipimporter.invalidate_caches
+    find = zipimport.zipimporter.find_spec
     known: WeakKeyDictionary[zipimport.zipimporter, tuple[int, ...] | None] = WeakKeyDictionary()
 
     def invalidate_caches(self: zipimport.zipimporter) -> None:
@@ -42,7 +50,14 @@ def read_changed_archives_only() -> None:
             read(self)
             known[self] = version
 
+    def find_spec(
+        self: zipimport.zipimporter, fullname: str, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        invalidate_caches(self)
+        return find(self, fullname, target)
+
     zipimport.zipimporter.invalidate_caches = invalidate_caches  # type: ignore[method-assign]
+    zipimport.zipimporter.find_spec = find_spec  # type: ignore[method-assign]
 
 
 def _version(archive: str) -> tuple[int, ...] | None:
@@ -84,7 +99,6 @@ if __name__ == "__main__":
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     read_changed_archives_only()
     importlib.invalidate_caches()
-    if hasattr(daemon, "worker_main"):
-        daemon.worker_main = freezing(daemon.worker_main)
+    daemon.worker = freezing(daemon.worker)
     freeze()
     daemon.manager()  # type: ignore[no-untyped-call]

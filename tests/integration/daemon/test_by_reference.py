@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from deltalake import DeltaTable
 
-from headrace.devstack.jars import CONNECTOR, cached
+from headrace.devstack.jars import cached, connector_set
 from tests.integration.daemon.test_until import numbered
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def _document(site: Site) -> dict[str, Any]:
         "master": "local[2]",
         "warm_up": 0,
         "driver_memory": "512MiB",
-        "connector": str(cached(CONNECTOR)[0].parent),
+        "connector": str(cached(connector_set())[0].parent),
     }
     document["channels"]["main"] |= {
         "source": "by_reference",

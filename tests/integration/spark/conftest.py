@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from headrace.devstack.jars import CONNECTOR, cached
+from headrace.devstack.jars import cached, connector_set
 from headrace.spark.settings import SparkSettings, connector_properties, short_lived
 from headrace.testing.sinks import started_spark
 from tests.integration.spark.channels import Channel
@@ -27,7 +27,7 @@ SETTINGS = replace(short_lived("local[2]"), channels=3)
 
 def with_connector(settings: SparkSettings) -> SparkSettings:
     """Return the settings of a session that can read from Kafka itself."""
-    folder = str(cached(CONNECTOR)[0].parent)
+    folder = str(cached(connector_set())[0].parent)
     properties = dict(settings.properties)
     return replace(settings, properties=properties | connector_properties(folder, properties))
 

@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 
 from benchmarks.scale.cluster import WAIT, Cluster
 from headrace.core.clock import Deadline
-from headrace.devstack.jars import CONNECTOR, cached
+from headrace.devstack.jars import cached, connector_set
 from headrace.devstack.waiting import wait_for
 from tests.brokers import Broker
 from tests.integration.daemon.rig import Site
@@ -90,7 +90,7 @@ def document(site: Site, cluster: Cluster) -> dict[str, Any]:
         # the first job waits for the executors, however long they take: ready is earlier
         "warm_up": 0,
         "driver_memory": "512MiB",
-        "connector": str(cached(CONNECTOR)[0].parent),
+        "connector": str(cached(connector_set())[0].parent),
         "properties": dict(cluster.properties),
     }
     document["channels"]["main"] |= {

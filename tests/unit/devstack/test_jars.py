@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import hashlib
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -146,15 +147,38 @@ def test_every_jar_of_the_broker_is_pinned() -> None:
     assert {len(digest) for digest in sums.values()} == {64}
 
 
-def test_every_jar_of_the_connector_is_pinned() -> None:
-    """There is a sum for each of the connector's artifacts, and for nothing else."""
-    sums = jars.pinned_sums(jars.CONNECTOR)
-    names = {
-        f"{each.organisation}_{each.module}-{each.revision}.jar"
-        for each in jars.CONNECTOR.artifacts
-    }
+@pytest.mark.parametrize("wanted", jars.CONNECTORS.values(), ids=lambda wanted: wanted.name)
+def test_every_jar_of_a_connector_is_pinned(wanted: jars.JarSet) -> None:
+    """There is a sum for each of a connector's artifacts, and for nothing else."""
+    sums = jars.pinned_sums(wanted)
+    names = {f"{each.organisation}_{each.module}-{each.revision}.jar" for each in wanted.artifacts}
     assert sums.keys() == names
     assert {len(digest) for digest in sums.values()} == {64}
+
+
+@pytest.mark.parametrize(
+    ("installed", "name"),
+    [
+        ("4.0.5", "spark-kafka-4.0.0"),
+        ("4.1.4", "spark-kafka-4.0.0"),
+        ("4.2.1", "spark-kafka-4.2.0"),
+        ("4.3.0", "spark-kafka-4.2.0"),
+        (None, "spark-kafka-4.2.0"),
+    ],
+)
+def test_the_connector_is_of_the_pyspark_installed(
+    monkeypatch: pytest.MonkeyPatch, installed: str | None, name: str
+) -> None:
+    """It is of the same line, else of the one before; without pyspark it is the newest."""
+
+    def version(package: str) -> str:
+        assert package == "pyspark"
+        if installed is None:
+            raise metadata.PackageNotFoundError(package)
+        return installed
+
+    monkeypatch.setattr(metadata, "version", version)
+    assert jars.connector_set().name == name
 
 
 def test_the_set_up_is_told_in_one_line_why_there_are_no_jars(

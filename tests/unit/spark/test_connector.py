@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pyspark
 import pytest
 
 from headrace.config import SparkConfig
@@ -16,7 +17,8 @@ def test_maven_means_the_connector_of_the_installed_spark() -> None:
     """It is fetched without what pyspark brings itself."""
     found = connector_properties("maven", {})
     assert found["spark.jars.packages"] == default_coordinate()
-    assert default_coordinate().startswith("org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.")
+    line = ".".join(pyspark.__version__.split(".")[:2])
+    assert default_coordinate() == f"org.apache.spark:spark-sql-kafka-0-10_2.13:{line}.0"
     assert "org.apache.hadoop:hadoop-client-runtime" in found["spark.jars.excludes"]
 
 

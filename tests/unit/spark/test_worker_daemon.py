@@ -13,7 +13,7 @@ import pytest
 from headrace.spark.workers import headrace_worker_daemon as worker_daemon
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 
@@ -29,9 +29,10 @@ def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     found = tmp_path / "code.zip"
     _pack(found, "packed_one")
     monkeypatch.syspath_prepend(str(found))
-    # registers the method for the undoing, as what is tested replaces it
+    # registers the methods for the undoing, as what is tested replaces them
     kind = zipimport.zipimporter
     monkeypatch.setattr(kind, "invalidate_caches", kind.invalidate_caches)
+    monkeypatch.setattr(kind, "find_spec", kind.find_spec)
     yield found
     for name in ("packed_one", "packed_two"):
         sys.modules.pop(name, None)
@@ -55,8 +56,14 @@ def test_an_archive_as_it_was_is_not_read_again(
 
 
 @pytest.mark.parametrize("way", ["written", "replaced", "same size"])
-def test_a_changed_archive_is_noticed(archive: Path, tmp_path: Path, way: str) -> None:
-    """A module that was not there can be imported, and one that is gone cannot."""
+@pytest.mark.parametrize("invalidate", [importlib.invalidate_caches, list])
+def test_a_changed_archive_is_noticed(
+    archive: Path, tmp_path: Path, way: str, invalidate: Callable[[], object]
+) -> None:
+    """A module that was not there can be imported, and one that is gone cannot.
+
+    So it is whether or not pyspark invalidates the caches of the path before a task.
+    """
     worker_daemon.read_changed_archives_only()
     importlib.import_module("packed_one")
     importlib.invalidate_caches()
@@ -69,7 +76,7 @@ def test_a_changed_archive_is_noticed(archive: Path, tmp_path: Path, way: str) -
         now = archive.stat().st_mtime_ns
         os.utime(archive, ns=(now, now + 1_000_000))
 
-    importlib.invalidate_caches()
+    invalidate()
 
     assert importlib.import_module("packed_two").NAME == "packed_two"
     del sys.modules["packed_one"]
