@@ -23,6 +23,7 @@ from headrace.coordinators.coordinator import build_coordinator
 from headrace.coordinators.zookeeper_registry import ZooKeeperRegistry
 from headrace.core.clock import SYSTEM_CLOCK, Clock, Deadline
 from headrace.core.errors import ConfigError, FatalError, StartError
+from headrace.core.extras import Extra, required
 from headrace.core.spans import NO_TRACER
 from headrace.kafka import KafkaRangeSource, KafkaRecordSource, KafkaTopicCatalog
 from headrace.kafka.clients import PREFETCH_SHARE, client_properties
@@ -424,7 +425,8 @@ class KafkaController:
 
     def _spark_runtime(self) -> SparkRuntime:
         if self._spark is None:
-            from headrace.spark.runtime import SparkRuntime  # noqa: PLC0415 - others need no pyspark
+            with required(Extra.SPARK, "a channel of type spark"):
+                from headrace.spark.runtime import SparkRuntime  # noqa: PLC0415 - an extra
 
             settings = spark_settings(self.config.spark, spark_channels(self.config))
             self._spark = SparkRuntime(settings)

@@ -7,25 +7,69 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace.config import ArrowProcessorConfig
+from headrace.config import (
+    ArrowProcessorConfig,
+    DeltaSinkConfig,
+    KeyedProcessorConfig,
+    SparkProcessorConfig,
+    SqlSinkConfig,
+    single_sinks,
+)
 from headrace.core.errors import ConfigError
+from headrace.core.extras import Extra
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from headrace.config import Config
-    from headrace.config.errors import Problem
+    from headrace.config import ChannelConfig, Config
+    from headrace.config.errors import Problem, Steps
 
 
 def preflight(config: Config) -> Iterator[Problem]:
-    """Yield what Kafka's client and the decoder would refuse at the start.
+    """Yield what Kafka's client and the decoder would refuse at the start, and missing extras.
 
     For ``load``. Connects to nothing; blocks for some milliseconds, and imports what it asks.
     """
+    yield from _extras(config)
     yield from _kafka(config)
     for name, channel in config.channels.items():
         if isinstance(channel.processor, ArrowProcessorConfig) and channel.processor.ddl:
             yield from _schema(name, channel.processor.ddl)
+
+
+def _extras(config: Config) -> Iterator[Problem]:
+    for steps, extra in needed_extras(config):
+        if not extra.installed:
+            yield steps, extra.advice
+
+
+def needed_extras(config: Config) -> Iterator[tuple[Steps, Extra]]:
+    """Yield the extras that a configuration takes, each with the place that asks for it."""
+    if config.tracing.endpoint is not None:
+        yield ("tracing", "endpoint"), Extra.TRACING
+    for name, channel in config.channels.items():
+        if channel.enabled:
+            yield from ((("channels", name, *steps), extra) for steps, extra in _of(channel))
+
+
+def _of(channel: ChannelConfig) -> Iterator[tuple[Steps, Extra]]:
+    match channel.processor:
+        case SparkProcessorConfig():
+            yield ("processor", "type"), Extra.SPARK
+        case KeyedProcessorConfig(engine=engine):
+            yield ("processor", "type"), Extra.KEYED
+            if engine == "spark":
+                yield ("processor", "engine"), Extra.SPARK
+        case _:
+            pass
+    for steps, sink in single_sinks(channel.sink).items():
+        match sink:
+            case DeltaSinkConfig():
+                yield (*steps, "type"), Extra.DELTA
+            case SqlSinkConfig():
+                yield (*steps, "type"), Extra.SQL
+            case _:
+                pass
 
 
 def _kafka(config: Config) -> Iterator[Problem]:

@@ -41,7 +41,10 @@ def pyspark_jars() -> Path:
     """Return pyspark's folder of jars, without importing pyspark; raises LocalStackError."""
     spec = importlib.util.find_spec("pyspark")
     if spec is None or spec.origin is None:
-        raise LocalStackError("the local stack runs on pyspark's jars; install pyspark")
+        raise LocalStackError(
+            "the local stack runs on pyspark's jars, which are not installed; "
+            "pip install 'headrace[local]'"
+        )
     return Path(spec.origin).parent / "jars"
 
 

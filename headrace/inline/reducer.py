@@ -11,10 +11,10 @@ from headrace.core.importing import load_callable
 from headrace.core.tables import Decode
 from headrace.inline.decode import InlineDecoder
 from headrace.sinks.contract import results_of
+from headrace.sinks.micro_batch import DryRunBatch, dry_run_batch
 
 if TYPE_CHECKING:
     from headrace.sinks.micro_batch import MicroBatch
-    from headrace.spark.dryrun import DryRunBatch
 
 
 class ArrowReducer(Protocol):
@@ -66,8 +66,6 @@ def dry_run(
         TypeError: it returned something else than a table or None.
         Exception: what it raised.
     """
-    from headrace.spark.dryrun import DryRunBatch, dry_run_batch  # noqa: PLC0415 - imports pyspark
-
     decoded = InlineDecoder(decode or Decode()).apply(table)
     result = reducer(decoded.table, dry_run_batch(table, attempt))
     if isinstance(result, Mapping):

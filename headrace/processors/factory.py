@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, cast
 
 from headrace import config
-from headrace.core.errors import ImportPathError, StartError
+from headrace.core.errors import ImportPathError
+from headrace.core.extras import Extra, required
 from headrace.core.importing import load_callable, make
 from headrace.kafka import ResultTransactions
 from headrace.kafka.clients import client_properties
@@ -137,13 +138,8 @@ def build_processor(
         case config.ArrowProcessorConfig() as chosen:
             return _arrow(channel, chosen, open_sink(channel, member, cluster))
         case config.KeyedProcessorConfig():
-            try:
+            with required(Extra.KEYED, f"the keyed processor of group {channel.group}"):
                 from headrace.processors.keyed import build_keyed  # noqa: PLC0415 - an extra
-            except ImportError as error:
-                raise StartError(
-                    f"the keyed processor of group {channel.group} takes rocksdict, which is not "
-                    f"installed ({error}); pip install 'headrace[keyed]'"
-                ) from error
 
             assert state is not None, "a channel with state has a folder"
             return build_keyed(channel, spark, member, cluster, state)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from headrace import config
-from headrace.core.errors import StartError
+from headrace.core.extras import Extra, required
 
 if TYPE_CHECKING:
     from headrace.sinks.contract import Sink
@@ -38,8 +38,9 @@ def build_sink(section: config.SinkConfig, member: str) -> Sink[Any]:
 
 
 def _delta_sink(section: config.DeltaSinkConfig, member: str) -> Sink[Any]:
-    from headrace.sinks.delta import DeltaSink, MaintenanceConfig  # noqa: PLC0415 - as above
-    from headrace.sinks.schema import SchemaChanges  # noqa: PLC0415 - as above
+    with required(Extra.DELTA, f"the sink of table {section.path}"):
+        from headrace.sinks.delta import DeltaSink, MaintenanceConfig  # noqa: PLC0415 - an extra
+        from headrace.sinks.schema import SchemaChanges  # noqa: PLC0415 - as above
 
     return DeltaSink(
         section.path,
@@ -68,13 +69,9 @@ def _plain_sink(
 
 
 def _sql_sink(section: config.SqlSinkConfig, member: str) -> Sink[Any]:
-    try:
+    with required(Extra.SQL, f"the sink of table {section.table}"):
         from headrace.sinks.sql import SqlSink, WriteMode  # noqa: PLC0415 - an extra
-    except ImportError as error:
-        raise StartError(
-            f"the sink of table {section.table} takes SQLAlchemy, which is not installed "
-            f"({error}); pip install 'headrace[sql]'"
-        ) from error
+
     return SqlSink(
         section.url.get_secret_value(),
         section.table,

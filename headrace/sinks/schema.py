@@ -6,8 +6,6 @@ import json
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from deltalake import Schema
-
 from headrace.core.errors import RetryableError
 from headrace.sinks.origin import ORIGIN
 
@@ -15,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
     from pathlib import Path
 
-    from deltalake import DeltaTable, Field
+    from deltalake import DeltaTable, Field, Schema
 
 
 #: Features of a table that ask nothing of a commit that only adds files and moves offsets.
@@ -67,6 +65,8 @@ def delta_schema(schema: str) -> Schema:
     A count is never null, a maximum may be: with Spark's own flags the first result would decide
     what later ones may hold. ``schema`` is the result's in JSON, as Delta and Spark spell it.
     """
+    from deltalake import Schema  # noqa: PLC0415 - an extra, and sinks without it are here too
+
     return Schema.from_json(json.dumps(_nullable(json.loads(schema))))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,7 @@ from pyspark.errors import PySparkException
 from headrace.core.clock import Deadline
 from headrace.core.tables import Decode, merge
 from headrace.sinks.contract import results_of, rows_of
-from headrace.sinks.micro_batch import MicroBatch, OffsetRange
+from headrace.sinks.micro_batch import DryRunBatch, dry_run_batch
 from headrace.spark.arrow_to_spark import ArrowToSpark
 from headrace.spark.decode import Decoder, undecodable_in
 from headrace.spark.failures import failure_of, text_of
@@ -22,12 +22,9 @@ from headrace.spark.reducer import OwnReducer, checked, send_by_value
 from headrace.spark.runtime import SparkRuntime
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-    from headrace.core.records import TopicPartition
     from headrace.spark.reducer import Reducer
     from headrace.spark.settings import SparkSettings
 
@@ -71,45 +68,6 @@ def try_spark(settings: SparkSettings) -> SparkTrial:
         return SparkTrial(installed(), runtime.cores, perf_counter() - begin)
     finally:
         runtime.stop(Deadline.after(_STOP))
-
-
-#: The name of the channel that a reducer sees in a rehearsal.
-CHANNEL = "rehearsal"
-
-
-@dataclass(frozen=True, slots=True)
-class DryRunBatch:
-    """What a reducer made of the records. ``rows`` is None where it returned None.
-
-    ``outputs`` has the rows by name where it returned several results, None where it did not.
-    ``skipped`` has the offsets of undecodable records that were left out, by partition.
-    """
-
-    rows: pa.Table | None
-    skipped: Mapping[TopicPartition, Sequence[int]] = field(default_factory=dict)
-    outputs: Mapping[str, pa.Table | None] | None = None
-
-
-def dry_run_batch(table: pa.Table, attempt: int = 1) -> MicroBatch:
-    """Return what the reducer is told of a table with the columns of every micro-batch."""
-    ranges = table.group_by(["topic", "partition"], use_threads=False).aggregate(
-        [("offset", "min"), ("offset", "max"), ("offset", "count")]
-    )
-    return MicroBatch(
-        CHANNEL,
-        CHANNEL,
-        tuple(
-            OffsetRange(
-                row["topic"],
-                row["partition"],
-                row["offset_min"],
-                row["offset_max"] + 1,
-                row["offset_count"],
-            )
-            for row in ranges.to_pylist()
-        ),
-        attempt,
-    )
 
 
 #: Into how many tasks the records are cut: more than one, so that a reducer meets its tasks.

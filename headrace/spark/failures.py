@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 
-from pyspark.errors import AnalysisException
-
 from headrace.core.errors import HeadraceError, RetryableError
 
 #: Characters kept of Spark's message: a Python traceback fits, a plan of many pages does not.
@@ -55,6 +53,8 @@ _FAULT = re.compile(r"\(crashed\): Fatal Python error: Segmentation fault")
 
 def failure_of(error: Exception, text: str) -> ReducerError:
     """Return a failed job's error as the channel should see it; ``text`` is Spark's."""
+    from pyspark.errors import AnalysisException  # noqa: PLC0415 - telling kinds of errors needs none
+
     is_no_record = _NO_RECORD.search(text) and not _FAULT.search(text)
     if isinstance(error, AnalysisException) or is_no_record:
         return JobFailedError(text)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from headrace.inline import ArrowReducer
-    from headrace.spark.dryrun import DryRunBatch
+    from headrace.sinks.micro_batch import DryRunBatch
     from headrace.spark.reducer import Reducer
     from headrace.spark.runtime import SparkRuntime
 

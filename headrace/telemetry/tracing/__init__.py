@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace.core.errors import StartError
+from headrace.core.extras import Extra, required
 from headrace.core.spans import NO_TRACER, Tracer
 
 if TYPE_CHECKING:
@@ -21,13 +21,9 @@ def open_tracer(config: TracingConfig, instance: str) -> Tracer:
     """
     if config.endpoint is None:
         return NO_TRACER
-    try:
+    with required(Extra.TRACING, f"tracing.endpoint, which is {config.endpoint},"):
         from headrace.telemetry.tracing.recorded import exporting_tracer  # noqa: PLC0415 - an extra
-    except ImportError as error:
-        raise StartError(
-            f"tracing.endpoint is {config.endpoint}, but OpenTelemetry is not installed ({error}); "
-            "pip install 'headrace[tracing]', or leave tracing.endpoint out"
-        ) from error
+
     return exporting_tracer(config, config.endpoint, instance)
 
 

@@ -10,6 +10,9 @@ from typing import Annotated
 
 import typer
 
+from headrace.core.errors import StartError
+from headrace.core.extras import Extra, required
+
 #: Fewer would leave partitions empty in some of the phases.
 _LEAST_ROWS = 1_000
 
@@ -47,8 +50,12 @@ def demo(
     through Spark into a Delta table, one of which is killed and started again. The last line says
     whether each flight is in the table exactly once; the exit code is 0 only then.
     """
-    from headrace.tools.demo.demo import main  # noqa: PLC0415 - takes a second to import
-
     if verify_only is not None and (rows is not None or directory is not None or keep):
         raise typer.BadParameter("--verify-only runs nothing; leave the other options out")
+    try:
+        with required(Extra.DEMO, "the demo"):
+            from headrace.tools.demo.demo import main  # noqa: PLC0415 - takes a second to import
+    except StartError as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(1) from error
     raise typer.Exit(main(rows, over, directory, verify_only, keep=keep))

@@ -40,7 +40,6 @@ from headrace.kafka.clients import client_properties
 from headrace.kafka.result_transactions import sink_group
 from headrace.kafka.survey import KafkaSurvey
 from headrace.kafka.transactional_producer import fence_producers
-from headrace.spark.dryrun import try_spark
 from headrace.spark.settings import spark_settings
 from headrace.tools.doctor.finding import error, ok, warning
 from headrace.tools.doctor.machine import existing
@@ -325,11 +324,13 @@ log = structlog.get_logger(__name__)
 
 
 def check_spark(
-    section: SparkConfig, attempt: Callable[[SparkSettings], SparkTrial] = try_spark
+    section: SparkConfig, attempt: Callable[[SparkSettings], SparkTrial] | None = None
 ) -> Iterator[Finding]:
     """Start a session with the configuration's settings and run a job. Takes 10 s and more."""
+    from headrace.spark.dryrun import try_spark  # noqa: PLC0415 - an extra
+
     try:
-        trial = attempt(spark_settings(section))
+        trial = (attempt or try_spark)(spark_settings(section))
     except Exception as problem:
         # whatever stops Spark here stops it in the daemon
         log.debug("doctor_spark_failed", exc_info=True)

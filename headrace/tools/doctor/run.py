@@ -16,7 +16,6 @@ from headrace.config import SparkProcessorConfig, load
 from headrace.config.cli import EXIT_CONFIG, report
 from headrace.controller.preflight import preflight
 from headrace.core.errors import ConfigError
-from headrace.spark.dryrun import installed
 from headrace.telemetry.logs import configure_logging
 from headrace.tools.doctor.checks import (
     check_code,
@@ -89,6 +88,8 @@ def run_checks(context: PreflightContext) -> Iterator[Finding]:
         ("kafka", lambda: check_kafka(config)),
     ]
     if spark:
+        from headrace.spark.dryrun import installed  # noqa: PLC0415 - an extra
+
         checks += [
             ("java", lambda: check_java(context.environment)),
             ("jars", lambda: check_jars(config.spark, installed())),

@@ -26,6 +26,7 @@ from headrace.core.errors import (
     KafkaUnavailableError,
     StartError,
 )
+from headrace.core.extras import Extra, required
 from headrace.core.records import Batch, Record, TopicPartition, offset_of
 from headrace.core.tables import SCHEMA, table_of
 from headrace.inline.reducer import dry_run, load_arrow_reducer
@@ -35,10 +36,8 @@ from headrace.processors.factory import reducer_of
 from headrace.processors.micro_batch_processor import decode
 from headrace.sinks.console import ConsoleSink
 from headrace.sinks.jsonl import UnspeakableTypeError, json_lines
-from headrace.spark import dryrun
-from headrace.spark.dryrun import dry_run_batch
+from headrace.sinks.micro_batch import DryRunBatch, dry_run_batch
 from headrace.spark.failures import ReducerError
-from headrace.spark.runtime import SparkRuntime
 from headrace.spark.settings import spark_settings
 from headrace.telemetry.logs import configure_logging
 from headrace.tools.offsets.commands import EXIT_FAILED, channel_name
@@ -47,8 +46,6 @@ from headrace.tools.offsets.reading import RequestError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import TypeAlias
-
-    from headrace.spark.dryrun import DryRunBatch
 
 
 #: How every file of Parquet begins.
@@ -374,6 +371,10 @@ def _runner(
     if isinstance(processor, config.ArrowProcessorConfig):
         function, how = load_arrow_reducer(processor.reducer), decode(processor)
         return lambda table: _guarded(lambda: dry_run(function, table, how))
+    with required(Extra.SPARK, "a reducer of type spark"):
+        from headrace.spark import dryrun  # noqa: PLC0415 - an extra
+        from headrace.spark.runtime import SparkRuntime  # noqa: PLC0415 - as above
+
     section = config.SparkConfig() if settings is None else settings.spark
     reducer, how = reducer_of(processor), decode(processor)
 

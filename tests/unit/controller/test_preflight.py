@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import socket
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,6 +14,7 @@ from headrace.cli import app
 from headrace.config import load
 from headrace.controller.preflight import preflight
 from headrace.core.errors import ConfigError
+from headrace.core.extras import Extra
 from tests.unit.config.support import CHANNELS
 
 if TYPE_CHECKING:
@@ -179,3 +182,64 @@ def test_check_tells_what_the_start_would(tmp_path: Path) -> None:
     assert "kafka.properties.nobody.knows (line 1): is no property" in result.stderr
     file.write_text(CHANNELS)
     assert CliRunner().invoke(app, ["check", "-c", str(file)]).exit_code == 0
+
+
+EXTRAS = """
+tracing: {endpoint: "http://127.0.0.1:4318"}
+channels:
+  reduced:
+    {topics: [a], group: a, processor: {type: spark, sql: SELECT 1}, sink: {type: delta, path: t}}
+  counted:
+    topics: [b]
+    group: b
+    processor: {type: keyed, reducer: "a:b", engine: spark}
+    sink: {type: kafka, topic: counts}
+  divided:
+    topics: [e]
+    group: e
+    processor: {type: arrow, reducer: "a:b"}
+    sink:
+      type: several
+      outputs:
+        rows: {type: sql, url: "sqlite:///f", table: t}
+        lines: {type: jsonl, path: f}
+  idle:
+    {enabled: false, topics: [c], group: c, processor: {type: spark, sql: SELECT 1}, sink: noop}
+  plain: {topics: [d], group: d, processor: {type: arrow, reducer: "a:b"}, sink: noop}
+"""
+
+
+def test_extras_that_are_missing_are_named_with_what_installs_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each with the place that asks for it; a channel that is disabled asks for nothing."""
+    for extra in Extra:
+        monkeypatch.setitem(sys.modules, extra.module, None)
+
+    problems = _refused(tmp_path, EXTRAS)
+
+    found = {problem.partition(" ")[0]: problem for problem in problems}
+    assert {place: re.findall(r"headrace\[(\w+)\]", text) for place, text in found.items()} == {
+        "tracing.endpoint": ["tracing"],
+        "channels.reduced.processor.type": ["spark"],
+        "channels.reduced.sink.type": ["delta"],
+        "channels.counted.processor.type": ["keyed"],
+        "channels.counted.processor.engine": ["spark"],
+        "channels.divided.sink.outputs.rows.type": ["sql"],
+    }
+    assert found["channels.reduced.sink.type"].endswith(
+        "takes deltalake, which is not installed; pip install 'headrace[delta]'"
+    )
+
+
+def test_a_configuration_for_the_base_install_asks_for_no_extra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor does one whose extras are there."""
+    file = tmp_path / "headrace.yaml"
+    file.write_text(EXTRAS)
+    assert len(load(file, also=preflight).channels) == 5
+    for extra in Extra:
+        monkeypatch.setitem(sys.modules, extra.module, None)
+    file.write_text(ARROW.replace("SCHEMA", '"a INT"'))
+    assert load(file, also=preflight).channels

@@ -1,0 +1,124 @@
+"""What ``pip install headrace`` brings: the wheel of this tree in an environment with no more."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(600)]
+
+_ROOT = Path(__file__).parents[3]
+
+#: What the extras bring, by the names of packages.
+_EXTRAS = {"deltalake", "numpy", "pandas", "py4j", "pyspark", "rocksdict", "sqlalchemy"}
+
+#: MB that a base install may take at the most: pyarrow alone has 165.
+_LARGEST_BASE = 260
+
+
+def _run(*command: str | Path, folder: Path = _ROOT) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        list(map(str, command)), cwd=folder, capture_output=True, text=True, check=False
+    )
+
+
+def _pip(*arguments: str | Path) -> None:
+    done = _run(sys.executable, "-m", "pip", "--disable-pip-version-check", *arguments)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An empty environment into which this tree's wheel was installed, in the locked versions."""
+    folder = tmp_path_factory.mktemp("base")
+    _pip("wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", folder, _ROOT)
+    (wheel,) = folder.glob("headrace-*.whl")
+    locked = (_ROOT / "requirements" / "run.lock").read_text(encoding="utf-8")
+    pins = re.findall(r"^(\S+==.*?) *\\$", locked, re.MULTILINE)
+    (folder / "versions.txt").write_text("\n".join(pins), encoding="utf-8")
+    assert _run(sys.executable, "-m", "venv", "--without-pip", folder / "env").returncode == 0
+    python = folder / "env" / "bin" / "python"
+    _pip("--python", python, "install", "--constraint", folder / "versions.txt", wheel)
+    return folder / "env"
+
+
+@pytest.fixture
+def headrace(base: Path, tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Return what runs a command of that environment in an empty folder."""
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return _run(base / "bin" / "headrace", *arguments, folder=tmp_path)
+
+    return run
+
+
+def _configured(folder: Path, processor: dict[str, str], sink: Any) -> None:
+    channel = {"topics": ["flights"], "group": "g", "processor": processor, "sink": sink}
+    document = {
+        "kafka": {"bootstrap_servers": "127.0.0.1:1"},
+        "zookeeper": {"hosts": "127.0.0.1:1"},
+        "channels": {"flights": channel},
+    }
+    (folder / "headrace.yaml").write_text(yaml.safe_dump(document), encoding="utf-8")
+
+
+def test_the_base_install_is_small(base: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It has no library of an extra, and so neither Spark nor its jars."""
+    (packages,) = base.glob("lib/python3*/site-packages")
+    installed = {path.name.partition("-")[0].lower() for path in packages.glob("*.dist-info")}
+    size = sum(path.stat().st_size for path in packages.rglob("*") if path.is_file()) / 1e6
+    with capsys.disabled():
+        sys.stdout.write(f"\nbase install: {len(installed)} packages, {size:.0f} MB\n")
+    assert "headrace" in installed
+    assert not installed & _EXTRAS
+    assert not list(packages.rglob("*.jar"))
+    assert size < _LARGEST_BASE
+
+
+def test_the_base_install_checks_what_it_can_run(headrace: Any, tmp_path: Path) -> None:
+    """Commands say what they do, and channels that need no extra are taken."""
+    shown = headrace("--help")
+    assert shown.returncode == 0
+    assert "doctor" in shown.stdout
+    _configured(tmp_path, {"type": "simple"}, {"type": "function", "function": "json:dumps"})
+    checked = headrace("check", "-c", "headrace.yaml")
+    assert (checked.returncode, checked.stderr) == (0, "")
+    assert checked.stdout.startswith("flights: at-least-once")
+    schema = {"decode": "json", "schema": "a INT"}
+    _configured(tmp_path, {"type": "arrow", "reducer": "a:b", **schema}, {"type": "noop"})
+    checked = headrace("check", "-c", "headrace.yaml")
+    assert (checked.returncode, checked.stderr) == (0, "")
+
+
+def test_the_base_install_reduces_with_arrow(headrace: Any, tmp_path: Path) -> None:
+    """A reducer of type arrow runs, on JSON that is decoded, without numpy and without Java."""
+    (tmp_path / "in.jsonl").write_text('{"a": 2}\n{"a": 3}\n', encoding="utf-8")
+    source = "def twice(table, batch):\n    return table.select(['a']).slice(1)\n"
+    (tmp_path / "mine.py").write_text(source, encoding="utf-8")
+    options = ("--type", "arrow", "--reducer", "mine:twice", "--schema", "a INT", "--json")
+    done = headrace("reduce", "--input", "in.jsonl", *options)
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, '{"a":3}'), done.stderr
+
+
+def test_a_channel_that_takes_more_is_refused_with_what_installs_it(
+    headrace: Any, tmp_path: Path
+) -> None:
+    """Each place that takes an extra is named with its line and the command."""
+    _configured(tmp_path, {"type": "spark", "sql": "SELECT 1"}, {"type": "delta", "path": "t"})
+    refused = headrace("check", "-c", "headrace.yaml")
+    assert refused.returncode == 2
+    assert "pip install 'headrace[spark]'" in refused.stderr
+    assert "pip install 'headrace[delta]'" in refused.stderr
+    for command, extra in (("local up", "local"), ("demo", "demo")):
+        failed = headrace(*command.split())
+        assert failed.returncode != 0
+        assert f"pip install 'headrace[{extra}]'" in failed.stderr

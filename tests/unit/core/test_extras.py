@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from headrace.core.errors import StartError
+from headrace.core.extras import Extra, required
+
+_PYPROJECT = (Path(__file__).parents[3] / "pyproject.toml").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("extra", Extra)
+def test_an_extra_brings_its_library(extra: Extra) -> None:
+    """pyproject.toml has it by this name, with the library or a part of it."""
+    (brought,) = re.findall(rf"^{extra.extra} = (\[.*\])$", _PYPROJECT, re.MULTILINE)
+    assert f'"{extra.library.lower()}' in brought.lower()
+
+
+def test_all_has_every_extra() -> None:
+    """Nothing is left out of ``pip install 'headrace[all]'``."""
+    _, _, section = _PYPROJECT.partition("[project.optional-dependencies]")
+    names = re.findall(r"^(\w+) = \[", section.partition("\n[")[0], re.MULTILINE)
+    (brought,) = re.findall(r'^all = \["headrace\[(.*)\]"\]$', _PYPROJECT, re.MULTILINE)
+    assert {*brought.split(","), "all"} == set(names)
+
+
+@pytest.mark.parametrize("extra", Extra)
+def test_what_is_installed_is_seen(extra: Extra, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A library is looked for by its module; the tests have all of them."""
+    assert extra.installed
+    monkeypatch.setitem(sys.modules, extra.module, None)
+    assert not extra.installed
+
+
+def test_a_module_whose_package_is_missing_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The part of OpenTelemetry that is asked for is in a package that others bring as well."""
+    monkeypatch.setitem(sys.modules, "opentelemetry", None)
+    monkeypatch.delitem(sys.modules, "opentelemetry.sdk", raising=False)
+    assert not Extra.TRACING.installed
+
+
+def test_the_error_says_who_takes_what_and_what_installs_it() -> None:
+    """The sentence ends with what Python said."""
+    sentence = (
+        r"the sink of table t takes deltalake, which is not installed; "
+        r"pip install 'headrace\[delta\]' \(No module named 'deltalake'\)"
+    )
+    with pytest.raises(StartError, match=sentence), required(Extra.DELTA, "the sink of table t"):
+        raise ModuleNotFoundError("No module named 'deltalake'")
+
+
+def test_other_errors_pass() -> None:
+    """What is imported may have errors of its own."""
+    with pytest.raises(ZeroDivisionError), required(Extra.SQL, "a sink"):
+        raise ZeroDivisionError
