@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from headrace.keyed.aggregates import count
 from headrace.keyed.api import (
     Event,
     Fired,
@@ -22,4 +23,5 @@ __all__ = [
     "at_clock",
     "at_event",
     "batched",
+    "count",
 ]

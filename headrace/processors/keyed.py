@@ -24,7 +24,8 @@ from headrace.core.records import Batch
 from headrace.inline.engine import InlineEngine
 from headrace.kafka import KafkaRecordSource, KafkaTopicCatalog, ResultTransactions
 from headrace.kafka.clients import client_properties
-from headrace.keyed.fold import DEAD_LETTERS, Fold, FoldSettings
+from headrace.keyed.columns import fold_of
+from headrace.keyed.fold import DEAD_LETTERS, FoldSettings
 from headrace.keyed.function import KeyedFunction
 from headrace.keyed.restore import Restorer
 from headrace.keyed.rows import RowSettings
@@ -428,7 +429,8 @@ def build_keyed(
     state = KeyedState(store)
     topics = _topics(channel, chosen)
     settings = _fold_settings(chosen, topics)
-    fold = Fold(_reducer(chosen, settings.outputs), settings)
+    reducer = _reducer(chosen, settings.outputs)
+    fold = fold_of(reducer, settings)
     times = None if chosen.time == "record" else load_callable(chosen.time)
     rows = RowSettings(chosen.key, times, chosen.on_poison)
     sink = KeyedSink(
@@ -441,7 +443,7 @@ def build_keyed(
     else:
         from headrace.spark.keyed import KeyedSparkEngine  # noqa: PLC0415 - for this engine only
 
-        engine = KeyedSparkEngine(spark(), function.reduce, fold, fold.reducer)
+        engine = KeyedSparkEngine(spark(), function.reduce, fold, reducer)
     parts = KeyedParts(
         sink,
         state,

@@ -85,7 +85,8 @@ def send_by_value(function: Any) -> None:
 
     By reference, a worker imports the package itself: it may not find it, and a reused worker
     goes on with the code it imported first after the package was changed and loaded again.
-    pyspark pickles with its own copy of cloudpickle, so that one has to know.
+    pyspark pickles with its own copy of cloudpickle, so that one has to know. Headrace itself is
+    there, and goes by reference.
     """
     from pyspark import cloudpickle  # noqa: PLC0415 - checking a reducer's path needs no pyspark
 
@@ -93,6 +94,8 @@ def send_by_value(function: Any) -> None:
     if module is None or module.__name__ == "__main__":
         return  # pickled by value anyway
     package = module.__name__.partition(".")[0]
+    if package == __name__.partition(".")[0]:
+        return
     register: Callable[[ModuleType], None] = cloudpickle.register_pickle_by_value
     register(sys.modules.get(package, module))
 

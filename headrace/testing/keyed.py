@@ -13,7 +13,8 @@ from typing_extensions import override
 
 from headrace.core.tables import SCHEMA
 from headrace.keyed.codecs import DECODERS, key_bytes, to_json
-from headrace.keyed.fold import DEAD_LETTERS, Fold, FoldSettings, KeyRow
+from headrace.keyed.columns import fold_of
+from headrace.keyed.fold import DEAD_LETTERS, FoldSettings, KeyRow
 from headrace.keyed.function import KeyedFunction
 from headrace.keyed.rows import RowSettings
 from headrace.keyed.sink import StagedState, staged_state
@@ -139,7 +140,7 @@ class KeyedTest:
         self._offset = 0
         self._names = count(1)
         rows = RowSettings(self.key, None, self.settings.on_poison)
-        fold = Fold(self.reducer, self.settings)
+        fold = fold_of(self.reducer, self.settings)
         self._function = KeyedFunction(fold, self._state, rows, self._clock)
         self._records: list[ResultRecord] = []
         self.counts: list[Any] = []

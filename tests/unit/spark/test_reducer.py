@@ -6,6 +6,7 @@ import pytest
 from pyspark import cloudpickle
 
 from headrace.core.errors import ImportPathError
+from headrace.keyed import count
 from headrace.spark.reducer import load_reducer, send_by_value
 
 if TYPE_CHECKING:
@@ -90,3 +91,9 @@ def test_a_reducer_of_the_main_program_needs_no_registration() -> None:
     send_by_value(reduce)
 
     assert _by_value() == before
+
+
+def test_a_reducer_of_headrace_goes_by_reference() -> None:
+    """Headrace is there in the workers; by value, each job would carry all of it."""
+    send_by_value(count)
+    assert "headrace" not in _by_value()
