@@ -18,6 +18,7 @@ NAMES = (
     "spark",
     "pipeline",
     "peers",
+    "keyed",
     "scale",
     "startup",
     "memory",
@@ -29,7 +30,9 @@ NAMES = (
 )
 
 #: Those of which figures come from several rounds, whose spread a second run has to stay within.
-_BY_ROUND = frozenset({"passthrough", "spark", "pipeline", "peers", "coordination", "lifecycle"})
+_BY_ROUND = frozenset(
+    {"passthrough", "spark", "pipeline", "peers", "keyed", "coordination", "lifecycle"}
+)
 
 #: Makes a page with charts of what they printed.
 _RESULTS = "results"
@@ -40,6 +43,7 @@ _OPTIONS = {
     "lifecycle": ("seed",),
     "soak": ("minutes", "seed"),
     "peers": ("without",),
+    "keyed": ("without",),
 }
 
 
@@ -92,7 +96,11 @@ def _arguments() -> argparse.Namespace:
         "--seed", type=int, default=1, help="chaos, lifecycle, soak: what is done, and when"
     )
     parser.add_argument(
-        "--without", action="append", default=[], metavar="PEER", help="peers: leave this one out"
+        "--without",
+        action="append",
+        default=[],
+        metavar="PEER",
+        help="peers, keyed: leave this one out",
     )
     chosen = parser.parse_args()
     if chosen.twice and chosen.name not in _BY_ROUND:

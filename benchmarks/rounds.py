@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+
+    from benchmarks.stack import Topic
 
 #: What one round of one side measured.
 Measured = dict[str, Any]
@@ -90,6 +92,54 @@ def require_long(name: str, measured: Measured, shortest: float = SHORTEST) -> N
             f"a round of {name} took {measured['seconds']} s, which is less than "
             f"{shortest:g} s and says nothing; give its plan more records"
         )
+
+
+class Lengths(Protocol):
+    """How long a topic is to be: ``probe`` and ``most`` in records, the others in seconds."""
+
+    @property
+    def probe(self) -> int:
+        """The first topic that is read."""
+
+    @property
+    def most(self) -> int:
+        """The longest one."""
+
+    @property
+    def seconds(self) -> float:
+        """About what a round is to take."""
+
+    @property
+    def shortest(self) -> float:
+        """What it has to take."""
+
+
+def long_enough(
+    name: str,
+    round_of: Callable[[Topic], Measured],
+    topic_of: Callable[[float], Topic],
+    lengths: Lengths,
+    *,
+    say: Callable[[str], None],
+) -> Topic:
+    """Return a topic that a side takes long enough to read, as a round of it has just shown.
+
+    The first one only says where to look: a process does in it what it does once. ``topic_of``
+    returns one of about so many records.
+    """
+    topic, is_cold = topic_of(lengths.probe), True
+    while True:
+        probed = round_of(topic)
+        heat = "cold" if is_cold else "warm"
+        say(f"{heat} probe, not counted: {name} {probed['rate']:,} a second")
+        if not is_cold and (
+            probed["seconds"] >= lengths.shortest * MARGIN or topic.records > lengths.most / 2
+        ):
+            return topic
+        wanted = topic_of(probed["rate"] * lengths.seconds)
+        if not is_cold and wanted.records <= topic.records:
+            wanted = topic_of(2 * topic.records)
+        topic, is_cold = wanted, False
 
 
 def _line(measured: Measured) -> str:

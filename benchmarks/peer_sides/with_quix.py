@@ -36,11 +36,11 @@ def main() -> None:
     kind = "bytes" if request.work == "sum" else "json"
     frame = app.dataframe(app.topic(request.topic, value_deserializer=kind))
     frame.update(total if request.work == "sum" else count)
-    _watch_assignment(app, meter)
+    watch_assignment(app, meter)
     app.run()
 
 
-def _watch_assignment(app: Application, meter: Meter) -> None:
+def watch_assignment(app: Application, meter: Meter) -> None:
     """Note the assignment: the library has no callback for it of its user's own."""
     assign = app._on_assign  # noqa: SLF001
 

@@ -13,14 +13,13 @@ from benchmarks.peers.process import PeerError
 from benchmarks.peers.sides import PEERS, SIDES, Role, Runner
 from benchmarks.peers.topics import Topics
 from benchmarks.report import Report, say
-from benchmarks.rounds import MARGIN, SHORTEST, alternate
+from benchmarks.rounds import SHORTEST, alternate, long_enough
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
     from benchmarks.peers.sides import Side
     from benchmarks.rounds import Measured, Rounds
-    from benchmarks.stack import Topic
 
 #: What the sides do: sum the lengths of values, and count JSON by a field.
 WORKS = ("sum", "json")
@@ -82,30 +81,13 @@ def _wanted(plan: Plan, without: Collection[str]) -> list[Side]:
 
 def _compare(plan: Plan, runners: Sequence[Runner], topics: Topics) -> Rounds:
     """Find out how much each side is to read, then measure."""
-    chosen = {runner: _topic(plan, runner, topics) for runner in runners}
+    chosen = {
+        runner: long_enough(runner.name, runner.round, topics.of, plan, say=say)
+        for runner in runners
+    }
 
     def one(runner: Runner) -> Callable[[], Measured]:
         return lambda: runner.round(chosen[runner])
 
     sides = {runner.side.name: one(runner) for runner in runners}
     return alternate(sides, plan.rounds, say=say, shortest=plan.shortest)
-
-
-def _topic(plan: Plan, runner: Runner, topics: Topics) -> Topic:
-    """Return a topic that a side takes long enough to read, as a round of it has just shown.
-
-    The first one only says where to look: a process does in it what it does once.
-    """
-    topic, is_cold = topics.of(plan.probe), True
-    while True:
-        probed = runner.round(topic)
-        heat = "cold" if is_cold else "warm"
-        say(f"{heat} probe, not counted: {runner.name} {probed['rate']:,} a second")
-        if not is_cold and (
-            probed["seconds"] >= plan.shortest * MARGIN or topic.records > plan.most / 2
-        ):
-            return topic
-        wanted = topics.of(probed["rate"] * plan.seconds)
-        if not is_cold and wanted.records <= topic.records:
-            wanted = topics.of(2 * topic.records)
-        topic, is_cold = wanted, False

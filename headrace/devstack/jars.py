@@ -145,7 +145,7 @@ _SPARK = "org.apache.spark"
 
 @dataclass(frozen=True, slots=True)
 class JarSet:
-    """Jars that belong together, with their sums in ``<name>.sha256`` beside this module.
+    """Jars that belong together, with their sums in ``<name>.sha256`` in ``folder``.
 
     ``needs``: whether what the artifacts depend on is fetched as well. ``size`` is in MB.
     """
@@ -155,11 +155,12 @@ class JarSet:
     artifacts: tuple[Coordinate, ...]
     needs: bool
     size: int
+    folder: Path = Path(__file__).parent
 
     @property
     def sums_file(self) -> Path:
         """The pinned sums, as ``sha256sum`` writes them."""
-        return Path(__file__).with_name(f"{self.name}.sha256")
+        return self.folder / f"{self.name}.sha256"
 
 
 KAFKA = JarSet(

@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from benchmarks import coordination, endurance, memory, passthrough, pipeline, soak, spark, startup
+from benchmarks.keyed import run as keyed
+from benchmarks.keyed.run import Plan as KeyedPlan
+from benchmarks.keyed.state import StatePlan
 from benchmarks.lifecycle import run as lifecycle
 from benchmarks.lifecycle.run import Plan as LifecyclePlan
 from benchmarks.peers import run as peers
@@ -15,6 +18,7 @@ from benchmarks.peers.environments import InstallError
 from benchmarks.peers.run import Plan as PeersPlan
 from benchmarks.scale import run as scale
 from benchmarks.scale.run import Plan as ScalePlan
+from headrace.devstack.errors import JarsError
 
 if TYPE_CHECKING:
     from benchmarks.report import Report
@@ -182,6 +186,49 @@ def test_peers_read_the_same_as_a_channel() -> None:
     assert figures["ratio_to_raw"] > 0
     assert figures["json_ratio_to_fastest_peer"] > 0
     assert figures["versions"]["arroyo"]["confluent-kafka"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_keyed_counts_the_same_on_all_sides() -> None:
+    """Channels, Kafka Streams and Quix Streams count alike; a killed daemon has its state again."""
+    state = StatePlan(
+        few=2_000,
+        many=20_000,
+        touched=100,
+        rounds=1,
+        restored=(1_500_000, 2_000_000),
+        partitions=2,
+        kills=1,
+    )
+    plan = KeyedPlan(
+        rounds=1,
+        seconds=0.1,
+        shortest=0.0,
+        probe=25_000,
+        most=25_000,
+        partitions=2,
+        keys=500,
+        state=state,
+    )
+    try:
+        report = keyed(plan=plan)
+    except InstallError as error:
+        if "HASHES" in str(error):
+            raise
+        pytest.skip(f"no package index, so no peers: {error}")
+    except JarsError as error:
+        if "pinned" in str(error):
+            raise
+        pytest.skip(f"Maven Central cannot be reached: {error}")
+    figures = json.loads(report.as_json())
+    for side in plan.sides:
+        assert figures[f"{side}_records_per_s"] > 0
+        assert figures[side]["outputs"] >= plan.keys
+    assert figures["each"]["outputs"] == figures["each"]["records"]
+    assert figures["inline"]["commits"] > 0
+    assert figures["targets"].keys() - figures.keys() == set()
+    assert all(figures[name] > 0 for name in figures["targets"])
 
 
 @pytest.mark.slow

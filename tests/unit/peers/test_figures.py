@@ -1,18 +1,14 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 import pytest
 
 from benchmarks.peers.figures import by_round, figures
 from benchmarks.peers.process import PeerError
-from benchmarks.peers.run import Plan, _topic, run
-from benchmarks.rounds import MARGIN, SHORTEST, Rounds
+from benchmarks.peers.run import Plan, run
+from benchmarks.rounds import MARGIN, SHORTEST, Rounds, long_enough
 from benchmarks.stack import Topic
-
-if TYPE_CHECKING:
-    from benchmarks.peers.sides import Runner
-    from benchmarks.peers.topics import Topics
 
 
 def _measured(*rates: int) -> list[dict[str, Any]]:
@@ -80,7 +76,7 @@ class _Runner:
 def test_a_topic_is_as_long_as_a_warm_process_needs(cold: float) -> None:
     """Whatever the first round took: the last one before those that count lasted long enough."""
     runner = _Runner(cold, rate=2_000_000)
-    topic = _topic(Plan(), cast("Runner", runner), cast("Topics", _Topics()))
+    topic = long_enough(runner.name, runner.round, _Topics().of, Plan(), say=print)
     assert len(runner.rounds) > 1
     assert runner.rounds[-1] == topic.records / runner.rate
     assert runner.rounds[-1] >= SHORTEST * MARGIN
