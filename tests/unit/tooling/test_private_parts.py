@@ -45,6 +45,7 @@ _JARS = Path(pyspark.__file__).parent / "jars"
 
 #: Private names of classes of Headrace, and one that Python's reference has.
 _OURS = {
+    "_call",
     "_current_frames",
     "_database",
     "_topic",
