@@ -21,6 +21,7 @@ from headrace.config.models.channel import (
 )
 from headrace.config.models.kafka import KafkaConfig, KafkaSasl
 from headrace.config.models.processor import (
+    AdmissionConfig,
     ArrowProcessorConfig,
     CustomProcessorConfig,
     KeyedProcessorConfig,
@@ -51,6 +52,7 @@ from headrace.config.show import show
 __all__ = [
     "AdminConfig",
     "AdminTls",
+    "AdmissionConfig",
     "ArrowProcessorConfig",
     "BatchConfig",
     "ChangeKind",

@@ -137,6 +137,13 @@ def _exceptions(channel: ChannelConfig) -> Iterator[str]:
         yield "records that cannot be decoded are left out"
     if isinstance(processor, KeyedProcessorConfig) and processor.dead_letter is not None:
         yield f"facts that cannot be reduced go to {processor.dead_letter}, once"
+    if isinstance(processor, MicroBatchConfig | KeyedProcessorConfig) and processor.admission.sheds:
+        admission = processor.admission
+        copied = "" if admission.to is None else f" and goes to {admission.to}, once"
+        yield (
+            f"what is beyond {admission.max_pending} waiting records of a partition is shed "
+            f"({admission.shed}){copied}"
+        )
     if on_error.policy == "skip":
         attempts = on_error.max_attempts
         times = "once" if attempts == 1 else f"{attempts} times"

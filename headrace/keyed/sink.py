@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import chain
 from threading import Lock
 from typing import TYPE_CHECKING, Protocol
 
@@ -190,7 +191,18 @@ class KeyedSink:
         self.commit_all([staged], offsets)
 
     def commit_all(self, staged: Sequence[StagedState], offsets: Sequence[PartitionCommit]) -> None:
+        """Commit several; see :meth:`commit_with`."""
+        self.commit_with(staged, offsets, ())
+
+    def commit_with(
+        self,
+        staged: Sequence[StagedState],
+        offsets: Sequence[PartitionCommit],
+        records: Sequence[ResultRecord],
+    ) -> None:
         """Produce outputs and changed rows, and move the offsets, in one transaction; then write.
+
+        ``records`` are others, for the same transaction.
 
         Raises:
             CommitConflictError: another writer moved some of the offsets.
@@ -209,7 +221,7 @@ class KeyedSink:
             times = {number: time for layer in layers for number, time in layer.times.items()}
             moves = [self._move(share, times) for share in offsets]
             try:
-                conflicts = self._transactions.commit(moves, self._records(staged))
+                conflicts = self._transactions.commit(moves, chain(self._records(staged), records))
             except ResultRefusedError as error:
                 raise RowsRefusedError(str(error)) from error
             if conflicts:

@@ -42,13 +42,22 @@ def open_sink(channel: config.ChannelConfig, member: str, kafka: config.KafkaCon
         case config.KafkaSinkConfig(topic=topic):
             from headrace.sinks.kafka import KafkaSink  # noqa: PLC0415 - for this sink only
 
-            return KafkaSink(_transactions(channel, member, kafka), topic)
+            copies = _copies_to(channel)
+            return KafkaSink(_transactions(channel, member, kafka), topic, copies_to=copies)
         case config.SeveralSinkConfig(outputs=outputs):
             from headrace.sinks.several import SeveralSink  # noqa: PLC0415 - as above
 
             return cast("Sink[Any]", SeveralSink(_groups(outputs, channel, member, kafka)))
         case section:
             return build_sink(section, member)
+
+
+def _copies_to(channel: config.ChannelConfig) -> str | None:
+    """Return the topic for what is shed, None without one."""
+    chosen = channel.processor
+    if isinstance(chosen, config.SparkProcessorConfig | config.ArrowProcessorConfig):
+        return chosen.admission.to
+    return None
 
 
 def _transactions(
@@ -193,11 +202,16 @@ def _micro_batches(
     from headrace.processors.micro_batch_processor import (  # noqa: PLC0415 - for an engine only
         JOB_SHARE,
         MicroBatchProcessor,
+        admission_rules,
         merge_limits,
     )
 
     return MicroBatchProcessor(
-        engine, sink, limits=merge_limits(channel), job_timeout=channel.batch_timeout * JOB_SHARE
+        engine,
+        sink,
+        limits=merge_limits(channel),
+        job_timeout=channel.batch_timeout * JOB_SHARE,
+        admission=admission_rules(channel),
     )
 
 

@@ -37,6 +37,7 @@ from headrace.processors.contract import BatchResponse
 from headrace.processors.micro_batch_processor import (
     JOB_SHARE,
     MicroBatchProcessor,
+    admission_rules,
     merge_limits,
 )
 from headrace.processors.pending import PendingBatch
@@ -116,7 +117,13 @@ class KeyedProcessor(MicroBatchProcessor):
         limits: MergeLimits,
         job_timeout: float,
     ) -> None:
-        super().__init__(engine, cast("Any", parts.sink), limits=limits, job_timeout=job_timeout)
+        super().__init__(
+            engine,
+            cast("Any", parts.sink),
+            limits=limits,
+            job_timeout=job_timeout,
+            admission=admission_rules(channel),
+        )
         self._parts = parts
         self._channel = channel
         self._guard = threading.Lock()
@@ -487,6 +494,9 @@ def _loaded(chosen: KeyedProcessorConfig) -> KeyedReducer[Any, Any, Any]:
     return cast("KeyedReducer[Any, Any, Any]", made)
 
 
+#: The name of the topic for what admission sheds: no output of a configuration can have it.
+_SHED = "headrace.shed"
+
 #: What a keyed reducer is called with.
 _ARGUMENTS = ("key", "state", "facts", "now")
 
@@ -500,12 +510,14 @@ def _topics(channel: ChannelConfig, chosen: KeyedProcessorConfig) -> Topics:
         outputs["out" if len(steps) == 1 else str(steps[-1])] = sink.topic
     if chosen.dead_letter is not None:
         outputs[DEAD_LETTERS] = chosen.dead_letter
+    if chosen.admission.to is not None:
+        outputs[_SHED] = chosen.admission.to
     return Topics(changelog_name(channel.group, channel.topics[0]), outputs)
 
 
 def _fold_settings(chosen: KeyedProcessorConfig, topics: Topics) -> FoldSettings:
     return FoldSettings(
-        outputs=tuple(name for name in topics.outputs if name != DEAD_LETTERS),
+        outputs=tuple(name for name in topics.outputs if name not in {DEAD_LETTERS, _SHED}),
         keys=chosen.keys,
         value=chosen.value,
         state=chosen.encoding,

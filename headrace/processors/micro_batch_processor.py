@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from headrace.config import ArrowProcessorConfig, KeyedProcessorConfig, SparkProcessorConfig
+from headrace.core.clock import SYSTEM_CLOCK
 from headrace.core.records import offset_of
 from headrace.core.tables import Decode, Decoding, OnUndecodable
+from headrace.processors.admission import Admission, AdmissionRules
 from headrace.processors.contract import BatchProcessor, BatchResponse, ChannelContext
 from headrace.processors.jobs import commits_of
 from headrace.processors.micro_batches import MicroBatchRunner
@@ -56,6 +58,13 @@ def merge_limits(channel: ChannelConfig) -> MergeLimits:
     return replace(limits, max_bytes=sys.maxsize) if channel.by_reference else limits
 
 
+def admission_rules(channel: ChannelConfig) -> AdmissionRules:
+    """Return what the configuration says of admission."""
+    chosen = channel.processor
+    assert isinstance(chosen, _MERGING), "another processor takes what there is"
+    return AdmissionRules.of(chosen.admission)
+
+
 def cut(batch: Batch, boundary: int) -> Batch:
     """Return the part of a batch before an offset within it; it may have no records."""
     count = bisect_left(batch.records, boundary, key=offset_of)
@@ -71,7 +80,8 @@ class MicroBatchProcessor(BatchProcessor):
 
     ``on_next_batch`` prepares the batch on the worker's thread and returns a future. The lane's
     thread takes what waits, up to ``limits``, as one micro-batch: one job, and one commit on a
-    thread beside it, whole or not at all. A micro-batch that fails is run again batch by batch, so
+    thread beside it, whole or not at all; ``admission`` says what is not even taken, and how fast
+    the rest is. A micro-batch that fails is run again batch by batch, so
     that only those fail which fail alone. ``job_timeout`` bounds each job in seconds.
 
     The futures fail with UndecodableRecordError, SinkConflictError, BatchTimeoutError,
@@ -92,10 +102,13 @@ class MicroBatchProcessor(BatchProcessor):
         *,
         limits: MergeLimits | None = None,
         job_timeout: float | None = None,
+        admission: AdmissionRules | None = None,
     ) -> None:
         self._engine = engine
         self._sink = ChannelSink(sink)
         self._job_timeout = job_timeout
+        self._rules = admission or AdmissionRules()
+        self._admission = Admission(self._rules, SYSTEM_CLOCK)
         self._open = OpenBatches(limits or MergeLimits())
         self._context: ChannelContext | None = None
         self._runner: MicroBatchRunner | None = None
@@ -109,6 +122,7 @@ class MicroBatchProcessor(BatchProcessor):
     def open(self, context: ChannelContext) -> None:
         """Get sink and engine ready. Blocks until jobs can run."""
         self._context = context
+        self._admission = Admission(self._rules, context.clock)
         self._runner = MicroBatchRunner(
             self._engine, self._sink, self._open, context, lambda: self._job_timeout
         )
@@ -121,6 +135,7 @@ class MicroBatchProcessor(BatchProcessor):
             return
         self._job_timeout = channel.batch_timeout * JOB_SHARE
         self._open.limit(merge_limits(channel))
+        self._admission.follow(AdmissionRules.of(chosen.admission))
         if not isinstance(chosen, KeyedProcessorConfig):
             self._engine.decode_as(decode(chosen))
 
@@ -145,9 +160,12 @@ class MicroBatchProcessor(BatchProcessor):
         part = batch if boundary is None else cut(batch, boundary)
         if not part.records:
             return self._pass_gap(part)
+        whole = None if part is batch else batch
+        part, shed = self._admission.admit(part)
+        next_at = self._admission.pace(len(part))
         with self.context.metrics.stage(self.context.channel, "arrow"):
-            whole = None if part is batch else batch
-            pending = PendingBatch(part, self._engine.prepare(part), whole=whole)
+            prepared = self._engine.prepare(part) if part.records else None
+            pending = PendingBatch(part, prepared, whole=whole, shed=shed, next_at=next_at)
         # it is given the future only: with the batch it would keep itself, and the records, alive
         pending.future.add_done_callback(self._on_done)
         self._open.put(pending)
@@ -176,6 +194,7 @@ class MicroBatchProcessor(BatchProcessor):
 
     def on_stream_termination(self, assignment: Assignment) -> BatchResponse | None:
         """Forget the partition; its batches are all answered."""
+        self._admission.forget(assignment)
         self._open.withdraw(assignment, "the partition was released")
         return None
 
@@ -185,6 +204,7 @@ class MicroBatchProcessor(BatchProcessor):
 
     def on_partition_lost(self, assignment: Assignment) -> None:
         """Drop the partition's batches, and cancel a job that has some of them."""
+        self._admission.forget(assignment)
         self._open.withdraw(assignment, "the partition was lost")
 
     def pass_over(self, batch: Batch) -> None:

@@ -228,7 +228,11 @@ class MicroBatchRunner:
         return job
 
     def _stage(self, job: Job) -> None:
-        prepared, seconds = [pending.prepared for pending in job.batches], self._job_timeout()
+        left = [pending for pending in job.batches if not pending.is_shed]
+        if not left:
+            job.staged = self._sink.stage_nothing(job.micro_batch)
+            return
+        prepared, seconds = [pending.prepared for pending in left], self._job_timeout()
         with (
             self._context.metrics.stage(self._context.channel, "reduce"),
             self._time.during(self._engine.activity),

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from headrace.core.clock import Clock
     from headrace.core.records import Assignment, Batch, TopicPartition
+    from headrace.processors.admission import ShedRecords
 
 
 #: By what a size changes at most from one micro-batch to the next: one that was slow for a reason
@@ -132,7 +133,9 @@ class MergeLimits:
 class PendingBatch:
     """A batch that is not answered yet. ``prepared`` is the engine's own.
 
-    ``whole`` is what the channel delivered, where only its first part is taken.
+    ``whole`` is what the channel delivered, where only its first part is taken. ``shed`` is what
+    was shed of it, which ``batch`` is without; ``next_at`` is when another may be let in, in
+    monotonic time.
 
     The channel may cancel the future at any time, so that setting it can come too late; the
     channel knows then, and expects nothing.
@@ -142,6 +145,8 @@ class PendingBatch:
     prepared: Any
     future: Future[BatchResponse] = field(default_factory=Future)
     whole: Batch | None = None
+    shed: ShedRecords | None = None
+    next_at: float = 0.0
 
     @property
     def partition(self) -> TopicPartition:
@@ -159,15 +164,21 @@ class PendingBatch:
         return self.batch.next_offset == self.batch.start
 
     @property
+    def is_shed(self) -> bool:
+        """Whether all its records were shed, so that there is nothing to compute."""
+        return self.shed is not None and not self.batch.records
+
+    @property
     def runs_alone(self) -> bool:
         """Whether the batch failed before: then it must not take others with it."""
         return self.batch.attempt > 1
 
-    def advance(self) -> None:
-        """Answer that result and offset are stored."""
+    def advance(self, now: float) -> None:
+        """Answer that result and offset are stored; ``now`` is the monotonic time."""
         offset = None if self.whole is None else self.batch.next_offset
+        wait = max(0.0, self.next_at - now)
         with suppress(InvalidStateError):
-            self.future.set_result(BatchResponse.advance(offset=offset))
+            self.future.set_result(BatchResponse.advance(offset=offset, wait=wait))
 
     def fail(self, error: BaseException) -> None:
         """Answer with an error."""

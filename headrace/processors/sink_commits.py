@@ -22,7 +22,8 @@ from headrace.telemetry.thread_time import Role, ThreadActivity
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from headrace.core.records import TopicPartition
+    from headrace.core.records import Batch, TopicPartition
+    from headrace.processors.admission import ShedRecords
     from headrace.processors.contract import ChannelContext
     from headrace.processors.jobs import Job
     from headrace.processors.pending import OpenBatches, PendingBatch
@@ -38,12 +39,14 @@ _NAMED = 5
 
 
 class SkippedRecords:
-    """Counts the undecodable records of one channel. Used by one thread."""
+    """Counts the undecodable and shed records of one channel. For one thread at a time."""
 
     def __init__(self, context: ChannelContext) -> None:
         self._context = context
         self._since: dict[TopicPartition, int] = {}
         self._due: dict[TopicPartition, float] = {}
+        self._since_shed: dict[TopicPartition, int] = {}
+        self._shed_due: dict[TopicPartition, float] = {}
 
     def count(self, skipped: Mapping[TopicPartition, Sequence[int]]) -> None:
         """Count the records left out of a stored micro-batch; ``skipped`` has their offsets."""
@@ -56,6 +59,24 @@ class SkippedRecords:
             if now >= self._due.get(partition, now):
                 self._due[partition] = now + _QUIET
                 self._warn(partition, offsets)
+
+    def count_shed(self, batch: Batch, shed: ShedRecords) -> None:
+        """Count what was shed of a batch that is stored."""
+        channel, partition, reason = self._context.channel, batch.partition, shed.reason.value
+        self._context.metrics.shed.labels(channel, partition.topic, reason).inc(shed.count)
+        self._since_shed[partition] = self._since_shed.get(partition, 0) + shed.count
+        now = self._context.clock.monotonic()
+        if now >= self._shed_due.get(partition, now):
+            self._shed_due[partition] = now + _QUIET
+            log.warning(
+                "records_shed",
+                reason=reason,
+                channel=channel,
+                topic=partition.topic,
+                partition=partition.partition,
+                records=self._since_shed.pop(partition),
+                offset=batch.start,
+            )
 
     def _warn(self, partition: TopicPartition, offsets: Sequence[int]) -> None:
         log.warning(
@@ -319,8 +340,14 @@ class SinkCommitter:
         As one micro-batch's batches have one share for each partition, so have those of several.
         """
         batches = [pending.batch for job in jobs for pending in job.batches]
+        shed = [pending.shed for job in jobs for pending in job.batches if pending.shed is not None]
+        copies = [each for each in shed if each.copies]
         try:
-            self._sink.commit([job.staged for job in jobs], commits_of(batches))
+            self._sink.commit(
+                [job.staged for job in jobs],
+                commits_of(batches),
+                [record for each in copies for record in each.results()],
+            )
         except (RetryableError, RowsRefusedError):
             raise
         except Exception as error:
@@ -340,7 +367,9 @@ class SinkCommitter:
         job.span.end()
         self._skipped.count(job.staged.skipped)
         for pending in job.batches:
-            pending.advance()
+            if pending.shed is not None:
+                self._skipped.count_shed(pending.batch, pending.shed)
+            pending.advance(self._context.clock.monotonic())
         self._open.took(micro_batch.records, seconds)
         log.debug(
             "micro_batch_stored",

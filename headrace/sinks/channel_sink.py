@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.core.errors import HeadraceError
 from headrace.sinks.contract import (
     BatchCommitSink,
+    CopyingSink,
     PartialSink,
     StoredLeaderEpochs,
     TransactionalOffsets,
@@ -21,7 +22,7 @@ from headrace.sinks.several import SeveralSink
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from headrace.core.records import Batch, TopicPartition
+    from headrace.core.records import Batch, ResultRecord, TopicPartition
     from headrace.sinks.contract import OffsetMove, PartitionCommit, Sink
 
 
@@ -93,14 +94,28 @@ class ChannelSink:
             return self._sink.stage(micro_batch, result)
         return self._sink.stage(micro_batch, check(returned))
 
-    def commit(self, staged: Sequence[Staged], offsets: Sequence[PartitionCommit]) -> None:
+    def stage_nothing(self, micro_batch: MicroBatch) -> Staged:
+        """Keep that a micro-batch has no result; its offsets are stored all the same."""
+        return Staged(self._sink.stage(micro_batch, None), {})
+
+    def commit(
+        self,
+        staged: Sequence[Staged],
+        offsets: Sequence[PartitionCommit],
+        copies: Sequence[ResultRecord] = (),
+    ) -> None:
         """Make results and offsets visible, all of it or nothing; several where it ``groups``.
+
+        ``copies`` are records of ours that go to other topics in the same transaction.
 
         See :meth:`Sink.commit` and :meth:`BatchCommitSink.commit_all`. Where it fails nothing is
         discarded by that: of several each may still be committed by itself.
         """
         with self._commit_lock:
-            if len(staged) == 1:
+            if copies:
+                assert isinstance(self._sink, CopyingSink), "the configuration demands one"
+                self._sink.commit_with([each.kept for each in staged], offsets, copies)
+            elif len(staged) == 1:
                 self._sink.commit(staged[0].kept, offsets)
             else:
                 assert isinstance(self._sink, BatchCommitSink), "one at a time, then"

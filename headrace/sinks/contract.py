@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
-    from headrace.core.records import TopicPartition
+    from headrace.core.records import ResultRecord, TopicPartition
     from headrace.sinks.micro_batch import MicroBatch
 
 
@@ -259,6 +259,20 @@ class BatchCommitSink(Protocol):
         where the last one ends. Called as :meth:`Sink.commit` is, and raises the same; of what was
         staged nothing may be gone then, because each is committed by itself next.
         """
+        ...
+
+
+@runtime_checkable
+class CopyingSink(Protocol):
+    """What a sink has besides, if its transaction is of Kafka and may have other records."""
+
+    def commit_with(
+        self,
+        staged: Sequence[Any],
+        offsets: Sequence[PartitionCommit],
+        records: Sequence[ResultRecord],
+    ) -> None:
+        """Do as :meth:`BatchCommitSink.commit_all`, and produce these records with it."""
         ...
 
 

@@ -207,13 +207,17 @@ class KafkaSink(Sink["pa.Table | None"]):
 
     guarantee = Guarantee.EXACTLY_ONCE
 
-    def __init__(self, transactions: Transactions, topic: str | None = None) -> None:
+    def __init__(
+        self, transactions: Transactions, topic: str | None = None, *, copies_to: str | None = None
+    ) -> None:
         self._transactions = transactions
         self._topic = topic
+        self._copies_to = copies_to
 
     def open(self) -> None:
-        if self._topic is not None:
-            self._transactions.require(self._topic)
+        for topic in (self._topic, self._copies_to):
+            if topic is not None:
+                self._transactions.require(topic)
 
     def stored_offset(self, identity: str) -> int | None:
         return self._transactions.stored(identity)
@@ -241,9 +245,19 @@ class KafkaSink(Sink["pa.Table | None"]):
     ) -> None:
         self.commit_together([(self, own) for own in staged], offsets)
 
+    def commit_with(
+        self,
+        staged: Sequence[pa.Table | None],
+        offsets: Sequence[PartitionCommit],
+        records: Sequence[ResultRecord],
+    ) -> None:
+        self.commit_together([(self, own) for own in staged], offsets, records)
+
     @staticmethod
     def commit_together(
-        staged: Sequence[tuple[KafkaSink, pa.Table | None]], offsets: Sequence[PartitionCommit]
+        staged: Sequence[tuple[KafkaSink, pa.Table | None]],
+        offsets: Sequence[PartitionCommit],
+        others: Sequence[ResultRecord] = (),
     ) -> None:
         """Commit what sinks with the same transactions have staged in one, as :meth:`commit`."""
         records = chain.from_iterable(
@@ -252,7 +266,7 @@ class KafkaSink(Sink["pa.Table | None"]):
             if rows is not None
         )
         try:
-            conflicts = staged[0][0]._transactions.commit(offsets, records)  # noqa: SLF001 - as above
+            conflicts = staged[0][0]._transactions.commit(offsets, chain(records, others))  # noqa: SLF001 - as above
         except ResultRefusedError as error:
             raise RowsRefusedError(str(error)) from error
         _require_none(conflicts)

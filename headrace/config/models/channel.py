@@ -339,6 +339,7 @@ class ChannelConfig(Section):
         yield from self._dead_letter_contradictions()
         yield from self._reload_contradictions()
         yield from self._keyed_contradictions()
+        yield from self._admission_contradictions()
 
     def _buffer_contradictions(self) -> Iterator[FieldConflict]:
         if self.by_reference:
@@ -441,6 +442,38 @@ class ChannelConfig(Section):
             yield FieldConflict(
                 ("processor", "dead_letter"),
                 f"is {chosen.dead_letter}, which the channel reads itself; give it another name",
+            )
+
+    def _admission_contradictions(self) -> Iterator[FieldConflict]:
+        chosen = self.processor
+        if not isinstance(chosen, (MicroBatchConfig, KeyedProcessorConfig)):
+            return
+        admission, steps = chosen.admission, ("processor", "admission")
+        several = isinstance(self.sink, SeveralSinkConfig) and chosen.type != "keyed"
+        if admission.sheds and (self.by_reference or several):
+            reason = (
+                "source: by_reference, which hands over offsets, and not records to choose from"
+                if self.by_reference
+                else "a sink of type several, whose outputs go on apart when a process was killed"
+            )
+            yield FieldConflict(
+                (*steps, "policy"),
+                f"is {admission.policy}, and records cannot be shed with {reason}; write policy: "
+                "throttling, without overflow: shed",
+            )
+        if admission.to is None:
+            return
+        if chosen.type != "keyed" and not isinstance(self.sink, KafkaSinkConfig):
+            there = "no sink" if self.sink is None else f"the {self.sink.type} sink"
+            yield FieldConflict(
+                (*steps, "to"),
+                f"is {admission.to}, which cannot be in one transaction with {there}; leave it "
+                "out, so that what is shed is counted only, or take the Kafka sink",
+            )
+        if self.subscription.covers(admission.to):
+            yield FieldConflict(
+                (*steps, "to"),
+                f"is {admission.to}, which the channel reads itself; give it another name",
             )
 
     def _dead_letter_contradictions(self) -> Iterator[FieldConflict]:

@@ -79,6 +79,54 @@ class SparkConfig(Section):
 _AUTO_ADVANCE_INTERVAL = 30.0
 
 
+class AdmissionConfig(Section):
+    """How fast a channel takes records, and what becomes of those that it does not get to."""
+
+    policy: Hot[Literal["blocking", "throttling", "shedding"]] = "blocking"
+    """Records wait in Kafka until there is room; or for their rate as well; or what is beyond
+    max_pending is shed."""
+
+    max_rate: Hot[Annotated[float, PositiveNumber()]] = 200_000
+    """The most records a second for this member, with policy: throttling."""
+
+    overflow: Hot[Literal["wait", "shed"]] = "wait"
+    """What becomes of records above the rate, with policy: throttling: they wait in Kafka; or what
+    is beyond max_pending is shed."""
+
+    max_pending: Hot[Count] = 10_000
+    """How many records of a partition may wait before some are shed."""
+
+    shed: Hot[Literal["newest", "oldest", "sample"]] = "newest"
+    """Which: those that came last, those that have waited longest, or those of some keys."""
+
+    to: Restarts[Topic | None] = None
+    """The topic that gets a copy of what is shed, in the same transaction. It has to exist."""
+
+    @property
+    def sheds(self) -> bool:
+        """Whether records may be left out."""
+        return self.policy == "shedding" or (
+            self.policy == "throttling" and self.overflow == "shed"
+        )
+
+    def contradictions(self) -> Iterator[FieldConflict]:
+        usual = AdmissionConfig.model_fields
+        given = {name for name in usual if getattr(self, name) != usual[name].default}
+        for name in ("max_rate", "overflow"):
+            if name in given and self.policy != "throttling":
+                yield FieldConflict(
+                    (name,),
+                    f"has no effect with policy: {self.policy}; leave it out, or write policy: "
+                    "throttling",
+                )
+        for name in ("max_pending", "shed", "to"):
+            if name in given and not self.sheds:
+                sheds = "overflow: shed" if self.policy == "throttling" else "policy: shedding"
+                yield FieldConflict(
+                    (name,), f"has no effect, as nothing is shed; leave it out, or write {sheds}"
+                )
+
+
 class MicroBatchConfig(Section):
     """How batches are merged into micro-batches, and how their values are decoded."""
 
@@ -96,6 +144,9 @@ class MicroBatchConfig(Section):
 
     target_duration: Hot[Span | None] = None
     """How long a micro-batch is meant to take: fewer are merged where more take longer."""
+
+    admission: Restarts[AdmissionConfig] = AdmissionConfig()
+    """How fast records are taken, and whether some are shed."""
 
     reload: Hot[Flag] = False
     """Whether the channel starts again with changed code when files of its package change."""
@@ -321,6 +372,9 @@ class KeyedProcessorConfig(Section):
 
     target_duration: Hot[Span | None] = None
     """How long a micro-batch is meant to take: fewer are merged where more take longer."""
+
+    admission: Restarts[AdmissionConfig] = AdmissionConfig()
+    """How fast records are taken, and whether some are shed."""
 
     reload: Hot[Flag] = False
     """Whether the channel starts again with changed code when files of its package change."""

@@ -94,6 +94,12 @@ class Metrics:
             *_TOPIC,
             reason=("failed", "undecodable", "out_of_range", "operator"),
         )
+        self.shed = self._counter(
+            "shed_records",
+            "Records that admission shed, because more waited than may.",
+            *_TOPIC,
+            reason=("newest", "oldest", "sample"),
+        )
         self.dead_lettered = self._counter(
             "dead_lettered_records", "Records put into the dead-letter topic.", *_TOPIC
         )

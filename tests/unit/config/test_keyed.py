@@ -32,6 +32,44 @@ def test_a_channel_with_state_is_exactly_once_with_and_without_a_sink() -> None:
     assert "facts that cannot be reduced go to dead, once" in str(guarantee(letters))
 
 
+def test_what_is_shed_is_an_exception_of_the_guarantee() -> None:
+    """It says from how many on, which, and where the copies are."""
+    shedding = {"policy": "shedding", "max_pending": 50, "shed": "oldest", "to": "left"}
+    said = "what is beyond 50 waiting records of a partition is shed (oldest) and goes to left"
+    assert said in str(guarantee(keyed({"admission": shedding})))
+    assert "is shed" not in str(guarantee(keyed({"admission": {"policy": "throttling"}})))
+
+
+SEVERAL = {"type": "several", "outputs": {"a": {"type": "noop"}, "b": {"type": "console"}}}
+
+
+@pytest.mark.parametrize(
+    ("admission", "channel", "words"),
+    [
+        ({"to": "left"}, {"sink": "noop"}, "cannot be in one transaction with the noop sink"),
+        ({}, {"sink": SEVERAL}, "records cannot be shed with a sink of type several"),
+        ({}, {"source": "by_reference"}, "records cannot be shed with source: by_reference"),
+    ],
+)
+def test_a_channel_of_spark_sheds_where_that_can_be_stored(
+    admission: dict[str, Any], channel: dict[str, Any], words: str
+) -> None:
+    """Copies with the Kafka sink only; nothing without the records, or with outputs apart."""
+    shedding = {"policy": "shedding", **admission}
+    spark = {"type": "spark", "reducer": "m:reduce", "admission": shedding}
+    with pytest.raises(ValidationError) as refused:
+        ChannelConfig.model_validate(
+            {
+                "topics": ["in"],
+                "group": "g",
+                "processor": spark,
+                "sink": {"type": "kafka", "topic": "out"},
+                **channel,
+            }
+        )
+    assert words in str(refused.value)
+
+
 @pytest.mark.parametrize(
     ("processor", "channel", "words"),
     [
@@ -59,6 +97,28 @@ def test_a_channel_with_state_is_exactly_once_with_and_without_a_sink() -> None:
         ({"on_poison": "quarantine"}, {}, "is missing; name the topic"),
         ({"dead_letter": "dead"}, {}, "no effect with on_poison: fail"),
         ({"on_poison": "dead_letter", "dead_letter": "in"}, {}, "which the channel reads itself"),
+        (
+            {"admission": {"max_rate": 5}},
+            {},
+            "has no effect with policy: blocking; leave it out, or write policy: throttling",
+        ),
+        ({"admission": {"policy": "shedding", "overflow": "shed"}}, {}, "no effect with policy: s"),
+        ({"admission": {"max_pending": 5}}, {}, "nothing is shed; leave it out, or write policy:"),
+        (
+            {"admission": {"policy": "throttling", "to": "left"}},
+            {},
+            "nothing is shed; leave it out, or write overflow: shed",
+        ),
+        (
+            {"admission": {"policy": "throttling", "max_rate": 0}},
+            {},
+            "max_rate",
+        ),
+        (
+            {"admission": {"policy": "shedding", "to": "in"}},
+            {},
+            "is in, which the channel reads itself",
+        ),
         ({"time": "value.at"}, {}, "write record, or an import path"),
         ({"state": {"cache": "-1"}}, {}, "is not"),
     ],

@@ -192,7 +192,7 @@ WORKERS = "a whole number from 1 to 256"
             (
                 "processor.retries: is not a "
                 "known key; known here: type, reducer, sql, arrow, result, decode, schema, "
-                "undecodable, max_records, target_duration, reload"
+                "undecodable, max_records, target_duration, admission, reload"
             ),
         ),
         (
@@ -200,7 +200,7 @@ WORKERS = "a whole number from 1 to 256"
             (
                 "processor.ddl: is not a "
                 "known key; known here: type, reducer, sql, arrow, result, decode, schema, "
-                "undecodable, max_records, target_duration, reload"
+                "undecodable, max_records, target_duration, admission, reload"
             ),
         ),
         (

@@ -9,7 +9,7 @@ import pytest
 
 from headrace.core.clock import SYSTEM_CLOCK, Deadline
 from headrace.core.errors import HeadraceError, SinkConflictError
-from headrace.core.records import TopicPartition
+from headrace.core.records import ResultRecord, TopicPartition
 from headrace.kafka.ports import StoredOffset
 from headrace.keyed.fold import RESULT
 from headrace.keyed.sink import EXTRA_HEADER, KeyedSink, Topics, with_times
@@ -22,7 +22,6 @@ from headrace.testing.keyed import MemoryStore
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from headrace.core.records import ResultRecord
     from headrace.kafka.result_transactions import CountedMove
 
 P0 = TopicPartition("in", 0)
@@ -132,6 +131,20 @@ def test_a_group_has_each_changed_key_once_and_all_outputs_in_order() -> None:
     stored = bench.brokers.stored["id/0"]
     assert (stored.offset, stored.commits, stored.stream_time) == (20, 1, 9)
     assert bench.rows() == {b"a": StoredRow(b"2", b'{"timers":{}}')}
+
+
+def test_copies_are_in_the_transaction_of_states_and_outputs() -> None:
+    """With a micro-batch that has nothing else, too: then they and the offset are all of it."""
+    bench = Bench()
+    one = bench.stage("1", 0, [{"key": b"a", "state": b"1", "outputs": [output(b"x")]}])
+    copy = ResultRecord("left", b"shed", b"k")
+    bench.sink.commit_with([one], [share(0, 10)], [copy])
+    assert [each.topic for each in bench.brokers.records] == ["log", "results", "left"]
+    part = MicroBatch("2", "c", (OffsetRange("in", 0, 10, 20, 0, "id/0"),))
+    bench.sink.commit_with([bench.sink.stage(part, None)], [share(10, 20)], [copy])
+    assert bench.brokers.records[3:] == [copy]
+    stored = bench.brokers.stored["id/0"]
+    assert (stored.offset, stored.commits, stored.stream_time) == (20, 2, 5)
 
 
 def test_a_deleted_key_is_a_tombstone_and_one_without_state_is_none() -> None:

@@ -223,3 +223,14 @@ def test_sinks_with_the_same_transactions_produce_in_one(transactions: Transacti
     ((moves, records),) = transactions.done
     assert list(moves) == [SHARE]
     assert [(record.topic, record.value) for record in records] == [("a", b"a"), ("b", b"b")]
+
+
+def test_copies_are_in_the_transaction_of_the_results(transactions: Transactions) -> None:
+    """After them, for another topic, which has to be there as the sink opens."""
+    sink = KafkaSink(transactions, "out", copies_to="left")
+    sink.open()
+    assert transactions.required == ["out", "left"]
+    staged = sink.stage(micro_batch("one"), pa.table({"value": ["v"]}))
+    copy = ResultRecord("left", b"shed", b"k")
+    sink.commit_with([staged, None], [SHARE], [copy])
+    assert transactions.done == [([SHARE], [ResultRecord("out", b"v"), copy])]

@@ -1,0 +1,230 @@
+"""Admission: how fast a channel takes records, and what it sheds when too many wait.
+
+Decided at the processor's door, batch by batch, and never by a reducer. What is shed is part of
+the micro-batch whose commit moves past it, so that each record is processed or shed, once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import Enum
+from itertools import pairwise
+from typing import TYPE_CHECKING
+from zlib import crc32
+
+from headrace.core.columns import ColumnRun
+from headrace.core.record_runs import CompactRun
+from headrace.core.records import ResultRecord, offset_of
+from headrace.processors.simple import RateLimit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from headrace.config import AdmissionConfig
+    from headrace.core.clock import Clock
+    from headrace.core.records import Assignment, Batch, Record
+
+#: What the names of our headers begin with.
+_PREFIX = "headrace."
+
+_HASHES = 1 << 32
+
+
+class Shed(Enum):
+    """Which records are shed when too many wait. The reason in metrics and headers."""
+
+    NEWEST = "newest"
+    """Those that came last: what waited before is processed first."""
+
+    OLDEST = "oldest"
+    """Those that have waited longest: processing skips ahead."""
+
+    SAMPLE = "sample"
+    """All of some keys, by a hash, so that the others are whole. Of records without key, some."""
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissionRules:
+    """What a channel takes: ``max_rate`` records a second; None: as fast as it can.
+
+    Where more than ``max_pending`` of a partition wait, what is beyond that is shed; None sheds
+    nothing. Copies go to the topic ``to``, if there is one.
+    """
+
+    max_rate: float | None = None
+    max_pending: int | None = None
+    shed: Shed = Shed.NEWEST
+    to: str | None = None
+
+    @classmethod
+    def of(cls, section: AdmissionConfig) -> AdmissionRules:
+        """Return what the configuration says."""
+        return cls(
+            section.max_rate if section.policy == "throttling" else None,
+            section.max_pending if section.sheds else None,
+            Shed(section.shed),
+            section.to,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ShedRecords:
+    """What was shed of a batch. ``copies`` has the records where there is a topic for them."""
+
+    reason: Shed
+    count: int
+    copies: Sequence[Record] = ()
+    to: str | None = None
+
+    def results(self) -> Iterator[ResultRecord]:
+        """Yield the records as they are copied, with headers that say where they are from."""
+        assert self.to is not None or not self.copies, "copies have a topic"
+        for record in self.copies:
+            kind, time = record.timestamp()
+            said = {
+                "topic": record.topic(),
+                "partition": record.partition(),
+                "offset": record.offset(),
+                "shed": self.reason.value,
+            }
+            ours = [(_PREFIX + name, str(text).encode()) for name, text in said.items()]
+            yield ResultRecord(
+                self.to or "",
+                record.value(),
+                record.key(),
+                [*(record.headers() or ()), *ours],
+                None,
+                time if kind else None,
+            )
+
+
+class Admission:
+    """Decides for one channel. Any thread; batches of one partition one after the other."""
+
+    def __init__(self, rules: AdmissionRules, clock: Clock) -> None:
+        self._clock = clock
+        self._shed: dict[Assignment, list[range]] = {}
+        self.follow(rules)
+
+    def follow(self, rules: AdmissionRules) -> None:
+        """Decide by other rules from the next batch on."""
+        self._rules = rules
+        rate = rules.max_rate
+        self._rate = None if rate is None else RateLimit(rate, self._clock)
+
+    def forget(self, assignment: Assignment) -> None:
+        """Forget what was decided of a partition."""
+        self._shed.pop(assignment, None)
+
+    def pace(self, records: int) -> float:
+        """Take note of records that are let in; return when the next may be, in monotonic time."""
+        rate = self._rate
+        return 0.0 if rate is None else self._clock.monotonic() + rate.take(records)
+
+    def admit(self, batch: Batch) -> tuple[Batch, ShedRecords | None]:
+        """Return the batch with what is let in, at the same offsets, and what is shed of it."""
+        rules, end = self._rules, batch.assignment.high_watermark
+        if rules.max_pending is None or end is None:
+            return batch, None
+        if rules.shed is Shed.SAMPLE:
+            kept, shed = _sampled(batch.records, rules.max_pending / max(1, end - batch.start))
+        else:
+            ranges = self._ranges(batch, end, rules.max_pending, rules.shed)
+            kept, shed = _divided(batch.records, ranges)
+        count = sum(map(len, shed))
+        if count == 0:
+            return batch, None
+        records = _joined(kept)
+        size = batch.size * len(records) // max(1, len(batch))
+        copies = [record for part in shed for record in part] if rules.to is not None else ()
+        found = ShedRecords(rules.shed, count, copies, rules.to)
+        return replace(batch, records=records, size=size), found
+
+    def _ranges(self, batch: Batch, end: int, most: int, shed: Shed) -> Sequence[range]:
+        """Return the offsets to be shed, from the batch's on.
+
+        Of the newest, what was decided before stands: it does not wait any more, and what waits
+        before it is processed.
+        """
+        start = batch.start
+        if shed is Shed.OLDEST:
+            return [range(start, max(start, end - most))]
+        known = [each for each in self._shed.get(batch.assignment, ()) if each.stop > start]
+        waiting = end - start - sum(each.stop - max(start, each.start) for each in known)
+        if waiting > most:
+            first = max(end - (waiting - most), known[-1].stop if known else start)
+            if known and known[-1].stop == first:
+                first = known.pop().start
+            known.append(range(first, end))
+        self._shed[batch.assignment] = known
+        return known
+
+
+def _divided(
+    records: Sequence[Record], ranges: Sequence[range]
+) -> tuple[list[Sequence[Record]], list[Sequence[Record]]]:
+    """Return what is beside the ranges, and what is in them; ranges rise and do not overlap."""
+    bounds = [bound for each in ranges for bound in (each.start, each.stop)]
+    cuts = [0, *(_place(records, bound) for bound in bounds), len(records)]
+    parts = [records[start:stop] for start, stop in pairwise(cuts)]
+    return [each for each in parts[::2] if each], [each for each in parts[1::2] if each]
+
+
+def _place(records: Sequence[Record], offset: int) -> int:
+    """Return how many records are before an offset."""
+    low, high = 0, len(records)
+    while low < high:
+        middle = (low + high) // 2
+        if offset_of(records[middle]) < offset:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+def _sampled(
+    records: Sequence[Record], share: float
+) -> tuple[list[Sequence[Record]], list[Sequence[Record]]]:
+    """Return the records of a share of the keys, and the others."""
+    if share >= 1:
+        return [records], []
+    limit = int(share * _HASHES)
+    keep = [_hash(record) < limit for record in records]
+    if not isinstance(records, ColumnRun):
+        kept = [record for record, good in zip(records, keep, strict=True) if good]
+        shed = [record for record, good in zip(records, keep, strict=True) if not good]
+        return [kept], [shed]
+    return [_chosen(records, keep)], [_chosen(records, [not good for good in keep])]
+
+
+def _chosen(run: ColumnRun, chosen: Sequence[bool]) -> Sequence[Record]:
+    import pyarrow as pa  # noqa: PLC0415 - only with records in columns
+
+    pieces, start = [], 0
+    for piece in run.pieces:
+        mask = pa.array(chosen[start : start + piece.num_rows], pa.bool_())
+        start += piece.num_rows
+        found = piece.filter(mask)
+        if found.num_rows:
+            pieces.append(found)
+    return ColumnRun(run.partition, pieces) if pieces else ()
+
+
+def _hash(record: Record) -> int:
+    key = record.key()
+    data = str(offset_of(record)).encode() if key is None else key
+    return crc32(data)
+
+
+def _joined(parts: Sequence[Sequence[Record]]) -> Sequence[Record]:
+    """Return parts as one sequence, empty without any."""
+    if not parts:
+        return ()
+    first, *others = parts
+    for other in others:
+        if isinstance(first, CompactRun):
+            assert isinstance(other, CompactRun), "parts of one run"
+            first = first.followed_by(other)
+        else:
+            first = [*first, *other]
+    return first

@@ -1,0 +1,323 @@
+"""Admission: what is let in, how fast, and what is shed of each batch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from structlog.testing import capture_logs
+
+from headrace.config import ChannelConfig
+from headrace.core.columns import ColumnRun
+from headrace.core.records import TopicPartition, offset_of
+from headrace.processors.admission import Admission, AdmissionRules, Shed, ShedRecords
+from headrace.processors.contract import ChannelContext
+from headrace.processors.sink_commits import SkippedRecords
+from headrace.telemetry.metrics import Metrics
+from headrace.testing import FakeClock
+from headrace.testing.records import FakeAssignment, FakeRecord, in_columns, make_batch
+from tests.unit.processors.spark_bench import Bench, GroupingSink, error_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from headrace.core.records import Batch, ResultRecord
+    from headrace.sinks.contract import PartitionCommit
+
+P0 = TopicPartition("t", 0)
+
+
+def batch_of(
+    assignment: FakeAssignment, start: int, count: int, *, keys: int = 7, columns: bool = False
+) -> Batch:
+    """Return records from ``start`` on, whose keys come again after so many."""
+    records = [FakeRecord(key_=b"k%d" % ((start + at) % keys)) for at in range(count)]
+    batch = make_batch(records, assignment=assignment, start=start)
+    if columns and batch.records:
+        run = in_columns(batch.records, assignment.partition, pieces=3)
+        return type(batch)(assignment, start, run, batch.next_offset, batch.size)
+    return batch
+
+
+def offsets(records: Sequence[Any]) -> list[int]:
+    """Return the records' offsets."""
+    return [offset_of(record) for record in records]
+
+
+class Queue:
+    """What is to be shed of the newest: a queue with so much room, as an oracle."""
+
+    def __init__(self, room: int) -> None:
+        self.room = room
+        self.waiting: set[int] = set()
+        self.seen = 0
+
+    def let_in(self, start: int, end: int) -> set[int]:
+        """Return what waits when what is before ``start`` has left, and all up to ``end`` came."""
+        self.waiting = {each for each in self.waiting if each >= start}
+        for each in range(max(self.seen, start), end):
+            if len(self.waiting) < self.room:
+                self.waiting.add(each)
+        self.seen = max(self.seen, end)
+        return self.waiting
+
+
+#: Batches one after the other: how many records each has, and how many more came before it.
+STEPS = st.lists(st.tuples(st.integers(1, 12), st.integers(0, 60)), min_size=1, max_size=15)
+
+
+@given(STEPS, st.sampled_from(Shed), st.integers(1, 30), st.booleans())
+def test_each_record_is_processed_or_shed(
+    steps: list[tuple[int, int]], shed: Shed, most: int, columns: bool
+) -> None:
+    """Once, in its order, for all ways to choose; with copies; offsets stay as they were."""
+    assignment = FakeAssignment(P0)
+    admission = Admission(AdmissionRules(None, most, shed, "to"), FakeClock())
+    start = end = 0
+    for count, came in steps:
+        end = max(end + came, start + count)
+        assignment.high_watermark = end
+        batch = batch_of(assignment, start, count, columns=columns)
+        kept, left_out = admission.admit(batch)
+        copies = [] if left_out is None else offsets(left_out.copies)
+        assert sorted([*offsets(kept.records), *copies]) == offsets(batch.records)
+        assert offsets(kept.records) == sorted(offsets(kept.records))
+        assert copies == sorted(copies)
+        assert left_out is None or left_out.count == len(copies)
+        assert (kept.start, kept.next_offset) == (batch.start, batch.next_offset)
+        assert isinstance(kept.records, ColumnRun) or not (columns and kept.records)
+        start = batch.next_offset
+
+
+@given(STEPS, st.integers(1, 30), st.booleans())
+def test_the_newest_are_shed_as_a_queue_that_is_full_drops_them(
+    steps: list[tuple[int, int]], most: int, columns: bool
+) -> None:
+    """What found room is processed, however much comes after it."""
+    assignment = FakeAssignment(P0)
+    admission, queue = Admission(AdmissionRules(None, most), FakeClock()), Queue(most)
+    start = end = 0
+    for count, came in steps:
+        end = max(end + came, start + count)
+        assignment.high_watermark = end
+        batch = batch_of(assignment, start, count, columns=columns)
+        room = queue.let_in(start, end)
+        kept, _ = admission.admit(batch)
+        assert offsets(kept.records) == [each for each in offsets(batch.records) if each in room]
+        start = batch.next_offset
+
+
+@given(st.integers(0, 50), st.integers(1, 20), st.integers(1, 40))
+def test_of_the_oldest_all_are_shed_but_the_last(end: int, count: int, most: int) -> None:
+    """Processing goes on with the most recent ones."""
+    assignment = FakeAssignment(P0, high_watermark=max(end, count))
+    admission = Admission(AdmissionRules(None, most, Shed.OLDEST), FakeClock())
+    kept, _ = admission.admit(batch_of(assignment, 0, count))
+    assert offsets(kept.records) == [
+        each for each in range(count) if each >= max(end, count) - most
+    ]
+
+
+def test_a_sample_has_whole_keys_and_the_more_of_them_the_fewer_wait() -> None:
+    """A key that is in a small sample is in a larger one, too."""
+    samples = []
+    for waiting in (4_000, 2_000, 1_000, 500):
+        assignment = FakeAssignment(P0, high_watermark=waiting)
+        admission = Admission(AdmissionRules(None, 500, Shed.SAMPLE, "to"), FakeClock())
+        kept, left_out = admission.admit(batch_of(assignment, 0, 500, keys=100))
+        own = {record.key() for record in kept.records}
+        others = set() if left_out is None else {record.key() for record in left_out.copies}
+        assert not own & others
+        samples.append(own)
+    assert samples[0] < samples[1] < samples[2] < samples[3]
+    assert len(samples[3]) == 100
+
+
+def test_a_sample_of_records_without_key_is_of_offsets() -> None:
+    """Some are kept and some are not."""
+    assignment = FakeAssignment(P0, high_watermark=1_000)
+    admission = Admission(AdmissionRules(None, 500, Shed.SAMPLE), FakeClock())
+    kept, _ = admission.admit(make_batch([b""] * 200, assignment=assignment))
+    assert 50 < len(kept) < 150
+
+
+@pytest.mark.parametrize("end", [None, 10, 5])
+def test_nothing_is_shed_while_no_more_than_may_wait(end: int | None) -> None:
+    """Nor while the end of the partition is not known; the batch is the same object."""
+    admission = Admission(AdmissionRules(None, 10), FakeClock())
+    batch = batch_of(FakeAssignment(P0, high_watermark=end), 0, 5)
+    assert admission.admit(batch) == (batch, None)
+
+
+def test_a_partition_that_comes_back_is_decided_again() -> None:
+    """What was planned for a former assignment does not count."""
+    assignment = FakeAssignment(P0, high_watermark=100)
+    admission = Admission(AdmissionRules(None, 10), FakeClock())
+    admission.admit(batch_of(assignment, 0, 5))
+    admission.forget(assignment)
+    assignment.high_watermark = 10
+    kept, left_out = admission.admit(batch_of(assignment, 0, 10))
+    assert (len(kept), left_out) == (10, None)
+
+
+def test_rules_can_be_changed_while_it_runs() -> None:
+    """From the next batch on."""
+    assignment = FakeAssignment(P0, high_watermark=100)
+    admission = Admission(AdmissionRules(), FakeClock())
+    assert admission.admit(batch_of(assignment, 0, 20))[1] is None
+    admission.follow(AdmissionRules(max_rate=10, max_pending=10))
+    _, left_out = admission.admit(batch_of(assignment, 20, 20))
+    assert left_out is not None
+    assert left_out.count == 10
+
+
+@given(st.lists(st.tuples(st.integers(1, 500), st.floats(0, 3)), min_size=1, max_size=20))
+def test_a_rate_is_kept_over_time(taken: list[tuple[int, float]]) -> None:
+    """Whoever waits as told takes no more than the rate, less one batch; nothing is saved up."""
+    clock = FakeClock()
+    admission = Admission(AdmissionRules(max_rate=100), clock)
+    begin, total = clock.monotonic(), 0
+    for records, busy in taken:
+        assert total <= (clock.monotonic() - begin) * 100 + 1e-6
+        next_at = admission.pace(records)
+        total += records
+        clock.advance(busy)
+        clock.advance(max(0.0, next_at - clock.monotonic()))
+
+
+def test_what_the_configuration_says_is_followed() -> None:
+    """Blocking has no rules, throttling a rate, and shedding a number."""
+    section = ChannelConfig.model_validate
+    base: dict[str, Any] = {"topics": ["in"], "group": "g", "sink": {"type": "kafka", "topic": "o"}}
+
+    def rules(**admission: Any) -> AdmissionRules:
+        processor = {"type": "keyed", "reducer": "m:f", "admission": admission}
+        return AdmissionRules.of(section({**base, "processor": processor}).processor.admission)  # type: ignore[union-attr]
+
+    assert rules() == AdmissionRules()
+    assert rules(policy="throttling") == AdmissionRules(200_000)
+    both = rules(policy="throttling", max_rate=5, overflow="shed")
+    assert both == AdmissionRules(5, 10_000)
+    shedding = rules(policy="shedding", max_pending=3, shed="oldest", to="left")
+    assert shedding == AdmissionRules(None, 3, Shed.OLDEST, "left")
+
+
+# --- in a processor -----------------------------------------------------------------------------
+
+
+class CopyingSink(GroupingSink):
+    """A sink in memory that takes copies into its commits."""
+
+    copied: tuple[ResultRecord, ...] = ()
+
+    def commit_with(
+        self,
+        staged: Sequence[str],
+        offsets: Sequence[PartitionCommit],
+        records: Sequence[ResultRecord],
+    ) -> None:
+        """Store, and keep the copies of what was stored."""
+        self.store(staged, offsets)
+        self.copied = (*self.copied, *records)
+
+
+def bench_with(rules: AdmissionRules, sink: CopyingSink | None = None) -> Bench:
+    """Return a processor with these rules, whose partitions have 100 records."""
+    bench = Bench(sink=sink)
+    bench.processor._rules = rules
+    bench.processor._admission.follow(rules)
+    for assignment in bench.assignments:
+        assignment.high_watermark = 100
+    return bench
+
+
+def shed_count(bench: Bench, reason: str) -> float:
+    """Return what the metric says."""
+    value: float = bench.metrics.shed.labels("channel", "t", reason)._value.get()
+    return value
+
+
+def test_a_batch_that_is_shed_whole_runs_no_job_and_is_committed() -> None:
+    """Its offsets are stored as those of others, in their order."""
+    bench = bench_with(AdmissionRules(None, 50, Shed.OLDEST))
+    answer = bench.send(0, records=10)
+    bench.run_once()
+    assert answer.result(0).wait == 0.0
+    assert bench.engine.jobs == []
+    assert bench.sink.stored_ranges == [[(0, 0, 10)]]
+    assert shed_count(bench, "oldest") == 10
+    bench.sink.require_one_end_each()
+
+
+def test_a_job_has_what_was_let_in() -> None:
+    """The micro-batch counts the records that it has; a batch without any is in it all the same."""
+    bench = bench_with(AdmissionRules(None, 95, Shed.OLDEST))
+    bench.assignments[1].high_watermark = 200
+    bench.send(0, records=10)
+    bench.send(1, records=10)
+    bench.run_once()
+    (job,) = bench.engine.jobs
+    assert [(part.partition, part.records) for part in job.ranges] == [(0, 5), (1, 0)]
+    assert bench.sink.stored_ranges == [[(0, 0, 10), (1, 0, 10)]]
+    assert shed_count(bench, "oldest") == 15
+
+
+def test_copies_are_in_the_commit_of_their_batch() -> None:
+    """With the record's key, value and time, and headers that say where it is from and why."""
+    sink = CopyingSink()
+    bench = bench_with(AdmissionRules(None, 98, Shed.OLDEST, "left"), sink)
+    bench.send(0, records=10)
+    bench.run_once()
+    assert [(each.topic, each.value, each.partition) for each in sink.copied] == [
+        ("left", b"v", None)
+    ] * 2
+    assert [dict(each.headers or ()) for each in sink.copied] == [
+        {
+            "headrace.topic": b"t",
+            "headrace.partition": b"0",
+            "headrace.offset": b"%d" % offset,
+            "headrace.shed": b"oldest",
+        }
+        for offset in range(2)
+    ]
+
+
+def test_copies_of_a_commit_that_failed_are_in_the_next_one_only() -> None:
+    """And they are counted once."""
+    sink = CopyingSink(script=[RuntimeError("away")])
+    bench = bench_with(AdmissionRules(None, 98, Shed.OLDEST, "left"), sink)
+    first = bench.send(0, records=10)
+    bench.run_once()
+    assert error_of(first) is not None
+    assert (sink.copied, shed_count(bench, "oldest")) == ((), 0)
+    bench.processor.on_exception(bench.assignments[0], RuntimeError("away"), None)
+    bench.send(0, records=10, attempt=2)
+    bench.run_once()
+    assert (len(sink.copied), shed_count(bench, "oldest")) == (2, 2)
+
+
+def test_an_answer_says_how_long_the_next_batch_has_to_wait() -> None:
+    """Each partition waits until what all have taken is within the rate."""
+    bench = bench_with(AdmissionRules(max_rate=1.0))
+    first, second = bench.send(0, records=10), bench.send(1, records=30)
+    bench.run_once()
+    assert first.result(0).wait == pytest.approx(10, abs=1)
+    assert second.result(0).wait == pytest.approx(40, abs=1)
+    assert sum(job.records for job in bench.engine.jobs) == 40
+
+
+def test_what_is_shed_is_logged_now_and_then() -> None:
+    """One event per partition and pause, with the number since the last."""
+    clock = FakeClock()
+    context = ChannelContext("channel", "group", Metrics(), clock)
+    skipped = SkippedRecords(context)
+    batch, shed = batch_of(FakeAssignment(P0), 5, 1), ShedRecords(Shed.NEWEST, 3)
+    with capture_logs() as logs:
+        skipped.count_shed(batch, shed)
+        skipped.count_shed(batch, shed)
+        clock.advance(11)
+        skipped.count_shed(batch, shed)
+    found = [(each["event"], each["records"], each["reason"], each["offset"]) for each in logs]
+    assert found == [("records_shed", 3, "newest", 5), ("records_shed", 6, "newest", 5)]
