@@ -53,7 +53,12 @@ class _RefusedError(Exception):
 class Compat:
     """The reducer of mode ``compat``: each value is an event as the original reads it."""
 
-    outputs: Outputs
+    destinations: Outputs
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The outputs that the channel has to have."""
+        return self.destinations.names
 
     def __call__(
         self, key: str, state: dict[str, Any] | None, facts: Sequence[Event[Any] | Fired], now: int
@@ -68,12 +73,12 @@ class Compat:
                 else:
                     state, outcome = _take(state, fact)
             except (_RefusedError, go_json.GoJsonError) as error:
-                outputs += self.outputs.rejection(str(error))
+                outputs += self.destinations.rejection(str(error))
                 continue
             if outcome is not None:
                 state = None
-                document = go_json.write_struct(outcome.members(self.outputs.times))
-                outputs.append(Output(document, to=self.outputs.outcomes))
+                document = go_json.write_struct(outcome.members(self.destinations.times))
+                outputs.append(Output(document, to=self.destinations.outcomes))
         timers = {} if state is None else {"deadline": at_event(_deadline(state) + 1)}
         return state, outputs, timers
 

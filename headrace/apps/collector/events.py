@@ -67,6 +67,11 @@ class Outputs:
     rejected: str | None = None
     times: Times = Times.RFC3339
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The outputs by their names; none where the channel has one, which needs no name."""
+        return tuple(name for name in (self.outcomes, self.rejected) if name is not None)
+
     def rejection(self, value: Any) -> list[Output]:
         """Return what says that an event was rejected, if anything is to."""
         return [] if self.rejected is None else [Output(value, to=self.rejected)]

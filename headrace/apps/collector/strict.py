@@ -150,10 +150,15 @@ def _kind(value: Any) -> str:
 class Strict:
     """The reducer of mode ``strict``. Times to live are in milliseconds."""
 
-    outputs: Outputs
+    destinations: Outputs
     routes: tuple[re.Pattern[str], ...]
     orphan_ttl: int
     late_ttl: int
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The outputs that the channel has to have."""
+        return self.destinations.names
 
     def __call__(
         self, key: str, state: dict[str, Any] | None, facts: Sequence[Event[Any] | Fired], now: int
@@ -307,10 +312,10 @@ class _Group:
         outcome = Outcome(
             self._key, state["created"], ts, state["results"], state["payload"], entity, error
         )
-        document = dict(outcome.members(self._rules.outputs.times))
+        document = dict(outcome.members(self._rules.destinations.times))
         if state["errors"] and (state["need"] < len(state["expected"]) or not state["fail_fast"]):
             document["errors"] = state["errors"]
-        self.outputs.append(Output(document, to=self._rules.outputs.outcomes))
+        self.outputs.append(Output(document, to=self._rules.destinations.outcomes))
         handler = state["handlers"].get(_HANDLERS[0 if outcome.type == SUCCESS else 1])
         if handler is not None:
             payload = handler.get("payload", state["payload"])
@@ -346,13 +351,13 @@ class _Group:
 
     def _reject(self, reason: str, text: str, ts: int, value: Any) -> None:
         self._count(reason)
-        self.outputs += self._rules.outputs.rejection(
+        self.outputs += self._rules.destinations.rejection(
             {
                 "type": REJECTED,
                 "id": self._key,
                 "reason": reason,
                 "error": text,
-                "at": self._rules.outputs.times.text(ts),
+                "at": self._rules.destinations.times.text(ts),
                 "event": shown(value),
             }
         )

@@ -75,7 +75,8 @@ def test_what_is_printed_is_a_configuration(
         "inline",
         "bytes" if mode == "compat" else "json",
     )
-    load_callable(processor.code)(**processor.keyword_arguments())
+    reducer = load_callable(processor.code)(**processor.keyword_arguments())
+    assert reducer.outputs == (() if rejected is None else ("outcomes", "rejected"))
     sinks = single_sinks(channel.sink)
     topics = [sink.topic for sink in sinks.values() if isinstance(sink, KafkaSinkConfig)]
     assert topics == ["outcomes", *([] if rejected is None else [rejected])]
