@@ -12,6 +12,7 @@ import asyncio
 import hmac
 import json
 import os
+import re
 import secrets
 import socket
 import ssl
@@ -223,6 +224,15 @@ OPEN_PATHS = frozenset({"/", "/health/live", "/health/ready"})
 #: What is read with a token only, also on loopback: more than any user of the machine should see.
 GUARDED_READS = frozenset({"/api/v1/config", "/api/v1/stacks"})
 
+#: The same of states by key, which have what records brought.
+_STATES = re.compile(r"/api/v1/channels/[^/]+/state(/.*)?", re.DOTALL)
+
+
+def is_guarded_read(path: str) -> bool:
+    """Whether reading this takes the token everywhere."""
+    return path in GUARDED_READS or _STATES.fullmatch(path) is not None
+
+
 _READING = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
@@ -271,7 +281,7 @@ class Rules:
             return True
         if path in OPEN_PATHS or path.startswith(FOLDER):
             return False
-        return path in GUARDED_READS or not self.open_reads
+        return is_guarded_read(path) or not self.open_reads
 
     def check_host(self, headers: Headers) -> None:
         """Refuse names that somebody else's page may have been resolved to this address by.

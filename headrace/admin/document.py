@@ -36,6 +36,13 @@ def sendable(text: str) -> str:
     return text.encode("utf-8", "replace").decode()
 
 
+def restoring(percent: float | None, left: float | None) -> str:
+    """Return in words how far a partition is whose state is not there yet; ``left`` in seconds."""
+    if percent is None:
+        return "restoring"
+    return f"restoring {percent:.0f} %" + ("" if left is None else f", {left:.0f} s left")
+
+
 # what others wrote: processors, people, libraries
 Text = Annotated[str, AfterValidator(sendable)]
 

@@ -143,6 +143,19 @@ class HeldPartition(Document):
     """The last error that was told to the processor."""
 
 
+class RestoreStatus(Document):
+    """How far a partition is whose state is not there yet. Counts are offsets of its changelog."""
+
+    done: Number
+    """What was read."""
+    total: Number | None
+    """What there is to read; null while that is not known."""
+    percent: Seconds | None
+    """The part that was read, in percent."""
+    left_s: Seconds | None
+    """How long the rest takes, if it goes on as before."""
+
+
 class PartitionStatus(HeldPartition):
     """A partition that the channel holds."""
 
@@ -162,6 +175,8 @@ class PartitionStatus(HeldPartition):
     """When it is delivered again, after an error or because the processor asked for a wait."""
     callback_s: Seconds | None
     """For how long its running callback has been running."""
+    restoring: RestoreStatus | None = None
+    """How far its state is on the way to be there; null: it is, or there is none."""
 
 
 class MemberStatus(Document):

@@ -12,6 +12,18 @@ from headrace.admin import models as d
 from headrace.admin.health import not_live, not_ready
 from headrace.admin.history import Events, History  # noqa: TC001 - FastAPI looks them up
 from headrace.admin.models import described, unknown
+from headrace.admin.state import (
+    After,
+    Hex,
+    Key,
+    KeyedState,
+    KeysPage,
+    Limit,
+    OnePartition,
+    Prefix,
+    StateReads,
+    Tasks,
+)
 from headrace.telemetry.metrics import CONTENT_TYPE, metrics_text
 
 if TYPE_CHECKING:
@@ -76,6 +88,7 @@ class Reads:
         self._process = process
         self._builder = builder
         self._clock = clock
+        self._state = StateReads(controller)
 
     def partitions(self, name: ChannelName) -> d.Partitions:
         """Return the partitions that this process holds, of one channel."""
@@ -84,6 +97,38 @@ class Reads:
     def channel(self, name: ChannelName) -> d.ChannelStatus:
         """Return one channel."""
         return self._builder.channel(find_channel(self._controller, name))
+
+    def state(
+        self,
+        name: ChannelName,
+        key: Key,
+        partition: OnePartition = None,
+        *,
+        is_hex: Hex = False,
+    ) -> KeyedState:
+        """Return one key of a channel with state, as committed."""
+        channel = find_channel(self._controller, name)
+        return self._state.key(channel, key, is_hex=is_hex, partition=partition)
+
+    def states(
+        self,
+        name: ChannelName,
+        prefix: Prefix = "",
+        limit: Limit = 100,
+        after: After = None,
+        partition: OnePartition = None,
+        *,
+        is_hex: Hex = False,
+    ) -> KeysPage:
+        """Return keys that this process has, a page at a time."""
+        channel = find_channel(self._controller, name)
+        return self._state.page(
+            channel, prefix=prefix, limit=limit, after=after, partition=partition, is_hex=is_hex
+        )
+
+    def tasks(self, name: ChannelName) -> Tasks:
+        """Return where the state of each partition stands."""
+        return self._state.tasks(find_channel(self._controller, name))
 
     async def live(self, response: Response) -> d.Health:
         """Tell whether the process makes progress. Asks for no thread, which might be busy."""
@@ -127,6 +172,11 @@ class Reads:
         yield _Endpoint(channel, self.channel, "One channel", (404, 422))
         title = "The partitions of one channel"
         yield _Endpoint(f"{channel}/partitions", self.partitions, title, (404, 422))
+        yield _Endpoint(f"{channel}/tasks", self.tasks, "The state of its partitions", (404, 422))
+        title = "Keys with their states"
+        yield _Endpoint(f"{channel}/state", self.states, title, (404, 422, 503))
+        statuses = (307, 404, 409, 421, 422, 503)
+        yield _Endpoint(f"{channel}/state/{{key:path}}", self.state, "One key's state", statuses)
         yield _Endpoint("/api/v1/members", look.members, "The members of each group", (503,))
         yield _Endpoint("/api/v1/history", self.history, "The last hour in numbers", (422,))
         yield _Endpoint("/api/v1/events", self.events, "What happened lately", (422,))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import socket
 from functools import partial
 from threading import Event, Thread
 from typing import TYPE_CHECKING
@@ -27,7 +28,6 @@ from headrace.core.processes import ProcessRecord, forget
 from headrace.version import VERSION
 
 if TYPE_CHECKING:
-    import socket
     from pathlib import Path
 
     from headrace.admin.ports import Controller, Deployment, Process
@@ -120,6 +120,8 @@ class AdminServer:
         listening = _listen(config)
         self.port: int = listening.getsockname()[1]
         self.url = _url(config, self.port)
+        #: The same for other machines, None where only this one gets through.
+        self.public_url = public_url(config, self.port)
         self._server = HttpServer(
             app,
             listening,
@@ -203,8 +205,21 @@ def _listen(config: AdminConfig) -> socket.socket:
     ) from failure
 
 
+#: What listens on every address, and where this machine reaches it.
+_EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - read, not bound
+
+
 def _url(config: AdminConfig, port: int) -> str:
+    return _at(config, _EVERYWHERE.get(config.host, config.host), port)
+
+
+def public_url(config: AdminConfig, port: int) -> str | None:
+    """Return where other machines reach an API, None where they do not."""
+    if config.on_loopback:
+        return None
+    return _at(config, socket.getfqdn() if config.host in _EVERYWHERE else config.host, port)
+
+
+def _at(config: AdminConfig, host: str, port: int) -> str:
     scheme = "http" if config.tls is None else "https"
-    # what listens everywhere is reached by the loopback
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(config.host, config.host)  # noqa: S104 - read, not bound
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"

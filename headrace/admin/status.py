@@ -15,6 +15,7 @@ from headrace.admin import models as d
 from headrace.admin.document import Document, Number, Offset, Seconds, moment
 from headrace.admin.health import not_ready
 from headrace.admin.history import INTERVAL, Rates
+from headrace.admin.state import restore_status
 from headrace.channel.states import PartitionState
 from headrace.config import guarantee
 from headrace.config.show import document
@@ -26,6 +27,8 @@ from headrace.telemetry.metrics import Summary
 from headrace.version import VERSION
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from headrace.admin.ports import Controller, Deployment, Process
     from headrace.channel.channel import InboundKafkaChannel
     from headrace.channel.pausing import Pause
@@ -179,7 +182,7 @@ class StatusBuilder:
                 for role, parts in self._rates.threads(channel.name, done).items()
             ],
             conditions=done.conditions,
-            partitions=self._partitions(held),
+            partitions=self._partitions(held, _restoring(channel)),
         )
 
     def partitions(self, channel: InboundKafkaChannel) -> d.Partitions:
@@ -187,7 +190,7 @@ class StatusBuilder:
         return d.Partitions(
             at=self._now(),
             channel=channel.name,
-            partitions=self._partitions(channel.partitions()),
+            partitions=self._partitions(channel.partitions(), _restoring(channel)),
         )
 
     def history(self, after: datetime | None) -> lately.History:
@@ -301,11 +304,15 @@ class StatusBuilder:
             partitions=dict(Counter(PartitionState(each.state) for each in held)),
         )
 
-    def _partitions(self, held: list[PartitionSnapshot]) -> list[d.PartitionStatus]:
+    def _partitions(
+        self, held: list[PartitionSnapshot], restoring: Mapping[int, d.RestoreStatus]
+    ) -> list[d.PartitionStatus]:
         ordered = sorted(held, key=lambda each: (each.topic, each.partition))
-        return [self._partition(each) for each in ordered]
+        return [self._partition(each, restoring.get(each.partition)) for each in ordered]
 
-    def _partition(self, each: PartitionSnapshot) -> d.PartitionStatus:
+    def _partition(
+        self, each: PartitionSnapshot, restoring: d.RestoreStatus | None
+    ) -> d.PartitionStatus:
         held_back = each.held_back_seconds
         named = {
             "end": each.end,
@@ -318,6 +325,7 @@ class StatusBuilder:
             if held_back is None
             else moment(self._clock.time() + held_back),
             "callback_s": each.callback_seconds,
+            "restoring": restoring,
         }
         return d.PartitionStatus.model_validate(each.facts() | named)
 
@@ -330,6 +338,15 @@ class StatusBuilder:
             members=[_group_member(each.facts(), own) for each in nodes.group_members],
             owners={str(p): name or None for p, name in nodes.owner_names.items()},
         )
+
+
+def _restoring(channel: InboundKafkaChannel) -> dict[int, d.RestoreStatus]:
+    """Return how far partitions are whose state is not there yet, by number."""
+    reader = channel.state_reader
+    if reader is None:
+        return {}
+    found = {each.partition: restore_status(each) for each in reader.partitions()}
+    return {number: status for number, status in found.items() if status is not None}
 
 
 def pause_status(pause: Pause) -> d.PauseStatus:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 from rich.text import Text
 
+from headrace.admin.document import restoring
+
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable
 
@@ -100,6 +102,8 @@ def _partitions(partitions: Iterable[dict[str, Any]]) -> Table:
 
 
 def _notes(each: dict[str, Any]) -> Iterable[str]:
+    if (found := each.get("restoring")) is not None:
+        yield restoring(found["percent"], found["left_s"])
     if each["attempts"]:
         yield (
             f"{batch_of(each)} failed {each['attempts']} times, "

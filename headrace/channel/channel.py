@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from headrace.core.positions import Replay, Target
     from headrace.core.records import TopicPartition
     from headrace.core.supervision import Heartbeat
+    from headrace.keyed.reading import StateReader
     from headrace.processors import BatchProcessor
     from headrace.telemetry.metrics import Metrics, PartitionSnapshot
 
@@ -167,6 +168,11 @@ class InboundKafkaChannel:
     def topics(self) -> dict[str, int]:
         """The topics, as last seen, and how many partitions each has; none before the start."""
         return self._runtime.topics.counts()
+
+    @property
+    def state_reader(self) -> StateReader | None:
+        """What reads the state that its processor keeps by key, None where it keeps none."""
+        return self._processor.state_reader()
 
     # --- its life -------------------------------------------------------------------------------
 

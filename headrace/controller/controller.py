@@ -60,7 +60,10 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ProcessResources:
-    """What the channels of a process share. ``directory`` is the process's own."""
+    """What the channels of a process share. ``directory`` is the process's own.
+
+    ``admin_url`` is where other machines reach its API, None where they do not.
+    """
 
     member: str
     kafka: KafkaConfig
@@ -68,6 +71,7 @@ class ProcessResources:
     directory: Path
     clock: Clock
     tracer: Tracer
+    admin_url: str | None = None
 
     def ports(self, name: str, channel: ChannelConfig, *, in_columns: bool) -> ChannelPorts:
         """Build the adapters of a channel; nobody is asked.
@@ -82,6 +86,7 @@ class ProcessResources:
             self.member,
             transactional_prefix=transactional_prefix(channel, self.member),
             clock=self.clock,
+            admin_url=self.admin_url,
         )
 
         def coordinator(listener: Listener) -> Coordinator:
@@ -156,6 +161,8 @@ class KafkaController:
         self.metrics = metrics or Metrics()
         self.channels: dict[str, InboundKafkaChannel] = {}
         self.code = CodeBook()
+        #: Where other machines reach the process's API, for channels that start from then on.
+        self.admin_url: str | None = None
         self._processors = dict(processors or {})
         self._clock = clock
         self._until = until
@@ -446,6 +453,7 @@ class KafkaController:
             self._identity.directory,
             self._clock,
             self._tracer,
+            self.admin_url,
         )
         return InboundKafkaChannel(
             name,

@@ -123,13 +123,20 @@ class MemberNodes:
     """A session, our own member node, and the reading of all."""
 
     def __init__(
-        self, session: Session, group: str, member: str, clock: Clock = SYSTEM_CLOCK
+        self,
+        session: Session,
+        group: str,
+        member: str,
+        clock: Clock = SYSTEM_CLOCK,
+        *,
+        admin_url: str | None = None,
     ) -> None:
         self.session = session
         self._paths = GroupPaths(group)
         self._path = self._paths.member(member)
         self._host = socket.gethostname()
         self._clock = clock
+        self._admin_url = admin_url
         self._document: MemberDocument | None = None
         self._version = ANY_VERSION
         self._membership: Membership | None = None
@@ -169,6 +176,7 @@ class MemberNodes:
             pid=os.getpid(),
             since=self._clock.time(),
             software=VERSION,
+            admin=self._admin_url,
         )
         self.session.ensure(self._paths.ids)
         try:

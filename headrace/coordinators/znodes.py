@@ -108,13 +108,14 @@ def _encode(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class MemberDocument:
-    """Content of ``ids/<member>``."""
+    """Content of ``ids/<member>``. ``admin`` is where other machines reach its API, if they do."""
 
     info: MemberInfo
     host: str
     pid: int
     since: float
     software: str
+    admin: str | None = None
 
     def encode(self) -> bytes:
         """Return the node's data."""
@@ -132,6 +133,7 @@ class MemberDocument:
             pid=self.pid,
             since=self.since,
             software=self.software,
+            **({} if self.admin is None else {"admin": self.admin}),
         )
 
     @classmethod
@@ -153,6 +155,7 @@ class MemberDocument:
             pid=fields.get("pid", int),
             since=fields.number("since"),
             software=fields.get("software", str),
+            admin=fields.optional("admin", str),
         )
 
 

@@ -53,6 +53,7 @@ class ZooKeeperRegistry(MemberNodes):
     denied, and ``SessionClosedError`` when no answer will ever come. Callbacks run on a thread of
     ZooKeeper's client: they only enqueue.
 
+    ``admin_url`` is where other machines reach the process's API, None where they do not.
     With ``transactional_prefix`` this member commits through a transactional producer, whose id is
     the prefix and the member epoch. It is noted in each claim, for whoever has to fence us.
     """
@@ -65,8 +66,9 @@ class ZooKeeperRegistry(MemberNodes):
         *,
         transactional_prefix: str | None = None,
         clock: Clock = SYSTEM_CLOCK,
+        admin_url: str | None = None,
     ) -> None:
-        super().__init__(session, group, member, clock)
+        super().__init__(session, group, member, clock, admin_url=admin_url)
         self._transactional_prefix = transactional_prefix
 
     # --- taking -----------------------------------------------------------------------------

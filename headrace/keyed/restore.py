@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import structlog
 
@@ -23,12 +23,12 @@ from headrace.keyed.store import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from headrace.core.clock import Clock
     from headrace.core.records import Assignment, Record
     from headrace.kafka.ports import Fetched, RecordSource, TopicCatalog
-    from headrace.keyed.store import StateStore
+    from headrace.keyed.store import RocksStore
 
 log = structlog.get_logger(__name__)
 
@@ -55,9 +55,24 @@ class Changelog:
     delete_retention: float
 
 
+class RestoreProgress(NamedTuple):
+    """How far a partition is. ``done`` and ``total`` count offsets of its changelog.
+
+    ``total`` is None while it is not known where the changelog ends; ``left`` are the seconds that
+    the rest takes if it goes on so, None while nothing can be told.
+    """
+
+    done: int = 0
+    total: int | None = None
+    left: float | None = None
+
+
 @dataclass(slots=True)
 class _Restoring:
-    """One partition under way. ``start`` and ``end`` are offsets of the changelog."""
+    """One partition under way. ``start`` and ``end`` are offsets of the changelog.
+
+    ``begun`` and the other times are of the monotonic clock.
+    """
 
     assignment: Assignment
     attempt: int
@@ -66,6 +81,15 @@ class _Restoring:
     end: int | None = None
     not_before: float = 0.0
     noted: float = 0.0
+    begun: float = 0.0
+
+    def progress(self, now: float) -> RestoreProgress:
+        """Return how far it is."""
+        if self.end is None:
+            return RestoreProgress()
+        done, total = self.position - self.start, self.end - self.start
+        left = None if done <= 0 else (now - self.begun) * (total - done) / done
+        return RestoreProgress(done, total, left)
 
 
 class Restorer:
@@ -81,7 +105,7 @@ class Restorer:
         self,
         name: str,
         changelog: Changelog,
-        store: StateStore,
+        store: RocksStore,
         *,
         source: Callable[[], RecordSource],
         catalog: TopicCatalog,
@@ -104,6 +128,7 @@ class Restorer:
         self._commands: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._stopping = threading.Event()
         self._under_way: dict[int, _Restoring] = {}
+        self._measuring: dict[int, Iterator[None]] = {}
         self._thread = threading.Thread(target=self._run, name=f"restore-{name}", daemon=True)
 
     def start(self) -> None:
@@ -137,6 +162,11 @@ class Restorer:
         number = assignment.partition.partition
         self._commands.put(lambda: self._drop(number, assignment))
 
+    def progress(self) -> Mapping[int, RestoreProgress]:
+        """Return how far the partitions are whose state is not there yet. Any thread."""
+        now = self._clock.monotonic()
+        return {number: each.progress(now) for number, each in list(self._under_way.items())}
+
     # --- the thread -------------------------------------------------------------------------
 
     def _run(self) -> None:
@@ -154,11 +184,12 @@ class Restorer:
                     log.exception("restore_failed", channel=self._name)
                     self._stopping.wait(_BACKOFF)
         finally:
+            self._measuring.clear()
             if self._source is not None:
                 self._source.close()
 
     def _take_commands(self) -> None:
-        wait = not self._under_way and self._remake is None
+        wait = not self._under_way and not self._measuring and self._remake is None
         while True:
             try:
                 command = self._commands.get(wait, _IDLE_INTERVAL if wait else None)
@@ -179,12 +210,18 @@ class Restorer:
         former = self._under_way.pop(number, None)
         if former is not None and former.end is not None:
             self._unassign(number)
+        self._measuring.pop(number, None)
 
     def _run_once(self) -> None:
         if self._remake is not None:
+            # what is being counted keeps the files open
+            counted = list(self._measuring)
+            self._measuring.clear()
             to_restore = self._remake()
             self._remake = None
-            if to_restore is not None:
+            if to_restore is None:
+                self._measuring.update({number: self._store.measure(number) for number in counted})
+            else:
                 for number in list(self._under_way):
                     self._leave(number)
                 for assignment, attempt in to_restore:
@@ -197,8 +234,20 @@ class Restorer:
         if any(each.end is not None for each in self._under_way.values()):
             assert self._source is not None, "opened with the first of them"
             self._take(self._source.fetch(_FETCH_TIMEOUT))
+        elif self._measuring:
+            self._measure()
         elif self._under_way:
             self._stopping.wait(_FETCH_TIMEOUT)
+
+    def _measure(self) -> None:
+        """Go on with counting what there is of the partitions, once nothing waits for its state."""
+        number, steps = next(iter(self._measuring.items()))
+        try:
+            if next(steps, self) is self:
+                del self._measuring[number]
+        except StateStoreError:
+            del self._measuring[number]
+            raise
 
     def _begin(self, number: int, restoring: _Restoring) -> None:
         """Ask where the changelog ends, and read on from where the store is."""
@@ -209,7 +258,8 @@ class Restorer:
             self._store.drop(number)
             start = low
         restoring.start = restoring.position = start
-        restoring.end, restoring.noted = high, self._clock.monotonic()
+        restoring.begun = restoring.noted = self._clock.monotonic()
+        restoring.end = high
         if start >= high:
             self._finish(number, restoring)
             return
@@ -302,6 +352,7 @@ class Restorer:
         assert restoring.end is not None
         self._store.write((), {number: self._position(restoring.end)})
         del self._under_way[number]
+        self._measuring[number] = self._store.measure(number)
         if restoring.end > restoring.start:
             log.info(
                 "restore_finished",
@@ -313,7 +364,7 @@ class Restorer:
 
     def _drop(self, number: int, assignment: Assignment) -> None:
         restoring = self._under_way.get(number)
-        if restoring is not None and restoring.assignment is assignment:
+        if restoring is None or restoring.assignment is assignment:
             self._leave(number)
 
     def _unassign(self, number: int) -> None:

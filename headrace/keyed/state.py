@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import islice, takewhile
 from threading import Lock
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -80,9 +80,17 @@ class KeyedState:
             self._ready.discard(partition)
             self._wanted_times.pop(partition, None)
 
+    def is_ready(self, partition: int) -> bool:
+        """Whether a partition's state is all there."""
+        with self._lock:
+            return partition in self._ready
+
     def _require(self, partitions: set[int]) -> None:
         with self._lock:
-            missing = sorted(partitions - self._ready)
+            self._require_ready(partitions)
+
+    def _require_ready(self, partitions: set[int]) -> None:
+        missing = sorted(partitions - self._ready)
         if missing:
             raise StateStoreError(f"the state of partition {missing[0]} is not there yet")
 
@@ -195,6 +203,56 @@ class KeyedState:
             else:
                 with self._lock:
                     self._stale.append((partition, timer))
+
+    # --- for readers: what is committed, and nothing that is staged -------------------------
+
+    def committed(self, key: PartitionKey) -> tuple[StoredRow | None, Progress]:
+        """Return a key's row, and where its partition is with it.
+
+        Raises:
+            StateStoreError: as of :meth:`get_many`.
+        """
+        # nothing is committed meanwhile: row and offset belong together
+        with self._lock:
+            self._require_ready({key.partition})
+            unwritten = self._unwritten(key.partition)
+            if key.key in unwritten:
+                row = unwritten[key.key]
+            else:
+                (row,) = self._store.get_many([key])
+            return row, self._progress_of(key.partition)
+
+    def committed_rows(
+        self, partition: int, prefix: bytes, after: bytes | None, limit: int
+    ) -> tuple[list[tuple[bytes, StoredRow]], Progress]:
+        """Return rows whose keys begin so, the first ones ``after`` a key, and where they are.
+
+        Raises:
+            StateStoreError: as of :meth:`get_many`.
+        """
+        first = prefix if after is None else max(prefix, after + b"\0")
+        with self._lock:
+            self._require_ready({partition})
+            unwritten = self._unwritten(partition)
+            rows = takewhile(
+                lambda row: row[0].startswith(prefix), self._store.rows(partition, first)
+            )
+            found = list(islice((row for row in rows if row[0] not in unwritten), limit))
+            found += [
+                (key, row)
+                for key, row in unwritten.items()
+                if row is not None and key.startswith(prefix) and key >= first
+            ]
+            return sorted(found)[:limit], self._progress_of(partition)
+
+    def _unwritten(self, partition: int) -> dict[bytes, StoredRow | None]:
+        """Return what is committed and the store has not taken yet."""
+        return {
+            key.key: change.after
+            for layer in self._committed
+            for key, change in layer.changes.items()
+            if key.partition == partition
+        }
 
     # --- commits ----------------------------------------------------------------------------
 

@@ -7,10 +7,12 @@ from it is read again from the changelog.
 from __future__ import annotations
 
 import json
+import operator
 import re
 import struct
 import time
 from collections import OrderedDict
+from itertools import chain
 from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -86,6 +88,19 @@ class Change(NamedTuple):
 
     before: StoredRow | None
     after: StoredRow | None
+
+
+class Size(NamedTuple):
+    """What there is of a partition. ``bytes`` are those of keys and rows, as they are stored."""
+
+    rows: int = 0
+    bytes: int = 0
+    timers: int = 0
+    quarantined: int = 0
+
+    def plus(self, more: Iterable[int]) -> Size:
+        """Return what there is with so much more of each."""
+        return Size(*map(operator.add, self, more))
 
 
 class StateStore(Protocol):
@@ -177,6 +192,45 @@ def _timer_of(entry: bytes) -> DueTimer:
     return DueTimer(due - _BIAS, entry[_INDEX.size : end], entry[end:].decode(), _CLOCKS[clock])
 
 
+def _is_quarantined(row: StoredRow | None) -> bool:
+    if row is None or not row.extra or b'"quarantined"' not in row.extra:
+        return False
+    return KeyRow.of(*row).quarantined is not None
+
+
+def _put(
+    batch: WriteBatch, key: PartitionKey, change: Change, sums: list[int] | None
+) -> bytes | None:
+    """Have a batch write a key's row and the index of its timers; return the row's bytes."""
+    data = None if change.after is None else encode_row(change.after)
+    if data is None:
+        batch.delete(_row_key(key))
+    else:
+        batch.put(_row_key(key), data)
+    before, after = timers_of(key.key, change.before), timers_of(key.key, change.after)
+    for timer in before - after:
+        batch.delete(_timer_key(key.partition, timer))
+    for timer in after - before:
+        batch.put(_timer_key(key.partition, timer), b"")
+    if sums is not None:
+        _add(sums, key.key, change)
+        sums[2] += len(after) - len(before)
+    return data
+
+
+def _add(sums: list[int], key: bytes, change: Change) -> None:
+    """Add what a change does to rows, bytes and keys in quarantine, in the order of Size."""
+    for row, sign in ((change.after, 1), (change.before, -1)):
+        if row is not None:
+            taken = len(key) + _LENGTH.size + len(row.extra or b"") + len(row.state or b"")
+            sums[0] += sign
+            sums[1] += sign * taken
+            sums[3] += sign * _is_quarantined(row)
+
+
+#: Rows that are counted at a time.
+_STEP = 10_000
+
 _NONE: frozenset[DueTimer] = frozenset()
 
 
@@ -202,7 +256,10 @@ class RocksStore(StateStore):
         self._cache: OrderedDict[PartitionKey, bytes] = OrderedDict()
         self._room = self._cache_bytes = cache_bytes
         self._lock = Lock()
+        self._sizes: dict[int, Size] = {}
+        self._growth: dict[int, Size] = {}
         self.cache_hits = 0
+        self.cache_misses = 0
         self.is_corrupt = False
 
     def open(self) -> None:
@@ -239,6 +296,8 @@ class RocksStore(StateStore):
             aside = self._folder.with_name(f"{self._folder.name}.corrupt-{time.time_ns()}")
             self._folder.rename(aside)
             self._clear_cache()
+            self._sizes.clear()
+            self._growth.clear()
             self.open()
             self.is_corrupt = False
         return str(aside)
@@ -255,6 +314,7 @@ class RocksStore(StateStore):
             cached = [self._cached(key) for key in keys]
             missing = [key for key, data in zip(keys, cached, strict=True) if data is None]
             self.cache_hits += len(keys) - len(missing)
+            self.cache_misses += len(missing)
             read = iter(self._read(missing))
         found = [next(read) if data is None else data for data in cached]
         return [None if data is None else decode_row(data) for data in found]
@@ -302,18 +362,9 @@ class RocksStore(StateStore):
         for partition, timer in stale:
             batch.delete(_timer_key(partition, timer))
         written: list[tuple[PartitionKey, bytes | None]] = []
+        growth = {number: [0, 0, 0, 0] for number in self._growth}
         for key, change in changes:
-            data = None if change.after is None else encode_row(change.after)
-            if data is None:
-                batch.delete(_row_key(key))
-            else:
-                batch.put(_row_key(key), data)
-            written.append((key, data))
-            before, after = timers_of(key.key, change.before), timers_of(key.key, change.after)
-            for timer in before - after:
-                batch.delete(_timer_key(key.partition, timer))
-            for timer in after - before:
-                batch.put(_timer_key(key.partition, timer), b"")
+            written.append((key, _put(batch, key, change, growth.get(key.partition))))
         for partition, position in positions.items():
             document = json.dumps(position._asdict()).encode()
             batch.put(_PARTITION.pack(_POSITION, partition), document)
@@ -322,8 +373,17 @@ class RocksStore(StateStore):
                 self._files.write(batch)
             except Exception as error:
                 raise self._unusable("written", error) from error
+            self._grow(growth, {key.partition for key, _ in written})
             for key, data in written:
                 self._keep(key, data)
+
+    def _grow(self, growth: Mapping[int, list[int]], written: set[int]) -> None:
+        for number in written & self._growth.keys():
+            if number in growth:
+                self._growth[number] = self._growth[number].plus(growth[number])
+            else:
+                # counting began while the batch was made, and has to begin again
+                del self._growth[number]
 
     @override
     def due(self, partition: int, clock: TimerClock, until: int) -> Iterator[DueTimer]:
@@ -363,6 +423,37 @@ class RocksStore(StateStore):
             # the error has this frame, and an iterator would keep the files open
             del entries
 
+    def measure(self, partition: int) -> Iterator[None]:
+        """Count what there is of a partition, in steps; :meth:`size` knows it after the last one.
+
+        For a partition whose rows are all there. What is written meanwhile is counted as well.
+        """
+        prefix = _PARTITION.pack(_ROW, partition)
+        counted = False
+        while not counted:
+            with self._lock:
+                self._growth[partition] = Size()
+                self._sizes.pop(partition, None)
+                entries = self._scan(prefix, prefix)
+                first = next(entries, None)  # from here on it sees no later writes
+            found = [0, 0, 0, 0]
+            for count, (name, data) in enumerate(chain([first] if first else (), entries), 1):
+                key, row = name[len(prefix) :], decode_row(data)
+                _add(found, key, Change(None, row))
+                found[2] += len(timers_of(key, row))
+                if count % _STEP == 0:
+                    yield
+            with self._lock:
+                counted = partition in self._growth
+                if counted:
+                    self._sizes[partition] = Size(*found)
+
+    def size(self, partition: int) -> Size | None:
+        """Return what there is of a partition, None where it has not been counted yet."""
+        with self._lock:
+            counted = self._sizes.get(partition)
+            return None if counted is None else counted.plus(self._growth[partition])
+
     @override
     def position(self, partition: int) -> Position | None:
         try:
@@ -375,6 +466,8 @@ class RocksStore(StateStore):
     def drop(self, partition: int) -> None:
         with self._lock:
             self._clear_cache()
+            self._sizes.pop(partition, None)
+            self._growth.pop(partition, None)
             try:
                 self._files.delete(_PARTITION.pack(_POSITION, partition))
                 for prefix in (_ROW, _TIMER):

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from headrace.core.clock import Deadline
     from headrace.core.errors import PartitionError
     from headrace.core.records import Assignment, Batch, TopicPartition
+    from headrace.keyed.reading import StateReader
     from headrace.telemetry.metrics import Metrics
 
 
@@ -300,6 +301,13 @@ class BatchProcessor(ABC):
 
     def on_partition_lost(self, assignment: Assignment) -> None:
         """Drop all state of the partition: nothing done for it can take effect any more."""
+
+    def state_reader(self) -> StateReader | None:
+        """Return what reads the state that is kept by key, None where none is kept.
+
+        Called on any thread, beside other callbacks; must not block.
+        """
+        return None
 
     def on_reconfigured(self, channel: ChannelConfig) -> None:
         """Take over what is hot of the processor's configuration; the channel goes on.

@@ -27,6 +27,7 @@ from headrace.kafka.clients import client_properties
 from headrace.keyed.columns import fold_of
 from headrace.keyed.fold import DEAD_LETTERS, FoldSettings
 from headrace.keyed.function import KeyedFunction
+from headrace.keyed.reading import StateReader
 from headrace.keyed.restore import Restorer
 from headrace.keyed.rows import RowSettings
 from headrace.keyed.sink import KeyedSink, Topics
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
     from headrace.core.records import Assignment
     from headrace.kafka.ports import RecordSource
     from headrace.keyed.api import KeyedReducer
-    from headrace.keyed.restore import Changelog
+    from headrace.keyed.restore import Changelog, RestoreProgress
     from headrace.processors.contract import ChannelContext
     from headrace.processors.engine import Engine
     from headrace.processors.pending import MergeLimits
@@ -129,6 +130,7 @@ class KeyedProcessor(MicroBatchProcessor):
         self._guard = threading.Lock()
         self._held: dict[int, _Held] = {}
         self._restorer: Restorer | None = None
+        self._reader = StateReader(parts.state, parts.store, self._numbers, self._restoring)
         self._catalog: KafkaTopicCatalog | None = None
         self._changelog: Changelog | None = None
         self._stopping = threading.Event()
@@ -331,6 +333,19 @@ class KeyedProcessor(MicroBatchProcessor):
         self._parts.state.release(number)
         self._restorer.end(assignment)
         self.context.restoring.resume(partition=assignment.partition)
+
+    # --- what others may see ----------------------------------------------------------------
+
+    @override
+    def state_reader(self) -> StateReader:
+        return self._reader
+
+    def _numbers(self) -> list[int]:
+        with self._guard:
+            return list(self._held)
+
+    def _restoring(self) -> Mapping[int, RestoreProgress]:
+        return {} if self._restorer is None else self._restorer.progress()
 
     # --- ticks ------------------------------------------------------------------------------
 

@@ -157,7 +157,14 @@ function newRow() {
   });
 }
 
+/** How far a partition is whose state is not there yet, as the commands say it. */
+export function restoring({ percent: part, left_s: left }) {
+  if (part === null) return "restoring";
+  return `restoring ${part.toFixed(0)} %${left === null ? "" : `, ${left.toFixed(0)} s left`}`;
+}
+
 function detailOf(p) {
+  if (p.restoring) return restoring(p.restoring);
   if (p.suspect_records) return `looks for what fails among ${many(p.suspect_records, "record")}`;
   if (p.look === "failing") {
     const next = p.held_back_until ? `, next ${clock(p.held_back_until)}` : "";

@@ -60,7 +60,9 @@ class InMemoryController:
         """Return what the test set."""
         return self.reading
 
-    def add(self, processor: BatchProcessor | None = None, **settings: Any) -> InboundKafkaChannel:
+    def add(
+        self, processor: BatchProcessor | None = None, /, **settings: Any
+    ) -> InboundKafkaChannel:
         """Open a channel."""
         channel = in_memory_channel(
             processor or Recorder(),

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from headrace.admin.auth import GUARDED_READS, LARGEST_BODY
+from headrace.admin.auth import LARGEST_BODY, is_guarded_read
+from headrace.admin.server import public_url
+from headrace.config import AdminConfig
 from tests.unit.admin.scene import Scene
 from tests.unit.channel.in_memory import filled_broker
 
@@ -126,7 +129,7 @@ def test_the_openapi_document_declares_what_the_guard_answers(bare: Scene) -> No
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
             assert {"401", "403", "413", "500"} <= operation["responses"].keys()
-            assert ("security" in operation) == (method == "post" or path in GUARDED_READS)
+            assert ("security" in operation) == (method == "post" or is_guarded_read(path))
 
 
 def test_a_body_that_is_cut_off_changes_nothing(bare: Scene) -> None:
@@ -155,3 +158,23 @@ def test_a_body_that_is_cut_off_changes_nothing(bare: Scene) -> None:
     assert answered[0]["status"] == 400
     assert b"body_cut_off" in answered[1]["body"]
     assert bare.stops == []
+
+
+@pytest.mark.parametrize(
+    ("host", "tls", "expected"),
+    [
+        ("127.0.0.1", False, None),
+        ("::1", False, None),
+        ("0.0.0.0", False, f"http://{socket.getfqdn()}:9465"),
+        ("mill.example", True, "https://mill.example:9465"),
+        ("2001:db8::1", True, "https://[2001:db8::1]:9465"),
+    ],
+)
+def test_members_publish_where_other_machines_reach_the_api(
+    host: str, expected: str | None, *, tls: bool
+) -> None:
+    """An address that is only this machine's is nobody's to follow."""
+    given: dict[str, Any] = {"host": host, "plain_text": not tls}
+    if tls:
+        given["tls"] = {"certificate_file": "/c", "key_file": "/k"}
+    assert public_url(AdminConfig.model_validate(given), 9465) == expected

@@ -38,6 +38,7 @@ DOCUMENTS = (
         since=12.5,
         software="0.1.0",
     ),
+    MemberDocument(MemberInfo(frozenset({"a"})), "h", 7, 12.5, "0.1.0", "https://h:9465"),
     OwnerDocument(member="m", member_epoch=77, epoch=3, host="h", since=1.5),
     EpochDocument(epoch=3, member="m", member_epoch=77, transactional_id="tx", clean_end=True),
     EpochDocument(3, "m", 77, transactional_id="c", clean_end=False, unfenced=("a", "b")),
@@ -81,7 +82,7 @@ def test_unknown_keys_are_skipped_and_missing_ones_are_not(document: MemberDocum
     fields = json.loads(document.encode())
     more = json.dumps({**fields, "colour": "blue"}).encode()
     assert type(document).decode("/n", more) == document
-    added = {"transactional_id", "unfenced", "avoiding", "topic_id", "leader_epoch"}
+    added = {"transactional_id", "unfenced", "avoiding", "topic_id", "leader_epoch", "admin"}
     for name in fields.keys() - added:
         less = {key: value for key, value in fields.items() if key != name}
         with pytest.raises(BadDocumentError, match=f"{name} is missing"):

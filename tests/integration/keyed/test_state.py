@@ -1,0 +1,120 @@
+"""The state of running daemons, as their API shows it."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+from urllib.error import HTTPError
+from urllib.parse import quote
+from urllib.request import Request, urlopen
+
+from headrace.core.clock import Deadline
+from headrace.devstack.waiting import wait_for
+from headrace.keyed.codecs import partition_of
+from headrace.testing.records import FakeRecord
+from tests.integration.keyed.test_daemon import arrived, keyed
+
+if TYPE_CHECKING:
+    from tests.integration.daemon.rig import Daemon, Site
+
+WAIT = 60.0
+
+#: As many keys as both partitions have some of, spread as Kafka's own producer does.
+KEYS = [f"key-{number}" for number in range(20)]
+
+
+def document(site: Site, output: str, member: str = "one") -> dict[str, Any]:
+    """Return the configuration of a member of a channel with state."""
+    return {
+        **site.document(**keyed(site, output)),
+        "instance_id": member,
+        "admin": {"port": 0},
+    }
+
+
+def produce(site: Site, times: int = 1) -> None:
+    """Produce a fact of each key, so often."""
+    for key in KEYS * times:
+        name = key.encode()
+        site.broker.produce(
+            site.partition(partition_of(name, 2)), FakeRecord(key_=name, value_=b"v")
+        )
+
+
+def get(site: Site, member: str, path: str) -> tuple[int, Any]:
+    """Ask a member's API with its token; return the status and the answer."""
+    folder = site.directory / "state" / member
+    url = json.loads((folder / "admin.json").read_text(encoding="utf-8"))["url"]
+    token = (folder / "admin-token").read_text(encoding="utf-8").strip()
+    request = Request(
+        f"{url}/api/v1/channels/main/{path}", headers={"Authorization": f"Bearer {token}"}
+    )
+    try:
+        with urlopen(request, timeout=WAIT) as answer:
+            return answer.status, json.load(answer)
+    except HTTPError as error:
+        return error.code, json.load(error)
+
+
+def held(site: Site, member: str) -> set[int]:
+    """Return the partitions whose state a member has."""
+    status, found = get(site, member, "tasks")
+    assert status == 200
+    return {each["partition"] for each in found["tasks"] if each["restored"]}
+
+
+def test_a_daemon_shows_the_keys_that_it_has(site: Site) -> None:
+    """Each with what was committed; how much there is stands beside it."""
+    output = site.broker.create_topic(1)
+    daemon = site.daemon(document(site, output)).start()
+    daemon.wait_event("controller_started")
+    produce(site, 3)
+    arrived(site, daemon, output, 3 * len(KEYS))
+    status, found = get(site, "one", f"state/{quote(KEYS[0])}")
+    number = partition_of(KEYS[0].encode(), 2)
+    assert (status, found["state"], found["partition"]) == (200, {"n": 3}, number)
+    _, page = get(site, "one", "state?limit=1000")
+    assert sorted(each["key"] for each in page["keys"]) == sorted(KEYS)
+    assert {each["state"]["n"] for each in page["keys"]} == {3}
+    assert (page["next"], page["restoring"], page["elsewhere"]) == (None, [], 0)
+
+    def counted() -> bool:
+        _, found = get(site, "one", "tasks")
+        rows = [each["rows"] for each in found["tasks"]]
+        return None not in rows and sum(rows) == len(KEYS)
+
+    assert wait_for(counted, Deadline.after(WAIT)), daemon.text()
+    _, found = get(site, "one", "tasks")
+    assert sum(each["offset"] for each in found["tasks"]) == 3 * len(KEYS)
+    assert get(site, "one", "state/nobody")[1]["error"] == "unknown_key"
+
+
+def both(site: Site, output: str) -> tuple[Daemon, Daemon]:
+    """Return two members, each of which has a partition."""
+    daemons = [site.daemon(document(site, output, name)).start() for name in ("one", "two")]
+    for daemon in daemons:
+        daemon.wait_event("controller_started")
+
+    def shared() -> bool:
+        return len(held(site, "one")) == 1 == len(held(site, "two"))
+
+    assert wait_for(shared, Deadline.after(WAIT)), daemons[0].text()
+    return daemons[0], daemons[1]
+
+
+def test_a_key_of_another_daemon_names_it(site: Site) -> None:
+    """421, where its API is on loopback; that member has the key."""
+    output = site.broker.create_topic(1)
+    first, _ = both(site, output)
+    produce(site)
+    arrived(site, first, output, len(KEYS))
+    other = held(site, "two")
+    for key in KEYS:
+        is_others = partition_of(key.encode(), 2) in other
+        status, found = get(site, "one", f"state/{key}")
+        if is_others:
+            assert (status, found["error"]) == (421, "held_elsewhere")
+            assert "which member two has" in found["message"]
+            assert get(site, "two", f"state/{key}")[1]["state"] == {"n": 1}
+        else:
+            assert (status, found["state"]) == (200, {"n": 1})

@@ -1,0 +1,371 @@
+"""What the API shows of state by key."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from headrace.coordinators.znodes import GroupPaths, MemberDocument
+from headrace.keyed import at_clock, at_event
+from headrace.keyed.codecs import partition_of
+from headrace.keyed.fold import KeyRow
+from headrace.keyed.reading import StateReader
+from headrace.keyed.restore import RestoreProgress
+from headrace.keyed.state import KeyedState, Layer, Progress
+from headrace.keyed.store import Change, PartitionKey, RocksStore, StoredRow
+from headrace.testing import in_memory_channel, running
+from tests.unit.channel.in_memory import eventually
+from tests.unit.channel.recorder import Recorder
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    import httpx
+
+    from tests.unit.admin.scene import Scene
+
+STATE = "/api/v1/channels/member/state"
+
+#: A key of each of the two partitions.
+FIRST, SECOND = "a", "d"
+
+
+def test_the_two_keys_are_of_two_partitions() -> None:
+    """What follows relies on it."""
+    assert (partition_of(b"a", 2), partition_of(b"d", 2)) == (0, 1)
+
+
+@dataclass
+class Kept:
+    """The state of a channel, which a test writes as commits do."""
+
+    store: RocksStore
+    held: set[int] = field(default_factory=lambda: {0, 1})
+    restoring: dict[int, RestoreProgress] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.state = KeyedState(self.store)
+        self.reader = StateReader(self.state, self.store, lambda: self.held, lambda: self.restoring)
+        for number in (0, 1):
+            self.admit(number)
+
+    def admit(self, number: int) -> None:
+        """Have a partition's state be there."""
+        self.state.admit(number)
+        for _ in self.store.measure(number):
+            pass
+
+    def commit(self, number: int, rows: dict[bytes, KeyRow | None], time: int = 5_000) -> None:
+        """Commit rows."""
+        before = self.state.progress(number)
+        layer = self.stage(number, rows)
+        progress = Progress((before.offset or 0) + len(rows), before.number + 1, time)
+        self.state.apply([layer], {number: progress})
+
+    def stage(self, number: int, rows: dict[bytes, KeyRow | None]) -> Layer:
+        """Stage rows, and commit nothing."""
+        changes = {}
+        for key, row in rows.items():
+            name = PartitionKey(number, key)
+            (former,) = self.state.get_many([name])
+            after = None if row is None else StoredRow(row.state, row.extra)
+            changes[name] = Change(former, after)
+        layer = Layer(f"{number}-{self.state.progress(number).number}", changes, {number: 0})
+        self.state.stage(layer)
+        return layer
+
+
+class WithState(Recorder):
+    """A processor that shows a test's state."""
+
+    def __init__(self, kept: Kept) -> None:
+        super().__init__()
+        self.kept = kept
+
+    def state_reader(self) -> StateReader:
+        """Return what reads it."""
+        return self.kept.reader
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Iterator[Kept]:
+    """Return the state of a channel of two partitions, empty."""
+    store = RocksStore(tmp_path / "db")
+    store.open()
+    yield Kept(store)
+    store.close()
+
+
+def with_state(scene: Scene, kept: Kept, **processor: Any) -> Any:
+    """Return a running channel with this state."""
+    chosen = {"type": "keyed", "reducer": "json:dumps", "engine": "inline", **processor}
+    return running(scene.controller.add(WithState(kept), processor=chosen))
+
+
+def problem(answer: httpx.Response, status: int) -> tuple[str, str]:
+    """Return an answer's error and message; its status is this one."""
+    assert answer.status_code == status, answer.text
+    found = answer.json()
+    return found["error"], found["message"]
+
+
+def test_a_key_has_its_committed_state_timers_and_offset(bare: Scene, kept: Kept) -> None:
+    """What is staged and not committed is not seen; times are UTC."""
+    row = KeyRow(b'{"n":2}', {"quiet": at_event(61_000), "now": at_clock(1_000)})
+    kept.commit(0, {FIRST.encode(): row})
+    kept.stage(0, {FIRST.encode(): KeyRow(b'{"n":3}')})
+    with with_state(bare, kept):
+        answer = bare.get(f"{STATE}/{FIRST}")
+    assert answer.status_code == 200
+    assert answer.json() == {
+        "key": "a",
+        "hex": False,
+        "partition": 0,
+        "state": {"n": 2},
+        "timers": [
+            {"name": "now", "due": "1970-01-01T00:00:01Z", "clock": "clock"},
+            {"name": "quiet", "due": "1970-01-01T00:01:01Z", "clock": "event"},
+        ],
+        "quarantined": None,
+        "problem": None,
+        "stream_time": "1970-01-01T00:00:05Z",
+        "offset": 1,
+        "restored": True,
+    }
+
+
+def test_what_the_disk_did_not_take_is_read_with_its_offset(
+    bare: Scene, kept: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A commit that lies in memory is committed: row and offset are those of it, in lists too."""
+    kept.commit(0, {b"a": KeyRow(b"1"), b"c": KeyRow(b"1")})
+    with monkeypatch.context() as full:
+        full.setattr(kept.store, "write", _full)
+        kept.commit(0, {b"a": KeyRow(b"2"), b"c": None})
+        with with_state(bare, kept):
+            found = bare.get(f"{STATE}/a").json()
+            listed = bare.get(STATE).json()["keys"]
+    assert (found["state"], found["offset"]) == (2, 4)
+    assert [(each["key"], each["state"]) for each in listed] == [("a", 2)]
+
+
+def _full(*_: object) -> None:
+    from headrace.keyed.store import StateStoreError  # noqa: PLC0415 - beside its one use
+
+    raise StateStoreError("no space left on device")
+
+
+def test_a_key_without_state_is_told_with_its_partition(bare: Scene, kept: Kept) -> None:
+    """The key is named, and where it would be."""
+    with with_state(bare, kept):
+        name, message = problem(bare.get(f"{STATE}/d"), 404)
+        assert name == "unknown_key"
+        assert message == "channel member has no state of key d; it would be in partition 1"
+
+
+def test_a_channel_without_state_is_told(scene: Scene) -> None:
+    """The type of its processor is named, for each of the endpoints."""
+    for path in (STATE, f"{STATE}/a", "/api/v1/channels/member/tasks"):
+        name, message = problem(scene.get(path), 404)
+        assert name == "no_state"
+        assert "its processor is of type custom" in message
+
+
+def test_a_key_of_a_partition_that_is_restored_is_503(bare: Scene, kept: Kept) -> None:
+    """With how far it is and when to ask again; other keys are there, and the status shows it."""
+    kept.commit(0, {b"a": KeyRow(b"1")})
+    kept.state.release(1)
+    kept.restoring[1] = RestoreProgress(34, 100, 12.2)
+    with with_state(bare, kept) as channel:
+        eventually(lambda: len(channel.partitions()) == 2)
+        answer = bare.get(f"{STATE}/d")
+        name, message = problem(answer, 503)
+        assert (name, message) == ("restoring", "events-1: restoring 34 %, 12 s left")
+        assert answer.headers["retry-after"] == "12"
+        assert bare.get(f"{STATE}/a").json()["state"] == 1
+        page = bare.get(STATE).json()
+        first, second = bare.get("/api/v1/channels/member/partitions").json()["partitions"]
+        tasks = bare.get("/api/v1/channels/member/tasks").json()["tasks"]
+    status = {"done": 34, "total": 100, "percent": 34.0, "left_s": 12.2}
+    assert page["restoring"] == [{"partition": 1, "progress": status}]
+    assert (first["restoring"], second["restoring"]) == (None, status)
+    assert [(each["restored"], each["restoring"]) for each in tasks] == [
+        (True, None),
+        (False, status),
+    ]
+
+
+def test_tasks_have_rows_bytes_and_timers(bare: Scene, kept: Kept) -> None:
+    """As they are after writes and deletions, whatever was there when counting began."""
+    kept.commit(0, {b"a": KeyRow(b"12"), b"b": KeyRow(b"1", {"x": at_event(1), "y": at_clock(2)})})
+    kept.commit(0, {b"c": KeyRow(None, {}, "it raised"), b"a": None})
+    kept.admit(0)
+    kept.commit(0, {b"b": KeyRow(b"1", {"x": at_event(3)}), b"d": KeyRow(b"4")})
+    with with_state(bare, kept):
+        first, second = bare.get("/api/v1/channels/member/tasks").json()["tasks"]
+    rows = dict(kept.store.rows(0))
+    written = sum(
+        len(key) + 4 + len(row.extra or b"") + len(row.state or b"") for key, row in rows.items()
+    )
+    assert (first["rows"], first["bytes"]) == (3, written)
+    assert (first["timers"], first["quarantined"]) == (1, 1)
+    assert (first["offset"], first["commits"]) == (6, 3)
+    assert first["stream_time"] == "1970-01-01T00:00:05Z"
+    assert (second["rows"], second["offset"], second["stream_time"]) == (0, None, None)
+
+
+def test_pages_follow_each_other_to_the_last_key(bare: Scene, kept: Kept) -> None:
+    """Each key once, by partition and key, whatever the page's size; a prefix chooses."""
+    for number in (0, 1):
+        names = [f"{start}/{number}{index}" for start in ("x", "y") for index in range(3)]
+        kept.commit(number, {name.encode(): KeyRow(b"1") for name in names})
+    with with_state(bare, kept):
+        for prefix, count in (("", 12), ("x/", 6), ("x/1", 3), ("z", 0)):
+            for limit in (1, 4, 100):
+                found, after = [], None
+                while True:
+                    query = {"prefix": prefix, "limit": limit} | ({"after": after} if after else {})
+                    page = bare.client.get(STATE, headers=bare.trusted, params=query).json()
+                    assert len(page["keys"]) <= limit
+                    found += [(each["partition"], each["key"]) for each in page["keys"]]
+                    after = page["next"]
+                    if after is None:
+                        break
+                assert len(found) == count
+                assert found == sorted(set(found))
+        one = bare.get(f"{STATE}?partition=1").json()["keys"]
+    assert {each["partition"] for each in one} == {1}
+
+
+def test_a_page_says_what_is_not_in_it(bare: Scene, kept: Kept) -> None:
+    """Partitions of other members are counted."""
+    kept.held = {1}
+    with with_state(bare, kept):
+        assert bare.get(STATE).json()["elsewhere"] == 1
+
+
+@pytest.mark.parametrize("key", ["x/y", '["a","b"]', "?", "é %2F", "a b", ""])
+def test_any_text_is_a_key(bare: Scene, kept: Kept, key: str) -> None:
+    """Percent-encoded, with slashes, as an array of parts, and empty."""
+    from urllib.parse import quote  # noqa: PLC0415 - beside its one use
+
+    kept.commit(1, {key.encode(): KeyRow(b"7")})
+    with with_state(bare, kept):
+        found = bare.get(f"{STATE}/{quote(key, safe='')}").json()
+    assert (found["key"], found["state"]) == (key, 7)
+
+
+def test_keys_of_bytes_are_hexadecimal(bare: Scene, kept: Kept) -> None:
+    """In answers, as prefix and in the path; anything else is refused by name."""
+    kept.commit(0, {b"\xff\x00": KeyRow(b"1")})
+    with with_state(bare, kept, keys="bytes"):
+        found = bare.get(f"{STATE}/ff00").json()
+        assert (found["key"], found["hex"]) == ("ff00", True)
+        assert bare.get(f"{STATE}?prefix=ff").json()["keys"] == [found]
+        name, message = problem(bare.get(f"{STATE}/fg"), 422)
+        assert (name, message) == (
+            "invalid_key",
+            "fg is not in hexadecimal digits, two for each byte",
+        )
+
+
+def test_a_key_that_is_no_text_is_shown_and_found_by_its_digits(bare: Scene, kept: Kept) -> None:
+    """Where keys are text, and one is not."""
+    kept.commit(0, {b"\xff": KeyRow(b"1")})
+    with with_state(bare, kept):
+        (found,) = bare.get(STATE).json()["keys"]
+        assert (found["key"], found["hex"]) == ("ff", True)
+        assert bare.get(f"{STATE}/ff?hex=true").json() == found
+
+
+@pytest.mark.parametrize(
+    ("encoding", "stored", "shown"),
+    [("string", "é".encode(), "é"), ("bytes", b"\x00\xff", "AP8="), ("json", b"[1e400]", None)],
+)
+def test_states_are_shown_by_their_encoding(
+    bare: Scene, kept: Kept, encoding: str, stored: bytes, shown: str | None
+) -> None:
+    """Text as it is, bytes in base64; what JSON has and an answer cannot is null."""
+    kept.commit(0, {b"a": KeyRow(stored)})
+    with with_state(bare, kept, encoding=encoding):
+        found = bare.get(f"{STATE}/a").json()
+    assert found["state"] == (shown if shown is not None else [None])
+    assert found["problem"] is None
+
+
+def test_a_state_that_cannot_be_decoded_is_shown_with_the_reason(bare: Scene, kept: Kept) -> None:
+    """In base64, as somebody else wrote it."""
+    kept.commit(0, {b"a": KeyRow(b"{")})
+    with with_state(bare, kept):
+        found = bare.get(f"{STATE}/a").json()
+    assert found["state"] == "ew=="
+    assert found["problem"].startswith("it is not json: ")
+
+
+def test_a_key_in_several_partitions_is_chosen_by_partition(bare: Scene, kept: Kept) -> None:
+    """With key: constant it is in each; the answer names them."""
+    for number in (0, 1):
+        kept.commit(number, {b"": KeyRow(b"%d" % number)})
+    with with_state(bare, kept, key="constant"):
+        name, message = problem(bare.get(f"{STATE}/"), 409)
+        assert (name, message) == ("key_in_several_partitions", "key  is in partitions 0, 1")
+        assert bare.get(f"{STATE}/?partition=1").json()["state"] == 1
+
+
+def test_a_key_that_a_producer_put_elsewhere_is_found(bare: Scene, kept: Kept) -> None:
+    """Whatever partition Kafka's own producer would have chosen."""
+    kept.commit(1, {b"a": KeyRow(b"1")})
+    with with_state(bare, kept):
+        assert bare.get(f"{STATE}/a").json()["partition"] == 1
+
+
+@pytest.mark.parametrize("after", ["x", "1", "1:0", ":00", "-1:00"])
+def test_a_page_after_nonsense_is_refused(bare: Scene, kept: Kept, after: str) -> None:
+    """What is not the next of a page is named."""
+    with with_state(bare, kept):
+        name, message = problem(bare.get(f"{STATE}?after={after}"), 422)
+    assert (name, message) == ("invalid_after", f"{after} is not the next of a page")
+
+
+def _publish(scene: Scene, admin: str | None) -> None:
+    """Have the other member publish where its API is."""
+    paths, session = GroupPaths("group"), scene.controller.zookeeper.session()
+    node = session.get(paths.member("other"))
+    document = MemberDocument.decode("", node.data)
+    from dataclasses import replace  # noqa: PLC0415 - beside its one use
+
+    session.set(paths.member("other"), replace(document, admin=admin).encode())
+
+
+@pytest.mark.parametrize("admin", ["https://other.example:9465", None])
+def test_a_key_of_another_member_leads_there(bare: Scene, kept: Kept, admin: str | None) -> None:
+    """307 where its API is published, else 421 that names the member."""
+    other = in_memory_channel(
+        Recorder(), bare.controller.broker, zookeeper=bare.controller.zookeeper, member="other"
+    )
+    with with_state(bare, kept) as channel, running(other):
+        eventually(lambda: len(other.partitions()) == 1 == len(channel.partitions()))
+        ((_, _, number),) = [(0, 0, each.partition) for each in channel.partitions()]
+        kept.held = {number}
+        key = SECOND if number == 0 else FIRST
+        _publish(bare, admin)
+        answer = bare.get(f"{STATE}/{key}")
+        if admin is None:
+            name, message = problem(answer, 421)
+        else:
+            name, message = problem(answer, 307)
+            place = f"{admin}{STATE}/{key}?partition={1 - number}"
+            assert answer.headers["location"] == place
+    assert name == "held_elsewhere"
+    assert f"key {key} is in events-{1 - number}, which member other has" in message
+
+
+def test_states_take_the_token_also_on_loopback(bare: Scene, kept: Kept) -> None:
+    """They have what records brought; how much there is takes none."""
+    with with_state(bare, kept):
+        for path in (STATE, f"{STATE}/a", f"{STATE}/x/y", f"{STATE}/%0a"):
+            assert bare.client.get(path).status_code == 401, path
+        assert bare.client.get("/api/v1/channels/member/tasks").status_code == 200

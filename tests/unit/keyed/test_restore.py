@@ -1,0 +1,122 @@
+"""Restoring: how far it is, as others see it."""
+
+from __future__ import annotations
+
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING
+
+import pytest
+
+from headrace.core.clock import Deadline
+from headrace.core.records import TopicPartition
+from headrace.devstack.waiting import wait_for
+from headrace.kafka.ports import Fetched
+from headrace.keyed.restore import Changelog, RestoreProgress, Restorer
+from headrace.keyed.store import RocksStore, Size
+from headrace.testing.records import FakeAssignment, FakeRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Mapping
+    from pathlib import Path
+
+    from headrace.core.records import Record
+
+LOG = TopicPartition("g.in.state", 0)
+ROWS = 100
+
+
+class StillClock:
+    """A clock that stands where the test puts it."""
+
+    now = 0.0
+
+    def monotonic(self) -> float:
+        """Return the test's time."""
+        return self.now
+
+    def time(self) -> float:
+        """Return the same."""
+        return self.now
+
+
+class Log:
+    """A changelog of so many rows, which come when the test sends them. Source and catalog."""
+
+    def __init__(self) -> None:
+        self.sent: SimpleQueue[Fetched] = SimpleQueue()
+
+    def send(self, start: int, end: int) -> None:
+        """Have the rows of these offsets come."""
+        rows: list[Record] = [
+            FakeRecord(value_=b"1", key_=b"%d" % at, offset_=at) for at in range(start, end)
+        ]
+        self.sent.put(Fetched(chunks=[(LOG, rows)]))
+
+    def fetch(self, timeout: float) -> Fetched:
+        """Return what was sent next."""
+        try:
+            return self.sent.get(timeout=timeout)
+        except Empty:
+            return Fetched()
+
+    def watermarks(self, partition: TopicPartition, deadline: Deadline) -> tuple[int, int]:
+        """Return what there is."""
+        del partition, deadline
+        return 0, ROWS
+
+    def assign(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Begin to read."""
+
+    def unassign(self, partitions: Collection[TopicPartition]) -> None:
+        """End it."""
+
+    def close(self) -> None:
+        """Release nothing."""
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[RocksStore]:
+    """Return an empty store."""
+    store = RocksStore(tmp_path / "db")
+    store.open()
+    yield store
+    store.close()
+
+
+def eventually(condition: Callable[[], bool]) -> None:
+    """Wait until something is so."""
+    assert wait_for(condition, Deadline.after(10.0))
+
+
+def test_progress_says_how_far_a_partition_is_and_how_long_the_rest_takes(
+    store: RocksStore,
+) -> None:
+    """By the offsets of its changelog; once it is there, nothing is said, and it is counted."""
+    log, clock, ready = Log(), StillClock(), list[object]()
+    restorer = Restorer(
+        "main",
+        Changelog(LOG.topic, "id", 3600.0),
+        store,
+        source=lambda: log,  # type: ignore[arg-type,return-value]  # as much of one as is asked for
+        catalog=log,  # type: ignore[arg-type]  # as above
+        clock=clock,
+        is_busy=lambda _: False,
+        ready=lambda assignment, _: ready.append(assignment),
+        corrupt=lambda error: pytest.fail(str(error)),
+    )
+    restorer.start()
+    try:
+        assignment = FakeAssignment(TopicPartition("in", 0))
+        restorer.begin(assignment, 1)
+        eventually(lambda: restorer.progress() == {0: RestoreProgress(0, ROWS, None)})
+        clock.now = 17.0
+        log.send(0, 34)
+        eventually(lambda: restorer.progress() == {0: RestoreProgress(34, ROWS, 33.0)})
+        log.send(34, ROWS)
+        eventually(lambda: ready == [assignment])
+        assert restorer.progress() == {}
+        eventually(lambda: store.size(0) is not None)
+        stored = sum(len(b"%d" % at) + 4 + 1 for at in range(ROWS))
+        assert store.size(0) == Size(ROWS, stored)
+    finally:
+        assert restorer.stop(Deadline.after(10.0))
