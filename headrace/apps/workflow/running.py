@@ -1,0 +1,111 @@
+"""The configuration of a process that reduces workflows, or makes their calls."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from headrace.apps.workflow.topics import Topics
+
+#: The channels' names in the configuration.
+REDUCER, WORKERS = "workflow", "assignments"
+
+
+class Role(Enum):
+    """What a process does for workflows."""
+
+    BOTH = "both"
+    """It reduces instances, and makes calls."""
+
+    REDUCER = "reducer"
+    """It reduces instances."""
+
+    WORKER = "worker"
+    """It makes calls."""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A process for workflows. ``workflows`` is an import path, ``folder`` what outlives it.
+
+    ``python_path`` are folders that the workflows are imported from.
+    """
+
+    workflows: str
+    brokers: str
+    topics: Topics
+    folder: Path
+    zookeeper: str = "localhost:2181"
+    role: Role = Role.BOTH
+    threads: int = 4
+    engine: str = "inline"
+    properties: Mapping[str, str] = field(default_factory=dict)
+    python_path: tuple[str, ...] = ()
+
+    def configuration(self) -> dict[str, Any]:
+        """Return the configuration that ``headrace run`` takes."""
+        channels: dict[str, Any] = {}
+        if self.role is not Role.WORKER:
+            channels[REDUCER] = self._reducer()
+        if self.role is not Role.REDUCER:
+            channels[WORKERS] = self._workers()
+        properties = {"properties": dict(self.properties)} if self.properties else {}
+        return {
+            "state_dir": str(self.folder),
+            **({"python_path": list(self.python_path)} if self.python_path else {}),
+            "kafka": {"bootstrap_servers": self.brokers, **properties},
+            "zookeeper": {"hosts": self.zookeeper},
+            "channels": channels,
+        }
+
+    def _reducer(self) -> dict[str, Any]:
+        topics = self.topics
+        outputs = {
+            "assignments": topics.assignments,
+            "results": topics.results,
+            "outcomes": topics.outcomes,
+        }
+        return {
+            "topics": [topics.events],
+            "group": topics.name,
+            "processor": {
+                "type": "keyed",
+                "factory": "headrace.apps.workflow:Workflow",
+                "options": {"workflows": self.workflows},
+                "engine": self.engine,
+                "on_poison": "dead_letter",
+                "dead_letter": topics.dead_letters,
+            },
+            "sink": {
+                "type": "several",
+                "outputs": {n: {"type": "kafka", "topic": each} for n, each in outputs.items()},
+            },
+        }
+
+    def _workers(self) -> dict[str, Any]:
+        topics = self.topics
+        options: dict[str, Any] = {
+            "workflows": self.workflows,
+            "brokers": self.brokers,
+            "topic": topics.events,
+            "threads": self.threads,
+        }
+        if self.properties:
+            options["properties"] = dict(self.properties)
+        return {
+            "topics": [topics.assignments],
+            "group": topics.assignments,
+            "processor": {
+                "type": "custom",
+                "factory": "headrace.apps.workflow.worker:AtomicProcessExecutor",
+                "options": options,
+            },
+            # a call that takes long holds up those that came with it, so few come together
+            "batch": {"max_records": 100},
+            "max_in_flight": 4,
+        }

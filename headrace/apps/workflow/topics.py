@@ -1,0 +1,196 @@
+"""The topics of a workflow executor: their names, how they are made, and reading one of them."""
+
+from __future__ import annotations
+
+import json
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pydantic import ValidationError
+
+from headrace.config.models.kafka import KafkaConfig
+from headrace.core.clock import Deadline
+from headrace.core.errors import ConfigError, UnknownTopicError
+from headrace.core.records import TopicPartition, offset_of
+from headrace.kafka import KafkaRecordSource, KafkaTopicCatalog, clients
+from headrace.kafka.catalog import NewTopic
+from headrace.keyed.codecs import partition_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from typing_extensions import Self
+
+    from headrace.core.records import Record
+
+#: Seconds in which the brokers have to take a message, or to answer a question.
+ANSWER_TIMEOUT = 30.0
+
+#: Seconds of one wait for records, after which the end of the wait is looked at.
+FETCH_TIMEOUT = 0.2
+
+#: Bytes that the client may prefetch.
+_PREFETCH = 4 << 20
+
+#: Of producers: as the reducer's outputs have it, and Java's clients.
+PARTITIONER = {"partitioner": "murmur2_random"}
+
+#: No offset is committed for it, and no membership kept.
+_GROUP = "headrace-workflow-reader"
+
+
+@dataclass(frozen=True, slots=True)
+class Topics:
+    """The topics that all nodes of one workflow executor have in common, by their first word."""
+
+    name: str = "workflow"
+
+    @property
+    def events(self) -> str:
+        """Starts, and the answers of workers."""
+        return self.name
+
+    @property
+    def assignments(self) -> str:
+        """Calls that are to be made, and those that are cancelled."""
+        return f"{self.name}.assignments"
+
+    @property
+    def results(self) -> str:
+        """Every event of every instance."""
+        return f"{self.name}.results"
+
+    @property
+    def outcomes(self) -> str:
+        """One record for each instance, compacted."""
+        return f"{self.name}.outcomes"
+
+    @property
+    def dead_letters(self) -> str:
+        """What was produced to ``events`` and is none."""
+        return f"{self.name}.dead"
+
+
+def client_of(brokers: str | Sequence[str], properties: Mapping[str, str] | None = None) -> Any:
+    """Return the properties of librdkafka for brokers, with those of a user.
+
+    Raises:
+        ConfigError: an address or a property cannot be used.
+    """
+    try:
+        given = {"bootstrap_servers": brokers, "properties": dict(properties or {})}
+        config = KafkaConfig.model_validate(given)
+    except ValidationError as error:
+        (first, *_) = error.errors()
+        raise ConfigError([f"{'.'.join(map(str, first['loc']))}: {first['msg']}"]) from None
+    refused = [f"{name}: {sentence}" for name, sentence in clients.refusals(config)]
+    if refused:
+        raise ConfigError(refused)
+    return clients.client_properties(config)
+
+
+def create_topics(
+    client: Mapping[str, Any],
+    topics: Topics,
+    *,
+    partitions: int,
+    assignments: int,
+    replication_factor: int | None = None,
+) -> list[str]:
+    """Create the topics that are not there; return their names. Blocks.
+
+    ``assignments`` is how many partitions there are for calls: as many workers can have a share.
+
+    Raises:
+        TopicRefusedError, KafkaUnavailableError: the brokers will not, or do not answer.
+    """
+    compacted = {"cleanup.policy": "compact"}
+    wanted = [
+        NewTopic(topics.events, partitions, {}, replication_factor),
+        NewTopic(topics.assignments, assignments, {}, replication_factor),
+        NewTopic(topics.results, partitions, {}, replication_factor),
+        NewTopic(topics.outcomes, partitions, compacted, replication_factor),
+        NewTopic(topics.dead_letters, 1, {}, replication_factor),
+    ]
+    catalog = KafkaTopicCatalog(client, _GROUP)
+    try:
+        deadline = Deadline.after(ANSWER_TIMEOUT)
+        return [each.name for each in wanted if catalog.create(each, deadline)]
+    finally:
+        catalog.close()
+
+
+class TopicReader:
+    """Reads the partitions of a topic, in no group. Used on one thread; a context manager.
+
+    It begins at the topic's first records, or at its end as it is when this is made. With ``key``
+    it reads the partition of that key only.
+
+    Raises:
+        UnknownTopicError, KafkaUnavailableError: it is not there, or the brokers do not answer.
+    """
+
+    def __init__(
+        self,
+        client: Mapping[str, Any],
+        topic: str,
+        *,
+        from_beginning: bool,
+        key: bytes | None = None,
+    ) -> None:
+        with ExitStack() as stack:
+            self._catalog = KafkaTopicCatalog(client, _GROUP)
+            stack.callback(self._catalog.close)
+            deadline = Deadline.after(ANSWER_TIMEOUT)
+            info = self._catalog.describe([topic], deadline).get(topic)
+            if info is None:
+                raise UnknownTopicError(f"there is no topic {topic!r}; create it, or name another")
+            self._source = KafkaRecordSource(client, _GROUP, _PREFETCH)
+            stack.callback(self._source.close)
+            count = info.partitions
+            numbers = range(count) if key is None else [partition_of(key, count)]
+            partitions = [TopicPartition(topic, number) for number in numbers]
+            marks = {each: self._catalog.watermarks(each, deadline) for each in partitions}
+            #: Where the topic ended when this was made.
+            self.ends = {each: high for each, (_, high) in marks.items()}
+            starts = {each: low if from_beginning else high for each, (low, high) in marks.items()}
+            self._source.assign(starts)
+            self.positions = starts
+            self._stack = stack.pop_all()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def fetch(self, timeout: float) -> Iterator[Record]:
+        """Yield what has come, waiting ``timeout`` seconds for it at most.
+
+        Records that are deleted before they are read are passed over.
+        """
+        fetched = self._source.fetch(timeout)
+        for partition, records in fetched.chunks:
+            for record in records:
+                self.positions[partition] = offset_of(record) + 1
+                yield record
+        self.positions.update(fetched.ends)
+        if fetched.out_of_range:
+            deadline = Deadline.after(ANSWER_TIMEOUT)
+            known = {p: self._catalog.watermarks(p, deadline)[0] for p in fetched.out_of_range}
+            self._source.seek(known)
+
+    @property
+    def is_at_end(self) -> bool:
+        """Whether everything was read that was there when this was made."""
+        return all(self.positions[each] >= end for each, end in self.ends.items())
+
+
+def document_of(record: Record) -> dict[str, Any] | None:
+    """Return the JSON object that a record has, None where it has none."""
+    try:
+        found = json.loads(record.value() or b"null")
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None

@@ -1,0 +1,333 @@
+"""Workers: assignments of the topic are called in a pool of threads, and answered."""
+
+from __future__ import annotations
+
+import json
+import threading
+import traceback
+from collections import deque
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import structlog
+from typing_extensions import override
+
+from headrace.apps.workflow.definitions import load_workflows
+from headrace.apps.workflow.messages import (
+    CANCEL,
+    Assignment,
+    CallFailedError,
+    fail_message,
+    return_message,
+)
+from headrace.apps.workflow.topics import ANSWER_TIMEOUT, PARTITIONER, client_of
+from headrace.core.clock import Deadline
+from headrace.kafka.topic_producer import TopicProducer
+from headrace.keyed.codecs import to_json
+from headrace.processors.contract import BatchProcessor, BatchResponse, ChannelContext
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from headrace.apps.workflow.definitions import Workflows
+    from headrace.core.clock import Clock
+    from headrace.core.records import Batch
+    from headrace.kafka.topic_producer import KeyValue
+
+log = structlog.get_logger(__name__)
+
+#: Bytes of an answer; the brokers' own limit is a little above it.
+_MOST_BYTES = 1_000_000
+
+#: Characters of a traceback that go into an answer.
+_TRACE_LENGTH = 4_000
+
+#: Answers that are flushed together.
+_MOST_ANSWERS = 1_000
+
+#: Seconds between two looks at calls whose time is over.
+_LEASE_INTERVAL = 0.5
+
+_Key = tuple[str, str, int]
+
+
+def AtomicProcessExecutor(  # noqa: N802 - a factory, named as a configuration names one
+    *,
+    workflows: str,
+    brokers: str | Sequence[str],
+    topic: str = "workflow",
+    threads: int = 4,
+    properties: Mapping[str, str] | None = None,
+) -> AssignmentProcessor:
+    """Return the processor of a channel that reads assignments.
+
+    ``workflows`` is the import path of the processes, ``topic`` where answers go, ``threads`` how
+    many calls are made at once, ``properties`` are librdkafka's for the answers' producer.
+
+    Raises:
+        ImportPathError, DefinitionError: the workflows cannot be imported, or cannot be started.
+        ConfigError: an address or a property cannot be used.
+        ValueError: ``threads`` is no number above 0.
+    """
+    given: object = threads
+    if not isinstance(given, int) or given < 1:
+        raise ValueError(f"threads is {threads!r}; it has to be a whole number from 1 on")
+    found = load_workflows(workflows)
+    found.check()
+    client = client_of(brokers, properties)
+    return AssignmentProcessor(found, lambda: AnswerProducer(client, topic), threads)
+
+
+class AnswerProducer:
+    """Produces answers to the topic that the reducer reads. For one thread."""
+
+    def __init__(self, client: Mapping[str, Any], topic: str) -> None:
+        self._producer = TopicProducer({"linger.ms": 0, **client, **PARTITIONER}, topic)
+
+    def send(self, answers: Sequence[KeyValue]) -> None:
+        """Produce, and wait until the brokers have stored all.
+
+        Raises:
+            ProduceError: something was not stored, or not for certain.
+        """
+        deadline = Deadline.after(ANSWER_TIMEOUT)
+        self._producer.send(answers, deadline)
+        self._producer.flush(deadline)
+
+
+class _OpenBatch:
+    """A batch with calls that are not answered. Guarded by the processor's lock."""
+
+    def __init__(self, calls: int) -> None:
+        self.answer: Future[BatchResponse] = Future()
+        self._left = calls
+
+    def count(self) -> bool:
+        """Take note of a call that is over; whether it was the last."""
+        self._left -= 1
+        return self._left == 0
+
+
+@dataclass(eq=False, slots=True)
+class _Job:
+    """A call that waits for a thread, or has one. ``batches`` are those that it came in."""
+
+    call: Assignment
+    batches: list[_OpenBatch] = field(default_factory=list)
+    is_over: bool = False
+    thread: threading.Thread | None = None
+
+    @property
+    def key(self) -> _Key:
+        return self.call.instance, self.call.ref, self.call.attempt
+
+    def is_late(self, clock: Clock) -> bool:
+        """Whether the reducer does not wait for this attempt any more."""
+        return clock.time() * 1000 >= self.call.issued + self.call.timeout
+
+
+class AssignmentProcessor(BatchProcessor):
+    """Calls processes; a batch is answered when all of its calls are.
+
+    An answer is stored by the brokers before the batch advances, so that a call is made again after
+    a crash, and never lost. One that comes again while it runs is not made twice. A call whose time
+    is over is left to its thread, and another thread takes its place; one that waits so long is
+    not made, as the reducer has made another attempt of it.
+    """
+
+    def __init__(self, workflows: Workflows, producer: Callable[[], Any], threads: int) -> None:
+        self._processes = workflows.processes
+        self._make_producer = producer
+        self._count = threads
+        self._lock = threading.Condition()
+        self._jobs: dict[_Key, _Job] = {}
+        self._waiting: deque[_Job] = deque()
+        self._running: set[_Job] = set()
+        self._answers: deque[tuple[_Job, KeyValue]] = deque()
+        self._stopping = False
+        self._started = 0
+        self._threads: list[threading.Thread] = []
+        self._context: ChannelContext | None = None
+
+    @property
+    def _clock(self) -> Clock:
+        assert self._context is not None, "open comes first"
+        return self._context.clock
+
+    # --- the channel's life -----------------------------------------------------------------
+
+    @override
+    def open(self, context: ChannelContext) -> None:
+        self._context = context
+        for _ in range(self._count):
+            self._start_caller()
+        for target in (self._publish, self._watch_leases):
+            self._start(target)
+
+    def _start_caller(self) -> None:
+        self._start(self._make_calls)
+
+    def _start(self, target: Callable[[], None]) -> None:
+        self._started += 1
+        name = f"{target.__name__.strip('_')}-{self._started}"
+        thread = threading.Thread(target=target, name=name, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    @override
+    def close(self, deadline: Deadline) -> None:
+        with self._lock:
+            self._stopping = True
+            for job in self._running:
+                job.call.cancelled.set()
+            self._lock.notify_all()
+        for thread in self._threads:
+            deadline.joined(thread)
+
+    @override
+    def on_next_batch(self, batch: Batch) -> Future[BatchResponse]:
+        messages = [json.loads(record.value() or b"null") for record in batch.records]
+        calls = [None if each["type"] == CANCEL else Assignment.of(each) for each in messages]
+        opened = _OpenBatch(len(calls) - calls.count(None))
+        with self._lock:
+            for message, call in zip(messages, calls, strict=True):
+                if call is None:
+                    self._cancel(message)
+                else:
+                    self._take(call, opened)
+            self._lock.notify_all()
+        if calls.count(None) == len(calls):
+            opened.answer.set_result(BatchResponse.advance())
+        return opened.answer
+
+    def _take(self, call: Assignment, batch: _OpenBatch) -> None:
+        job = self._jobs.get((call.instance, call.ref, call.attempt))
+        if job is None:
+            job = _Job(call)
+            self._jobs[job.key] = job
+            self._waiting.append(job)
+        job.batches.append(batch)
+
+    def _cancel(self, message: dict[str, Any]) -> None:
+        job = self._jobs.get((message["instance"], message["ref"], message["attempt"]))
+        if job is not None:
+            job.call.cancelled.set()
+
+    # --- calls ------------------------------------------------------------------------------
+
+    def _make_calls(self) -> None:
+        """Make one call after the other. On a thread of the pool."""
+        while True:
+            with self._lock:
+                self._lock.wait_for(lambda: self._stopping or self._waiting)
+                if self._stopping:
+                    return
+                job = self._waiting.popleft()
+                if self._is_pointless(job):
+                    self._end(job)
+                    continue
+                job.thread = threading.current_thread()
+                self._running.add(job)
+            message = self._made(job.call)
+            with self._lock:
+                self._running.discard(job)
+                if job.is_over:  # another thread has taken the place of this one
+                    return
+                if job.call.cancelled.is_set():
+                    self._end(job)
+                    continue
+                self._answers.append((job, (job.call.instance.encode(), message)))
+                self._lock.notify_all()
+
+    def _is_pointless(self, job: _Job) -> bool:
+        """Whether nobody waits for a call that was not made yet."""
+        gone = all(each.answer.done() for each in job.batches)
+        return gone or job.call.cancelled.is_set() or job.is_late(self._clock)
+
+    def _made(self, call: Assignment) -> bytes:
+        """Make a call, and return the answer to it."""
+        process = self._processes.get(call.process)
+        if process is None:
+            there = ", ".join(sorted(self._processes)) or "none"
+            text = f"the worker has no process {call.process!r}; it has {there}"
+            return to_json(fail_message(call, text, final=False))
+        try:
+            message = to_json(return_message(call, process(call, **call.args)))
+            if len(message) > _MOST_BYTES:
+                raise CallFailedError(  # noqa: TRY301 - dealt with as those of the process
+                    f"the answer has {len(message)} bytes, and {_MOST_BYTES} are allowed"
+                )
+        except BaseException as error:  # noqa: BLE001 - of a user's code, which may also exit
+            final = isinstance(error, CallFailedError)
+            text = str(error) if final else f"{type(error).__name__}: {error}"
+            trace = "".join(traceback.format_exception(error))[-_TRACE_LENGTH:]
+            text, trace = (each.encode("utf-8", "replace").decode() for each in (text, trace))
+            return to_json(fail_message(call, text[:_TRACE_LENGTH], trace, final=final))
+        return message
+
+    def _end(self, job: _Job) -> None:
+        """Take note that a call is over. Under the lock."""
+        job.is_over = True
+        self._jobs.pop(job.key, None)
+        for batch in job.batches:
+            if batch.count():
+                with suppress(InvalidStateError):
+                    batch.answer.set_result(BatchResponse.advance())
+
+    # --- leases -----------------------------------------------------------------------------
+
+    def _watch_leases(self) -> None:
+        """Give threads up whose calls take longer than they may. On a thread of its own."""
+        with self._lock:
+            while not self._lock.wait_for(lambda: self._stopping, _LEASE_INTERVAL):
+                for job in [job for job in self._running if job.is_late(self._clock)]:
+                    job.call.cancelled.set()
+                    self._running.discard(job)
+                    self._end(job)
+                    assert job.thread is not None, "it runs"
+                    self._threads.remove(job.thread)
+                    self._start_caller()
+                    log.warning(
+                        "call_abandoned",
+                        instance=job.call.instance,
+                        call=job.call.ref,
+                        process=job.call.process,
+                        attempt=job.call.attempt,
+                        seconds=job.call.timeout / 1000,
+                    )
+
+    # --- answers ----------------------------------------------------------------------------
+
+    def _publish(self) -> None:
+        """Produce answers as they come. On a thread of its own."""
+        producer = None
+        while True:
+            with self._lock:
+                self._lock.wait_for(lambda: self._stopping or self._answers)
+                if not self._answers:
+                    return
+                count = min(len(self._answers), _MOST_ANSWERS)
+                taken = [self._answers.popleft() for _ in range(count)]
+            try:
+                if producer is None:
+                    producer = self._make_producer()
+                producer.send([message for _, message in taken])
+            except Exception as error:  # noqa: BLE001 - the batches are failed with it
+                producer = None
+                self._fail([job for job, _ in taken], error)
+            else:
+                with self._lock:
+                    for job, _ in taken:
+                        self._end(job)
+
+    def _fail(self, jobs: Sequence[_Job], error: Exception) -> None:
+        """Have the batches of calls come again whose answers may not be stored."""
+        with self._lock:
+            for job in jobs:
+                job.is_over = True
+                self._jobs.pop(job.key, None)
+                for batch in job.batches:
+                    with suppress(InvalidStateError):
+                        batch.answer.set_exception(error)

@@ -1,0 +1,264 @@
+"""Workflows with a real broker and daemons, which are killed on the way."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sqlite3
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import pytest
+
+from headrace.apps.workflow import DefinitionError
+from headrace.apps.workflow.executor import (
+    Executor,
+    NoOutcomeError,
+    ResultsListener,
+    WorkflowFailedError,
+)
+from headrace.apps.workflow.running import Node, Role
+from headrace.apps.workflow.topics import Topics, client_of, create_topics
+from headrace.core.clock import Deadline
+from headrace.core.importing import load_object
+from headrace.devstack.waiting import wait_for
+from tests.integration.daemon.conftest import broker, site
+from tests.kafka_sinks import committed_records
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.integration.daemon.rig import Daemon, Site
+
+__all__ = ["broker", "site"]
+
+#: Seconds that all instances of a test may take.
+WAIT = 90.0
+
+_CODE = '''
+import os
+import sqlite3
+import time
+from pathlib import Path
+
+from headrace.apps.workflow import Call, CallFailedError, Input, Parallel, Result, Sequence
+from headrace.apps.workflow import Workflows
+
+flows = Workflows()
+LEDGER = Path(__file__).with_name("ledger.db")
+
+
+def apply(call):
+    """Count the call, and have its effect unless it has had it."""
+    with sqlite3.connect(LEDGER, timeout=60) as ledger:
+        ledger.execute("INSERT INTO calls VALUES (?)", (call.key,))
+        done = ledger.execute("INSERT OR IGNORE INTO applied VALUES (?)", (call.call,)).rowcount
+        ledger.execute(
+            "INSERT INTO effects VALUES (?, ?, ?) "
+            "ON CONFLICT (instance, process) DO UPDATE SET times = times + ?",
+            (call.instance, call.process, done, done),
+        )
+
+
+@flows.process
+def inspect(call, n):
+    apply(call)
+    return {"n": n}
+
+
+@flows.process
+def refuel(call, n):
+    apply(call)
+    return n
+
+
+@flows.process
+def clean(call):
+    apply(call)
+
+
+@flows.process
+def board(call, n, fuel):
+    apply(call)
+    if n % 10 == 9:
+        raise CallFailedError("cancelled")
+    return fuel * 2
+
+
+@flows.process
+def hang(call):
+    if call.attempt == 1:
+        time.sleep(600)
+    return call.attempt
+
+
+flows.define("turnaround", 1, Sequence(
+    inspect=Call("inspect", n=Input("n")),
+    ready=Parallel(fuel=Call("refuel", n=Result("inspect.n")), cabin=Call("clean")),
+    board=Call("board", n=Input("n"), fuel=Result("ready.fuel")),
+))
+flows.define("hanging", 1, Call("hang").limited(timeout=2, attempts=2))
+'''
+
+
+class Plant:
+    """Topics, code, a ledger of effects and the nodes of one test."""
+
+    def __init__(self, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.site = site
+        self.brokers = site.broker.address
+        self.topics = Topics(f"flow-{uuid4().hex[:8]}")
+        self.module = f"flows_{uuid4().hex[:8]}"
+        (site.directory / f"{self.module}.py").write_text(_CODE, encoding="utf-8")
+        monkeypatch.syspath_prepend(str(site.directory))
+        self.flows = load_object(f"{self.module}:flows")
+        self.ledger = site.directory / "ledger.db"
+        with sqlite3.connect(self.ledger) as ledger:
+            ledger.executescript(
+                "PRAGMA journal_mode=WAL;"
+                "CREATE TABLE calls (key TEXT);"
+                "CREATE TABLE applied (call TEXT PRIMARY KEY);"
+                "CREATE TABLE effects (instance TEXT, process TEXT, times INTEGER,"
+                " PRIMARY KEY (instance, process));"
+            )
+        create_topics(client_of(self.brokers), self.topics, partitions=2, assignments=4)
+
+    def node(self, name: str, role: Role) -> Daemon:
+        """Return a node, not started."""
+        node = Node(
+            f"{self.module}:flows",
+            self.brokers,
+            self.topics,
+            self.site.directory / name,
+            self.site.zookeeper_hosts,
+            role,
+            python_path=(str(self.site.directory),),
+        )
+        document = node.configuration() | {"instance_id": name, "metrics": {"port": 0}}
+        document["zookeeper"] |= {"session_timeout": "4s", "connect_timeout": "20s"}
+        for channel in document["channels"].values():
+            channel["coordinator"] = {"type": "dynamic", "rebalance_delay": "50ms"}
+        return self.site.daemon(document)
+
+    def executor(self) -> Executor:
+        """Return an executor."""
+        return Executor(self.flows, self.brokers, topics=self.topics)
+
+    def outcomes(self) -> list[dict[str, Any]]:
+        """Return all records of outcomes that readers of committed records see."""
+        found = committed_records(self.brokers, self.topics.outcomes)
+        return [json.loads(each.value() or b"null") for each in found]
+
+    def has_called(self, count: int) -> bool:
+        """Wait until so many calls were made."""
+        query = "SELECT count(*) FROM calls"
+        return bool(wait_for(lambda: self.rows(query)[0][0] >= count, Deadline.after(WAIT)))
+
+    def rows(self, query: str) -> list[Any]:
+        """Ask the ledger."""
+        with sqlite3.connect(self.ledger, timeout=60) as ledger:
+            return ledger.execute(query).fetchall()
+
+
+@pytest.fixture
+def plant(site: Site, monkeypatch: pytest.MonkeyPatch) -> Plant:
+    """Return topics and code that nothing else uses."""
+    return Plant(site, monkeypatch)
+
+
+def test_an_instance_is_started_heard_of_and_found_however_late(plant: Plant) -> None:
+    """Its result by who started it and by others, its events by each listener, its failure too."""
+    node = plant.node("one", Role.BOTH).start()
+    first: list[dict[str, Any]] = []
+    with (
+        ResultsListener(first.append, plant.brokers, topic=plant.topics.results),
+        plant.executor() as executor,
+    ):
+        with pytest.raises(DefinitionError, match="n is missing"):
+            executor.start("turnaround")
+        done = executor.start("turnaround", {"n": 4})
+        failed = executor.start("turnaround@1", {"n": 9}, instance="flight-9")
+        assert executor.result(done, WAIT) == 8, node.text()
+        with pytest.raises(WorkflowFailedError, match=r"flight-9 .*failed at 0\.board: cancelled"):
+            executor.result(failed, WAIT)
+        assert executor.start("turnaround@1", {"n": 9}, instance="flight-9") == "flight-9"
+        hanging = executor.start("hanging")
+        assert executor.result(hanging, WAIT) == 2
+        ends = {"PiEventResult", "PiFailureExceptions"}
+        wait_for(lambda: sum(e["type"] in ends for e in first) == 3, Deadline.after(WAIT))
+    again: list[dict[str, Any]] = []
+    listener = ResultsListener(
+        again.append, plant.brokers, topic=plant.topics.results, from_beginning=True
+    )
+    with listener, plant.executor() as other:
+        assert other.outcome("flight-9", WAIT)["msg"] == "cancelled"
+        assert other.result(done, 0) == 8
+        with pytest.raises(NoOutcomeError, match="instance nobody has no outcome after 0 s"):
+            other.result("nobody", 0)
+        assert wait_for(lambda: len(again) >= len(first), Deadline.after(WAIT))
+    assert sorted(map(str, again)) == sorted(map(str, first))
+    mine = [each["type"] for each in first if each["instance"] == done]
+    assert Counter(mine) == {
+        "PiEventStart": 1, "PiEventCall": 4, "PiEventReturn": 4, "PiEventResult": 1,
+    }  # fmt: skip
+    assert len(plant.outcomes()) == 3
+    assert "call_abandoned" in node.text()
+    node.signal(signal.SIGTERM)
+    assert node.wait() == 0
+
+
+def test_an_error_of_a_handler_ends_its_listener(plant: Plant) -> None:
+    """It is raised when the listener is closed, and nothing else is harmed."""
+    plant.node("one", Role.BOTH).start()
+    seen: list[Any] = []
+
+    def handler(event: Any) -> None:
+        seen.append(event)
+        raise ValueError("not this")
+
+    listener = ResultsListener(handler, plant.brokers, topic=plant.topics.results)
+    with plant.executor() as executor:
+        assert executor.result(executor.start("turnaround", {"n": 1}), WAIT) == 2
+    assert wait_for(lambda: listener.error, Deadline.after(WAIT))
+    with pytest.raises(ValueError, match="not this"):
+        listener.close()
+    assert len(seen) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_reducer_and_workers_killed_on_the_way_lose_and_repeat_nothing(plant: Plant) -> None:
+    """Each instance has one outcome, the right one, and each call had its effect once."""
+    count = 400
+    reducer = plant.node("reducer", Role.REDUCER).start()
+    workers = [plant.node(name, Role.WORKER).start() for name in ("first", "second")]
+    names = [f"i{number}" for number in range(count)]
+    with plant.executor() as executor:
+        args = [(name, {"n": number}) for number, name in enumerate(names)]
+        executor.start_all("turnaround", args)
+        for share, victim in (
+            (0.1, workers[0]), (0.3, reducer), (0.5, workers[1]), (0.7, reducer),
+        ):  # fmt: skip
+            assert plant.has_called(int(share * 4 * count)), reducer.text() + workers[0].text()
+            victim.signal(signal.SIGKILL)
+            victim.wait()
+            victim.start()
+        ended = wait_for(lambda: len(plant.outcomes()) >= count, Deadline.after(2 * WAIT))
+        assert ended, reducer.text() + workers[0].text() + workers[1].text()
+        late = executor.start("turnaround", {"n": 1})
+        assert executor.result(late, WAIT) == 2
+    outcomes = plant.outcomes()
+    kinds = {each["instance"]: each["type"] for each in outcomes}
+    assert len(kinds) == len(outcomes) == count + 1
+    for number, name in enumerate(names):
+        failed = number % 10 == 9
+        assert kinds[name] == ("PiFailureExceptions" if failed else "PiEventResult")
+    effects = plant.rows("SELECT times, count(*) FROM effects GROUP BY times")
+    assert effects == [(1, 4 * (count + 1))]
+
+
+def test_topics_are_created_once(plant: Plant, tmp_path: Path) -> None:
+    """Asking again leaves them as they are."""
+    assert tmp_path.exists()
+    assert create_topics(client_of(plant.brokers), plant.topics, partitions=9, assignments=9) == []

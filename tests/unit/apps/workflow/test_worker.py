@@ -1,0 +1,259 @@
+"""Assignments are called, answered, cancelled and given up."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from headrace.apps.workflow import Assignment, CallFailedError, Workflows
+from headrace.apps.workflow.worker import AssignmentProcessor, AtomicProcessExecutor
+from headrace.core.clock import Deadline
+from headrace.devstack.waiting import wait_for
+from headrace.kafka.topic_producer import ProduceError
+from headrace.keyed.codecs import to_json
+from headrace.processors.contract import BatchResponse, ChannelContext
+from headrace.telemetry.metrics import Metrics
+from headrace.testing.records import make_batch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from concurrent.futures import Future
+
+    from headrace.kafka.topic_producer import KeyValue
+
+#: Seconds after which a test gives up.
+WAIT = 10.0
+
+#: The attempt's time, in milliseconds, where it does not matter.
+LONG = 600_000
+
+
+@dataclass
+class Answers:
+    """Takes the place of the producer: keeps answers, or refuses them."""
+
+    sent: list[Any] = field(default_factory=list)
+    refused: int = 0
+
+    def send(self, answers: Sequence[KeyValue]) -> None:
+        """Keep answers."""
+        if self.refused:
+            self.refused -= 1
+            raise ProduceError("the brokers do not answer")
+        self.sent += [(key, json.loads(value)) for key, value in answers]
+
+
+class Processes:
+    """Workflows with processes that a test holds up."""
+
+    def __init__(self) -> None:
+        self.flows = Workflows()
+        self.begun: list[Assignment] = []
+        self.go_on = threading.Event()
+        for function in (self.double, self.refuse, self.fail, self.hold, self.leave, self.large):
+            self.flows.processes[function.__name__] = function
+
+    def double(self, call: Assignment, n: int) -> int:
+        """Return twice the number."""
+        self.begun.append(call)
+        return 2 * n
+
+    def refuse(self, call: Assignment) -> None:
+        """Fail for good."""
+        raise CallFailedError(f"not in attempt {call.attempt}, and never")
+
+    def fail(self, call: Assignment) -> None:
+        """Fail in this attempt."""
+        raise ValueError(f"attempt {call.attempt}\ud800")
+
+    def hold(self, call: Assignment) -> str:
+        """Return when the test says so."""
+        self.begun.append(call)
+        assert self.go_on.wait(WAIT)
+        return "held"
+
+    def leave(self, call: Assignment) -> None:
+        """Exit, as a user's code may."""
+        raise SystemExit(call.attempt)
+
+    def large(self, call: Assignment) -> str:
+        """Return more than a record may have."""
+        return "x" * 1_000_000 if call.attempt else ""
+
+
+@contextmanager
+def worker(processes: Processes, answers: Any, threads: int = 2) -> Iterator[AssignmentProcessor]:
+    """Run a processor until the block ends."""
+    found = AssignmentProcessor(processes.flows, lambda: answers, threads)
+    found.open(ChannelContext("assignments", "workers", Metrics()))
+    try:
+        yield found
+    finally:
+        processes.go_on.set()
+        found.close(Deadline.after(WAIT))
+
+
+def assignment(process: str, ref: str = "0", attempt: int = 1, **members: Any) -> dict[str, Any]:
+    """Return an assignment, as the reducer writes it."""
+    message = {
+        "type": "Assignment",
+        "instance": "i",
+        "ref": ref,
+        "attempt": attempt,
+        "proc": process,
+        "args": {},
+        "issued": int(time.time() * 1000),
+        "timeout": LONG,
+    }
+    return message | members
+
+
+def cancel(ref: str = "0", attempt: int = 1) -> dict[str, Any]:
+    """Return what cancels a call."""
+    return {"type": "Cancel", "instance": "i", "ref": ref, "attempt": attempt}
+
+
+def deliver(processor: AssignmentProcessor, *messages: Any) -> Future[BatchResponse]:
+    """Deliver messages in a batch."""
+    return processor.on_next_batch(make_batch([to_json(each) for each in messages]))
+
+
+def eventually(condition: Any) -> None:
+    """Wait for a condition."""
+    assert wait_for(condition, Deadline.after(WAIT))
+
+
+def test_calls_are_made_and_answered_before_the_batch_advances() -> None:
+    """Each answer is that of its call, under the instance; a call has keys for its effects."""
+    answers, processes = Answers(), Processes()
+    with worker(processes, answers) as found:
+        sent = [assignment("double", f"0.{n}", args={"n": n}) for n in range(5)]
+        assert deliver(found, *sent).result(WAIT) == BatchResponse.advance()
+        assert {key for key, _ in answers.sent} == {b"i"}
+        returned = sorted((each["ref"], each["obj"]) for _, each in answers.sent)
+        assert returned == [(f"0.{n}", 2 * n) for n in range(5)]
+        assert {each["type"] for _, each in answers.sent} == {"Return"}
+    first = min(processes.begun, key=lambda call: call.ref)
+    assert (first.key, first.call) == ("i/0.0/1", "i/0.0")
+
+
+@pytest.mark.parametrize(
+    ("process", "final", "text"),
+    [
+        ("refuse", True, "not in attempt 1, and never"),
+        ("fail", False, "ValueError: attempt 1?"),
+        ("leave", False, "SystemExit: 1"),
+        ("large", True, "the answer has 1000063 bytes, and 1000000 are allowed"),
+        ("other", False, "the worker has no process 'other'; it has double, fail, hold"),
+    ],
+)
+def test_a_call_that_fails_is_answered_so(process: str, final: bool, text: str) -> None:
+    """With its message, its trace, and whether another attempt is of use; the thread goes on."""
+    answers = Answers()
+    with worker(Processes(), answers, threads=1) as found:
+        for _ in range(2):
+            deliver(found, assignment(process)).result(WAIT)
+    for _, answer in answers.sent:
+        assert (answer["type"], answer["final"]) == ("Fail", final)
+        assert answer["msg"].startswith(text)
+        assert bool(answer["trace"]) == (process != "other")
+
+
+def test_an_answer_that_is_not_stored_has_the_batch_come_again() -> None:
+    """With the producer's error; what comes again is called again, under the same key."""
+    answers, processes = Answers(refused=1), Processes()
+    with worker(processes, answers) as found:
+        failed = deliver(found, assignment("double", args={"n": 1}))
+        with pytest.raises(ProduceError):
+            failed.result(WAIT)
+        again = deliver(found, assignment("double", args={"n": 1}))
+        assert again.result(WAIT) == BatchResponse.advance()
+    assert [call.key for call in processes.begun] == ["i/0/1", "i/0/1"]
+    assert [answer["obj"] for _, answer in answers.sent] == [2]
+
+
+def test_a_call_that_comes_again_while_it_runs_is_made_once() -> None:
+    """Both batches advance with its answer."""
+    answers, processes = Answers(), Processes()
+    with worker(processes, answers) as found:
+        first = deliver(found, assignment("hold"))
+        eventually(lambda: processes.begun)
+        second = deliver(found, assignment("hold"))
+        processes.go_on.set()
+        assert first.result(WAIT) == second.result(WAIT) == BatchResponse.advance()
+    assert len(processes.begun) == len(answers.sent) == 1
+
+
+def test_a_cancelled_call_is_told_and_not_answered() -> None:
+    """One that runs can look at it; one that waits, or comes in the same batch, is not made."""
+    answers, processes = Answers(), Processes()
+    with worker(processes, answers, threads=1) as found:
+        running = deliver(found, assignment("hold", "0.a"))
+        eventually(lambda: processes.begun)
+        waiting = deliver(found, assignment("hold", "0.b"))
+        both = deliver(found, assignment("hold", "0.c"), cancel("0.c"))
+        others = deliver(found, cancel("0.a"), cancel("0.b"), cancel("0.a", attempt=7))
+        assert others.result(WAIT) == BatchResponse.advance()
+        assert processes.begun[0].cancelled.is_set()
+        processes.go_on.set()
+        for each in (running, waiting, both):
+            assert each.result(WAIT) == BatchResponse.advance()
+    assert [call.ref for call in processes.begun] == ["0.a"]
+    assert answers.sent == []
+
+
+def test_a_call_that_hangs_is_left_to_its_thread() -> None:
+    """When its time is over the batch goes on, and so do other calls; it is not answered."""
+    answers, processes = Answers(), Processes()
+    with worker(processes, answers, threads=1) as found:
+        hung = deliver(found, assignment("hold", timeout=300))
+        assert hung.result(WAIT) == BatchResponse.advance()
+        assert processes.begun[0].cancelled.is_set()
+        deliver(found, assignment("double", "1", args={"n": 1})).result(WAIT)
+        processes.go_on.set()
+    assert [answer["ref"] for _, answer in answers.sent] == ["1"]
+
+
+def test_a_call_whose_time_is_over_is_not_made() -> None:
+    """The reducer has made another attempt of it."""
+    answers, processes = Answers(), Processes()
+    with worker(processes, answers) as found:
+        late = assignment("double", issued=1, timeout=1000, args={"n": 1})
+        assert deliver(found, late).result(WAIT) == BatchResponse.advance()
+    assert processes.begun == []
+    assert answers.sent == []
+
+
+def test_calls_of_a_partition_that_was_lost_are_not_made() -> None:
+    """Its answers are cancelled by the channel: another member has the calls."""
+    processes = Processes()
+    with worker(processes, Answers(), threads=1) as found:
+        deliver(found, assignment("hold", "0.a"))
+        eventually(lambda: processes.begun)
+        deliver(found, assignment("hold", "0.b")).cancel()
+        processes.go_on.set()
+        deliver(found, assignment("double", "0.c", args={"n": 1})).result(WAIT)
+    assert [call.ref for call in processes.begun] == ["0.a", "0.c"]
+
+
+def test_what_is_no_assignment_fails_the_batch() -> None:
+    """And nothing of it is called."""
+    processes = Processes()
+    with worker(processes, Answers()) as found:
+        good = assignment("double", args={"n": 1})
+        for bad in ({"type": "Assignment"}, {"type": "Other", "instance": "i"}):
+            with pytest.raises(KeyError):
+                deliver(found, good, bad)
+    assert processes.begun == []
+
+
+def test_options_that_cannot_be_used_are_named() -> None:
+    """When the processor is made."""
+    with pytest.raises(ValueError, match="threads is 0; it has to be a whole number from 1 on"):
+        AtomicProcessExecutor(workflows="a:b", brokers="localhost:9092", threads=0)
