@@ -58,7 +58,7 @@ def copied(site: Site, topic: str) -> list[tuple[int, int]]:
     """Return which records were copied; the headers agree with them."""
     found = []
     for each in committed_records(site.broker.address, topic):
-        pairs: list[tuple[str, bytes]] = [*(each.headers() or ())]  # type: ignore[list-item]
+        pairs: list[tuple[str, bytes]] = [*(each.headers() or ())]
         said = {name: value.decode() for name, value in pairs}
         number = int(said["headrace.partition"])
         assert (said["headrace.topic"], said["headrace.offset"]) == (
