@@ -10,6 +10,7 @@ from headrace.config.models.processor import (
     CustomProcessorConfig,
     KeyedProcessorConfig,
     MicroBatchConfig,
+    RekeyProcessorConfig,
     SimpleProcessorConfig,
 )
 from headrace.config.models.sink import (
@@ -135,8 +136,15 @@ def _exceptions(channel: ChannelConfig) -> Iterator[str]:
     processor, on_error = channel.processor, channel.on_error
     if isinstance(processor, MicroBatchConfig) and processor.undecodable == "skip":
         yield "records that cannot be decoded are left out"
-    if isinstance(processor, KeyedProcessorConfig) and processor.dead_letter is not None:
-        yield f"facts that cannot be reduced go to {processor.dead_letter}, once"
+    match processor:
+        case KeyedProcessorConfig(dead_letter=str(topic)):
+            yield f"facts that cannot be reduced go to {topic}, once"
+        case KeyedProcessorConfig(on_poison="drop"):
+            yield "facts that cannot be reduced are left out"
+        case RekeyProcessorConfig(dead_letter=str(topic)):
+            yield f"records without such a key go to {topic}, once"
+        case RekeyProcessorConfig(on_poison="drop"):
+            yield "records without such a key are left out"
     if isinstance(processor, MicroBatchConfig | KeyedProcessorConfig) and processor.admission.sheds:
         admission = processor.admission
         copied = "" if admission.to is None else f" and goes to {admission.to}, once"

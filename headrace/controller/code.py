@@ -18,6 +18,7 @@ from headrace.config import (
     CustomSinkConfig,
     FunctionSinkConfig,
     KeyedProcessorConfig,
+    RekeyProcessorConfig,
     ReloadEffect,
     SparkProcessorConfig,
     single_sinks,
@@ -103,7 +104,7 @@ def _of_processor(channel: ChannelConfig) -> str | None:
             return chosen.code
         case ArrowProcessorConfig(reducer=path) | CustomProcessorConfig(factory=path):
             return path
-        case KeyedProcessorConfig() as keyed:
+        case KeyedProcessorConfig() | RekeyProcessorConfig() as keyed:
             return keyed.code
         case _:
             return None

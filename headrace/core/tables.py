@@ -8,6 +8,7 @@ core; all of it may run on a worker thread while the previous micro-batch is in 
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from enum import Enum
 from operator import itemgetter, methodcaller
@@ -17,11 +18,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.core.columns import HEADERS, POOL, ColumnRun, constant, integer
+from headrace.core.records import TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from headrace.core.records import Batch, Record, TopicPartition
+    from headrace.core.records import Batch, Record
 
     #: Calls the method of that name on every record of a batch, in order.
     Each = Callable[[str], Iterator[Any]]
@@ -185,3 +187,22 @@ def _headers(each: Each, count: int) -> pa.Array:
     if not any(each("headers")):
         return pa.nulls(count, HEADERS, memory_pool=POOL)
     return _array(each("headers"), HEADERS)
+
+
+_LEFT_OUT = b"headrace.left_out"
+
+
+def with_left_out(result: pa.Table, records: pa.Table) -> pa.Table:
+    """Return a result that says which records nothing was made of, by choice."""
+    named = ("topic", "partition", "offset")
+    found = list(zip(*(records.column(name).to_pylist() for name in named), strict=True))
+    return result.replace_schema_metadata({_LEFT_OUT: json.dumps(found).encode()})
+
+
+def left_out(result: object) -> Mapping[TopicPartition, Sequence[int]]:
+    """Return the offsets that :func:`with_left_out` put there, by partition."""
+    metadata = result.schema.metadata if isinstance(result, pa.Table) else None
+    found: dict[TopicPartition, list[int]] = {}
+    for topic, partition, offset in json.loads((metadata or {}).get(_LEFT_OUT, b"[]")):
+        found.setdefault(TopicPartition(topic, partition), []).append(offset)
+    return found

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 import pyarrow as pa
 
 from headrace.core.errors import JobCancelledError
-from headrace.core.tables import Decode, table_of
+from headrace.core.tables import Decode, left_out, table_of
 from headrace.inline.decode import InlineDecoder
 from headrace.inline.reducer import checked, load_arrow_reducer
 from headrace.sinks.channel_sink import Staged
@@ -65,7 +65,8 @@ class InlineEngine:
         assert self._decoder is not None, "open comes first"
         decoded = self._decoder.apply(pa.concat_tables(prepared))
         returned = self._function(decoded.table, micro_batch)
-        return Staged(sink.stage(micro_batch, returned, checked), decoded.skipped)
+        kept = sink.stage(micro_batch, returned, checked)
+        return Staged(kept, decoded.skipped, left_out(returned))
 
     def decode_as(self, decode: Decode) -> None:
         self._decoder = InlineDecoder(decode)

@@ -170,6 +170,20 @@ class KafkaTopicCatalog:
             ) from error
         return True
 
+    def delete_before(self, offsets: Mapping[TopicPartition, int], deadline: Deadline) -> None:
+        """Delete the records of partitions before an offset of each. Blocks.
+
+        Raises:
+            KafkaUnavailableError: a leader did not answer by the deadline, or this user may not.
+        """
+        wanted = [ClientPartition(*partition, offset) for partition, offset in offsets.items()]
+        asked = self._admin.delete_records(wanted, request_timeout=deadline.left)
+        try:
+            for each in asked.values():
+                clients.answer(each, deadline)
+        except KafkaException as error:
+            raise self._unavailable(error) from error
+
     def settings(self, topic: str, deadline: Deadline) -> Mapping[str, str]:
         """Return a topic's settings by name, the brokers' defaults among them. Blocks.
 

@@ -538,7 +538,9 @@ class _Run:
             raise self._refusal(last, str(error)) from (
                 reason if isinstance(reason, BaseException) else None
             )
-        if isinstance(last, Fired):
+        if self._settings.on_poison == "drop":
+            self._result.poison += 1
+        elif isinstance(last, Fired):
             self._result.poison += 1
             said = {"partition": str(self._touched.partition), "timer": last.name}
             letter = dead_letter(self._touched.key, None, last.due, str(error), said, None)

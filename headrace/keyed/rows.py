@@ -48,12 +48,12 @@ class Grouped:
     """What a micro-batch is for the fold.
 
     ``rows`` is a table of :data:`ROWS`, ``times`` the stream time that each partition comes to.
-    ``poison`` has what cannot be grouped, by partition.
+    ``poison`` has what cannot be grouped, by partition; None for each record that is dropped.
     """
 
     rows: pa.Table
     times: Mapping[int, int]
-    poison: Mapping[int, Sequence[OutputRow]]
+    poison: Mapping[int, Sequence[OutputRow | None]]
 
 
 def grouped(
@@ -130,15 +130,18 @@ class _Records:
                 self._reasons[index] = f"it has no time: {type(error).__name__}: {error}"
         return found
 
-    def poison(self) -> dict[int, list[OutputRow]]:
+    def poison(self) -> dict[int, list[OutputRow | None]]:
         """Return what cannot be grouped, as dead letters by partition."""
-        found: dict[int, list[OutputRow]] = {}
+        found: dict[int, list[OutputRow | None]] = {}
         for index, reason in sorted(self._reasons.items()):
             record = self._table.slice(index, 1).to_pylist()[0]
             partition = record["partition"]
             if self._settings.on_poison == "fail":
                 source = TopicPartition(record["topic"], partition)
                 raise PoisonRecordError(source, record["offset"], reason)
+            if self._settings.on_poison == "drop":
+                found.setdefault(partition, []).append(None)
+                continue
             said = {
                 "topic": record["topic"],
                 "partition": str(partition),
@@ -259,13 +262,17 @@ def _rows(  # noqa: PLR0917 - the columns of the table
     return pa.Table.from_arrays(columns, schema=ROWS)
 
 
-def poison_rows(poison: Mapping[int, Sequence[OutputRow]]) -> pa.Table:
-    """Return rows of :data:`RESULT` that have nothing but dead letters."""
+def poison_rows(poison: Mapping[int, Sequence[OutputRow | None]]) -> pa.Table:
+    """Return rows of :data:`RESULT` that have nothing but dead letters, and count the others."""
     rows = [
         {
             "partition": partition,
             "changed": False,
-            "outputs": [dict(zip(OUTPUT.names, letter, strict=True)) for letter in letters],
+            "outputs": [
+                dict(zip(OUTPUT.names, letter, strict=True))
+                for letter in letters
+                if letter is not None
+            ],
             "fired": 0,
             "late": 0,
             "dropped": 0,

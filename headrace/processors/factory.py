@@ -152,6 +152,10 @@ def build_processor(
 
             assert state is not None, "a channel with state has a folder"
             return build_keyed(channel, spark, member, cluster, state)
+        case config.RekeyProcessorConfig():
+            from headrace.processors.rekey import build_rekey  # noqa: PLC0415 - as above
+
+            return build_rekey(channel, spark, member, cluster)
         case config.SimpleProcessorConfig() as chosen:
             return _simple(channel, chosen)
         case config.CustomProcessorConfig() as chosen:

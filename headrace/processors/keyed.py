@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from concurrent.futures import Future
 from dataclasses import dataclass
+from math import inf
 from typing import TYPE_CHECKING, Any, cast
 
 import structlog
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
 
     from headrace.config import ChannelConfig, KafkaConfig
     from headrace.core.errors import PartitionError
-    from headrace.core.records import Assignment
+    from headrace.core.records import Assignment, TopicPartition
     from headrace.kafka.ports import RecordSource
     from headrace.keyed.api import KeyedReducer
     from headrace.keyed.restore import Changelog, RestoreProgress
@@ -68,6 +69,9 @@ START_TIMEOUT = 30.0
 
 #: Seconds in which the brokers have to say where the changelog of a released partition ends.
 _NOTE_TIMEOUT = 2.0
+
+#: Seconds in which brokers have to delete what is processed of a topic of ours.
+PURGE_TIMEOUT = 10.0
 
 #: Seconds before a tick that failed is tried again; twice as long each further time.
 _BACKOFF, _MAX_BACKOFF = 1.0, 60.0
@@ -133,6 +137,7 @@ class KeyedProcessor(MicroBatchProcessor):
         self._reader = StateReader(parts.state, parts.store, self._numbers, self._restoring)
         self._catalog: KafkaTopicCatalog | None = None
         self._changelog: Changelog | None = None
+        self._purged: dict[TopicPartition, int] = {}
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -351,6 +356,8 @@ class KeyedProcessor(MicroBatchProcessor):
 
     def _run(self) -> None:
         checkpoint_at = self.context.clock.monotonic() + self._settings.state.checkpoint
+        every = self._settings.internal.purge_input
+        purge_at = inf if every is None else self.context.clock.monotonic() + every
         while not self._stopping.wait(TICK_INTERVAL):
             now = self.context.clock.monotonic()
             with self._guard:
@@ -363,6 +370,9 @@ class KeyedProcessor(MicroBatchProcessor):
             if now >= checkpoint_at:
                 checkpoint_at = now + self._settings.state.checkpoint
                 self._checkpoint(Deadline.after(START_TIMEOUT, self.context.clock))
+            if every is not None and now >= purge_at:
+                purge_at = now + every
+                self._purge(Deadline.after(PURGE_TIMEOUT, self.context.clock))
 
     def _tick(self, held: _Held) -> None:
         """Queue an empty batch where timers of a quiet partition are due."""
@@ -415,6 +425,29 @@ class KeyedProcessor(MicroBatchProcessor):
             error=f"{type(error).__name__}: {error}",
             wait=wait,
         )
+
+    def _purge(self, deadline: Deadline) -> None:
+        """Delete what is processed of the input: no start can ask for it any more."""
+        assert self._catalog is not None, "open comes first"
+        with self._guard:
+            held = [each.assignment for each in self._held.values() if each.is_restored]
+        offsets = {}
+        for assignment in held:
+            stored = self._parts.state.progress(assignment.partition.partition).offset
+            if stored is None or assignment.committed is None or not assignment.is_current():
+                continue
+            # the group's own offset follows, and must not come to point at what is gone
+            offset = min(stored, assignment.committed)
+            if offset > self._purged.get(assignment.partition, 0):
+                offsets[assignment.partition] = offset
+        if not offsets:
+            return
+        try:
+            self._catalog.delete_before(offsets, deadline)
+        except HeadraceError as error:
+            log.warning("input_not_purged", channel=self.context.channel, error=str(error))
+        else:
+            self._purged.update(offsets)
 
     def _checkpoint(self, deadline: Deadline) -> None:
         assert self._changelog is not None, "open comes first"

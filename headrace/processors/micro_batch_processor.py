@@ -10,7 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from headrace.config import ArrowProcessorConfig, KeyedProcessorConfig, SparkProcessorConfig
+from headrace.config import (
+    ArrowProcessorConfig,
+    KeyedProcessorConfig,
+    RekeyProcessorConfig,
+    SparkProcessorConfig,
+)
 from headrace.core.clock import SYSTEM_CLOCK
 from headrace.core.records import offset_of
 from headrace.core.tables import Decode, Decoding, OnUndecodable
@@ -39,7 +44,9 @@ JOB_SHARE = 1 / 3
 
 
 #: What this processor is configured by.
-_MERGING = (SparkProcessorConfig, ArrowProcessorConfig, KeyedProcessorConfig)
+_DECODING = (SparkProcessorConfig, ArrowProcessorConfig)
+_ADMITTING = (*_DECODING, KeyedProcessorConfig)
+_MERGING = (*_ADMITTING, RekeyProcessorConfig)
 
 
 def decode(chosen: SparkProcessorConfig | ArrowProcessorConfig) -> Decode:
@@ -61,7 +68,7 @@ def merge_limits(channel: ChannelConfig) -> MergeLimits:
 def admission_rules(channel: ChannelConfig) -> AdmissionRules:
     """Return what the configuration says of admission."""
     chosen = channel.processor
-    assert isinstance(chosen, _MERGING), "another processor takes what there is"
+    assert isinstance(chosen, _ADMITTING), "another processor takes what there is"
     return AdmissionRules.of(chosen.admission)
 
 
@@ -135,8 +142,9 @@ class MicroBatchProcessor(BatchProcessor):
             return
         self._job_timeout = channel.batch_timeout * JOB_SHARE
         self._open.limit(merge_limits(channel))
-        self._admission.follow(AdmissionRules.of(chosen.admission))
-        if not isinstance(chosen, KeyedProcessorConfig):
+        if isinstance(chosen, _ADMITTING):
+            self._admission.follow(AdmissionRules.of(chosen.admission))
+        if isinstance(chosen, _DECODING):
             self._engine.decode_as(decode(chosen))
 
     def stored_offset(self, assignment: Assignment) -> int | None:

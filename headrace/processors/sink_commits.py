@@ -39,10 +39,11 @@ _NAMED = 5
 
 
 class SkippedRecords:
-    """Counts the undecodable and shed records of one channel. For one thread at a time."""
+    """Counts what one channel leaves out for a reason, or sheds. For one thread at a time."""
 
-    def __init__(self, context: ChannelContext) -> None:
+    def __init__(self, context: ChannelContext, reason: str = "undecodable") -> None:
         self._context = context
+        self._reason = reason
         self._since: dict[TopicPartition, int] = {}
         self._due: dict[TopicPartition, float] = {}
         self._since_shed: dict[TopicPartition, int] = {}
@@ -52,7 +53,7 @@ class SkippedRecords:
         """Count the records left out of a stored micro-batch; ``skipped`` has their offsets."""
         channel = self._context.channel
         for partition, offsets in skipped.items():
-            counter = self._context.metrics.skipped.labels(channel, partition.topic, "undecodable")
+            counter = self._context.metrics.skipped.labels(channel, partition.topic, self._reason)
             counter.inc(len(offsets))
             self._since[partition] = self._since.get(partition, 0) + len(offsets)
             now = self._context.clock.monotonic()
@@ -81,7 +82,7 @@ class SkippedRecords:
     def _warn(self, partition: TopicPartition, offsets: Sequence[int]) -> None:
         log.warning(
             "undecodable_records_skipped",
-            reason="undecodable",
+            reason=self._reason,
             channel=self._context.channel,
             topic=partition.topic,
             partition=partition.partition,
@@ -222,6 +223,7 @@ class SinkCommitter:
         self._context = context
         self._job_timeout = job_timeout
         self._skipped = SkippedRecords(context)
+        self._keyless = SkippedRecords(context, "no_key")
         self.name = f"sink-{context.channel}"
         self._report = StuckReport(self.name)
         self._time = context.metrics.thread_time(context.channel, Role.SINK)
@@ -366,6 +368,7 @@ class SinkCommitter:
         self._open.end_job(micro_batch.id)
         job.span.end()
         self._skipped.count(job.staged.skipped)
+        self._keyless.count(job.staged.keyless)
         for pending in job.batches:
             if pending.shed is not None:
                 self._skipped.count_shed(pending.batch, pending.shed)

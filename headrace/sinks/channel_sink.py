@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from headrace.core.errors import HeadraceError
@@ -31,11 +31,12 @@ class Staged:
     """A micro-batch that was computed and is not committed yet.
 
     ``kept`` is the sink's own. ``skipped`` has the offsets of undecodable records that were left
-    out, by partition.
+    out, by partition, and ``keyless`` those of records that could not be re-keyed.
     """
 
     kept: Any
     skipped: Mapping[TopicPartition, Sequence[int]]
+    keyless: Mapping[TopicPartition, Sequence[int]] = field(default_factory=dict)
 
 
 class ChannelSink:

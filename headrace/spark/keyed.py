@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from headrace.core.errors import PoisonRecordError, RetryableError
 from headrace.core.records import TopicPartition
-from headrace.core.tables import table_of
+from headrace.core.tables import left_out, table_of
 from headrace.sinks.channel_sink import Staged
 from headrace.spark.engine import SparkEngine
 from headrace.spark.failures import JobFailedError, failure_of, text_of
@@ -70,7 +70,7 @@ class KeyedSparkEngine(SparkEngine):
                 result = self._reduce_rows(table, micro_batch, self._run, share.tasks)
             except (Py4JError, PySparkException) as error:
                 raise failure_of(error, text_of(error)) from error
-            return Staged(sink.stage(micro_batch, result, _checked), {})
+            return Staged(sink.stage(micro_batch, result, _checked), {}, left_out(result))
 
     def _run(self, parts: Sequence[pa.Table]) -> list[pa.Table]:
         """Fold chunks in the workers, each in a task of its own."""

@@ -317,10 +317,17 @@ def local_cores(master: str) -> int | None:
 
 def spark_channels(desired: config.Config) -> int:
     """Return how many channels share a session."""
-    return sum(
-        channel.enabled and isinstance(channel.processor, config.SparkProcessorConfig)
-        for channel in desired.channels.values()
-    )
+    return sum(channel.enabled and _is_on_spark(channel) for channel in desired.channels.values())
+
+
+def _is_on_spark(channel: config.ChannelConfig) -> bool:
+    match channel.processor:
+        case (
+            config.KeyedProcessorConfig(engine=engine) | config.RekeyProcessorConfig(engine=engine)
+        ):
+            return engine == "spark"
+        case _:
+            return isinstance(channel.processor, config.SparkProcessorConfig)
 
 
 def spark_settings(section: config.SparkConfig, channels: int = 1) -> SparkSettings:

@@ -21,6 +21,7 @@ from headrace.config.models.processor import (
     KeyedProcessorConfig,
     MicroBatchConfig,
     ProcessorConfig,
+    RekeyProcessorConfig,
     SimpleProcessorConfig,
     SparkProcessorConfig,
 )
@@ -206,7 +207,7 @@ def _short_form(default: str, accepts: Any) -> BeforeValidator:
 def _default_in_flight(info: ValidationInfo) -> int:
     """One micro-batch is prepared while another runs; other processors have one batch out."""
     chosen = info.data.get("processor")
-    merges = isinstance(chosen, MicroBatchConfig | KeyedProcessorConfig)
+    merges = isinstance(chosen, MicroBatchConfig | KeyedProcessorConfig | RekeyProcessorConfig)
     return 2 if merges else 1
 
 
@@ -283,7 +284,7 @@ class ChannelConfig(Section):
         default_factory=unset, validate_default=True
     )
     """The most batches of one partition that are delivered and not answered; by default 2 for
-    the spark, arrow and keyed processors and 1 for the others."""
+    the spark, arrow, keyed and rekey processors and 1 for the others."""
 
     sink: Restarts[Annotated[SinkConfig, BeforeValidator(sink_form, str | SinkConfig)] | None] = (
         None
@@ -340,6 +341,7 @@ class ChannelConfig(Section):
         yield from self._reload_contradictions()
         yield from self._keyed_contradictions()
         yield from self._admission_contradictions()
+        yield from self._rekey_contradictions()
 
     def _buffer_contradictions(self) -> Iterator[FieldConflict]:
         if self.by_reference:
@@ -474,6 +476,26 @@ class ChannelConfig(Section):
             yield FieldConflict(
                 (*steps, "to"),
                 f"is {admission.to}, which the channel reads itself; give it another name",
+            )
+
+    def _rekey_contradictions(self) -> Iterator[FieldConflict]:
+        chosen = self.processor
+        if not isinstance(chosen, RekeyProcessorConfig):
+            return
+        if isinstance(self.sink, KafkaSinkConfig) and self.sink.topic is None:
+            yield FieldConflict(
+                ("sink", "topic"), "is missing; the rekey processor writes to one topic"
+            )
+        if self.subscription.patterns and chosen.internal.partitions is None:
+            yield FieldConflict(
+                ("processor", "internal", "partitions"),
+                f"is missing; topics has patterns ({self.subscription}), which do not say how many "
+                "partitions the by-key topic has",
+            )
+        if chosen.dead_letter is not None and self.subscription.covers(chosen.dead_letter):
+            yield FieldConflict(
+                ("processor", "dead_letter"),
+                f"is {chosen.dead_letter}, which the channel reads itself; give it another name",
             )
 
     def _dead_letter_contradictions(self) -> Iterator[FieldConflict]:

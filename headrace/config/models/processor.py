@@ -12,9 +12,11 @@ from headrace.config.models.base import Hot, Rebuilds, Restarts, Section
 from headrace.config.types.addresses import Connector
 from headrace.config.types.scalars import (
     Count,
+    FactKey,
     Flag,
     FreeText,
     ImportPath,
+    KeySource,
     PositiveNumber,
     Topic,
     WholeNumber,
@@ -297,14 +299,27 @@ class StateConfig(Section):
     after a crash."""
 
 
-class InternalTopicsConfig(Section):
-    """The changelog topic of a channel with state."""
+class ByKeyTopicConfig(Section):
+    """The topic that re-keyed records go to."""
 
     create: Restarts[Flag] = True
     """Whether it is created where it does not exist."""
 
     replication_factor: Restarts[Count | None] = None
     """Its replication factor; null: the brokers' default."""
+
+    partitions: Restarts[Count | None] = None
+    """The partitions of the by-key topic; null: as many as the input has."""
+
+
+class InternalTopicsConfig(ByKeyTopicConfig):
+    """The topics that a channel with state keeps for itself: the changelog, and the by-key topic
+    where it re-keys.
+    """
+
+    purge_input: Restarts[Span | None] = None
+    """How often records that are processed are deleted from the topic that is read; null: never.
+    For by-key topics, which nobody else reads: they have 30s."""
 
 
 class KeyedProcessorConfig(Section):
@@ -325,8 +340,11 @@ class KeyedProcessorConfig(Section):
     engine: Restarts[Literal["spark", "inline"]] = "spark"
     """Where the reducer runs: in Spark's workers, or in this process."""
 
-    key: Restarts[Literal["record", "partition", "constant"]] = "record"
-    """What the key of a fact is: the record's own, or one for each partition."""
+    key: Restarts[FactKey] = "record"
+    """What the key of a fact is: the record's own (record), one for each partition (partition,
+    constant), or one by which records are written again first: a field of the value
+    (value.customer.id), a header (headers.tenant), what a function says of the Event
+    (package.module:function), or the record's own where producers partition otherwise (key)."""
 
     keys: Restarts[Literal["string", "bytes"]] = "string"
     """How the reducer sees keys."""
@@ -354,9 +372,10 @@ class KeyedProcessorConfig(Section):
     ttl: Restarts[Span | None] = None
     """How long a key without facts is kept, in stream time; null: for ever."""
 
-    on_poison: Restarts[Literal["fail", "dead_letter", "quarantine"]] = "fail"
-    """What becomes of a fact that cannot be reduced: its batch fails; or it goes to the
-    dead-letter topic in the same transaction, and with quarantine the key's later facts as well."""
+    on_poison: Restarts[Literal["fail", "drop", "dead_letter", "quarantine"]] = "fail"
+    """What becomes of a fact that cannot be reduced or has no key: its batch fails; it is counted
+    and left out; or it goes to the dead-letter topic in the same transaction, and with quarantine
+    the key's later facts as well."""
 
     dead_letter: Restarts[Topic | None] = None
     """The dead-letter topic. It has to exist."""
@@ -365,7 +384,7 @@ class KeyedProcessorConfig(Section):
     """The local store."""
 
     internal: Restarts[InternalTopicsConfig] = InternalTopicsConfig()
-    """The changelog topic."""
+    """The topics that the channel keeps for itself."""
 
     max_records: Hot[Count] = 100_000
     """The most records that one micro-batch is merged of."""
@@ -402,16 +421,14 @@ class KeyedProcessorConfig(Section):
             yield FieldConflict(
                 ("late",), f"is {self.late}, which has no effect without grace; give grace"
             )
-        letters = self.on_poison != "fail" or self.late == "dead_letter"
-        if letters and self.dead_letter is None:
+        letters = self.on_poison in {"dead_letter", "quarantine"} or self.late == "dead_letter"
+        yield from _letters_contradictions(self.on_poison, self.dead_letter, letters=letters)
+        yield from _key_contradictions(self.key, self.value)
+        if self.key in OWN_KEYS and self.internal.partitions is not None:
             yield FieldConflict(
-                ("dead_letter",),
-                "is missing; name the topic for facts that are set aside, as in events.dead",
-            )
-        if not letters and self.dead_letter is not None:
-            yield FieldConflict(
-                ("dead_letter",),
-                "has no effect with on_poison: fail; leave it out, or write on_poison: dead_letter",
+                ("internal", "partitions"),
+                f"has no effect with key: {self.key}, because the changelog has the partitions of "
+                "the input; leave it out",
             )
         if self.time != "record" and ":" not in self.time:
             yield FieldConflict(
@@ -420,10 +437,92 @@ class KeyedProcessorConfig(Section):
             )
 
 
+#: Keys of facts for which records need not be written again.
+OWN_KEYS = frozenset({"record", "partition", "constant"})
+
+
+def _letters_contradictions(
+    on_poison: str, topic: str | None, *, letters: bool
+) -> Iterator[FieldConflict]:
+    if letters and topic is None:
+        yield FieldConflict(
+            ("dead_letter",),
+            "is missing; name the topic for facts that are set aside, as in events.dead",
+        )
+    if not letters and topic is not None:
+        yield FieldConflict(
+            ("dead_letter",),
+            f"has no effect with on_poison: {on_poison}; leave it out, or write on_poison: "
+            "dead_letter",
+        )
+
+
+def _key_contradictions(key: str, value: str) -> Iterator[FieldConflict]:
+    if key.startswith("value.") and ":" not in key and value != "json":
+        yield FieldConflict(
+            ("key",),
+            f"is {key}, a field of the value, and value is {value}; write value: json, or name a "
+            "function",
+        )
+
+
+class RekeyProcessorConfig(Section):
+    """Records are written again by another key, to a topic where all of a key are in one
+    partition.
+    """
+
+    type: Restarts[Literal["rekey"]] = "rekey"
+    """This processor."""
+
+    key: Restarts[KeySource]
+    """What the new key is: a field of the value (value.customer.id), a header (headers.tenant),
+    what a function says of the Event (package.module:function), or the record's own (key)."""
+
+    value: Restarts[Literal["json", "string", "bytes"]] = "json"
+    """How values are read to find the key. They are written as they are."""
+
+    engine: Restarts[Literal["spark", "inline"]] = "spark"
+    """Where the key is found: in Spark's workers, or in this process."""
+
+    on_poison: Restarts[Literal["fail", "drop", "dead_letter"]] = "fail"
+    """What becomes of a record without such a key, or whose value cannot be read: its batch fails,
+    it is counted and left out, or it goes to the dead-letter topic in the same transaction."""
+
+    dead_letter: Restarts[Topic | None] = None
+    """The dead-letter topic. It has to exist."""
+
+    internal: Restarts[ByKeyTopicConfig] = ByKeyTopicConfig()
+    """The topic that records go to."""
+
+    max_records: Hot[Count] = 100_000
+    """The most records that one micro-batch is merged of."""
+
+    target_duration: Hot[Span | None] = None
+    """How long a micro-batch is meant to take: fewer are merged where more take longer."""
+
+    reload: Hot[Flag] = False
+    """Whether the channel starts again with changed code when files of its package change."""
+
+    @property
+    def code(self) -> str | None:
+        """The import path of the function that says the key, None where there is none."""
+        return self.key if ":" in self.key else None
+
+    def contradictions(self) -> Iterator[FieldConflict]:
+        letters = self.on_poison == "dead_letter"
+        yield from _letters_contradictions(self.on_poison, self.dead_letter, letters=letters)
+        yield from _key_contradictions(self.key, self.value)
+        if self.reload and self.code is None:
+            yield FieldConflict(
+                ("reload",), f"is true, which has no effect with key: {self.key}; leave it out"
+            )
+
+
 ProcessorConfig = Annotated[
     SparkProcessorConfig
     | ArrowProcessorConfig
     | KeyedProcessorConfig
+    | RekeyProcessorConfig
     | SimpleProcessorConfig
     | CustomProcessorConfig,
     Field(discriminator="type"),

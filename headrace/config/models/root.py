@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from graphlib import CycleError, TopologicalSorter
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
+from headrace.config.derived import with_rekeyed
 from headrace.config.errors import FieldConflict, origin_of
 from headrace.config.models.admin import AdminConfig, TracingConfig
 from headrace.config.models.base import (
@@ -110,8 +111,11 @@ class Config(Section):
     reload: Hot[ReloadConfig] = ReloadConfig()
     """Changes of the configuration while the process runs."""
 
-    channels: Restarts[Annotated[Mapping[Name, ChannelConfig], Field(min_length=1)]]
-    """The channels by their names."""
+    channels: Restarts[
+        Annotated[Mapping[Name, ChannelConfig], Field(min_length=1), AfterValidator(with_rekeyed)]
+    ]
+    """The channels by their names. A keyed one that re-keys has another one before it, which is
+    made of it."""
 
     def contradictions(self) -> Iterator[FieldConflict]:
         yield from self._twice()

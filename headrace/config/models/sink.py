@@ -276,6 +276,7 @@ FITTING: dict[str, tuple[str, ...]] = {
     "spark": _RESULTS,
     "arrow": _RESULTS,
     "keyed": ("kafka", "several"),
+    "rekey": ("kafka",),
     "simple": ("function",),
     "custom": (),
 }

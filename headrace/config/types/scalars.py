@@ -213,6 +213,20 @@ ImportPath = Annotated[
     str, Text("an import path such as package.module:name", rf"{_DOTTED}:{_DOTTED}")
 ]
 
+#: Where a key is found in a record: its own, a field of its value, a header, or what code says.
+_KEY_SOURCES = rf"key|value(?:\.[^\s.:]+)+|headers\.[^\s:]+|{_DOTTED}:{_DOTTED}"
+_KEY_SOURCES_TEXT = (
+    "key, value.<field>, headers.<name>, or an import path such as package.module:function"
+)
+KeySource = Annotated[str, Text(_KEY_SOURCES_TEXT, _KEY_SOURCES)]
+FactKey = Annotated[
+    str,
+    Text(
+        f"record, partition, constant, {_KEY_SOURCES_TEXT}",
+        rf"record|partition|constant|{_KEY_SOURCES}",
+    ),
+]
+
 
 def _resolve(text: str, info: ValidationInfo) -> Path:
     return Path(absolute(text, info))

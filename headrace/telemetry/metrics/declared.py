@@ -92,7 +92,7 @@ class Metrics:
             "skipped_records",
             "Records passed over, by policy or as an operator asked.",
             *_TOPIC,
-            reason=("failed", "undecodable", "out_of_range", "operator"),
+            reason=("failed", "undecodable", "no_key", "out_of_range", "operator"),
         )
         self.shed = self._counter(
             "shed_records",

@@ -181,12 +181,12 @@ def _called(channel: config.ChannelConfig) -> tuple[str | None, tuple[str, ...]]
     match channel.processor:
         case config.SparkProcessorConfig(arrow=None, reducer=path):
             return path, ("df", "batch")
-        case config.SparkProcessorConfig(arrow=path):
-            return path, ("table", "batch")
-        case config.ArrowProcessorConfig(reducer=path):
+        case config.SparkProcessorConfig(arrow=path) | config.ArrowProcessorConfig(reducer=path):
             return path, ("table", "batch")
         case config.CustomProcessorConfig(factory=path):
             return path, ()
+        case config.RekeyProcessorConfig(code=path):
+            return path, ("event",)
         case config.KeyedProcessorConfig(reducer=path, factory=factory):
             return path or factory, () if path is None else ("key", "state", "facts", "now")
         case config.SimpleProcessorConfig(deliver=what):

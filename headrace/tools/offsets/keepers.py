@@ -43,7 +43,11 @@ def keeping_of(
         StartError: the processor, or a custom sink, cannot be imported or built.
     """
     match channel.processor:
-        case config.SparkProcessorConfig() | config.ArrowProcessorConfig():
+        case (
+            config.SparkProcessorConfig()
+            | config.ArrowProcessorConfig()
+            | config.RekeyProcessorConfig()
+        ):
             from headrace.processors.factory import open_sink  # noqa: PLC0415 - pyspark takes a second
 
             _import_from(python_path)

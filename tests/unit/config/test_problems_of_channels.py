@@ -16,6 +16,7 @@ TOPIC = f"{NAME_ONLY} or a pattern that begins with '^'"
 NO_PATTERN = "is not a regular expression that can be used"
 COUNT = "a whole number from 1 to 1000000000"
 WORKERS = "a whole number from 1 to 256"
+TYPES = "spark, arrow, keyed, rekey, simple or custom"
 
 
 @pytest.mark.parametrize(
@@ -129,24 +130,24 @@ WORKERS = "a whole number from 1 to 256"
         ("batch: {linger: -1s}", f"batch.linger: '-1s' is not {DURATION}"),
         (
             "processor: 5",
-            "processor: *** is not a mapping with type: spark, arrow, keyed, simple or custom",
+            f"processor: *** is not a mapping with type: {TYPES}",
         ),
         (
             "processor: spark",
-            "processor: *** is not a mapping with type: spark, arrow, keyed, simple or custom",
+            f"processor: *** is not a mapping with type: {TYPES}",
         ),
         ("processor: null", "processor: null is not a mapping; fill it in, or leave the key out"),
-        ("processor: {}", "processor.type: is missing; give spark, arrow, keyed, simple or custom"),
+        (
+            "processor: {}",
+            f"processor.type: is missing; give {TYPES}",
+        ),
         (
             "processor: {type: [a]}",
-            "processor.type: a list is not spark, arrow, keyed, simple or custom",
+            f"processor.type: a list is not {TYPES}",
         ),
         (
             "processor: {type: sparc}",
-            (
-                "processor.type: 'sparc' is not spark, arrow, keyed, simple or custom; did you "
-                "mean spark?"
-            ),
+            (f"processor.type: 'sparc' is not {TYPES}; did you mean spark?"),
         ),
         (
             "processor: {type: spark}",

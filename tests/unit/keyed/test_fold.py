@@ -204,6 +204,15 @@ def test_a_dead_letter_says_where_it_comes_from_and_leaves_the_neighbours_alone(
     assert b"JSONDecodeError" in (headers["headrace.message"] or b"")
 
 
+def test_what_is_dropped_is_counted_and_leaves_no_trace() -> None:
+    """With on_poison drop a poison record, also one without a key, is no dead letter."""
+    test = KeyedTest(fails_on_seven, FoldSettings(outputs=("out",), on_poison="drop"))
+    test.send(("a", 1, 1), ("a", 7, 2), ("a", b"{", 3), ("a", 2, 4), ("b", 7, 5))
+    assert test.dead_letters == []
+    assert test.state("a")["n"] == 2
+    assert test.state("b") is None
+
+
 def test_a_quarantined_key_has_its_later_facts_set_aside_in_order() -> None:
     """After poison with on_poison quarantine a key keeps its state, and its facts are letters."""
     test = KeyedTest(fails_on_seven, FoldSettings(outputs=("out",), on_poison="quarantine"))

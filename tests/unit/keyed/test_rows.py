@@ -9,7 +9,7 @@ from headrace.core.errors import PoisonRecordError
 from headrace.core.tables import SCHEMA
 from headrace.keyed import at_event
 from headrace.keyed.fold import KeyRow
-from headrace.keyed.rows import RowSettings, chunks, grouped
+from headrace.keyed.rows import RowSettings, chunks, grouped, poison_rows
 from headrace.keyed.state import KeyedState, Layer, Progress
 from headrace.keyed.store import Change, PartitionKey, StoredRow
 from headrace.sinks.micro_batch import MicroBatch, OffsetRange
@@ -119,3 +119,16 @@ def test_chunks_have_every_row_once_and_about_as_many_facts() -> None:
     assert [part.num_rows for part in parts] == [1, 20] or len(parts) == 2
     assert pa.concat_tables(parts).column("key").to_pylist() == rows.column("key").to_pylist()
     assert chunks(rows.slice(0, 0), 2) == []
+
+
+def test_dropped_records_are_counted_by_partition() -> None:
+    """With on_poison drop they are no dead letters, and the others are grouped."""
+    records = table((0, None, 1), (1, "a", 2), (1, "b", None))
+    settings = RowSettings(on_poison="drop")
+    found = grouped(records, batch(1, 2), state(0, 1), settings, 0)
+    counted = poison_rows(found.poison).to_pylist()
+    assert [(row["partition"], row["poison"], row["outputs"]) for row in counted] == [
+        (0, 1, []),
+        (1, 1, []),
+    ]
+    assert [row["key"] for row in found.rows.to_pylist()] == [b"a"]

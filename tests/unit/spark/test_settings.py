@@ -107,15 +107,22 @@ def test_channels_that_share_the_session_are_counted() -> None:
         "sink": "noop",
     }
     arrow = {**spark, "processor": {"type": "arrow", "reducer": "a:b"}}
+    keyed: dict[str, Any] = {
+        "topics": ["t"],
+        "processor": {"type": "keyed", "reducer": "a:b", "key": "value.id"},
+    }
     channels = {
         "one": {**spark, "group": "one"},
         "two": {**spark, "group": "two"},
         "off": {**spark, "group": "off", "enabled": False},
         "other": {**arrow, "group": "other"},
+        # two of them: one that re-keys, and one that reads by key
+        "keyed": {**keyed, "group": "keyed"},
+        "inline": {**keyed, "processor": {**keyed["processor"], "engine": "inline"}, "group": "i"},
     }
     kafka, zookeeper = {"bootstrap_servers": "h:1"}, {"hosts": "h:2"}
     config = Config.model_validate({"kafka": kafka, "zookeeper": zookeeper, "channels": channels})
-    assert spark_channels(config) == 2
+    assert spark_channels(config) == 4
 
 
 def test_lanes_share_the_cores() -> None:

@@ -1,0 +1,152 @@
+"""Channels that are made of others: a keyed channel that re-keys is two of them.
+
+The first one, named after it, writes the input again by key; the second one reads that. From then
+on both are channels like any other.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from headrace.config.errors import FieldConflict, conflict_in
+from headrace.config.models.channel import StaticCoordinatorConfig
+from headrace.config.models.processor import (
+    OWN_KEYS,
+    ByKeyTopicConfig,
+    KeyedProcessorConfig,
+    RekeyProcessorConfig,
+)
+from headrace.config.models.sink import KafkaSinkConfig
+from headrace.config.types.scalars import TOPIC_NAME
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from headrace.config.models.channel import ChannelConfig
+
+#: What the name of a re-keying channel, and of its group, ends with.
+REKEY_SUFFIX = ".rekey"
+
+#: Seconds between two deletions of what is processed of a by-key topic, as Kafka Streams has it.
+PURGE_INTERVAL = 30.0
+
+#: What is added to the name of a topic for its changelog.
+_CHANGELOG_SUFFIX = ".state"
+
+
+def by_key_topic(group: str, topic: str) -> str:
+    """Return the topic that a group's re-keyed records of a topic are in."""
+    return f"{group}.{topic}.by-key"
+
+
+def is_by_key(group: str, topic: str) -> bool:
+    """Whether a topic has the re-keyed records of a group."""
+    return topic.startswith(f"{group}.") and topic.endswith(".by-key")
+
+
+def rekeys(channel: ChannelConfig) -> bool:
+    """Whether a channel has to be given its records by another key."""
+    chosen = channel.processor
+    return isinstance(chosen, KeyedProcessorConfig) and chosen.key not in OWN_KEYS
+
+
+def with_rekeyed(channels: Mapping[str, ChannelConfig]) -> Mapping[str, ChannelConfig]:
+    """Return the channels, each that re-keys as two: the one that writes by key stands first.
+
+    Raises:
+        PydanticCustomError: the two cannot be made.
+    """
+    conflicts = [
+        FieldConflict((name, *steps), sentence)
+        for name, channel in channels.items()
+        if rekeys(channel)
+        for steps, sentence in _conflicts(name, channel, channels)
+    ]
+    if conflicts:
+        raise conflict_in(conflicts)
+    found: dict[str, ChannelConfig] = {}
+    for name, channel in channels.items():
+        if rekeys(channel):
+            found[f"{name}{REKEY_SUFFIX}"] = _rekeying(channel)
+            found[name] = _reading_by_key(channel)
+        else:
+            found[name] = channel
+    return found
+
+
+def _conflicts(
+    name: str, channel: ChannelConfig, channels: Mapping[str, ChannelConfig]
+) -> Iterator[FieldConflict]:
+    chosen = channel.processor
+    assert isinstance(chosen, KeyedProcessorConfig), "others do not re-key"
+    own, topic = f"{name}{REKEY_SUFFIX}", by_key_topic(channel.group, channel.topics[0])
+    if own in channels:
+        yield FieldConflict(
+            ("processor", "key"),
+            f"is {chosen.key}, for which a channel {own} is made, and there is one of that name; "
+            "rename that one",
+        )
+    if not re.fullmatch(TOPIC_NAME.pattern, f"{topic}{_CHANGELOG_SUFFIX}"):
+        yield FieldConflict(
+            ("group",),
+            f"is {channel.group}, and a topic cannot be called {topic}{_CHANGELOG_SUFFIX}, which "
+            "the channel would keep its state in; take letters, digits, '.', '_' and '-', and a "
+            "shorter name",
+        )
+        return
+    if isinstance(channel.coordinator, StaticCoordinatorConfig) and chosen.internal.partitions:
+        yield FieldConflict(
+            ("processor", "internal", "partitions"),
+            "does not go with a static coordinator, whose partitions are those of the input; "
+            "leave it out",
+        )
+        return
+    for made in (_rekeying(channel), _reading_by_key(channel)):
+        yield from made.contradictions()
+
+
+def _rekeying(channel: ChannelConfig) -> ChannelConfig:
+    """Return the channel that writes the input of a keyed one by key."""
+    chosen = channel.processor
+    assert isinstance(chosen, KeyedProcessorConfig), "others do not re-key"
+    letters = chosen.on_poison in {"dead_letter", "quarantine"}
+    internal = {name: getattr(chosen.internal, name) for name in ByKeyTopicConfig.model_fields}
+    processor = RekeyProcessorConfig(
+        key=chosen.key,
+        value=chosen.value,
+        engine=chosen.engine,
+        on_poison="dead_letter" if letters else chosen.on_poison,
+        dead_letter=chosen.dead_letter if letters else None,
+        internal=ByKeyTopicConfig(**internal),
+        max_records=chosen.max_records,
+        target_duration=chosen.target_duration,
+        reload=chosen.reload and ":" in chosen.key,
+    )
+    return channel.model_copy(
+        update={
+            "group": f"{channel.group}{REKEY_SUFFIX}",
+            "processor": processor,
+            "sink": KafkaSinkConfig(topic=by_key_topic(channel.group, channel.topics[0])),
+        }
+    )
+
+
+def _reading_by_key(channel: ChannelConfig) -> ChannelConfig:
+    """Return a keyed channel as it is once its records come by key."""
+    chosen, (topic,) = channel.processor, channel.topics
+    assert isinstance(chosen, KeyedProcessorConfig), "others do not re-key"
+    made, coordinator = by_key_topic(channel.group, topic), channel.coordinator
+    if isinstance(coordinator, StaticCoordinatorConfig):
+        renamed = {made: coordinator.partitions[topic]}
+        coordinator = coordinator.model_copy(update={"partitions": renamed})
+    purge = chosen.internal.purge_input or PURGE_INTERVAL
+    internal = chosen.internal.model_copy(update={"partitions": None, "purge_input": purge})
+    return channel.model_copy(
+        update={
+            "topics": (made,),
+            "initial_offset": "earliest",
+            "coordinator": coordinator,
+            "processor": chosen.model_copy(update={"key": "record", "internal": internal}),
+        }
+    )

@@ -1,0 +1,78 @@
+"""The processor of channels that write records again by another key."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+from headrace.config import KafkaSinkConfig, RekeyProcessorConfig
+from headrace.core.clock import Deadline
+from headrace.core.importing import load_callable
+from headrace.inline.engine import InlineEngine
+from headrace.kafka import KafkaTopicCatalog, ResultTransactions
+from headrace.kafka.clients import client_properties
+from headrace.keyed.rekey import Rekey, RekeyFunction, RekeySettings, RekeySink
+from headrace.keyed.topics import open_by_key
+from headrace.processors.micro_batch_processor import (
+    JOB_SHARE,
+    MicroBatchProcessor,
+    merge_limits,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headrace.config import ChannelConfig, KafkaConfig
+    from headrace.processors.engine import Engine
+    from headrace.spark.runtime import SparkRuntime
+
+#: Seconds in which the brokers have to say what the by-key topic is, at the start.
+START_TIMEOUT = 30.0
+
+
+def build_rekey(
+    channel: ChannelConfig, spark: Callable[[], SparkRuntime], member: str, kafka: KafkaConfig
+) -> MicroBatchProcessor:
+    """Build the processor of a channel that re-keys.
+
+    Raises:
+        StartError: the function that says the key cannot be imported.
+    """
+    chosen, target = channel.processor, channel.sink
+    assert isinstance(chosen, RekeyProcessorConfig), "another processor is built elsewhere"
+    assert isinstance(target, KafkaSinkConfig), "the configuration demands it"
+    assert target.topic is not None, "as above"
+    topic, properties = target.topic, client_properties(kafka)
+    settings = RekeySettings(chosen.key, topic, chosen.value, chosen.on_poison, chosen.dead_letter)
+    user_code = None if chosen.code is None else load_callable(chosen.code, "event")
+    rekey = Rekey(settings, user_code)
+    function = RekeyFunction(rekey)
+    transactions = ResultTransactions(properties, channel.group, member)
+
+    def prepare() -> None:
+        with closing(KafkaTopicCatalog(properties, channel.group)) as catalog:
+            open_by_key(
+                catalog,
+                topic,
+                channel.subscription.names,
+                Deadline.after(START_TIMEOUT),
+                create=chosen.internal.create,
+                replication_factor=chosen.internal.replication_factor,
+                partitions=chosen.internal.partitions,
+            )
+        if chosen.dead_letter is not None:
+            transactions.require(chosen.dead_letter)
+
+    engine: Engine
+    if chosen.engine == "inline":
+        engine = InlineEngine(function)
+    else:
+        from headrace.spark.keyed import KeyedSparkEngine  # noqa: PLC0415 - for this engine only
+
+        engine = KeyedSparkEngine(spark(), function.reduce, rekey, user_code or rekey)
+    return MicroBatchProcessor(
+        engine,
+        RekeySink(transactions, prepare),
+        limits=merge_limits(channel),
+        job_timeout=channel.batch_timeout * JOB_SHARE,
+    )

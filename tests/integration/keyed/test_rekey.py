@@ -1,0 +1,141 @@
+"""Channels that re-key before they keep state, in daemons that are killed and paused."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections import Counter
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka import Producer
+
+from headrace.config.derived import by_key_topic
+from headrace.core.clock import Deadline
+from headrace.devstack.waiting import wait_for
+from headrace.keyed.codecs import partition_of
+from headrace.keyed.topics import changelog_name
+from headrace.testing.records import FakeRecord
+from tests.integration.keyed.test_daemon import SPARK_WAIT, arrived, keyed, rows
+from tests.kafka_sinks import committed_records
+
+if TYPE_CHECKING:
+    from tests.integration.daemon.rig import Site
+
+#: The customers of the facts; one has a name without letters.
+CUSTOMERS = ["", *(f"customer-{number}" for number in range(19))]
+
+
+def orders(count: int, seed: int) -> list[dict[str, Any]]:
+    """Return so many facts, each of a customer and with an id of its own."""
+    random = Random(seed)
+    return [
+        {"id": f"{seed}-{number}", "customer": {"id": random.choice(CUSTOMERS)}}
+        for number in range(count)
+    ]
+
+
+def send(site: Site, found: list[dict[str, Any]], *, partitioner: str = "consistent") -> None:
+    """Produce facts by their own ids, which say nothing of the customers."""
+    servers = {"bootstrap.servers": site.broker.address, "partitioner": partitioner}
+    producer = Producer(servers)
+    for number, order in enumerate(found):
+        key = None if number % 2 else order["id"]
+        producer.produce(site.topic, json.dumps(order), key)
+    assert producer.flush(60) == 0
+
+
+def topic_of(site: Site) -> str:
+    """Return the topic of the re-keyed records."""
+    return by_key_topic(site.group, site.topic)
+
+
+def require_exact(site: Site, output: str, sent: list[dict[str, Any]]) -> None:
+    """Assert that each customer's facts were counted once, in one partition by Java's hash."""
+    expected = Counter(order["customer"]["id"].encode() for order in sent)
+    counted: dict[bytes, list[int]] = {}
+    for key, value in rows(site, output):
+        counted.setdefault(key, []).append(value["n"])
+    assert {key: list(range(1, n + 1)) for key, n in expected.items()} == counted
+    states = committed_records(site.broker.address, changelog_name(site.group, topic_of(site)))
+    found = {each.key(): json.loads(each.value() or b"") for each in states}
+    assert found == {key: {"n": n} for key, n in expected.items()}
+    assert {each.partition() for each in states} == {0, 1}
+    for each in states:
+        assert each.partition() == partition_of(each.key() or b"", 2)
+
+
+@pytest.mark.parametrize("engine", ["inline", "spark"])
+@pytest.mark.timeout(400)
+def test_facts_are_counted_once_by_another_key(site: Site, engine: str) -> None:
+    """Keyless and otherwise partitioned records, and a SIGKILL: each counts once, by its key."""
+    output = site.broker.create_topic(2)
+    given = keyed(site, output, engine=engine, key="value.customer.id", value="json")
+    document = site.document(**given)
+    document["spark"] = {"master": "local[2]", "warm_up": 0}
+    first = site.daemon(document).start()
+    first.wait_event("controller_started", SPARK_WAIT)
+    sent = orders(300, 1)
+    send(site, sent)
+    arrived(site, first, output, 50)
+    first.signal(signal.SIGKILL)
+    first.wait()
+    more = orders(300, 2)
+    send(site, more, partitioner="random")
+    second = site.daemon(document).start()
+    second.wait_event("controller_started", SPARK_WAIT)
+    arrived(site, second, output, 600)
+    second.signal(signal.SIGTERM)
+    assert second.wait() == 0
+    require_exact(site, output, [*sent, *more])
+
+
+def test_a_re_keyed_record_is_as_it_was(site: Site) -> None:
+    """Value, time and headers are kept, and a header says where it was; what has no key is lost."""
+    output = site.broker.create_topic(1)
+    given = keyed(site, output, key="headers.tenant", value="string", on_poison="drop")
+    daemon = site.daemon(site.document(**given)).start()
+    daemon.wait_event("controller_started")
+    record = FakeRecord(
+        key_=b"k", value_=b"v", timestamp_=1_600_000_000_123, headers_=[("tenant", b"t")]
+    )
+    site.broker.produce(site.partition(1), FakeRecord(value_=b"none"), record)
+    arrived(site, daemon, output, 1)
+    (found,) = committed_records(site.broker.address, topic_of(site))
+    assert (found.key(), found.value()) == (b"t", b"v")
+    assert found.timestamp() == (1, 1_600_000_000_123)
+    source = f"{site.topic}/1/1".encode()
+    assert found.headers() == [("tenant", b"t"), ("headrace-from", source)]
+    labels = {"topic": site.topic, "reason": "no_key", "channel": "main.rekey"}
+    assert daemon.metric("headrace_skipped_records_total", **labels) == 1
+    daemon.signal(signal.SIGTERM)
+    assert daemon.wait() == 0
+
+
+def test_what_is_processed_is_deleted_and_a_restart_goes_on(site: Site) -> None:
+    """The by-key topic has no record below the committed offsets; a new start counts on."""
+    output = site.broker.create_topic(2)
+    given = keyed(
+        site, output, key="value.customer.id", value="json", internal={"purge_input": "300ms"}
+    )
+    document = site.document(**given, commit_interval="100ms")
+    first = site.daemon(document).start()
+    first.wait_event("controller_started")
+    sent = orders(100, 1)
+    send(site, sent)
+    arrived(site, first, output, 100)
+    deadline = Deadline.after(60)
+    assert wait_for(lambda: not committed_records(site.broker.address, topic_of(site)), deadline), (
+        first.text()
+    )
+    first.signal(signal.SIGKILL)
+    first.wait()
+    more = orders(100, 2)
+    second = site.daemon(document).start()
+    second.wait_event("controller_started")
+    send(site, more)
+    arrived(site, second, output, 200)
+    second.signal(signal.SIGTERM)
+    assert second.wait() == 0
+    require_exact(site, output, [*sent, *more])

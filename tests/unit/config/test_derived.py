@@ -1,0 +1,211 @@
+"""The two channels that a keyed one is where it re-keys."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from headrace.config import (
+    KafkaSinkConfig,
+    KeyedProcessorConfig,
+    RekeyProcessorConfig,
+    diff,
+    show,
+)
+from headrace.config.guarantee import guarantee
+from headrace.keyed.topics import changelog_name
+from tests.unit.config.support import loaded, refused
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CHANNELS = """
+channels:
+  orders:
+    topics: [orders]
+    group: status
+    initial_offset: latest
+    workers: 5
+    on_error: {policy: stop}
+    processor: {type: keyed, reducer: "orders:status", engine: inline, key: %s%s}
+    sink: {type: kafka, topic: out}%s
+"""
+
+
+def text(key: str = "value.customer.id", processor: str = "", channel: str = "") -> str:
+    """Return a file with a channel that re-keys."""
+    return CHANNELS % (key, processor, channel)
+
+
+def test_a_channel_that_re_keys_is_two(tmp_path: Path) -> None:
+    """The first reads the input and writes it by key, the second reads that; the first is first."""
+    channels = loaded(tmp_path, text()).channels
+    assert list(channels) == ["orders.rekey", "orders"]
+    first, second = channels["orders.rekey"], channels["orders"]
+    assert (first.topics, first.group) == (("orders",), "status.rekey")
+    assert first.sink == KafkaSinkConfig(topic="status.orders.by-key")
+    assert first.processor == RekeyProcessorConfig(key="value.customer.id", engine="inline")
+    assert (second.topics, second.group) == (("status.orders.by-key",), "status")
+    assert isinstance(second.processor, KeyedProcessorConfig)
+    assert second.processor.key == "record"
+    assert second.processor.internal.purge_input == 30.0
+    assert str(guarantee(first)).startswith("exactly-once")
+
+
+def test_the_first_has_what_the_channel_has(tmp_path: Path) -> None:
+    """Workers, policies and the start are as configured; of the by-key topic all is read."""
+    channels = loaded(tmp_path, text()).channels
+    first, second = channels["orders.rekey"], channels["orders"]
+    assert (first.workers, first.on_error, first.initial_offset) == (5, second.on_error, "latest")
+    assert second.initial_offset == "earliest"
+
+
+@pytest.mark.parametrize(
+    ("given", "expected", "letters"),
+    [
+        ("fail", "fail", None),
+        ("drop", "drop", None),
+        ("dead_letter, dead_letter: dead", "dead_letter", "dead"),
+        ("quarantine, dead_letter: dead", "dead_letter", "dead"),
+    ],
+)
+def test_what_has_no_key_meets_the_fate_of_poison(
+    tmp_path: Path, given: str, expected: str, letters: str | None
+) -> None:
+    """What ``on_poison`` says holds for records without a key; there is no key to quarantine."""
+    made = loaded(tmp_path, text(processor=f", on_poison: {given}")).channels["orders.rekey"]
+    assert isinstance(made.processor, RekeyProcessorConfig)
+    assert (made.processor.on_poison, made.processor.dead_letter) == (expected, letters)
+
+
+def test_a_static_coordinator_names_the_partitions_of_both_topics(tmp_path: Path) -> None:
+    """What is listed for the input holds for the by-key topic."""
+    listed = "\n    coordinator: {type: static, partitions: {orders: [0, 2]}}"
+    channels = loaded(tmp_path, text(channel=listed)).channels
+    found = [getattr(channels[name].coordinator, "partitions") for name in channels]  # noqa: B009
+    assert [set(each) for each in found] == [{"orders"}, {"status.orders.by-key"}]
+    assert found[0]["orders"] == found[1]["status.orders.by-key"]
+
+
+def test_what_is_shown_of_both_loads_as_the_same(tmp_path: Path) -> None:
+    """The shown text has both channels, and nothing is made of them again."""
+    config = loaded(tmp_path, text())
+    assert loaded(tmp_path, show(config)) == config
+
+
+def test_another_key_concerns_the_first_channel_alone(tmp_path: Path) -> None:
+    """A reload with another key starts the re-keying channel again, and leaves the other one."""
+    changes = diff(loaded(tmp_path, text()), loaded(tmp_path, text("headers.tenant")))
+    assert [(change.channel, change.steps[-1]) for change in changes] == [("orders.rekey", "key")]
+
+
+@pytest.mark.parametrize("key", ["record", "partition", "constant"])
+def test_keys_of_their_own_need_no_second_channel(tmp_path: Path, key: str) -> None:
+    """Nothing is written again where the record's key, or none, is what counts."""
+    assert list(loaded(tmp_path, text(key)).channels) == ["orders"]
+
+
+def test_state_by_another_key_is_kept_apart() -> None:
+    """The changelog of re-keyed facts is not that of facts by the record's key."""
+    assert changelog_name("g", "orders") == "g.orders.state"
+    assert changelog_name("g", "g.orders.by-key") == "g.orders.by-key.state"
+
+
+OTHER = """
+  %s:
+    topics: [%s]
+    group: %s
+    processor: {type: simple}
+    sink: a:b"""
+
+
+@pytest.mark.parametrize(
+    ("file", "place", "words"),
+    [
+        (text("value"), "processor.key", "is not record, partition, constant, key, value.<field>"),
+        (text("{orders: key}"), "processor.key", "a mapping is not record, partition"),
+        (text("headers."), "processor.key", "is not record"),
+        (text("orders"), "processor.key", "is not record"),
+        (text(processor=", value: bytes"), "processor.key", "a field of the value, and value is"),
+        (text("record", ", internal: {partitions: 3}"), "internal.partitions", "has no effect"),
+        (text("record", ", dead_letter: d, on_poison: drop"), "dead_letter", "on_poison: drop"),
+        (
+            text(channel=OTHER % ("orders.rekey", "x", "x")),
+            "processor.key",
+            "for which a channel orders.rekey is made, and there is one of that name",
+        ),
+        (text(channel=OTHER % ("x", "x", "status.rekey")), "group", "as in channel"),
+        (
+            text().replace("group: status", 'group: "status of orders"'),
+            "group",
+            "a topic cannot be called status of orders.orders.by-key.state",
+        ),
+        (
+            text().replace("topic: out", "topic: status.orders.by-key"),
+            "sink.topic",
+            "which the channel reads",
+        ),
+        (
+            text(
+                processor=", internal: {partitions: 3}",
+                channel="\n    coordinator: {type: static, partitions: {orders: [0]}}",
+            ),
+            "internal.partitions",
+            "does not go with a static coordinator",
+        ),
+        (text().replace("[orders]", "[orders, more]"), "topics", "reads one topic"),
+        (text().replace("[orders]", '["^orders"]'), "topics", "reads one topic"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(
+    tmp_path: Path, file: str, place: str, words: str
+) -> None:
+    """Each contradiction names a place in the file, and what is wrong there."""
+    (problem,) = refused(tmp_path, file)
+    assert place in problem.partition(": ")[0]
+    assert words in problem
+
+
+REKEY = """
+channels:
+  by-customer:
+    topics: [%s]
+    group: by-customer
+    processor: {type: rekey, key: %s%s}
+    sink: %s
+"""
+
+
+def test_a_channel_may_re_key_by_itself(tmp_path: Path) -> None:
+    """The processor can be configured for readers of another kind."""
+    file = REKEY % ("orders", "key", "", "{type: kafka, topic: orders-by-key}")
+    (made,) = loaded(tmp_path, file).channels.values()
+    assert made.max_in_flight == 2
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (("orders", "record", "", "{type: kafka, topic: t}"), "is not key, value.<field>"),
+        (("orders", "key", "", "noop"), "does not fit the rekey processor; it takes kafka"),
+        (("orders", "key", "", "{type: kafka}"), "the rekey processor writes to one topic"),
+        (("orders", "key", "", "{type: kafka, topic: orders}"), "which the channel reads"),
+        (("^orders", "key", "", "{type: kafka, topic: t}"), "internal.partitions"),
+        (("orders", "key", ", reload: true", "{type: kafka, topic: t}"), "no effect with key"),
+        (
+            ("orders", "key", ", on_poison: dead_letter", "{type: kafka, topic: t}"),
+            "is missing; name the topic",
+        ),
+        (
+            ("o", "key", ", on_poison: dead_letter, dead_letter: o", "{type: kafka, topic: t}"),
+            "which the channel reads itself",
+        ),
+    ],
+)
+def test_what_does_not_go_with_re_keying_is_refused(
+    tmp_path: Path, given: tuple[str, ...], words: str
+) -> None:
+    """Each contradiction of the processor by itself names what is wrong."""
+    (problem,) = refused(tmp_path, REKEY % given)
+    assert words in problem
