@@ -43,6 +43,9 @@ _ROOM_POLL_INTERVAL = 0.1
 _SERVE_EVERY = 100
 
 
+#: What the client takes for no choice of a partition, and of a time.
+_ANY_PARTITION, _NOW = -1, 0
+
 #: What is said of records that will not be taken another time, either.
 _REFUSED = frozenset(
     {
@@ -112,15 +115,19 @@ def _served(call: Callable[[], int]) -> int:
 def _produce(
     record: ResultRecord, producer: Producer, report: Callable[..., None], deadline: Deadline
 ) -> None:
-    more: dict[str, Any] = {
-        "partition": record.partition,
-        "timestamp": record.timestamp,
-        "headers": record.headers or None,
-    }
-    more = {name: value for name, value in more.items() if value is not None}
+    topic, value, key, headers, partition, timestamp = record
+    named: Any = headers or None
     while True:
         try:
-            producer.produce(record.topic, record.value, record.key, on_delivery=report, **more)
+            producer.produce(
+                topic,
+                value,
+                key,
+                partition=_ANY_PARTITION if partition is None else partition,
+                on_delivery=report,
+                timestamp=timestamp or _NOW,
+                headers=named,
+            )
         except BufferError:
             if deadline.expired:
                 raise NotTakenError(

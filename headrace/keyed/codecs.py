@@ -17,7 +17,21 @@ def to_json(value: Any) -> bytes:
     Raises:
         TypeError, ValueError: it has something that JSON does not know, or a lone surrogate.
     """
+    if type(value) is int:  # as a count is; the encoder takes ten times as long to begin
+        return b"%d" % value
     return _ENCODER.encode(value).encode()
+
+
+def from_json(data: bytes) -> Any:
+    """Return what JSON says, in whichever of its encodings.
+
+    Raises:
+        ValueError: it is no JSON.
+    """
+    try:
+        return json.loads(data.decode())  # of bytes, it would first find out how they are encoded
+    except ValueError:
+        return json.loads(data)
 
 
 def _text(data: bytes) -> str:
@@ -29,7 +43,7 @@ def _bytes(data: bytes) -> bytes:
 
 
 #: What makes a value of a record's bytes, by the name that the configuration has for it.
-DECODERS: dict[str, Callable[[bytes], Any]] = {"json": json.loads, "string": _text, "bytes": _bytes}
+DECODERS: dict[str, Callable[[bytes], Any]] = {"json": from_json, "string": _text, "bytes": _bytes}
 
 
 def _from_text(value: Any) -> bytes:

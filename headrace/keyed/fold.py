@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from itertools import islice, repeat
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 import pyarrow as pa
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from headrace.keyed.api import KeyedReducer
+
+_T = TypeVar("_T")
 
 #: One record as the fold has it. ``time`` is the partition's stream time with it, ``late_by`` by
 #: how much it is older than the stream time before it; all in milliseconds.
@@ -172,6 +175,8 @@ class Touched(NamedTuple):
     facts: Sequence[Fact]
     until: int | None
     now: int
+    #: The facts as the reducer is to see them, None where each has to be looked at first.
+    events: Sequence[Event[Any]] | None = None
 
 
 #: A record to be produced, as in :data:`OUTPUT`.
@@ -189,6 +194,71 @@ class Folded:
     dropped: int = 0
     poison: int = 0
     expired: int = 0
+
+
+class _Results:
+    """What became of keys, column by column."""
+
+    def __init__(self) -> None:
+        self._columns: list[list[Any]] = [[] for name in RESULT.names if name != "outputs"]
+        self._outputs: list[list[Any]] = [[] for _ in OUTPUT]
+        self._ends = [0]
+
+    def add(
+        self, touched: Touched, before: tuple[bytes | None, bytes | None], found: Folded
+    ) -> None:
+        """Add a key. ``before`` is its state, and :attr:`KeyRow.extra` beside it, as stored."""
+        after = found.row.state, found.row.extra
+        row = (
+            touched.key,
+            touched.partition,
+            after != before,
+            *after,
+            found.fired,
+            found.late,
+            found.dropped,
+            found.poison,
+            found.expired,
+        )
+        for column, value in zip(self._columns, row, strict=True):
+            column.append(value)
+        if found.outputs:
+            for column, values in zip(self._outputs, zip(*found.outputs, strict=True), strict=True):
+                column.extend(values)
+        self._ends.append(len(self._outputs[0]))
+
+    def table(self) -> pa.Table:
+        """Return a table of :data:`RESULT`."""
+        made = zip(self._outputs, OUTPUT, strict=True)
+        fields = [pa.array(values, kind.type) for values, kind in made]
+        outputs = pa.StructArray.from_arrays(fields, fields=list(OUTPUT))
+        columns = iter(self._columns)
+        arrays = [
+            pa.ListArray.from_arrays(pa.array(self._ends, pa.int32()), outputs)
+            if kind.name == "outputs"
+            else pa.array(next(columns), kind.type)
+            for kind in RESULT
+        ]
+        return pa.Table.from_arrays(arrays, schema=RESULT)
+
+
+def _made(kind: type[_T], fields: Iterable[tuple[Any, ...]]) -> list[_T]:
+    """Return named tuples, without a call of Python's for each."""
+    new: Any = tuple.__new__
+    return list(map(new, repeat(kind), fields))
+
+
+def _listed(column: pa.Array) -> list[Any]:
+    """Return a column's values; most often there are no headers, which is soon said."""
+    if column.null_count == len(column):
+        return [None] * len(column)
+    values: list[Any] = column.to_pylist()
+    return values
+
+
+def _pairs(headers: Any) -> tuple[tuple[str, bytes | None], ...]:
+    """Return a record's headers as an event has them."""
+    return () if not headers else tuple((each["key"], each["value"]) for each in headers)
 
 
 class KeyedTimerError(RetryableError):
@@ -221,36 +291,46 @@ class Fold:
 
     def __call__(self, rows: pa.Table) -> pa.Table:
         """Return a table of :data:`RESULT` with a row for each of ``rows``, in their order."""
-        results = [result for batch in rows.to_batches() for result in self._results(batch)]
-        columns = zip(*results, strict=True) if results else ((),) * len(RESULT)
-        arrays = [
-            pa.array(list(column), kind.type) for column, kind in zip(columns, RESULT, strict=True)
-        ]
-        return pa.Table.from_arrays(arrays, schema=RESULT)
+        results = _Results()
+        for batch in rows.to_batches():
+            self._fold_batch(batch, results)
+        return results.table()
 
-    def _results(self, batch: pa.RecordBatch) -> Iterable[tuple[Any, ...]]:
+    def _fold_batch(self, batch: pa.RecordBatch, results: _Results) -> None:
+        """Fold the keys of a batch.
+
+        Facts are made for one key at a time: where all of them live at once, the interpreter looks
+        through them for garbage again and again, which takes as long as all else.
+        """
         facts = batch.column("facts")
-        ends, flat = facts.offsets.to_pylist(), facts.values
-        own = list(map(Fact, *(flat.field(name).to_pylist() for name in FACT.names)))
+        ends = facts.offsets.to_pylist()
+        flat = facts.values.slice(ends[0], ends[-1] - ends[0])
+        columns = dict(zip(FACT.names, map(_listed, flat.flatten()), strict=True))
+        each_fact = zip(*columns.values(), strict=True)
         names = ("key", "partition", "state", "extra", "until", "now")
-        each = zip(*(batch.column(name).to_pylist() for name in names), strict=True)
-        for index, (key, partition, state, extra, until, now) in enumerate(each):
-            row = KeyRow.of(state, extra)
-            touched = Touched(key, partition, row, own[ends[index] : ends[index + 1]], until, now)
-            found = self.fold(touched)
-            after = found.row.state, found.row.extra
-            yield (
-                key,
-                partition,
-                after != (row.state, extra),
-                *after,
-                [dict(zip(OUTPUT.names, output, strict=True)) for output in found.outputs],
-                found.fired,
-                found.late,
-                found.dropped,
-                found.poison,
-                found.expired,
-            )
+        keys = zip(*(batch.column(name).to_pylist() for name in names), strict=True)
+        for index, (key, partition, state, extra, until, now) in enumerate(keys):
+            start, end = ends[index] - ends[0], ends[index + 1] - ends[0]
+            own = _made(Fact, islice(each_fact, end - start))
+            events = self._events(columns, partition, slice(start, end))
+            touched = Touched(key, partition, KeyRow.of(state, extra), own, until, now, events)
+            results.add(touched, (state, extra), self.fold(touched))
+
+    def _events(
+        self, columns: Mapping[str, list[Any]], partition: int, part: slice
+    ) -> list[Event[Any]] | None:
+        """Return a key's facts as the reducer sees them, None where they need a closer look."""
+        if any(columns["late_by"][part]):
+            return None
+        read = self.read_value
+        try:
+            values = [None if data is None else read(data) for data in columns["value"][part]]
+        except Exception:  # noqa: BLE001 - which one it is, is found out one by one
+            return None
+        ts, source, offset = (columns[name][part] for name in ("ts", "source", "offset"))
+        headers = map(_pairs, columns["headers"][part])
+        fields = zip(values, ts, source, repeat(partition), offset, headers, repeat(False))
+        return _made(Event, fields)
 
     def fold(self, touched: Touched) -> Folded:
         """Return what becomes of one key.
@@ -285,7 +365,7 @@ class _Run:
         self._unreadable: str | None = None
         self._called = False
         self._result = Folded(row)
-        self._due = self._next_due()
+        self._due = self._next_due() if row.timers else None
 
     def run(self) -> Folded:
         """Return what became of the key.
@@ -296,13 +376,18 @@ class _Run:
         """
         touched = self._touched
         self._open()
+        facts: Iterable[tuple[Fact, Event[Any] | None]] = (
+            zip(touched.facts, touched.events, strict=True)
+            if touched.events is not None and self._is_plain()
+            else ((fact, None) for fact in touched.facts)
+        )
         if self._fold.batched and not self._careful:
-            self._take_batched(touched.facts)
+            self._take_batched(facts)
         else:
-            for fact in touched.facts:
+            for fact, ready in facts:
                 if self._due is not None:
                     self._fire_until(fact.time)
-                event = self._event_of(fact)
+                event = ready or self._event_of(fact)
                 if event is not None:
                     self._call([event], fact)
         if touched.until is not None:
@@ -311,6 +396,10 @@ class _Run:
         if self._called:
             self._close()
         return self._result
+
+    def _is_plain(self) -> bool:
+        """Whether facts reach the reducer as they are."""
+        return not self._careful and self._quarantined is None and self._unreadable is None
 
     # --- the state --------------------------------------------------------------------------
 
@@ -373,9 +462,8 @@ class _Run:
         except ValueError as error:
             self._give_up(fact, error)
             return None
-        named = fact.headers
-        headers = () if not named else tuple((each["key"], each["value"]) for each in named)
         partition, late = self._touched.partition, fact.late_by > 0
+        headers = _pairs(fact.headers)
         return Event(value, fact.ts, fact.source, partition, fact.offset, headers, late)
 
     def _takes_late(self, fact: Fact) -> bool:
@@ -389,17 +477,17 @@ class _Run:
             self._result.dropped += 1
         return False
 
-    def _take_batched(self, facts: Sequence[Fact]) -> None:
+    def _take_batched(self, facts: Iterable[tuple[Fact, Event[Any] | None]]) -> None:
         """Call the reducer with all facts up to the next timer that is due."""
         waiting: list[Event[Any]] = []
         last = None
-        for fact in facts:
+        for fact, ready in facts:
             if waiting and last is not None and self._due is not None and self._due <= fact.time:
                 self._call(waiting, last)
                 waiting = []
             if self._due is not None:
                 self._fire_until(fact.time)
-            event = self._event_of(fact)
+            event = ready or self._event_of(fact)
             if event is not None:
                 waiting.append(event)
                 last = fact
@@ -483,21 +571,21 @@ class _Run:
             self._ttl = max(self._ttl or 0, last.ts + self._settings.ttl)
         if state is None and not wanted:
             self._ttl = None
-        self._due = self._next_due()
+        self._due = self._next_due() if wanted or self._ttl is not None else None
 
     def _output(self, output: Output, ts: int) -> OutputRow:
         if not isinstance(output, Output):
             raise TypeError(f"an output is a {type(output).__name__}; it has to be an Output")
-        key = output.key
+        said, to, key, at, named = output
         own = self._touched.key if key is ... else None if key is None else key_bytes(key)
-        value = output_bytes(output.value)
-        to, size = self._output_name(output.to), len(own or b"") + len(value or b"")
+        value = output_bytes(said)
+        to, size = self._output_name(to), len(own or b"") + len(value or b"")
         if size > self._settings.max_output:
             raise ValueError(
                 f"an output to {to} has {size} bytes, and {self._settings.max_output} are allowed"
             )
-        headers = [{"key": name, "value": data} for name, data in output.headers]
-        return to, own, value, ts if output.ts is None else output.ts, headers or None
+        headers = [{"key": name, "value": data} for name, data in named] if named else None
+        return to, own, value, ts if at is None else at, headers or None
 
     def _output_name(self, to: str | None) -> str:
         names = self._settings.outputs

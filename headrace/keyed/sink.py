@@ -85,7 +85,7 @@ class StagedState:
     """A micro-batch that is folded: its layer, and what is to be produced."""
 
     layer: Layer
-    outputs: Sequence[ResultRecord] = ()
+    outputs: Iterable[ResultRecord] = ()
     counts: KeyedCounts = field(default_factory=KeyedCounts)
 
 
@@ -118,18 +118,31 @@ def staged_state(
     keys = list(map(PartitionKey, partitions, names))
     after = map(_row, *(changed.column(each).to_pylist() for each in ("state", "extra")))
     changes = dict(zip(keys, map(Change, state.get_many(keys), after), strict=True))
-    outputs = list(_outputs(result, topic_of))
+    outputs = Outputs(result, topic_of)
     sums = {name: pc.sum(result.column(name)).as_py() or 0 for name in _COUNTED}
     counts = KeyedCounts(result.num_rows, changed.num_rows, outputs=len(outputs), **sums)
     return StagedState(Layer(micro_batch.id, changes, times), outputs, counts)
 
 
-def _outputs(result: pa.Table, topic_of: Callable[[str], str]) -> Iterator[ResultRecord]:
-    for chunk in pc.list_flatten(result.column("outputs")).chunks:
-        columns = (chunk.field(name).to_pylist() for name in OUTPUT.names)
-        for to, key, value, ts, headers in zip(*columns, strict=True):
-            named = None if not headers else [(each["key"], each["value"]) for each in headers]
-            yield ResultRecord(topic_of(to), value, key, named, None, ts)
+class Outputs:
+    """The outputs of a micro-batch, as columns: a record is made when it is asked for.
+
+    There may be as many as records, and the objects would live until the commit.
+    """
+
+    def __init__(self, result: pa.Table, topic_of: Callable[[str], str]) -> None:
+        self._chunks = pc.list_flatten(result.column("outputs")).chunks
+        self._topic_of = topic_of
+
+    def __len__(self) -> int:
+        return sum(map(len, self._chunks))
+
+    def __iter__(self) -> Iterator[ResultRecord]:
+        for chunk in self._chunks:
+            columns = (chunk.field(name).to_pylist() for name in OUTPUT.names)
+            for to, key, value, ts, headers in zip(*columns, strict=True):
+                named = None if not headers else [(each["key"], each["value"]) for each in headers]
+                yield ResultRecord(self._topic_of(to), value, key, named, None, ts)
 
 
 class KeyedSink:

@@ -49,7 +49,8 @@ class Producing(Stage):
         self, topic: str, value: bytes | None, key: bytes | None, *, on_delivery: Any, **more: Any
     ) -> None:
         """Note it."""
-        assert (topic, value, key, more) == ("out", b"v", None, {})
+        assert (topic, value, key) == ("out", b"v", None)
+        assert more == {"partition": -1, "timestamp": 0, "headers": None}
         if self.full:
             self.full -= 1
             raise BufferError
