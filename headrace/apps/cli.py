@@ -1,4 +1,4 @@
-"""The commands of the applications: ``headrace collector run|create|done|watch``.
+"""The commands of the applications: ``headrace collector run|create|done|watch|demo``.
 
 They are not in the rooms of the applications, which import their reducers.
 
@@ -260,6 +260,40 @@ def watch(  # noqa: PLR0917 - where to look, and how long
 def _outcomes_of(topic: str) -> str:
     """Return where the outcomes of a topic's events are, if nothing else is said."""
     return f"{topic}-outcomes"
+
+
+@collector.command()
+def demo(
+    days: Annotated[
+        int, typer.Option(min=1, max=365, help="How many days of flights, from the first on.")
+    ] = 365,
+    engine: _Engine = Engine.SPARK,
+    over: Annotated[
+        float, typer.Option(min=1, help="Seconds over which the events are produced, at least.")
+    ] = 80.0,
+    directory: Annotated[
+        Path | None,
+        typer.Option(
+            "--dir", file_okay=False, help="An empty folder to work in, which is then kept."
+        ),
+    ] = None,
+    *,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Leave ZooKeeper and Kafka running, and keep all files.")
+    ] = False,
+) -> None:
+    """Collect real flights into groups, kill a collector on the way, and check every outcome.
+
+    Starts ZooKeeper and Kafka, has a group for the flights that were to leave an airport in the
+    same hour, and two collectors, one of which is killed and started again. Events come twice, out
+    of order, before their group, or never. The last line says whether each group has exactly one
+    outcome, and the right one.
+
+    Exit codes: 0 verified; 1 not verified, or the demo could not be run; 128 + n after signal n.
+    """
+    from headrace.apps.collector.demo import main  # noqa: PLC0415 - takes a second to import
+
+    raise typer.Exit(main(days, engine.value, over, directory, keep=keep))
 
 
 def _json(text: str | None, option: str) -> Any:

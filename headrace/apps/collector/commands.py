@@ -116,7 +116,7 @@ def watch(
 def follow(values: Iterable[bytes | None], group: str | None) -> int:
     """Print the outcomes among a topic's values; return the exit code, at that of ``group``."""
     for value in values:
-        event = _outcome(value)
+        event = outcome_in(value)
         if event is None or group not in {None, event.get("id")}:
             continue
         typer.echo(value)
@@ -125,7 +125,8 @@ def follow(values: Iterable[bytes | None], group: str | None) -> int:
     return 0 if group is None else _NO_OUTCOME
 
 
-def _outcome(value: bytes | None) -> dict[str, Any] | None:
+def outcome_in(value: bytes | None) -> dict[str, Any] | None:
+    """Return the outcome that a record's value is, None for all others."""
     try:
         event = json.loads(value or b"null")
     except ValueError:

@@ -173,7 +173,7 @@ def run(wanted: Wanted, *, print_only: bool) -> int:
         typer.echo(written(document), nl=False)
         return daemon.ExitCode.STOPPED
     try:
-        _prepare_topics(wanted, client_properties(config.kafka))
+        prepare_topics(wanted, client_properties(config.kafka))
         write(wanted, config.instance_id, written(document))
     except HeadraceError as error:
         typer.echo(str(error), err=True)
@@ -182,7 +182,7 @@ def run(wanted: Wanted, *, print_only: bool) -> int:
     return daemon.run(wanted.file)
 
 
-def _prepare_topics(wanted: Wanted, client: Mapping[str, Any]) -> None:
+def prepare_topics(wanted: Wanted, client: Mapping[str, Any]) -> None:
     """Create what is missing, if that is wanted. Blocks.
 
     Raises:

@@ -1,4 +1,4 @@
-"""The daemons of the demo: real ``headrace run`` processes, each with its own configuration."""
+"""The daemons of a demo: real ``headrace run`` processes, each with its own configuration."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headrace.tools.demo.flights import DemoError
 from headrace.tools.demo.reducer import SCHEMA
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from headrace.telemetry.metrics import MetricSample
@@ -40,30 +40,32 @@ _QUOTED_LINES = 15
 
 @dataclass(frozen=True, slots=True)
 class Endpoints:
-    """What a daemon stands between, as its configuration names them."""
+    """The servers that a daemon needs, as its configuration names them."""
 
     bootstrap_servers: str
     zookeeper_hosts: str
-    table: Path
 
 
 @dataclass(frozen=True, slots=True)
 class DaemonReading:
     """What a daemon says of itself: the partitions it holds and its work since its start.
 
-    ``spark_seconds`` is the time of its Spark jobs.
+    ``spark_seconds`` is the time of its Spark jobs, ``commits`` how often its sink committed.
     """
 
     partitions: frozenset[int] = frozenset()
     lag: int = 0
     batches: int = 0
     spark_seconds: float = 0.0
+    commits: int = 0
 
 
 class Daemon:
     """One daemon with its folder; it dies with this process. For one thread."""
 
-    def __init__(self, name: str, directory: Path, endpoints: Endpoints) -> None:
+    def __init__(
+        self, name: str, directory: Path, endpoints: Endpoints, channels: Mapping[str, object]
+    ) -> None:
         self.name = name
         self.log_file = directory / "daemon.log"
         self.config_file = directory / "headrace.yaml"
@@ -71,7 +73,7 @@ class Daemon:
         self._process: ServerProcess | None = None
         self._temporary = directory / _TEMPORARY
         self._temporary.mkdir(parents=True, exist_ok=True)
-        document = _document(name, directory, endpoints, self._port)
+        document = _document(name, directory, endpoints, self._port, channels)
         self.config_file.write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
 
     @property
@@ -128,7 +130,26 @@ class Daemon:
         return "\n".join([f"the end of {self.log_file}:", *(f"  {line}" for line in lines)])
 
 
-def _document(name: str, directory: Path, endpoints: Endpoints, port: int) -> dict[str, object]:
+def channels_into(table: Path) -> dict[str, object]:
+    """Return the channels of the main demo: the flights go to a Delta table."""
+    return {
+        CHANNEL: {
+            "topics": [TOPIC],
+            "group": GROUP,
+            "processor": {
+                "type": "spark",
+                "reducer": "headrace.tools.demo.reducer:reduce",
+                "decode": "json",
+                "schema": SCHEMA,
+            },
+            "sink": {"type": "delta", "path": str(table)},
+        }
+    }
+
+
+def _document(
+    name: str, directory: Path, endpoints: Endpoints, port: int, channels: Mapping[str, object]
+) -> dict[str, object]:
     """Return the configuration. Two daemons share two cores, so each Spark gets one."""
     temporary = directory / _TEMPORARY
     return {
@@ -148,19 +169,7 @@ def _document(name: str, directory: Path, endpoints: Endpoints, port: int) -> di
         },
         "logging": {"format": "json"},
         "metrics": {"host": LOOPBACK, "port": port},
-        "channels": {
-            CHANNEL: {
-                "topics": [TOPIC],
-                "group": GROUP,
-                "processor": {
-                    "type": "spark",
-                    "reducer": "headrace.tools.demo.reducer:reduce",
-                    "decode": "json",
-                    "schema": SCHEMA,
-                },
-                "sink": {"type": "delta", "path": str(endpoints.table)},
-            }
-        },
+        "channels": dict(channels),
     }
 
 
@@ -181,4 +190,5 @@ def reading_of(samples: Iterable[MetricSample]) -> DaemonReading:
         lag=int(total("headrace_lag_records")),
         batches=int(total("headrace_batches_total")),
         spark_seconds=total("headrace_stage_seconds_sum", stage="reduce"),
+        commits=int(total("headrace_stage_seconds_count", stage="sink_commit")),
     )

@@ -25,7 +25,7 @@ from headrace.devstack.jvm import require_java
 from headrace.kafka.topic_producer import TopicProducer, create_topic
 from headrace.sinks.delta.reader import DeltaLog, TableCommit, read_rows
 from headrace.sinks.delta.table import LogFiles
-from headrace.tools.demo.daemons import TOPIC, Daemon, DaemonReading, Endpoints
+from headrace.tools.demo.daemons import TOPIC, Daemon, DaemonReading, Endpoints, channels_into
 from headrace.tools.demo.flights import (
     DemoError,
     Kill,
@@ -369,7 +369,7 @@ def _differs(one: pd.DataFrame, other: pd.DataFrame) -> pd.Series[bool]:
     return differs
 
 
-_MEMBERS = ("daemon-1", "daemon-2")
+MEMBERS = ("daemon-1", "daemon-2")
 
 #: Seconds that a fresh broker has to create the topic.
 _TOPIC_S = 60.0
@@ -422,8 +422,9 @@ def _play(flights: pd.DataFrame, work: WorkDirectory, seconds: float, console: C
         )
         client = {"bootstrap.servers": stack.bootstrap_servers}
         create_topic(client, TOPIC, PARTITIONS, Deadline.after(_TOPIC_S))
-        endpoints = Endpoints(stack.bootstrap_servers, stack.zookeeper_hosts, work.table)
-        daemons = [Daemon(name, work.path / name, endpoints) for name in _MEMBERS]
+        endpoints = Endpoints(stack.bootstrap_servers, stack.zookeeper_hosts)
+        channels = channels_into(work.table)
+        daemons = [Daemon(name, work.path / name, endpoints, channels) for name in MEMBERS]
         for daemon in daemons:
             held.callback(daemon.kill)
         producer = TopicProducer(client, TOPIC)

@@ -87,14 +87,18 @@ class MemberView:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """Everything that is shown at one moment. ``stored`` counts rows in the table."""
+    """Everything that is shown at one moment. ``stored`` counts rows in the table.
 
-    phase: DemoPhase
+    ``phase`` is a member of an enum whose values are sentences, ``engine`` what members work with.
+    """
+
+    phase: Enum
     seconds: float
     total: int
     produced: int
     stored: int
     members: Sequence[MemberView]
+    engine: str = "Spark"
 
     @property
     def summary(self) -> str:
@@ -119,7 +123,7 @@ class DemoProgress:
     def __init__(self, console: Console) -> None:
         self._console = console
         self._live = Live(console=console, auto_refresh=False) if console.is_terminal else None
-        self._phase: DemoPhase | None = None
+        self._phase: Enum | None = None
         self._due = 0.0
 
     def show(self, view: View) -> None:
@@ -147,7 +151,7 @@ def _table(view: View) -> Group:
     table = Table(box=None, pad_edge=False)
     for name in ("daemon", "state", "partitions"):
         table.add_column(name)
-    for name in ("lag", "batches", "Spark time", "commits"):
+    for name in ("lag", "batches", f"{view.engine} time", "commits"):
         table.add_column(name, justify="right")
     for member in view.members:
         table.add_row(
@@ -165,7 +169,7 @@ def _table(view: View) -> Group:
 def _line(view: View) -> str:
     members = (
         f"{each.name} ({each.state}): partitions {_numbers(each.partitions)}, lag {each.lag}, "
-        f"{each.batches} batches, Spark {each.spark_seconds:.1f} s, {each.commits} commits"
+        f"{each.batches} batches, {view.engine} {each.spark_seconds:.1f} s, {each.commits} commits"
         for each in view.members
     )
     return " | ".join([f"{view.seconds:4.0f} s  {view.summary}", *members])

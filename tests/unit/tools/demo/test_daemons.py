@@ -8,7 +8,7 @@ import pytest
 
 from headrace import config
 from headrace.telemetry.metrics import Metrics, MetricsServer, PartitionSnapshot, read_metrics
-from headrace.tools.demo.daemons import Daemon, DaemonReading, Endpoints, reading_of
+from headrace.tools.demo.daemons import Daemon, DaemonReading, Endpoints, channels_into, reading_of
 from headrace.tools.demo.reducer import COLUMNS
 
 if TYPE_CHECKING:
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 @pytest.fixture
 def daemon(tmp_path: Path) -> Daemon:
     """Make a daemon that is not started."""
-    endpoints = Endpoints("127.0.0.1:9092", "127.0.0.1:2181", tmp_path / "table")
-    return Daemon("daemon-7", tmp_path / "daemon", endpoints)
+    endpoints = Endpoints("127.0.0.1:9092", "127.0.0.1:2181")
+    return Daemon("daemon-7", tmp_path / "daemon", endpoints, channels_into(tmp_path / "table"))
 
 
 @pytest.fixture
@@ -49,13 +49,13 @@ def test_the_configuration_is_one_that_headrace_takes(daemon: Daemon) -> None:
 
 
 def test_a_reading_sums_what_the_metrics_say(served: tuple[Metrics, int]) -> None:
-    """Partitions, lag, batches and the time of Spark's jobs come from the metrics served."""
+    """Partitions, lag, batches, commits and the time of Spark's jobs are in the metrics."""
     metrics, port = served
     metrics.batches.labels("flights", "flights", "answered").inc(3)
     metrics.stage_seconds.labels("flights", "reduce").observe(1.5)
     metrics.stage_seconds.labels("flights", "sink_commit").observe(7)
     samples = read_metrics("127.0.0.1", port, 5)
-    assert reading_of(samples) == DaemonReading(frozenset({2, 5}), 120, 3, 1.5)
+    assert reading_of(samples) == DaemonReading(frozenset({2, 5}), 120, 3, 1.5, 1)
 
 
 def test_a_daemon_that_is_not_there_has_no_reading(daemon: Daemon) -> None:
