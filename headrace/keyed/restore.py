@@ -4,26 +4,21 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
+from itertools import repeat
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import structlog
 
 from headrace.core.clock import Deadline
+from headrace.core.columns import ColumnRun
 from headrace.core.errors import KafkaUnavailableError
 from headrace.core.records import TopicPartition, offset_of
 from headrace.keyed.sink import EXTRA_HEADER
-from headrace.keyed.store import (
-    Change,
-    CorruptStoreError,
-    PartitionKey,
-    Position,
-    StateStoreError,
-    StoredRow,
-)
+from headrace.keyed.store import CorruptStoreError, Position, StateStoreError, StoredRow
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from headrace.core.clock import Clock
     from headrace.core.records import Assignment, Record
@@ -332,20 +327,14 @@ class Restorer:
                 self._unassign(number)
                 self._finish(number, restoring)
 
-    def _write(self, number: int, restoring: _Restoring, records: Iterable[Record]) -> None:
-        changes: dict[PartitionKey, Change] = {}
-        last = restoring.position
-        for record in records:
-            key = record.key()
-            last = offset_of(record) + 1
-            if key is not None:
-                changes[PartitionKey(number, key)] = Change(None, row_of(record))
+    def _write(self, number: int, restoring: _Restoring, records: Sequence[Record]) -> None:
+        last = _next_offset(records)
         now = self._clock.monotonic()
-        positions = {}
+        position = None
         if now - restoring.noted >= _CHECKPOINT:
             restoring.noted = now
-            positions[number] = self._position(last)
-        self._store.write(changes.items(), positions)
+            position = self._position(last)
+        self._store.load(number, _rows_of(records), position)
         restoring.position = last
 
     def _finish(self, number: int, restoring: _Restoring) -> None:
@@ -376,6 +365,33 @@ class Restorer:
 
     def _partition(self, number: int) -> TopicPartition:
         return TopicPartition(self._changelog.topic, number)
+
+
+def _next_offset(records: Sequence[Record]) -> int:
+    return records.next_offset if isinstance(records, ColumnRun) else offset_of(records[-1]) + 1
+
+
+def _rows_of(records: Sequence[Record]) -> Iterator[tuple[bytes, StoredRow | None]]:
+    """Yield what records of the changelog say of keys, in their order."""
+    if not isinstance(records, ColumnRun):
+        for record in records:
+            key = record.key()
+            if key is not None:
+                yield key, row_of(record)
+        return
+    for piece in records.pieces:
+        keys, values = (piece.column(name).to_pylist() for name in ("key", "value"))
+        headers = piece.column("headers")
+        named = repeat(None) if headers.null_count == len(headers) else headers.to_pylist()
+        for key, value, each in zip(keys, values, named, strict=False):
+            if key is not None:
+                yield key, None if value is None else StoredRow(value, _extra_in(each))
+
+
+def _extra_in(headers: Iterable[Mapping[str, Any]] | None) -> bytes | None:
+    """Return what a record of the changelog has beside the state."""
+    named = (each["value"] for each in headers or () if each["key"] == EXTRA_HEADER)
+    return next(named, None) or None
 
 
 def row_of(record: Record) -> StoredRow | None:

@@ -154,6 +154,9 @@ _LENGTH = struct.Struct(">I")
 _INDEX = struct.Struct(">cHBQI")
 _CLOCKS = (TimerClock.EVENT, TimerClock.CLOCK)
 
+#: What stands before the state of a row that has nothing else.
+_NO_EXTRA = _LENGTH.pack(0)
+
 #: What is added to a due time, so that those before 1970 stand in front as bytes, too.
 _BIAS = 1 << 63
 
@@ -376,6 +379,39 @@ class RocksStore(StateStore):
             self._grow(growth, {key.partition for key, _ in written})
             for key, data in written:
                 self._keep(key, data)
+
+    def load(
+        self,
+        partition: int,
+        rows: Iterable[tuple[bytes, StoredRow | None]],
+        position: Position | None,
+    ) -> None:
+        """Write rows of a partition whose state is not all there yet, as its changelog has them.
+
+        Nothing reads them until it is, so that they are not cached, and what was there before is
+        not known.
+        """
+        batch = WriteBatch(raw_mode=True)
+        put, prefix, names = batch.put, _PARTITION.pack(_ROW, partition), []
+        for key, row in rows:
+            names.append(key)
+            if row is None or row.extra or row.state is None:
+                _put(batch, PartitionKey(partition, key), Change(None, row), None)
+            else:
+                put(prefix + key, _NO_EXTRA + row.state)
+        if position is not None:
+            document = json.dumps(position._asdict()).encode()
+            batch.put(_PARTITION.pack(_POSITION, partition), document)
+        with self._lock:
+            try:
+                self._files.write(batch)
+            except Exception as error:
+                raise self._unusable("written", error) from error
+            self._sizes.pop(partition, None)
+            self._growth.pop(partition, None)
+            if self._cache:
+                for key in names:
+                    self._keep(PartitionKey(partition, key), None)
 
     def _grow(self, growth: Mapping[int, list[int]], written: set[int]) -> None:
         for number in written & self._growth.keys():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
@@ -11,9 +12,12 @@ from headrace.core.clock import Deadline
 from headrace.core.records import TopicPartition
 from headrace.devstack.waiting import wait_for
 from headrace.kafka.ports import Fetched
+from headrace.keyed.api import Timer, TimerClock
+from headrace.keyed.fold import KeyRow
 from headrace.keyed.restore import Changelog, RestoreProgress, Restorer
-from headrace.keyed.store import RocksStore, Size
-from headrace.testing.records import FakeAssignment, FakeRecord
+from headrace.keyed.sink import EXTRA_HEADER
+from headrace.keyed.store import Change, PartitionKey, Position, RocksStore, Size, StoredRow
+from headrace.testing.records import FakeAssignment, FakeRecord, in_columns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
@@ -120,3 +124,51 @@ def test_progress_says_how_far_a_partition_is_and_how_long_the_rest_takes(
         assert store.size(0) == Size(ROWS, stored)
     finally:
         assert restorer.stop(Deadline.after(10.0))
+
+
+@pytest.mark.parametrize("columnar", [False, True])
+def test_the_last_row_of_each_key_is_restored(store: RocksStore, *, columnar: bool) -> None:
+    """States, timers and deletions, in columns or not; a row that was cached before is not read."""
+    timed = KeyRow(b"3", {"t": Timer(50)})
+    late = FakeRecord(key_=b"timed", value_=b"3", offset_=2)
+    rows: list[Record] = [
+        FakeRecord(key_=b"gone", value_=b"1", offset_=0),
+        FakeRecord(key_=b"kept", value_=b"2", offset_=1),
+        replace(late, headers_=[(EXTRA_HEADER, timed.extra), ("other", None)]),
+        FakeRecord(key_=b"gone", value_=None, offset_=3),
+        FakeRecord(key_=None, value_=b"no key", offset_=4),
+        FakeRecord(key_=b"cached", value_=b"5", offset_=ROWS - 1),
+    ]
+    names = [PartitionKey(0, each) for each in (b"gone", b"kept", b"timed", b"cached")]
+    store.write([(names[3], Change(None, StoredRow(b"old")))], {})
+    log, ready = Log(), list[object]()
+    restorer = Restorer(
+        "main",
+        Changelog(LOG.topic, "id", 3600.0),
+        store,
+        source=lambda: log,  # type: ignore[arg-type,return-value]  # as much of one as is asked for
+        catalog=log,  # type: ignore[arg-type]  # as above
+        clock=StillClock(),
+        is_busy=lambda _: False,
+        ready=lambda assignment, _: ready.append(assignment),
+        corrupt=lambda error: pytest.fail(str(error)),
+    )
+    store.write((), {0: Position("id", 0, 0.0)})
+    restorer.start()
+    try:
+        restorer.begin(FakeAssignment(TopicPartition("in", 0)), 1)
+        chunk = in_columns(rows, LOG, pieces=2) if columnar else rows
+        log.sent.put(Fetched(chunks=[(LOG, chunk)]))
+        eventually(lambda: bool(ready))
+    finally:
+        assert restorer.stop(Deadline.after(10.0))
+    assert store.get_many(names) == [
+        None,
+        StoredRow(b"2"),
+        StoredRow(b"3", timed.extra),
+        StoredRow(b"5"),
+    ]
+    assert [(each.key, each.name) for each in store.due(0, TimerClock.EVENT, 99)] == [
+        (b"timed", "t")
+    ]
+    assert store.position(0) == Position("id", ROWS, 0.0)
