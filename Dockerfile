@@ -1,6 +1,6 @@
 # Headrace in a container. docs/deploy.md says how to build and run it.
 
-# Any Debian or Ubuntu with Python 3.10 or later; JRE is a Java 17 or later under its name there.
+# Any Debian or Ubuntu with Python 3.11 or later; JRE is a Java 17 or later under its name there.
 ARG BASE=docker.io/library/debian:bookworm-slim
 
 

@@ -1,7 +1,7 @@
 # Every target sets up what it needs first: the virtual environment, the locked packages, Kafka's
 # jars. make PYTHON=... names another Python than python3.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all check fix docs bench lock clean
+.PHONY: help demo test test-all test-lines check fix docs bench lock clean
 PYTHON ?= python3
 # Where bytecode is not kept, each process compiles what it imports: the tests start hundreds.
 unexport PYTHONDONTWRITEBYTECODE
@@ -20,6 +20,7 @@ ONLY_SLOW ?=
 SLOW_SHARE ?= 1
 SESSION_TIMEOUT ?=
 AGAIN ?=
+LINES ?=
 
 help: ## show these targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -36,6 +37,10 @@ test-all: ## run the tests that take long as well (ONLY_SLOW, SLOW_SHARE, SESSIO
 	$(SET_UP) test-all
 	@$(PYTEST) --slow-share $(SLOW_SHARE) $(if $(ONLY_SLOW),-m slow) $(if $(SESSION_TIMEOUT),--session-timeout $(SESSION_TIMEOUT)) \
 	$(call once_more,$(if $(ONLY_SLOW),-m slow))
+
+test-lines: ## run a ring of tests on each line of Spark and each Python (LINES="spark-4.3 python-3.13")
+	$(SET_UP) test
+	@$(BIN)/python scripts/lines.py $(LINES)
 
 check: ## check style, types and layers
 	$(SET_UP) check
@@ -62,6 +67,6 @@ lock: ## write the lock files again after a change in pyproject.toml (UPGRADE=--
 	$(BIN)/python scripts/lock.py $(UPGRADE)
 
 clean: ## remove the environment and everything that tools left; the cache of jars stays
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .headrace
+	rm -rf .venv .lines .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .headrace
 	rm -rf dist site spark-warehouse metastore_db derby.log
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

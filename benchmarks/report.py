@@ -7,7 +7,7 @@ import os
 import platform
 import sys
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from statistics import median
@@ -76,7 +76,7 @@ def _surroundings() -> dict[str, Any]:
             "system": platform.platform(),
         },
         "load": [round(load, 1) for load in os.getloadavg()],
-        "at": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "at": datetime.now(UTC).isoformat(timespec="seconds"),
     }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, Self, cast
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -96,7 +96,7 @@ class Side:
             self._process.kill()
             self._process.join()
 
-    def __enter__(self) -> Side:  # noqa: PYI034 - Python 3.10 has no Self
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

@@ -39,7 +39,7 @@ VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 STAMP = VENV / "set-up.json"
 
-MINIMUM_PYTHON = (3, 10)
+MINIMUM_PYTHON = (3, 11)
 
 #: The steps for each purpose, in order. "build" holds what makes packages of the others.
 STEPS = {
@@ -349,7 +349,7 @@ def require_python() -> None:
     """Refuse a Python that is too old."""
     if sys.version_info < MINIMUM_PYTHON:
         raise SetUpError(
-            f"{sys.executable} is Python {python_version()}, but 3.10 or later is needed; "
+            f"{sys.executable} is Python {python_version()}, but 3.11 or later is needed; "
             "name another one, such as: make PYTHON=python3.12 demo"
         )
 

@@ -30,7 +30,7 @@ PEERS = Path("benchmarks", "peers", "locks")
 
 OPTIONS = [
     "--universal",
-    "--python-version=3.10",
+    "--python-version=3.11",
     "--generate-hashes",
     "--no-emit-index-url",
     "--no-emit-find-links",

@@ -266,9 +266,7 @@ class _Stand:
         begun, ended = [], []
         for line in self._daemon.log_file.read_text(encoding="utf-8").splitlines():
             found = json.loads(line) if line.startswith("{") else {}
-            at = (
-                datetime.fromisoformat(found["timestamp"].replace("Z", "+00:00")) if found else None
-            )
+            at = datetime.fromisoformat(found["timestamp"]) if found else None
             match found.get("event"):
                 case "restore_started":
                     begun.append(at)

@@ -442,7 +442,7 @@ async def _limited(headers: Headers, receive: Receive) -> Receive:
         raise _too_large()
     try:
         body = await asyncio.wait_for(_body(receive), BODY_TIMEOUT)
-    except asyncio.TimeoutError:
+    except TimeoutError:
         raise ApiError(
             HTTPStatus.REQUEST_TIMEOUT,
             "body_too_slow",

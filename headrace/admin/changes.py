@@ -28,8 +28,7 @@ from headrace.core.records import TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-
-    from typing_extensions import Self
+    from typing import Self
 
     from headrace.admin.auth import Caller
     from headrace.admin.loglevels import LogLevels

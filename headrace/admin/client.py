@@ -28,8 +28,7 @@ from headrace.core.processes import (
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from types import TracebackType
-
-    from typing_extensions import Self
+    from typing import Self
 
     from headrace.config import Config
     from headrace.core.processes import ProcessRecord

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, WithJsonSchema
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 #: The last second that a ``datetime`` can say. Records may have any number for a time, and a
 #: processor may wait for one.
-_LAST = datetime(9999, 12, 31, 23, 59, 59, tzinfo=timezone.utc).timestamp()
+_LAST = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC).timestamp()
 
 
 def moment(seconds: float) -> datetime:
@@ -22,7 +22,7 @@ def moment(seconds: float) -> datetime:
 
     What lies beyond the year 9999 is its end.
     """
-    return datetime.fromtimestamp(min(round(seconds, 3), _LAST), timezone.utc)
+    return datetime.fromtimestamp(min(round(seconds, 3), _LAST), UTC)
 
 
 # said in the schema and not checked: what is measured is shown, whatever it is

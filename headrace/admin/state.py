@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import quote, urlencode
@@ -142,7 +142,7 @@ After = Annotated[
     str | None, Query(description="What next of the page before said; null: from the first key on.")
 ]
 
-_FIRST = datetime(1, 1, 1, tzinfo=timezone.utc).timestamp()
+_FIRST = datetime(1, 1, 1, tzinfo=UTC).timestamp()
 
 
 class StateReads:

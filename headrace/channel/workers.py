@@ -5,10 +5,9 @@ from __future__ import annotations
 from functools import partial
 from itertools import count
 from threading import Lock, Thread, current_thread
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, assert_never
 
 import structlog
-from typing_extensions import assert_never
 
 from headrace.channel.callbacks import WorkerAbandoned
 from headrace.channel.control import SeekControl

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from enum import Enum
 from typing import TypeAlias
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 
 
@@ -30,7 +30,7 @@ def parse_moment(text: str) -> int:
     except ValueError:
         raise ValueError(f"{text!r} is not a time such as 2013-01-01T05:00:00Z") from None
     if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=timezone.utc)
+        moment = moment.replace(tzinfo=UTC)
     if moment < _EPOCH:
         raise ValueError(f"{text!r} is before 1970; write a time such as 2013-01-01T05:00:00Z")
     return (moment - _EPOCH) // _MILLISECOND

@@ -7,7 +7,7 @@ import math
 import os
 from base64 import b64encode
 from contextlib import contextmanager
-from datetime import timezone
+from datetime import UTC
 from json.encoder import encode_basestring
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -94,7 +94,7 @@ def _moment(value: datetime) -> str:
     """Spell a moment in UTC, and what has no time zone without one; to the millisecond."""
     if value.tzinfo is None:
         return f'"{value.isoformat(timespec="milliseconds")}"'
-    moment = value.astimezone(timezone.utc).replace(tzinfo=None)
+    moment = value.astimezone(UTC).replace(tzinfo=None)
     return f'"{moment.isoformat(timespec="milliseconds")}Z"'
 
 

@@ -11,7 +11,7 @@ import time
 import uuid
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import date, datetime, timezone
+from datetime import UTC, date, datetime
 from enum import Enum
 from math import inf
 from pathlib import Path
@@ -176,7 +176,7 @@ def _spelt(name: str, value: object) -> str:
         case datetime(tzinfo=None):
             return value.isoformat(sep=" ")
         case datetime():
-            return value.astimezone(timezone.utc).replace(tzinfo=None).isoformat(sep=" ")
+            return value.astimezone(UTC).replace(tzinfo=None).isoformat(sep=" ")
         case str() | int() | float() | date():
             return str(value)
         case bytes() | list() | dict():

@@ -15,11 +15,10 @@ from headrace.testing.records import FakeAssignment, FakeRecord, make_batch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from typing import TypeAlias
+    from typing import Self, TypeAlias
 
     import pyarrow as pa
     from pyspark.sql import SparkSession
-    from typing_extensions import Self
 
     from headrace.inline import ArrowReducer
     from headrace.sinks.micro_batch import DryRunBatch

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from math import sin
 
 from headrace.admin import history, status
@@ -23,7 +23,7 @@ MEMBERS = ("mill-1", "mill-2", "mill-3")
 
 def ago(seconds: float) -> datetime:
     """Return the time so many seconds before now."""
-    return datetime.now(timezone.utc) - timedelta(seconds=seconds)
+    return datetime.now(UTC) - timedelta(seconds=seconds)
 
 
 @dataclass(frozen=True)

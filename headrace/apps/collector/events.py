@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -44,7 +44,7 @@ class Times(Enum):
     def text(self, ms: int) -> str:
         """Return a moment that is given in milliseconds since the Unix epoch."""
         seconds, millis = divmod(ms, 1000)
-        moment = datetime.fromtimestamp(seconds, timezone.utc)
+        moment = datetime.fromtimestamp(seconds, UTC)
         whole = moment.strftime("%Y-%m-%dT%H:%M:%S")
         match self:
             case Times.RFC3339:

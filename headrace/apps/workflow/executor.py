@@ -25,8 +25,7 @@ from headrace.keyed.codecs import to_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
-
-    from typing_extensions import Self
+    from typing import Self
 
     from headrace.apps.workflow.definitions import Workflows
 

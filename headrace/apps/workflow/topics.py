@@ -19,8 +19,7 @@ from headrace.keyed.codecs import partition_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-
-    from typing_extensions import Self
+    from typing import Self
 
     from headrace.core.records import Record
 

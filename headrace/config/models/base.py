@@ -13,9 +13,9 @@ from headrace.config.types.secrets import SecretValue
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+    from typing import Self
 
     from pydantic.fields import FieldInfo
-    from typing_extensions import Self
 
 
 class ReloadEffect(Enum):

@@ -4,7 +4,7 @@ import re
 import traceback
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from datetime import date, datetime, timezone
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
@@ -265,7 +265,7 @@ def test_values_of_all_kinds_arrive(url: str) -> None:
     run(
         url, f"CREATE SCHEMA s; CREATE TABLE s.all_of_it ({columns}, p TIMESTAMP, l INT[], j JSONB)"
     )
-    at = datetime(2013, 1, 1, 12, tzinfo=timezone.utc)
+    at = datetime(2013, 1, 1, 12, tzinfo=UTC)
     row = {
         "i": 1,
         "n": Decimal("12.50"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
@@ -52,7 +52,7 @@ def test_a_pause_without_a_wait_answers_at_once(scene: Scene) -> None:
 
 def test_a_pause_of_one_partition_drains_it_until_a_time(scene: Scene) -> None:
     """Mode, scope and end are those that were asked for."""
-    until = datetime.now(timezone.utc) + timedelta(hours=1)
+    until = datetime.now(UTC) + timedelta(hours=1)
     scene.post(PAUSE, mode="drain", topic="events", partition=1, until=until.isoformat())
     (pause,) = _channel(scene).pauses
     assert (pause.mode, pause.partition) == (PauseMode.DRAIN, TopicPartition("events", 1))

@@ -3,7 +3,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from dataclasses import replace
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
@@ -38,7 +38,7 @@ def test_columns_are_those_of_sparks_kafka_source() -> None:
             "topic": "a.topic-with.dots",
             "partition": 7,
             "offset": 41,
-            "timestamp": datetime.fromtimestamp(TIMESTAMP / 1000, timezone.utc),
+            "timestamp": datetime.fromtimestamp(TIMESTAMP / 1000, UTC),
             "headers": [{"key": "h", "value": b"1"}, {"key": "n", "value": None}],
         }
     ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import sqlalchemy as sa
 
 from headrace.sinks.delta import DeltaSink
 from headrace.sinks.sql import SqlSink
@@ -47,11 +48,23 @@ def sink(opened: Callable[[], DeltaSink]) -> DeltaSink:
 
 
 @pytest.fixture
-def base(tmp_path: Path) -> Base:
-    """A file with an empty table."""
+def base(tmp_path: Path) -> Iterator[Base]:
+    """A file with an empty table. What is connected to it is closed at the end.
+
+    From 3.13 on Python warns of a connection that nobody closed.
+    """
+    connections: list[Any] = []
+
+    def note(connection: Any, _: object) -> None:
+        connections.append(connection)
+
+    sa.event.listen(sa.Pool, "connect", note)
     base = Base(tmp_path / "base.db")
     base.run(CREATE)
-    return base
+    yield base
+    sa.event.remove(sa.Pool, "connect", note)
+    for connection in connections:
+        connection.close()
 
 
 @pytest.fixture

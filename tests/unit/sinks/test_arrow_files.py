@@ -16,7 +16,7 @@ from headrace.testing.sinks import micro_batch, share
 if TYPE_CHECKING:
     from pathlib import Path
 
-NOON = dt.datetime(2013, 1, 2, 3, 4, 5, 678901, tzinfo=dt.timezone.utc)
+NOON = dt.datetime(2013, 1, 2, 3, 4, 5, 678901, tzinfo=dt.UTC)
 
 PARTITIONS = pa.table(
     {

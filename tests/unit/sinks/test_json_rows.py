@@ -26,7 +26,7 @@ SPELT: list[tuple[Any, pa.DataType, str]] = [
     (b"\x00ab", pa.binary(), '"AGFi"'),
     (NOON, pa.timestamp("us"), '"2013-01-02T03:04:05.678"'),
     (NOON, pa.timestamp("us", tz="UTC"), '"2013-01-02T03:04:05.678Z"'),
-    (NOON.replace(tzinfo=dt.timezone.utc), BERLIN, '"2013-01-02T03:04:05.678Z"'),
+    (NOON.replace(tzinfo=dt.UTC), BERLIN, '"2013-01-02T03:04:05.678Z"'),
     (dt.date(2013, 1, 2), pa.date32(), '"2013-01-02"'),
     ([1, None], pa.list_(pa.int64()), "[1,null]"),
     ([("k", 1), ("n", None)], pa.map_(pa.string(), pa.int64()), '{"k":1,"n":null}'),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -60,12 +61,11 @@ def _write_script(script: Path, text: str) -> None:
 
 def _memory_files() -> list[str]:
     """Return the files in memory that this process has open."""
-    links = [link for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
-    return [str(link.readlink()) for link in links if _in_memory(link)]
-
-
-def _in_memory(link: Path) -> bool:
-    return str(link.readlink()).startswith(("/memfd:spark-", "/memfd:java-"))
+    found = []
+    for link in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):  # the listing itself has one, closed by now
+            found.append(str(link.readlink()))
+    return [path for path in found if path.startswith(("/memfd:spark-", "/memfd:java-"))]
 
 
 def test_properties_are_in_a_file_and_on_no_command_line(submit: Path) -> None:

@@ -156,7 +156,7 @@ def test_too_old_a_python_is_told_which_to_name(
     """The message for Python 3.9 says what is needed and how to name another."""
     monkeypatch.setattr(sys, "version_info", (3, 9))
     assert bootstrap.main(["run"]) == 1
-    assert "3.10 or later is needed; name another one" in capsys.readouterr().err
+    assert "3.11 or later is needed; name another one" in capsys.readouterr().err
 
 
 def _pip_that_says(bootstrap: Any, text: str, code: int) -> None:

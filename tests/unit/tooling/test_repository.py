@@ -109,11 +109,11 @@ def _inherited(
     return found
 
 
-def test_the_makefile_has_at_most_ten_targets_each_with_help() -> None:
+def test_the_makefile_has_at_most_a_dozen_targets_each_with_help() -> None:
     """The commands fit on a page, and make help describes every one."""
     text = (_ROOT / "Makefile").read_text(encoding="utf-8")
     targets = re.findall(r"^([a-z][a-z-]*):(?!=)", text, re.MULTILINE)
-    assert len(targets) <= 10
+    assert len(targets) <= 12
     assert re.findall(r"^([a-z-]+):.*## \S", text, re.MULTILINE) == targets
 
 

@@ -328,6 +328,9 @@ flush()
 print(code)
 """
 
+#: From 3.12 on Python warns of a fork beside other threads, which is what is tried.
+_QUIET = ("-W", "ignore:This process:DeprecationWarning")
+
 _LOCKS = {
     "none": "threading.Lock()",
     "counting": "handler._counting",
@@ -344,7 +347,7 @@ def test_a_forked_child_logs_by_itself(forking: str, lock: str) -> None:
     What another thread held at the fork does not hold the child up.
     """
     done = subprocess.run(
-        [sys.executable, "-c", _FORKING.format(forking=forking, lock=lock)],
+        [sys.executable, *_QUIET, "-c", _FORKING.format(forking=forking, lock=lock)],
         capture_output=True,
         text=True,
         timeout=PATIENCE,

@@ -16,7 +16,7 @@ from headrace.tools.offsets.reading import RequestError
 if TYPE_CHECKING:
     from pathlib import Path
 
-NOON = dt.datetime(2013, 1, 2, 12, tzinfo=dt.timezone.utc)
+NOON = dt.datetime(2013, 1, 2, 12, tzinfo=dt.UTC)
 
 
 def test_lines_of_json_are_values(tmp_path: Path) -> None:

@@ -1,0 +1,176 @@
+"""Run a ring of tests on each line of Spark and each Python that is supported, one by one.
+
+    python3 scripts/lines.py [NAME...]
+
+Names are those of LINES, by default all. Each line has an environment of its own in ``.lines``: the
+locked packages, but for pyspark, which is of the line. A Python that this machine does not have is
+said to be missing. Exit code: 0 all passed that could be run, 1 some failed, 2 an unknown name.
+
+Only the standard library and the set-up beside this.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bootstrap import LOCKS, ROOT, say
+
+FOLDER = ROOT / ".lines"
+
+#: The environments hold what the tests of the rings import.
+GROUPS = ("build", "run", "test", "bench")
+
+#: What of pyspark's own could have moved: calls that are not public, the hand-over, Python workers,
+#: types, sessions that end, the connector, sinks that read what Spark wrote.
+SPARK = (
+    "tests/unit/spark",
+    "tests/unit/tooling/test_private_parts.py",
+    *(
+        f"tests/integration/spark/test_{name}.py"
+        for name in (
+            "by_reference",
+            "decode",
+            "delta_files",
+            "dryrun",
+            "examples",
+            "killed_workers",
+            "output",
+            "processor",
+            "reload",
+            "runtime",
+            "sql",
+            "time",
+        )
+    ),
+)
+
+UNIT = ("tests/unit",)
+
+
+@dataclass(frozen=True)
+class Line:
+    """What is installed in place of what is locked, and what is run there."""
+
+    tests: tuple[str, ...]
+    python: str = "{}.{}".format(*sys.version_info)
+    versions: dict[str, str] = field(default_factory=dict)
+
+
+#: The newest release of each line of Spark, and each Python beside that of the other targets.
+LINES = {
+    "spark-4.0": Line(SPARK, versions={"pyspark": "4.0.5"}),
+    "spark-4.2": Line(SPARK, versions={"pyspark": "4.2.1"}),
+    "spark-4.3": Line(SPARK, versions={"pyspark": "4.3.0"}),
+    "python-3.11": Line(UNIT, python="3.11"),
+    "python-3.12": Line(UNIT, python="3.12"),
+    "python-3.13": Line(UNIT, python="3.13"),
+    "python-3.14": Line(UNIT, python="3.14"),
+}
+
+
+def main(names: list[str]) -> int:
+    """Run the lines that are named and print a table; return the exit code."""
+    unknown = [name for name in names if name not in LINES]
+    if unknown:
+        print(f"no line {', '.join(unknown)}; there are {', '.join(LINES)}")
+        return 2
+    results = {name: run_line(name, LINES[name]) for name in names or LINES}
+    print()
+    for name, (code, result) in results.items():
+        print(f"{name:<12} {'failed' if code else 'ok':<7} {result}")
+    return int(any(code for code, _ in results.values()))
+
+
+def run_line(name: str, line: Line) -> tuple[int, str]:
+    """Return the exit code and the last line that pytest said, with its seconds."""
+    python = find_python(line.python)
+    if python is None:
+        return 0, f"not run: this machine has no Python {line.python}"
+    try:
+        environment = set_up(name, line, python)
+    except subprocess.CalledProcessError as error:
+        return 1, f"could not be set up: {' '.join(map(str, error.cmd))}"
+    say(f"{name}: running its tests")
+    begin = time.monotonic()
+    options = ("-m", "pytest", "-q", "-m", "not slow", "-p", "no:cacheprovider")
+    with subprocess.Popen(
+        [environment / "bin" / "python", *options, *line.tests],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as tests:
+        assert tests.stdout is not None
+        last = ""
+        for text in tests.stdout:
+            sys.stdout.write(text)
+            last = text.strip() or last
+    return tests.returncode, f"{last} [{time.monotonic() - begin:.0f} s]"
+
+
+def find_python(version: str) -> Path | None:
+    """Return an interpreter of this version, of the PATH or of pyenv; None if there is none."""
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
+    installed = sorted(pyenv.glob(f"versions/{version}.*/bin/python"))
+    on_path = shutil.which(f"python{version}")
+    candidates = [Path(sys.executable), *([Path(on_path)] if on_path else []), *installed]
+    code = "import sys; print('{}.{}'.format(*sys.version_info))"
+    for path in candidates:
+        said = subprocess.run([path, "-c", code], capture_output=True, text=True, check=False)
+        if said.stdout.strip() == version:
+            return path
+    return None
+
+
+def set_up(name: str, line: Line, python: Path) -> Path:
+    """Return the line's environment, made anew where the locks or its versions have changed."""
+    folder, wanted = FOLDER / name, requirements(line)
+    texts = {"python": str(python), **wanted}
+    stamp, digest = folder / "set-up", hashlib.sha256(repr(texts).encode()).hexdigest()
+    if stamp.is_file() and stamp.read_text(encoding="utf-8") == digest:
+        return folder
+    say(f"{name}: making {folder.relative_to(ROOT)} with Python {line.python}")
+    run(python, "-m", "venv", "--clear", folder)
+    locked = "--require-hashes", "--no-build-isolation"
+    for group, text in wanted.items():
+        file = folder / f"{group}.txt"
+        file.write_text(text, encoding="utf-8")
+        pip(folder, *locked, "--requirement", file)
+    for package, version in line.versions.items():
+        pip(folder, "--no-build-isolation", f"{package}=={version}")
+    pip(folder, "--no-build-isolation", "--editable", ROOT)
+    stamp.write_text(digest, encoding="utf-8")
+    return folder
+
+
+def requirements(line: Line) -> dict[str, str]:
+    """Return the text of each lock without what the line has in another version."""
+    found = {}
+    for group in GROUPS:
+        text = (LOCKS / f"{group}.lock").read_text(encoding="utf-8")
+        blocks = re.split(r"^(?=\S)", text, flags=re.MULTILINE)
+        kept = [block for block in blocks if block.partition("==")[0] not in line.versions]
+        found[group] = "".join(kept)
+    return found
+
+
+def pip(folder: Path, *arguments: str | Path) -> None:
+    """Install in an environment; what is locked names all that it needs."""
+    options = ("--disable-pip-version-check", "--no-deps", "--no-compile", "--no-input", "--quiet")
+    run(folder / "bin" / "python", "-m", "pip", "install", *options, *arguments)
+
+
+def run(*command: str | Path) -> None:
+    """Run a command, which says itself what went wrong."""
+    subprocess.run(command, check=True, cwd=ROOT)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import importlib
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+_ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def lines(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The script, as ``make test-lines`` runs it."""
+    monkeypatch.syspath_prepend(str(_ROOT / "scripts"))
+    return importlib.import_module("lines")
+
+
+def test_each_line_of_spark_is_within_what_the_package_allows(lines: Any) -> None:
+    """The extra's bounds are those that are tested: 4.0 at the least, and below 5."""
+    text = (_ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    assert '"pyspark>=4.0,<5"' in text
+    versions = [line.versions["pyspark"] for line in lines.LINES.values() if line.versions]
+    assert versions
+    assert all(version.startswith("4.") for version in versions)
+    (locked,) = re.findall(
+        r"^pyspark==(\d+\.\d+)", (_ROOT / "requirements" / "run.lock").read_text(), re.MULTILINE
+    )
+    assert f"spark-{locked}" in lines.LINES
+
+
+def test_each_python_that_is_stated_has_a_line(lines: Any) -> None:
+    """The classifiers name those, from the oldest on that the package takes."""
+    text = (_ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    stated = re.findall(r'"Programming Language :: Python :: (3\.\d+)"', text)
+    assert [name for name in lines.LINES if name.startswith("python-")] == [
+        f"python-{version}" for version in stated
+    ]
+    assert f'requires-python = ">={stated[0]}"' in text
+
+
+def test_every_test_of_a_line_is_there(lines: Any) -> None:
+    """A ring names files and folders of this tree."""
+    paths = {path for line in lines.LINES.values() for path in line.tests}
+    assert [path for path in paths if not (_ROOT / path).exists()] == []
+
+
+def test_a_line_has_the_locked_packages_but_for_its_own(lines: Any) -> None:
+    """Each package stands once: with its hashes, or in the version of the line."""
+    found = "".join(lines.requirements(lines.LINES["spark-4.3"]).values())
+    assert not re.search(r"^pyspark==", found, re.MULTILINE)
+    assert re.search(r"^py4j==\S+ \\\n +--hash=sha256:", found, re.MULTILINE)
+    kept = "".join(lines.requirements(lines.LINES["python-3.13"]).values())
+    assert re.search(r"^pyspark==", kept, re.MULTILINE)
+
+
+def test_an_interpreter_is_found_by_its_version(lines: Any) -> None:
+    """The present one always is; of one that nobody has there is none."""
+    here = "{}.{}".format(*sys.version_info)
+    assert lines.find_python(here) is not None
+    assert lines.find_python("3.99") is None
+
+
+def test_a_name_that_is_no_line_is_refused(lines: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing is run, and those that there are are named."""
+    assert lines.main(["spark-1.6"]) == 2
+    assert "there are spark-4.0, spark-4.2" in capsys.readouterr().out
