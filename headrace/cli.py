@@ -12,6 +12,7 @@ import typer
 
 from headrace.admin.cli import register
 from headrace.apps.cli import collector
+from headrace.apps.workflow_cli import workflow
 from headrace.core.options import Commands, ConfigFile, command_group
 from headrace.core.positions import parse_moment
 from headrace.devstack.cli import app as local
@@ -48,6 +49,7 @@ app.add_typer(local, name="local")
 app.add_typer(offsets, name="offsets")
 app.add_typer(connector, name="connector")
 app.add_typer(collector, name="collector")
+app.add_typer(workflow, name="workflow")
 
 
 @app.command()

@@ -193,10 +193,7 @@ class Executor:
             WorkflowFailedError: it has failed.
             NoOutcomeError: it had no outcome in time.
         """
-        outcome = self.outcome(instance, timeout)
-        if outcome["type"] != EVENT_RESULT:
-            raise WorkflowFailedError(outcome)
-        return outcome["result"]
+        return result_of(self.outcome(instance, timeout))
 
     def outcome(self, instance: str, timeout: float) -> dict[str, Any]:
         """Return the record of an instance's outcome, of whoever started it; as ``result``."""
@@ -230,6 +227,17 @@ class Executor:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def result_of(outcome: Mapping[str, Any]) -> Any:
+    """Return the result that an outcome has.
+
+    Raises:
+        WorkflowFailedError: the instance has failed.
+    """
+    if outcome["type"] != EVENT_RESULT:
+        raise WorkflowFailedError(outcome)
+    return outcome["result"]
 
 
 def find_outcome(

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import signal
 import sqlite3
+import subprocess
+import sys
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import pytest
+import yaml
 
 from headrace.apps.workflow import DefinitionError
 from headrace.apps.workflow.executor import (
@@ -206,6 +209,52 @@ def test_an_instance_is_started_heard_of_and_found_however_late(plant: Plant) ->
     assert "call_abandoned" in node.text()
     node.signal(signal.SIGTERM)
     assert node.wait() == 0
+
+
+def test_the_commands_start_show_and_wait(plant: Plant, tmp_path: Path) -> None:
+    """A node of ``workflow run``, an instance that succeeds and one that fails, by their ids."""
+
+    def run(*line: str) -> tuple[int, str, str]:
+        return command(plant, "--brokers", plant.brokers, "--name", plant.topics.name, line=line)
+
+    flows = ("--workflows", f"{plant.module}:flows")
+    state = ("--state-dir", str(tmp_path / "node"))
+    zookeeper = ("--zookeeper", plant.site.zookeeper_hosts)
+    code, _, said = run("show", "nobody")
+    assert (code, "has a reducer run with --name" in said) == (1, True)
+    _, printed, _ = run("run", *flows, *state, *zookeeper, "--print-config")
+    node = plant.site.daemon(yaml.safe_load(printed)).start()
+    _, done, _ = run("start", "turnaround", *flows, "--args", '{"n": 3}')
+    _, failed, _ = run("start", "turnaround@1", *flows, "--args", '{"n": 9}', "--id", "nine")
+    assert failed == "nine\n"
+    assert run("result", done.strip())[:2] == (0, "6\n"), node.text()
+    code, printed, said = run("result", "nine")
+    assert (code, printed) == (1, "")
+    assert "failed at 0.board: cancelled" in said
+    code, printed, _ = run("show", "nine")
+    assert code == 0
+    assert "└ board: call board      failed" in printed
+    assert run("show", "nobody") == (
+        4,
+        "",
+        f"there is no instance 'nobody' in {plant.topics.name}\n",
+    )
+    assert run("result", "nobody", "--timeout", "0")[0] == 4
+    code, _, said = run("start", "turnaround@2", *flows)
+    assert (code, said.count("there is no version 2 of workflow 'turnaround'")) == (2, 1)
+
+
+def command(plant: Plant, *options: str, line: tuple[str, ...]) -> tuple[int, str, str]:
+    """Run a command in the folder of the code; return its exit code and what it printed."""
+    done = subprocess.run(
+        [sys.executable, "-m", "headrace", "workflow", *line, *options],
+        capture_output=True,
+        check=False,
+        cwd=plant.site.directory,
+        text=True,
+        timeout=WAIT,
+    )
+    return done.returncode, done.stdout, done.stderr
 
 
 def test_an_error_of_a_handler_ends_its_listener(plant: Plant) -> None:

@@ -1,0 +1,194 @@
+"""What the workflow executor's commands do."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+import yaml
+
+from headrace import daemon
+from headrace.apps.workflow.definitions import DefinitionError, load_workflows
+from headrace.apps.workflow.drawing import drawn
+from headrace.apps.workflow.executor import (
+    Executor,
+    NoOutcomeError,
+    find_outcome,
+    result_of,
+)
+from headrace.apps.workflow.running import Node, Role
+from headrace.apps.workflow.topics import (
+    ANSWER_TIMEOUT,
+    FETCH_TIMEOUT,
+    TopicReader,
+    Topics,
+    client_of,
+    create_topics,
+    document_of,
+)
+from headrace.config.models.root import LoggingConfig
+from headrace.config.show import escaped
+from headrace.core.clock import Deadline
+from headrace.core.errors import ConfigError, HeadraceError, ImportPathError, UnknownTopicError
+from headrace.core.files import write_whole
+from headrace.core.processes import default_state_dir
+from headrace.keyed.topics import changelog_name
+from headrace.telemetry.logs import configure_logging
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_FAILED, _UNUSABLE, _NO_OUTCOME = 1, 2, 4
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the topics of an executor are, as a command line says it."""
+
+    brokers: str
+    name: str
+    properties: Mapping[str, str]
+
+    @property
+    def topics(self) -> Topics:
+        """The topics."""
+        return Topics(self.name)
+
+    def client(self) -> dict[str, Any]:
+        """Return the properties of clients, whose warnings go to standard error from here on.
+
+        Raises:
+            ConfigError: an address or a property cannot be used.
+        """
+        configure_logging(LoggingConfig(level="warning"))
+        found: dict[str, Any] = client_of(self.brokers, self.properties)
+        return found
+
+
+def node(
+    workflows: str, brokers: str, name: str, state_dir: Path | None, *, role: str, **given: Any
+) -> Node:
+    """Return the process that a command line describes; the current folder has its modules."""
+    folder = state_dir or default_state_dir(os.environ) / f"{name}-{role}"
+    here = (str(Path.cwd()),)
+    topics = Topics(name)
+    return Node(workflows, brokers, topics, folder, role=Role(role), python_path=here, **given)
+
+
+def run(node: Node, *, create: int | None, print_only: bool) -> int:
+    """Run a process for workflows until a signal, or print its configuration. Blocks.
+
+    On the main thread, as ``headrace run``. ``create``: the partitions of topics that are not
+    there; None leaves them out.
+    """
+    text = yaml.safe_dump(escaped(node.configuration()), sort_keys=False, allow_unicode=True)
+    if print_only:
+        typer.echo(text, nl=False)
+        return 0
+    sys.path[:0] = node.python_path
+    try:
+        load_workflows(node.workflows).check()
+        client = client_of(node.brokers, node.properties)
+        if create is not None:
+            made = create_topics(client, node.topics, partitions=create, assignments=create)
+            for name in made:
+                typer.echo(f"created topic {name} with {create} partitions", err=True)
+        file = node.folder / "workflow.yaml"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(file, text)
+    except (ConfigError, DefinitionError, ImportPathError) as error:
+        typer.echo(str(error), err=True)
+        return daemon.ExitCode.CONFIG
+    except (HeadraceError, OSError) as error:
+        typer.echo(str(error), err=True)
+        return daemon.ExitCode.NOT_STARTED
+    typer.echo(f"see what it does with: headrace status -c {file}", err=True)
+    return daemon.run(file)
+
+
+def start(
+    place: Place, workflows: str, definition: str, args: Mapping[str, Any], instance: str | None
+) -> int:
+    """Start an instance, print its id, and return the exit code. Blocks."""
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        place.client()
+        flows = load_workflows(workflows)
+        flows.compiled(definition).require(args)
+        with Executor(
+            flows, place.brokers, topics=place.topics, properties=place.properties
+        ) as executor:
+            typer.echo(executor.start(definition, args, instance=instance))
+    except (ConfigError, DefinitionError, ImportPathError) as error:
+        typer.echo(str(error), err=True)
+        return _UNUSABLE
+    except HeadraceError as error:
+        typer.echo(str(error), err=True)
+        return _FAILED
+    return 0
+
+
+def result(place: Place, instance: str, timeout: float) -> int:
+    """Wait for an instance's result, print it, and return the exit code. Blocks."""
+    try:
+        outcome = find_outcome(place.client(), place.topics, instance, timeout)
+        typer.echo(json.dumps(result_of(outcome), ensure_ascii=False))
+    except NoOutcomeError as error:
+        typer.echo(str(error), err=True)
+        return _NO_OUTCOME
+    except ConfigError as error:
+        typer.echo(str(error), err=True)
+        return _UNUSABLE
+    except HeadraceError as error:
+        typer.echo(str(error), err=True)
+        return _FAILED
+    except KeyboardInterrupt:
+        return _NO_OUTCOME
+    return 0
+
+
+def show(place: Place, instance: str) -> int:
+    """Draw an instance, and return the exit code. Blocks."""
+    try:
+        client = place.client()
+        state = find_state(client, place.topics, instance)
+        if state is not None:
+            typer.echo("\n".join(drawn(instance, state)))
+            return 0
+        outcome = find_outcome(client, place.topics, instance, 0)
+        typer.echo(json.dumps(outcome, ensure_ascii=False, indent=2))
+    except NoOutcomeError:
+        typer.echo(f"there is no instance {instance!r} in {place.topics.events}", err=True)
+        return _NO_OUTCOME
+    except ConfigError as error:
+        typer.echo(str(error), err=True)
+        return _UNUSABLE
+    except HeadraceError as error:
+        typer.echo(str(error), err=True)
+        return _FAILED
+    return 0
+
+
+def find_state(client: Mapping[str, Any], topics: Topics, instance: str) -> dict[str, Any] | None:
+    """Return an instance's state as it was last committed, None if it has none. Blocks.
+
+    Raises:
+        UnknownTopicError, KafkaUnavailableError: no reducer has run, or no broker answers.
+    """
+    changelog, key = changelog_name(topics.name, topics.events), instance.encode()
+    deadline, state = Deadline.after(ANSWER_TIMEOUT), None
+    try:
+        reader = TopicReader(client, changelog, from_beginning=True, key=key)
+    except UnknownTopicError as error:
+        raise UnknownTopicError(f"{error}: has a reducer run with --name {topics.name}?") from None
+    with reader:
+        while not (reader.is_at_end or deadline.expired):
+            for record in reader.fetch(FETCH_TIMEOUT):
+                if record.key() == key:
+                    state = document_of(record)
+    return state

@@ -1,0 +1,125 @@
+"""headrace workflow run, start, result and show: what needs no broker."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from headrace.apps.workflow import Call, Choice, Input, Loop, Parallel, Sequence
+from headrace.apps.workflow.drawing import drawn
+from headrace.apps.workflow.reducer import WorkflowReducer
+from headrace.cli import app
+from headrace.config import Config
+from tests.unit.apps.workflow.test_definitions import workflows
+from tests.unit.apps.workflow.test_reducer import Flow, reducer
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_TERM = Sequence(
+    inspect=Call("a"),
+    ready=Parallel(fuel=Call("b").limited(attempts=2), cabin=Loop(Call("c"), times=3)),
+    board=Choice(Input("v"), {"on": Call("d"), "off": Call("a")}),
+)
+
+
+def drawing(flow: Flow) -> list[str]:
+    """Return the drawing of the instance."""
+    return drawn("i", flow.test.state("i"))
+
+
+def test_an_instance_is_drawn_with_what_is_done_open_and_failed() -> None:
+    """Attempts, iterations, and of a choice the case that was taken, once it is."""
+    flow = Flow(reducer(_TERM)).start("i", v="on").ret("i", "0.inspect").ret("i", "0.inspect")
+    flow.fail("i", "0.ready.fuel", final=False).ret("i", "0.ready.cabin[0]")
+    assert drawing(flow) == [
+        "i  w@1  open, calls made: 5, started 1970-01-01T00:00:00Z",
+        "sequence",
+        "├ inspect: call a  done",
+        "├ ready: parallel",
+        "│ ├ fuel: call b   open, attempt 2 of 2",
+        "│ └ cabin: loop    1 iterations done",
+        "│   └ [1]: call c  open, attempt 1 of 3",
+        "└ board: choice",
+        "  ├ on: call d",
+        "  └ off: call a",
+        "passed over: duplicate 1",
+    ]
+    flow.ret("i", "0.ready.cabin[1]").ret("i", "0.ready.cabin[2]")
+    flow.ret("i", "0.ready.fuel", attempt=2).fail("i", "0.board.on", "nobody is there")
+    assert drawing(flow) == [
+        "i  w@1  PiFailureExceptions, calls made: 7, started 1970-01-01T00:00:00Z",
+        "sequence",
+        "├ inspect: call a  done",
+        "├ ready: parallel  done",
+        "│ ├ fuel: call b   done",
+        "│ └ cabin: loop    done",
+        "│   └ [2]: call c  done",
+        "└ board: choice",
+        "  └ on: call d     failed",
+        "failed: 0.board.on, attempt 1: nobody is there",
+        "passed over: duplicate 1",
+    ]
+
+
+def test_a_workflow_that_is_called_is_drawn_within_and_an_unknown_one_not() -> None:
+    """Of what has no term there is the error."""
+    found = workflows("a")
+    found.define("inner", 1, Call("a"))
+    found.define("w", 1, Call("inner"))
+    flow = Flow(WorkflowReducer(found.check())).start("i")
+    assert drawing(flow)[1:] == ["inner@1", "└ call a  open, attempt 1 of 3"]
+    message = {"type": "Start", "instance": "i", "definition": "w@7", "args": {}}
+    assert drawing(Flow(reducer(Call("a"))).send("i", message))[1:] == [
+        "failed: 0: the reducer has no workflow 'w@7'; it has w@1"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("role", "channels"),
+    [
+        ("both", {"workflow", "assignments"}),
+        ("reducer", {"workflow"}),
+        ("worker", {"assignments"}),
+    ],
+)
+def test_the_configuration_of_a_node_is_one(role: str, channels: set[str], tmp_path: Path) -> None:
+    """It is what ``headrace run`` takes, with what the command line says."""
+    line = ["run", "--workflows", "a:b", "--brokers", "k:9092", "--zookeeper", "z:2181"]
+    line += ["--name", "flow", "--role", role, "--threads", "7", "-X", "client.id=me"]
+    line += ["--state-dir", str(tmp_path), "--print-config"]
+    result = CliRunner().invoke(app, ["workflow", *line])
+    assert result.exit_code == 0, result.output
+    found = Config.model_validate(yaml.safe_load(result.stdout))
+    assert set(found.channels) == channels
+    assert found.kafka.properties == {"client.id": "me"}
+    assert "flow" in result.stdout
+    assert ("threads: 7" in result.stdout) == (role != "reducer")
+
+
+_PLACE = ["--brokers", "x"]
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (["start", "w"], "'--workflows'"),
+        (["start", "w", "--workflows", "no_such:flows", *_PLACE], "no module 'no_such'"),
+        (["start", "w", "--workflows", "json:dumps", *_PLACE], "'json:dumps' is a function"),
+        (["start", "w", "--workflows", "a:b", *_PLACE, "--args", "{"], "'{' is no JSON"),
+        (["start", "w", "--workflows", "a:b", *_PLACE, "--args", "[]"], "'[]' is no object"),
+        (["run", "--workflows", "no_such:flows", *_PLACE], "no module 'no_such'"),
+        (["result", "i", "--brokers", "x:y:z"], "is not a server as host:port"),
+        (["result", "i", *_PLACE, "-X", "foo"], "'foo' is not NAME=VALUE"),
+        (["show", "i", *_PLACE, "-X", "foo=1"], "foo: is no property"),
+    ],
+)
+def test_a_command_line_that_cannot_be_used_is_refused(line: list[str], words: str) -> None:
+    """With 2, before anything is sent; the message names the value."""
+    none: dict[str, Any] = {"WORKFLOWS": None, "WORKFLOW_BROKERS": None}
+    result = CliRunner().invoke(app, ["workflow", *line], env=none)
+    assert result.exit_code == 2
+    assert words in " ".join(result.stderr.split())
