@@ -1,7 +1,7 @@
 # Every target sets up what it needs first: the virtual environment, the locked packages, Kafka's
 # jars. make PYTHON=... names another Python than python3.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-lines check fix docs bench lock clean
+.PHONY: help demo test test-all test-lines check fix docs bench dist lock clean
 PYTHON ?= python3
 # Where bytecode is not kept, each process compiles what it imports: the tests start hundreds.
 unexport PYTHONDONTWRITEBYTECODE
@@ -61,6 +61,10 @@ docs: ## build the documentation as a site in site/; a warning is an error
 bench: ## run the benchmarks named in BENCHMARKS, one after the other
 	$(SET_UP) bench
 	@for name in $(BENCHMARKS); do $(BIN)/python -m benchmarks $$name --json || exit 1; done
+
+dist: ## make the wheels of all platforms, one without compiled parts and an sdist in dist/
+	$(SET_UP) dist
+	@$(BIN)/python scripts/dist.py
 
 lock: ## write the lock files again after a change in pyproject.toml (UPGRADE=--upgrade: newest)
 	$(SET_UP) check

@@ -1,6 +1,8 @@
 """Compiles the part in C when Headrace is made a package, where there is a C compiler.
 
 Without one the package is the same but for that part: records are then fetched as objects.
+HEADRACE_WHEEL_PLATFORM names the platforms of the wheel as its tag has them, where CC compiles for
+others than this machine; ``any`` makes one without that part.
 """
 
 from __future__ import annotations
@@ -19,6 +21,8 @@ FOLDER = Path("headrace", "kafka", "columnar")
 SOURCE = FOLDER / "consumer.c"
 LIBRARY = FOLDER / "libheadrace_consumer.so"
 
+PLATFORM_VARIABLE = "HEADRACE_WHEEL_PLATFORM"
+
 
 class CompileHook(BuildHookInterface[Any]):
     """Puts the library beside its source, into the package and into an editable checkout."""
@@ -27,13 +31,16 @@ class CompileHook(BuildHookInterface[Any]):
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:  # noqa: ARG002 - hatchling's signature
         """Compile; a package with the library is for this platform, any Python 3."""
-        if self.target_name != "wheel":
+        platform = os.environ.get(PLATFORM_VARIABLE, "")
+        if self.target_name != "wheel" or platform == "any":
             return
         failure = compile_library(Path(self.root))
+        if failure is not None and platform:
+            raise RuntimeError(f"no wheel for {platform}: {failure}")
         if failure is not None:
             self.app.display_warning(f"without columns from Kafka: {failure}")
             return
-        platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
+        platform = platform or sysconfig.get_platform().replace("-", "_").replace(".", "_")
         build_data["artifacts"].append(f"/{LIBRARY.as_posix()}")
         build_data["pure_python"] = False
         build_data["tag"] = f"py3-none-{platform}"

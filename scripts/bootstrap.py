@@ -1,12 +1,12 @@
 """Set up this checkout: Java, the virtual environment, the locked packages, Kafka's jars.
 
-    python3 scripts/bootstrap.py run|test|test-all|check|docs|bench
+    python3 scripts/bootstrap.py run|test|test-all|check|docs|bench|dist
 
 "run" is what the demo needs, "test" adds what the tests need (which try the benchmarks too),
 "test-all" what the slow ones need beside that, "check" what the checkers need, "docs" what builds
-the documentation, "bench" what the benchmarks need. Once done it returns at once, until a lock file
-changes. While packages are being installed the environment bears no stamp: a set-up interrupted
-there makes the environment anew.
+the documentation, "bench" what the benchmarks need, "dist" what makes packages. Once done it
+returns at once, until a lock file changes. While packages are being installed the environment bears
+no stamp: a set-up interrupted there makes the environment anew.
 
 It says how far it is at least every few seconds, and what went wrong and what to do in one line.
 
@@ -52,6 +52,7 @@ STEPS = {
     "check": ("build", "run", "test", "bench", "test-all", "check", "project"),
     "docs": ("build", "run", "docs", "project"),
     "bench": ("build", "run", "bench", "project", "kafka", "connector"),
+    "dist": ("build", "dist"),
 }
 
 #: What each step depends on: its lock file, or these.

@@ -21,6 +21,7 @@ GROUPS = {
     "test": ["--group", "test"],
     "test-all": ["--group", "test-all"],
     "bench": ["--group", "bench"],
+    "dist": ["--group", "dist"],
     "docs": ["--group", "docs"],
     "check": ["--group", "check"],
 }
