@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 _WRITTEN = 100_000
 
 #: Micro-batches of one round of the comparison of sizes.
-_MICRO_BATCHES = 20
+_MICRO_BATCHES = 10
 
 #: Seconds that filling a changelog, and restoring it, may take.
 _FILL_TIMEOUT = 600.0
@@ -71,7 +71,7 @@ class StatePlan:
     few: int = 10_000
     many: int = 10_000_000
     touched: int = 1_000
-    rounds: int = 7
+    rounds: int = 15
     rows: tuple[int, ...] = (150, 1024)
     restored: tuple[int, ...] = (450_000_000, 1_000_000_000)
     partitions: int = 4

@@ -256,7 +256,8 @@ class RocksStore(StateStore):
     def __init__(self, folder: Path, cache_bytes: int = 64 << 20) -> None:
         self._folder = folder
         self._database: Rdict | None = None
-        self._cache: OrderedDict[PartitionKey, bytes] = OrderedDict()
+        # by the name in the database: bytes are nothing that is looked through for garbage
+        self._cache: OrderedDict[bytes, bytes] = OrderedDict()
         self._room = self._cache_bytes = cache_bytes
         self._lock = Lock()
         self._sizes: dict[int, Size] = {}
@@ -313,46 +314,47 @@ class RocksStore(StateStore):
 
     @override
     def get_many(self, keys: Sequence[PartitionKey]) -> list[StoredRow | None]:
+        names = list(map(_row_key, keys))
         with self._lock:
-            cached = [self._cached(key) for key in keys]
-            missing = [key for key, data in zip(keys, cached, strict=True) if data is None]
+            cached = list(map(self._cached, names))
+            missing = [name for name, data in zip(names, cached, strict=True) if data is None]
             self.cache_hits += len(keys) - len(missing)
             self.cache_misses += len(missing)
             read = iter(self._read(missing))
         found = [next(read) if data is None else data for data in cached]
         return [None if data is None else decode_row(data) for data in found]
 
-    def _cached(self, key: PartitionKey) -> bytes | None:
-        data = self._cache.get(key)
+    def _cached(self, name: bytes) -> bytes | None:
+        data = self._cache.get(name)
         if data is not None:
-            self._cache.move_to_end(key)
+            self._cache.move_to_end(name)
         return data
 
-    def _read(self, keys: Sequence[PartitionKey]) -> list[bytes | None]:
-        if not keys:
+    def _read(self, names: Sequence[bytes]) -> list[bytes | None]:
+        if not names:
             return []
-        order = sorted(range(len(keys)), key=keys.__getitem__)
+        order = sorted(range(len(names)), key=names.__getitem__)
         try:
-            values: Any = self._files.get([_row_key(keys[index]) for index in order])
+            values: Any = self._files.get([names[index] for index in order])
         except Exception as error:
             raise self._unusable("read", error) from error
-        found: list[bytes | None] = [None] * len(keys)
+        found: list[bytes | None] = [None] * len(names)
         for index, data in zip(order, values, strict=True):
             found[index] = data
             if data is not None:
-                self._keep(keys[index], data)
+                self._keep(names[index], data)
         return found
 
-    def _keep(self, key: PartitionKey, data: bytes | None) -> None:
-        former = self._cache.pop(key, None)
+    def _keep(self, name: bytes, data: bytes | None) -> None:
+        former = self._cache.pop(name, None)
         if former is not None:
-            self._room += len(former) + len(key.key) + _ENTRY_BYTES
+            self._room += len(former) + len(name) + _ENTRY_BYTES
         if data is not None:
-            self._cache[key] = data
-            self._room -= len(data) + len(key.key) + _ENTRY_BYTES
+            self._cache[name] = data
+            self._room -= len(data) + len(name) + _ENTRY_BYTES
         while self._room < 0 and self._cache:
             oldest, freed = self._cache.popitem(last=False)
-            self._room += len(freed) + len(oldest.key) + _ENTRY_BYTES
+            self._room += len(freed) + len(oldest) + _ENTRY_BYTES
 
     @override
     def write(
@@ -378,7 +380,7 @@ class RocksStore(StateStore):
                 raise self._unusable("written", error) from error
             self._grow(growth, {key.partition for key, _ in written})
             for key, data in written:
-                self._keep(key, data)
+                self._keep(_row_key(key), data)
 
     def load(
         self,
@@ -394,11 +396,12 @@ class RocksStore(StateStore):
         batch = WriteBatch(raw_mode=True)
         put, prefix, names = batch.put, _PARTITION.pack(_ROW, partition), []
         for key, row in rows:
-            names.append(key)
+            name = prefix + key
+            names.append(name)
             if row is None or row.extra or row.state is None:
                 _put(batch, PartitionKey(partition, key), Change(None, row), None)
             else:
-                put(prefix + key, _NO_EXTRA + row.state)
+                put(name, _NO_EXTRA + row.state)
         if position is not None:
             document = json.dumps(position._asdict()).encode()
             batch.put(_PARTITION.pack(_POSITION, partition), document)
@@ -410,8 +413,8 @@ class RocksStore(StateStore):
             self._sizes.pop(partition, None)
             self._growth.pop(partition, None)
             if self._cache:
-                for key in names:
-                    self._keep(PartitionKey(partition, key), None)
+                for name in names:
+                    self._keep(name, None)
 
     def _grow(self, growth: Mapping[int, list[int]], written: set[int]) -> None:
         for number in written & self._growth.keys():
