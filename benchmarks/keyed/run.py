@@ -26,6 +26,7 @@ _RATIOS = (
     ("ratio_to_kafka_streams", "inline", "kafka_streams", 0.8),
     ("spark_ratio_to_kafka_streams", "spark", "kafka_streams", 0.8),
     ("columnar_ratio_to_kafka_streams", "columnar", "kafka_streams", 2.0),
+    ("ratio_to_kafka_streams_1s", "inline", "kafka_streams_1s", None),
     ("ratio_to_quix", "inline", "quix", 3.0),
     ("each_ratio_to_quix", "each", "quix", None),
 )

@@ -72,6 +72,10 @@ SIDES = (
     Side("plain", _keyed(f"{_WORK}:count"), {"transactions": False}),
     Side("kafka_streams", settings={"properties": {"num.stream.threads": 2}}),
     Side(
+        "kafka_streams_1s",
+        settings={"properties": {"num.stream.threads": 2, "commit.interval.ms": 1000}},
+    ),
+    Side(
         "quix",
         settings={"properties": {"fetch.queue.backoff.ms": 10}},
         stays=False,
