@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headrace.admin.cli import register
-from headrace.apps.cli import collector
+from headrace.apps.cli import collector, elements
 from headrace.apps.workflow_cli import workflow
 from headrace.core.options import Commands, ConfigFile, command_group
 from headrace.core.positions import parse_moment
@@ -50,6 +50,7 @@ app.add_typer(offsets, name="offsets")
 app.add_typer(connector, name="connector")
 app.add_typer(collector, name="collector")
 app.add_typer(workflow, name="workflow")
+app.add_typer(elements, name="elements")
 
 
 @app.command()

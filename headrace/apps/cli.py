@@ -75,7 +75,7 @@ class Mode(Enum):
 
 
 class Engine(Enum):
-    """Where a collector's reducer runs."""
+    """Where an application's reducer runs."""
 
     SPARK = "spark"
     """In Spark's workers."""
@@ -322,3 +322,36 @@ def _client(brokers: str, properties: list[str] | None) -> dict[str, Any]:
         return commands.client(brokers, _named(properties))
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--brokerlist or --property") from None
+
+
+elements = command_group(help="Processing elements: the demo.")
+
+
+@elements.command(name="demo")
+def elements_demo(
+    rows: Annotated[
+        int | None,
+        typer.Option(min=1_000, help="How many flights, from the first on; default: all."),
+    ] = None,
+    engine: _Engine = Engine.SPARK,
+    over: Annotated[
+        float, typer.Option(min=1, help="Seconds over which they are produced, at least.")
+    ] = 30.0,
+    directory: Annotated[
+        Path | None,
+        typer.Option(
+            "--dir", file_okay=False, help="An empty folder to work in, which is then kept."
+        ),
+    ] = None,
+) -> None:
+    """Count real flights by their destination, kill the daemon on the way, and check every report.
+
+    Starts ZooKeeper and Kafka, and a daemon with an element for each destination, which reports
+    each 1,000 flights and each 5 s. It is killed and started again. The last line says whether the
+    last reports are what pandas sums up, and each report by number is there once.
+
+    Exit codes: 0 verified; 1 not verified, or the demo could not be run; 128 + n after signal n.
+    """
+    from headrace.apps.elements.demo import main  # noqa: PLC0415 - takes a second to import
+
+    raise typer.Exit(main(rows, engine.value, over, directory))

@@ -1,0 +1,129 @@
+"""The demo of elements: what it produces, when it goes on, and what it finds wrong."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pandas as pd
+import pytest
+
+from headrace import config
+from headrace.apps.elements import element_reducer
+from headrace.apps.elements.demo import (
+    PARTITIONS,
+    Phase,
+    Reports,
+    Total,
+    channels,
+    compare,
+    events,
+    next_phase,
+    totals_of,
+)
+from headrace.testing.keyed import KeyedTest
+
+FLIGHTS = pd.DataFrame(
+    {
+        "dest": ["LAX", "BOS", "LAX"],
+        "carrier": ["UA", "B6", "AA"],
+        "flight": [1, 2, 3],
+        "distance": [2475, 187, 2475],
+    }
+)
+
+ALL = frozenset(range(PARTITIONS))
+
+TOTALS = {"LAX": Total(2_500, 90), "BOS": Total(10, 5)}
+
+
+def reported(*found: tuple[str, str, int, int]) -> Reports:
+    """Return reports: topic, by what, count and miles."""
+    reports = Reports()
+    for topic, by, count, miles in found:
+        reports.take({"topic": topic, "by": by, "count": count, "miles": miles})
+    return reports
+
+
+RIGHT = (
+    ("LAX", "count", 1_000, 40),
+    ("LAX", "time", 1_500, 60),
+    ("LAX", "count", 2_000, 80),
+    ("BOS", "time", 10, 5),
+    ("LAX", "time", 2_500, 90),
+)
+
+
+def test_flights_are_events_under_the_key_of_their_destination() -> None:
+    """And the totals are those of the same flights."""
+    found = [(key, json.loads(value)) for key, value in events(FLIGHTS)]
+    assert found[1] == (b"BOS", {"topic": "BOS", "flight": "B62", "miles": 187})
+    assert totals_of(FLIGHTS) == {"BOS": Total(1, 187), "LAX": Total(2, 4_950)}
+
+
+def test_the_channel_is_one_that_headrace_takes_and_its_element_counts() -> None:
+    """The configuration is checked, and the reducer is made of its options."""
+    (channel,) = channels("inline").values()
+    checked = config.ChannelConfig.model_validate(channel)
+    assert isinstance(checked.processor, config.KeyedProcessorConfig)
+    test = KeyedTest(element_reducer(**checked.processor.keyword_arguments()))
+    test.send(*((key.decode(), json.loads(value), 0) for key, value in events(FLIGHTS) if key))
+    assert test.outputs == []
+    reports = test.tick(5_000)
+    assert {each.key: (each.value["count"], each.value["by"]) for each in reports} == {
+        "LAX": (2, "time"),
+        "BOS": (1, "time"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("phase", "events_reported", "held", "following"),
+    [
+        (Phase.STARTING, 0, frozenset({0}), Phase.STARTING),
+        (Phase.STARTING, 0, ALL, Phase.FLOWING),
+        (Phase.FLOWING, 24, ALL, Phase.FLOWING),
+        (Phase.FLOWING, 25, ALL, Phase.RETURNING),
+        (Phase.RETURNING, 50, frozenset(), Phase.RETURNING),
+        (Phase.RETURNING, 50, ALL, Phase.FINISHING),
+        (Phase.FINISHING, 99, ALL, Phase.FINISHING),
+        (Phase.FINISHING, 100, ALL, Phase.DONE),
+    ],
+)
+def test_the_next_phase_begins_when_its_fact_is_there(
+    phase: Phase, events_reported: int, held: frozenset[int], following: Phase
+) -> None:
+    """Partitions that are held, or events in reports."""
+    assert next_phase(phase, events_reported, 100, held) is following
+
+
+def test_reports_that_say_all_hold() -> None:
+    """The line has the counts."""
+    verdict = compare(reported(*RIGHT), TOTALS)
+    assert verdict.holds
+    assert str(verdict) == (
+        "verified: 2 destinations, 2510 events, 0 lost, 0 counted twice, 2 reports each 1000 "
+        "events, 0 missing, 0 twice"
+    )
+
+
+@pytest.mark.parametrize(
+    ("reports", "wrong"),
+    [
+        (RIGHT[:-1], {"lost": 500, "differing": 1}),
+        ((*RIGHT, ("BOS", "time", 12, 5)), {"twice": 2}),
+        ((*RIGHT, ("BOS", "time", 10, 6)), {"differing": 1}),
+        ((*RIGHT[:2], *RIGHT[3:]), {"missing": 1}),
+        ((RIGHT[0], *RIGHT), {"repeated": 1}),
+        ((*RIGHT[:3], ("LAX", "count", 2_001, 81), *RIGHT[3:]), {"repeated": 1}),
+        ((*RIGHT, RIGHT[0], RIGHT[-1]), {"backward": 1, "repeated": 1}),
+        ((*RIGHT, ("XXX", "time", 1, 1)), {"unknown": 1}),
+    ],
+)
+def test_each_way_to_be_wrong_is_found(
+    reports: tuple[tuple[str, str, int, int], ...], wrong: dict[str, int]
+) -> None:
+    """By what it is, and by nothing else; the line says NOT verified."""
+    right = compare(reported(*RIGHT), TOTALS)
+    verdict = compare(reported(*reports), TOTALS)
+    assert verdict == replace(right, **wrong)
+    assert str(verdict).startswith("NOT verified: ")
