@@ -219,6 +219,8 @@ class Totals(Document):
     """Records answered a second, over the last minute."""
     skipped_records: Number
     """Records passed over."""
+    shed_records: Number
+    """Records that admission shed."""
     dead_letters: Number
     """Records put into the dead-letter topic."""
     errors: Number

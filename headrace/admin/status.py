@@ -295,6 +295,7 @@ class StatusBuilder:
             records=int(done.records),
             records_per_s=self._rates.of_channel(name, done.records),
             skipped_records=int(done.skipped),
+            shed_records=int(done.shed),
             dead_letters=int(done.dead_letters),
             errors=int(done.errors),
             commit_failures=int(done.commit_failures),

@@ -169,6 +169,7 @@ def _totals(partitions: list[d.PartitionStatus], records_per_s: float) -> d.Tota
         records=812_334_120,
         records_per_s=records_per_s,
         skipped_records=2,
+        shed_records=5,
         dead_letters=sum(each.dead_letters for each in partitions),
         errors=sum(each.attempts for each in partitions) + 3,
         commit_failures=0,

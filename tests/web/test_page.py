@@ -67,12 +67,12 @@ def test_what_is_wrong_stands_first(stage: Stage, visits: Visits) -> None:
 
 
 def test_dead_letters_and_what_is_in_question_are_shown(stage: Stage, visits: Visits) -> None:
-    """A channel counts its dead letters; a partition says how many records it looks among."""
+    """A channel counts what it shed and its dead letters; a partition says how many records it looks among."""
     stage.process = failing()
     page = visits.open(stage.url)
     page.wait_for_selector("#partitions tbody tr")
     counted = page.locator(".numbers div", has_text="dead letters").locator("dd")
-    assert counted.all_inner_texts() == ["2 · 0", "2 · 3"]
+    assert counted.all_inner_texts() == ["2 · 5 · 0", "2 · 5 · 3"]
     assert "looks for what fails among 250 records" in page.inner_text("#partitions")
 
 

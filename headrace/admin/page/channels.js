@@ -13,7 +13,7 @@ const NUMBERS = [
   [({ partitions }) => `of ${many(partitions.length, "partition")} here`, ({ channel }) => whole(channel.partitions.length)],
   [() => "held in memory", ({ channel }) => bytes(channel.totals.held_bytes)],
   [() => "errors since start", ({ channel }) => short(channel.totals.errors)],
-  [() => "skipped · dead letters", ({ channel }) => `${short(channel.totals.skipped_records)} · ${short(channel.totals.dead_letters)}`],
+  [() => "skipped · shed · dead letters", ({ channel: { totals } }) => `${short(totals.skipped_records)} · ${short(totals.shed_records)} · ${short(totals.dead_letters)}`],
 ];
 
 function sinkAge(channel) {

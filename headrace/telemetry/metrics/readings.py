@@ -41,6 +41,7 @@ class ChannelSummary:
     records: float
     batches: float
     skipped: float
+    shed: float
     dead_letters: float
     errors: float
     commit_failures: float
@@ -58,6 +59,7 @@ class Summary:
             "records": _counted(metrics.records),
             "batches": _counted(metrics.batches),
             "skipped": _counted(metrics.skipped),
+            "shed": _counted(metrics.shed),
             "dead_letters": _counted(metrics.dead_lettered),
             "errors": _counted(metrics.errors),
             "commit_failures": _counted(metrics.commit_failures),
