@@ -59,11 +59,11 @@ _PREFETCH = 4 << 20
 
 
 def events(flights: pd.DataFrame) -> Iterator[KeyValue]:
-    """Yield an event for each flight, under the key of its destination."""
+    """Yield an event for each flight, without a key: the channel finds it."""
     columns = (flights[name].tolist() for name in ("dest", "carrier", "flight", "distance"))
     for dest, carrier, number, miles in zip(*columns, strict=True):
         event = {"topic": dest, "flight": f"{carrier}{number}", "miles": miles}
-        yield dest.encode(), json.dumps(event, separators=(",", ":")).encode()
+        yield None, json.dumps(event, separators=(",", ":")).encode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,6 +364,7 @@ def channels(engine: str) -> dict[str, object]:
                 "type": "keyed",
                 "factory": "headrace.apps.elements:element_reducer",
                 "options": {"element": element, "every": EVERY, "interval": INTERVAL},
+                "key": "value.topic",
                 "engine": engine,
             },
             "sink": {"type": "kafka", "topic": REPORTS},
