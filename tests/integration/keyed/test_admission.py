@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from headrace.core.clock import Deadline
+from headrace.core.clock import SYSTEM_CLOCK, Deadline
 from headrace.core.records import TopicPartition
 from headrace.devstack.waiting import wait_for
 from headrace.testing.records import FakeRecord
@@ -70,10 +70,9 @@ def copied(site: Site, topic: str) -> list[tuple[int, int]]:
     return found
 
 
-def document_of(site: Site, output: str, left: str, kind: str, shed: str) -> dict[str, Any]:
-    """Return the configuration of a channel that sheds, with small batches."""
+def document_of(site: Site, output: str, kind: str, admission: dict[str, Any]) -> dict[str, Any]:
+    """Return the configuration of a channel with small batches."""
     (site.directory / "shedding.py").write_text(_REDUCERS, encoding="utf-8")
-    admission = {"policy": "shedding", "max_pending": 700, "shed": shed, "to": left}
     if kind == "keyed":
         processor = {"type": "keyed", "engine": "inline", "reducer": "shedding:echo"}
         processor["value"] = "string"
@@ -105,7 +104,8 @@ def test_each_record_is_processed_or_copied_once(site: Site, kind: str, shed: st
     """Though the daemon is killed among them: processed and shed together are what was read."""
     output, left = site.broker.create_topic(2), site.broker.create_topic(2)
     produce(site, 0, RECORDS)
-    document = document_of(site, output, left, kind, shed)
+    admission = {"policy": "shedding", "max_pending": 700, "shed": shed, "to": left}
+    document = document_of(site, output, kind, admission)
     first = site.daemon(document).start()
     done(site, first, output, left, 300)
     first.signal(signal.SIGKILL)
@@ -121,3 +121,22 @@ def test_each_record_is_processed_or_copied_once(site: Site, kind: str, shed: st
     assert sorted([*own, *others]) == everything
     assert own
     assert others
+
+
+def test_a_rate_is_kept_by_all_partitions_together(site: Site) -> None:
+    """With batches in flight too: nothing is shed, and it takes as long as the rate says."""
+    output = site.broker.create_topic(2)
+    document = document_of(site, output, "keyed", {"policy": "throttling", "max_rate": 200})
+    daemon = site.daemon(document).start()
+    daemon.wait_event("controller_started", WAIT)
+    begin = SYSTEM_CLOCK.monotonic()
+    produce(site, 0, 1_000)
+    everything = [(number, each) for number in (0, 1) for each in range(1_000)]
+    assert wait_for(
+        lambda: len(processed(site, output)) >= len(everything), Deadline.after(WAIT)
+    ), daemon.text()
+    # two batches of each partition are not held back by those before them
+    assert SYSTEM_CLOCK.monotonic() - begin >= (2_000 - 2 * 2 * 100) / 200
+    daemon.signal(signal.SIGTERM)
+    assert daemon.wait() == 0
+    assert sorted(processed(site, output)) == everything
