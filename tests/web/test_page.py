@@ -67,7 +67,7 @@ def test_what_is_wrong_stands_first(stage: Stage, visits: Visits) -> None:
 
 
 def test_dead_letters_and_what_is_in_question_are_shown(stage: Stage, visits: Visits) -> None:
-    """A channel counts what it shed and its dead letters; a partition says how many records it looks among."""
+    """Counts of what was shed and of dead letters; and among how many records a partition looks."""
     stage.process = failing()
     page = visits.open(stage.url)
     page.wait_for_selector("#partitions tbody tr")
