@@ -67,6 +67,39 @@ class KafkaRecordReader:
                     return found
         raise KafkaUnavailableError(f"{partition}: the record at {offset} was not read in time")
 
+    def between(
+        self, bounds: Mapping[TopicPartition, tuple[int, int]], deadline: Deadline
+    ) -> list[Record]:
+        """Return the records of partitions from one offset to another each. Blocks.
+
+        Raises:
+            KafkaUnavailableError: they were not read by the deadline.
+        """
+        found: list[Record] = []
+        left = {each: end for each, (start, end) in bounds.items() if start < end}
+        properties = {**self._properties, "queued.min.messages": MAX_RECORDS}
+        with closing(open_consumer(properties)) as consumer:
+            consumer.assign([ClientPartition(*each, bounds[each][0]) for each in left])
+            while left:
+                if deadline.expired:
+                    raise KafkaUnavailableError(
+                        f"{', '.join(map(str, left))}: not read in time; are the brokers busy?"
+                    )
+                message: Any = consumer.poll(deadline.at_most(_POLL_INTERVAL))
+                if message is None:
+                    continue
+                partition = TopicPartition(message.topic(), message.partition())
+                if message.error() is not None:
+                    if message.error().code() in _NOTHING_THERE:
+                        left.pop(partition, None)
+                elif message.offset() < left.get(partition, 0):
+                    found.append(message)
+                    if message.offset() + 1 == left[partition]:
+                        del left[partition]
+                else:
+                    left.pop(partition, None)
+        return found
+
 
 #: Records taken from the client in one call: enough to make the call's cost disappear.
 MAX_RECORDS = 1000

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from headrace.core.records import Assignment, Record
     from headrace.kafka.ports import Fetched, RecordSource, TopicCatalog
     from headrace.keyed.store import RocksStore
+    from headrace.keyed.topics import Changelog
 
 log = structlog.get_logger(__name__)
 
@@ -39,15 +40,6 @@ _BACKOFF = 1.0
 
 #: Seconds between two positions that are written while a partition is restored.
 _CHECKPOINT = 5.0
-
-
-@dataclass(frozen=True, slots=True)
-class Changelog:
-    """The changelog of a channel. ``delete_retention`` (s): how long deletions can be read."""
-
-    topic: str
-    topic_id: str
-    delete_retention: float
 
 
 class RestoreProgress(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from threading import Event
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,6 @@ import structlog
 from headrace.config.derived import is_by_key
 from headrace.core.errors import StartError
 from headrace.kafka.catalog import NewTopic
-from headrace.keyed.restore import Changelog
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -20,6 +20,16 @@ if TYPE_CHECKING:
     from headrace.kafka.ports import TopicInfo
 
 log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Changelog:
+    """The changelog of a channel. ``delete_retention`` (s): how long deletions can be read."""
+
+    topic: str
+    topic_id: str
+    delete_retention: float
+
 
 #: Milliseconds for which deletions can be read: local state that is older is not used.
 DELETE_RETENTION_MS = 7 * 24 * 3600 * 1000

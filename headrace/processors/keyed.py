@@ -55,7 +55,8 @@ if TYPE_CHECKING:
     from headrace.core.records import Assignment, TopicPartition
     from headrace.kafka.ports import RecordSource
     from headrace.keyed.api import KeyedReducer
-    from headrace.keyed.restore import Changelog, RestoreProgress
+    from headrace.keyed.restore import RestoreProgress
+    from headrace.keyed.topics import Changelog
     from headrace.processors.contract import ChannelContext
     from headrace.processors.engine import Engine
     from headrace.processors.pending import MergeLimits

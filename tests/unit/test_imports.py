@@ -153,3 +153,15 @@ def test_no_start_parses_the_source_of_models() -> None:
     )
     (package,) = headrace.__path__
     assert package not in done.stdout
+
+
+def test_state_by_key_needs_its_extra_only_where_it_is_kept() -> None:
+    """Re-keying, and the doctor's look at it, do without the store."""
+    code = (
+        "import sys; sys.modules['rocksdict'] = None\n"
+        "import headrace.processors.rekey, headrace.tools.doctor.checks, headrace.keyed"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == 0, done.stderr

@@ -38,8 +38,11 @@ from headrace.kafka import KafkaOffsetStore, KafkaTopicCatalog
 from headrace.kafka.catalog import subscribers
 from headrace.kafka.clients import client_properties
 from headrace.kafka.result_transactions import sink_group
+from headrace.kafka.source import KafkaRecordReader
 from headrace.kafka.survey import KafkaSurvey
 from headrace.kafka.transactional_producer import fence_producers
+from headrace.keyed.codecs import partition_of
+from headrace.keyed.topics import changelog_name
 from headrace.spark.settings import spark_settings
 from headrace.tools.doctor.finding import error, ok, warning
 from headrace.tools.doctor.machine import existing
@@ -50,6 +53,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
 
     from headrace.config import ChannelConfig, Config, KafkaConfig, SparkConfig, ZooKeeperConfig
+    from headrace.core.records import Record
     from headrace.kafka.ports import TopicCatalog, TopicInfo
     from headrace.spark.dryrun import SparkTrial
     from headrace.spark.settings import SparkSettings
@@ -92,6 +96,7 @@ def _of_channel(channel: ChannelConfig) -> Iterator[Acl]:
             yield Acl("topic", entry, ("Read",))
     if channel.on_error.dead_letter is not None:
         yield Acl("topic", channel.on_error.dead_letter.topic, ("Write",))
+    yield from _of_own_topics(channel)
     for sink in single_sinks(channel.sink).values():
         if isinstance(sink, KafkaSinkConfig):
             # without a topic the rows name theirs
@@ -103,6 +108,32 @@ def _of_channel(channel: ChannelConfig) -> Iterator[Acl]:
     match channel.offsets:
         case KafkaOffsetsConfig(fencing="transactions"):
             yield _transactional_id(channel.group)
+
+
+def _of_own_topics(channel: ChannelConfig) -> Iterator[Acl]:
+    """Yield what a channel with state needs of its own topics, and one that re-keys."""
+    chosen, create = channel.processor, ("Create",)
+    match chosen:
+        case config.KeyedProcessorConfig():
+            changelog = changelog_name(channel.group, channel.topics[0])
+            made = create if chosen.internal.create else ()
+            yield Acl("topic", changelog, (*made, "DescribeConfigs", "Read", "Write"))
+            if chosen.internal.purge_input is not None:
+                yield Acl("topic", channel.topics[0], ("Delete",))
+            if channel.sink is None:
+                yield Acl("group", sink_group(channel.group), ("Read",))
+                yield _transactional_id(channel.group)
+        case config.RekeyProcessorConfig():
+            assert isinstance(channel.sink, KafkaSinkConfig), "the configuration demands it"
+            assert channel.sink.topic is not None, "as above"
+            made = create if chosen.internal.create else ()
+            yield Acl("topic", channel.sink.topic, (*made, "DescribeConfigs"))
+            for topic in channel.subscription.names:
+                yield Acl("topic", topic, ("DescribeConfigs",))
+        case _:
+            return
+    if chosen.dead_letter is not None:
+        yield Acl("topic", chosen.dead_letter, ("Write",))
 
 
 def _transactional_id(group: str) -> Acl:
@@ -465,7 +496,9 @@ def check_kafka(config: Config) -> Iterator[Finding]:
         brokers = ", ".join(cluster.brokers.values())
         yield ok("kafka", f"cluster {cluster.cluster_id}: {brokers}")
         yield from check_retention(config.channels, survey, min(cluster.brokers))
-        clients = _Clients(catalog, survey, properties, config.instance_id)
+        reader = KafkaRecordReader(properties, group)
+        made = _made_at_the_start(config)
+        clients = _Clients(catalog, survey, reader, properties, config.instance_id, made)
         for name, channel in config.channels.items():
             yield from _channel(name, channel, clients)
 
@@ -506,25 +539,31 @@ def _keeps_in_kafka(channel: ChannelConfig) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Clients:
-    """What the brokers are asked with, and the name of the member that will run."""
+    """What the brokers are asked with, and the name of the member that will run.
+
+    ``made`` are topics that channels create at the start.
+    """
 
     catalog: KafkaTopicCatalog
     survey: KafkaSurvey
+    reader: KafkaRecordReader
     properties: Mapping[str, object]
     member: str
+    made: Collection[str]
 
 
 def _channel(name: str, channel: ChannelConfig, clients: _Clients) -> Iterator[Finding]:
     check = f"topics of channel {name}"
     try:
         found = _topics(channel, clients.catalog)
-        yield from judge_topics(check, channel, found)
-        yield from check_written(name, channel, clients.catalog)
+        yield from judge_topics(check, channel, found, clients.made)
+        yield from check_written(name, channel, clients.catalog, clients.made)
         partitions = [
             TopicPartition(t.name, n) for t in found.values() for n in range(t.partitions)
         ]
         newest = clients.survey.newest(partitions, Deadline.after(TIMEOUT))
         yield from check_stamps(check, newest)
+        yield from _partitioner(name, channel, partitions, clients)
     except HeadraceError as problem:
         yield error(check, str(problem), "see below for the permissions that the topics need")
         return
@@ -543,12 +582,29 @@ def _topics(channel: ChannelConfig, catalog: KafkaTopicCatalog) -> Mapping[str, 
     return catalog.describe(sorted(names), deadline)
 
 
+def _made_at_the_start(settings: Config) -> frozenset[str]:
+    """Return the topics that re-keying channels create where they do not exist."""
+    return frozenset(
+        channel.sink.topic
+        for channel in settings.channels.values()
+        if isinstance(channel.processor, config.RekeyProcessorConfig)
+        and channel.processor.internal.create
+        and isinstance(channel.sink, KafkaSinkConfig)
+        and channel.sink.topic is not None
+    )
+
+
 def judge_topics(
-    check: str, channel: ChannelConfig, found: Mapping[str, TopicInfo]
+    check: str,
+    channel: ChannelConfig,
+    found: Mapping[str, TopicInfo],
+    made: Collection[str] = (),
 ) -> Iterator[Finding]:
-    """Say what the topics that were found mean for the channel."""
+    """Say what the topics that were found mean for the channel; ``made`` come at the start."""
     for name in channel.subscription.names:
-        if name not in found:
+        if name not in found and name in made:
+            yield ok(check, f"{name} is created at the start")
+        elif name not in found:
             advice = "create it, or correct the name; or this user may not describe it (see below)"
             yield error(check, f"{name} does not exist", advice)
     for pattern in channel.subscription.fruitless(found):
@@ -564,25 +620,95 @@ def judge_topics(
         yield ok(check, f"topics and partitions: {seen}")
 
 
-def check_written(name: str, channel: ChannelConfig, catalog: TopicCatalog) -> Iterator[Finding]:
-    """See whether the topics exist that the channel writes to: dead letters, and its sink's."""
-    letters = channel.on_error.dead_letter
+def check_written(
+    name: str, channel: ChannelConfig, catalog: TopicCatalog, made: Collection[str] = ()
+) -> Iterator[Finding]:
+    """See whether the topics exist that the channel writes to: dead letters, and its sink's.
+
+    ``made`` are created at the start.
+    """
+    letters, chosen = channel.on_error.dead_letter, channel.processor
+    check = f"dead letters of channel {name}"
     if letters is not None:
-        check = f"dead letters of channel {name}"
         yield _written(check, letters.topic, "on_error.dead_letter.topic", catalog)
+    if (
+        isinstance(chosen, config.KeyedProcessorConfig | config.RekeyProcessorConfig)
+        and chosen.dead_letter is not None
+    ):
+        yield _written(check, chosen.dead_letter, "processor.dead_letter", catalog)
     # without a topic each row names its own
     for steps, sink in single_sinks(channel.sink).items():
         if isinstance(sink, KafkaSinkConfig) and sink.topic is not None:
             key = ".".join([*map(str, steps), "topic"])
-            yield _written(f"sink of channel {name}", sink.topic, key, catalog)
+            yield _written(f"sink of channel {name}", sink.topic, key, catalog, made)
 
 
-def _written(check: str, topic: str, key: str, catalog: TopicCatalog) -> Finding:
+def _written(
+    check: str, topic: str, key: str, catalog: TopicCatalog, made: Collection[str] = ()
+) -> Finding:
     found = catalog.describe([topic], Deadline.after(TIMEOUT)).get(topic)
+    if found is None and topic in made:
+        return ok(check, f"{topic} is created at the start")
     if found is None:
         advice = f"create it, or correct {key}; or this user may not describe it"
         return error(check, f"{topic} does not exist", advice)
     return ok(check, f"{found.name} ({found.partitions})")
+
+
+#: Records that are read to see how producers partition.
+_SAMPLE = 1000
+
+
+def _partitioner(
+    name: str, channel: ChannelConfig, partitions: Collection[TopicPartition], clients: _Clients
+) -> Iterator[Finding]:
+    """Read the last records of what a channel keeps state of, by the records' own keys."""
+    chosen = channel.processor
+    if not isinstance(chosen, config.KeyedProcessorConfig) or chosen.key != "record":
+        return
+    if not partitions or set(channel.topics) <= set(clients.made):
+        return
+    deadline, bounds = Deadline.after(TIMEOUT), {}
+    for partition in partitions:
+        low, high = clients.catalog.watermarks(partition, deadline)
+        bounds[partition] = max(low, high - max(1, _SAMPLE // len(partitions))), high
+    records = clients.reader.between(bounds, deadline)
+    yield from judge_partitioner(
+        f"keys of channel {name}", channel.topics[0], len(partitions), records
+    )
+
+
+def judge_partitioner(
+    check: str, topic: str, partitions: int, records: Collection[Record]
+) -> Iterator[Finding]:
+    """Say whether records are where Java's producers, and ours, put their keys.
+
+    Any partitioner will do that puts a key into one partition, but nobody else finds it there.
+    """
+    places: dict[bytes, set[int]] = {}
+    elsewhere = 0
+    for record in records:
+        key, number = record.key(), record.partition()
+        if key is not None and number is not None:
+            places.setdefault(key, set()).add(number)
+            elsewhere += number != partition_of(key, partitions)
+    keyless = sum(record.key() is None for record in records)
+    apart = sum(len(found) > 1 for found in places.values())
+    of_all = f"of {len(records)} records"
+    if keyless:
+        advice = "set processor.key to what the key is, such as value.id, or on_poison to drop"
+        yield error(check, f"{topic}: {keyless} {of_all} have no key", advice)
+    seen = f"{topic}: {elsewhere} {of_all} are in another partition than Java's producers put them"
+    rekey = "processor.key: key, which writes the records again by key"
+    if apart:
+        seen += f", and {apart} of {len(places)} keys are in several: each has several states"
+        yield error(check, seen, f"set {rekey}; or have all producers partition alike")
+    elif elsewhere:
+        seen += ": librdkafka's default is another partitioner"
+        advice = f"set {rekey}; or partitioner=murmur2_random in all producers of librdkafka"
+        yield warning(check, seen, advice)
+    elif places:
+        yield ok(check, f"{topic}: {len(records) - keyless} {of_all} are where their keys belong")
 
 
 def check_stamps(check: str, newest: float | None) -> Iterator[Finding]:

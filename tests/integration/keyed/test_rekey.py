@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
+import sys
 from collections import Counter
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -12,16 +14,17 @@ import pytest
 from confluent_kafka import Producer
 
 from headrace.config.derived import by_key_topic
-from headrace.core.clock import Deadline
+from headrace.core.clock import SYSTEM_CLOCK, Deadline
 from headrace.devstack.waiting import wait_for
 from headrace.keyed.codecs import partition_of
 from headrace.keyed.topics import changelog_name
 from headrace.testing.records import FakeRecord
+from tests.integration.daemon.rig import WAIT
 from tests.integration.keyed.test_daemon import SPARK_WAIT, arrived, keyed, rows
 from tests.kafka_sinks import committed_records
 
 if TYPE_CHECKING:
-    from tests.integration.daemon.rig import Site
+    from tests.integration.daemon.rig import Daemon, Site
 
 #: The customers of the facts; one has a name without letters.
 CUSTOMERS = ["", *(f"customer-{number}" for number in range(19))]
@@ -139,3 +142,68 @@ def test_what_is_processed_is_deleted_and_a_restart_goes_on(site: Site) -> None:
     second.signal(signal.SIGTERM)
     assert second.wait() == 0
     require_exact(site, output, [*sent, *more])
+
+
+def _headrace(daemon: Daemon, command: str, *options: str) -> str:
+    """Run a command against a daemon, and return what it printed."""
+    file = str(daemon.directory / f"{daemon.name}.yaml")
+    arguments = [sys.executable, "-m", "headrace", command, *options, "--config", file]
+    done = subprocess.run(arguments, capture_output=True, text=True, check=False, timeout=WAIT)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_re_keying_channel_rests_by_itself(site: Site) -> None:
+    """Paused alone, nothing comes by key, and what came before is reduced; then all goes on."""
+    output = site.broker.create_topic(2)
+    given = keyed(site, output, key="value.customer.id", value="json")
+    daemon = site.daemon(site.document(**given)).start()
+    daemon.wait_event("controller_started")
+    sent = orders(100, 1)
+    send(site, sent)
+    arrived(site, daemon, output, 100)
+    assert "main.rekey is paused" in _headrace(daemon, "pause", "main.rekey")
+    more = orders(100, 2)
+    send(site, more)
+    lag = {"channel": "main.rekey", "topic": site.topic}
+
+    def waiting() -> float:
+        found = [
+            daemon.metric("headrace_lag_records", **lag, partition=str(number)) for number in (0, 1)
+        ]
+        return sum(value or 0 for value in found)
+
+    assert wait_for(lambda: waiting() >= 100, Deadline.after(60)), daemon.text()
+    assert len(rows(site, output)) == 100
+    listed = _headrace(daemon, "status", "--json")
+    channels = {each["name"]: each for each in json.loads(listed)["channels"]}
+    assert [bool(channels[name]["pauses"]) for name in ("main", "main.rekey")] == [False, True]
+    _headrace(daemon, "resume", "main.rekey")
+    arrived(site, daemon, output, 200)
+    daemon.signal(signal.SIGTERM)
+    assert daemon.wait() == 0
+    require_exact(site, output, [*sent, *more])
+
+
+def test_timers_fire_where_a_by_key_topic_is_quiet(site: Site) -> None:
+    """Its last offset is no record but a mark of a transaction: that is its end all the same."""
+    output = site.broker.create_topic(1)
+    given = keyed(site, output, reducer="keyed_reducer:wait", idle="200ms", key="headers.tenant")
+    code = """
+from headrace.keyed import Fired, Output, at_event
+
+
+def wait(key, state, facts, now):
+    if isinstance(facts[0], Fired):
+        return None, [Output(facts[0].name)], {}
+    return 1, [], {"quiet": at_event(facts[0].ts + 500)}
+"""
+    (site.directory / "keyed_reducer.py").write_text(code, encoding="utf-8")
+    daemon = site.daemon(site.document(**given)).start()
+    daemon.wait_event("controller_started")
+    now = int(SYSTEM_CLOCK.time() * 1000)
+    record = FakeRecord(value_=b"v", headers_=[("tenant", b"t")], timestamp_=now)
+    site.broker.produce(site.partition(0), record)
+    deadline = Deadline.after(60)
+    found = wait_for(lambda: committed_records(site.broker.address, output), deadline)
+    assert [(each.key(), each.value()) for each in found or ()] == [(b"t", b"quiet")], daemon.text()

@@ -14,9 +14,10 @@ from headrace.devstack.waiting import wait_for
 from headrace.kafka.ports import Fetched
 from headrace.keyed.api import Timer, TimerClock
 from headrace.keyed.fold import KeyRow
-from headrace.keyed.restore import Changelog, RestoreProgress, Restorer
+from headrace.keyed.restore import RestoreProgress, Restorer
 from headrace.keyed.sink import EXTRA_HEADER
 from headrace.keyed.store import Change, PartitionKey, Position, RocksStore, Size, StoredRow
+from headrace.keyed.topics import Changelog
 from headrace.testing.records import FakeAssignment, FakeRecord, in_columns
 
 if TYPE_CHECKING:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
+import zlib
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import pytest
+from confluent_kafka import Producer
 from kazoo.security import make_acl
 
 from headrace.config import Config, ZooKeeperDigest
 from headrace.coordinators.znodes import GroupPaths
 from headrace.core.clock import Deadline
 from headrace.devstack.server import LOOPBACK, free_port
+from headrace.keyed.codecs import partition_of
 from headrace.tools.doctor import checks
 from headrace.tools.doctor.checks import check_kafka, check_zookeeper
 from headrace.tools.doctor.finding import Finding, Level
@@ -24,6 +28,8 @@ from headrace.zookeeper.settings import ZooKeeperSettings, session_settings
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
+
+    from tests.brokers import Broker
 
 
 def _errors(findings: Iterable[Finding]) -> list[Finding]:
@@ -54,6 +60,40 @@ def test_a_fit_place_has_no_errors(document: dict[str, Any], tmp_path: Path) -> 
     assert seen["group of channel main"].endswith("offsets of 0 of 2 partitions")
     assert seen["clock"].endswith("differ by 0.0 s")
     assert not (tmp_path / "state").exists()
+
+
+def test_a_topic_whose_producers_partition_otherwise_is_told(
+    document: dict[str, Any], broker: Broker
+) -> None:
+    """Records where the client's own partitioner puts them are counted, and Java's are not."""
+    channel = document["channels"]["main"]
+    channel["processor"] = {"type": "keyed", "reducer": "functions:keep", "engine": "inline"}
+    channel["sink"] = None
+    (topic,) = channel["topics"]
+    servers = {"bootstrap.servers": broker.address}
+    producer = Producer({**servers, "partitioner": "murmur2_random"})
+    for number in range(600):
+        producer.produce(topic, b"v", f"key-{number}")
+    assert producer.flush(60) == 0
+    config = Config.model_validate(document)
+    told = {each.check: each for each in check_kafka(config)}["keys of channel main"]
+    assert (told.level, told.seen) == (
+        Level.OK,
+        f"{topic}: 600 of 600 records are where their keys belong",
+    )
+    other = Producer(servers)
+    for number in range(2000):
+        other.produce(topic, b"v", f"other-{number}")
+    assert other.flush(60) == 0
+    told = {each.check: each for each in check_kafka(config)}["keys of channel main"]
+    elsewhere = sum(
+        zlib.crc32(b"other-%d" % number) % 2 != partition_of(b"other-%d" % number, 2)
+        for number in range(2000)
+    )
+    assert 700 < elsewhere < 1300
+    assert told.level is Level.WARNING
+    assert re.match(rf"{topic}: \d\d\d of 1000 records are in another partition", told.seen)
+    assert "set processor.key: key" in told.advice
 
 
 def test_looking_leaves_nothing_in_zookeeper(

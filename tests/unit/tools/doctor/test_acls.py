@@ -46,6 +46,31 @@ def test_dead_letters_are_written(tmp_path: Path) -> None:
     assert acls[1] == Acl("topic", "flights.dead", ("Write",))
 
 
+def test_state_by_key_has_topics_of_its_own(tmp_path: Path) -> None:
+    """Changelog and by-key topic are created, read and written, and what is processed deleted."""
+    processor = {
+        "type": "keyed",
+        "reducer": "a:b",
+        "key": "value.id",
+        "on_poison": "dead_letter",
+        "dead_letter": "dead",
+    }
+    acls = needed_acls(config(tmp_path, {"processor": processor, "sink": None}))
+    made, state = "statistics.flights.by-key", "statistics.flights.by-key.state"
+    assert {
+        Acl("topic", "flights", ("Read",)),
+        Acl("topic", made, ("Create", "DescribeConfigs")),
+        Acl("topic", made, ("Write",)),
+        Acl("topic", made, ("Read",)),
+        Acl("topic", made, ("Delete",)),
+        Acl("topic", state, ("Create", "DescribeConfigs", "Read", "Write")),
+        Acl("topic", "dead", ("Write",)),
+        Acl("group", "statistics.sink", ("Read",)),
+        Acl("group", "statistics.rekey.sink", ("Read",)),
+        Acl("transactional-id", "headrace.statistics.", ("Write",), prefixed=True),
+    } <= set(acls)
+
+
 def test_a_kafka_sink_writes_and_keeps_offsets(tmp_path: Path) -> None:
     """It writes to its topic, or to any, and its offsets are in a group beside the channel's."""
     spark = {"type": "spark", "reducer": "a:b"}

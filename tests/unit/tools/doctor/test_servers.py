@@ -9,6 +9,7 @@ from headrace.core.clock import SYSTEM_CLOCK
 from headrace.core.errors import KafkaUnavailableError, ZooKeeperUnavailableError
 from headrace.kafka.ports import TopicInfo
 from headrace.testing import InMemoryBroker
+from headrace.testing.records import FakeRecord
 from headrace.tools.doctor import checks
 from headrace.tools.doctor.checks import (
     check_retention,
@@ -16,6 +17,7 @@ from headrace.tools.doctor.checks import (
     check_written,
     check_zookeeper,
     judge,
+    judge_partitioner,
     judge_topics,
 )
 from headrace.tools.doctor.finding import Level
@@ -214,3 +216,60 @@ def test_rows_that_name_their_topics_are_not_looked_for(tmp_path: Path) -> None:
     """A Kafka sink without a topic of its own has none that could be missing."""
     channel = config(tmp_path, {"sink": {"type": "kafka"}}).channels["flights"]
     assert not list(check_written("flights", channel, InMemoryBroker().catalog()))
+
+
+def _keyed(*placed: tuple[bytes | None, int]) -> list[FakeRecord]:
+    """Return records with keys in partitions of twelve."""
+    return [FakeRecord(topic_="t", key_=key, partition_=number) for key, number in placed]
+
+
+#: Keys in the partitions that Java's ``Utils.murmur2`` gives them, of twelve.
+_AT_HOME = ((b"", 9), (b"\xe9\x44", 7))
+
+
+@pytest.mark.parametrize(
+    ("placed", "level", "words"),
+    [
+        (_AT_HOME, Level.OK, "t: 2 of 2 records are where their keys belong"),
+        (
+            (*_AT_HOME, (b"", 9), (b"k", 0), (b"k", 0)),
+            Level.WARNING,
+            "t: 2 of 5 records are in another partition than Java's producers put them: ",
+        ),
+        (
+            (*_AT_HOME, (b"", 8)),
+            Level.ERROR,
+            (
+                "1 of 3 records are in another partition than Java's producers put them, and "
+                "1 of 2 keys are in several"
+            ),
+        ),
+        (((None, 3), (None, 4)), Level.ERROR, "t: 2 of 2 records have no key"),
+    ],
+)
+def test_records_that_are_not_where_their_keys_belong_are_told(
+    placed: tuple[tuple[bytes | None, int], ...], level: Level, words: str
+) -> None:
+    """How many of how many, and what to do; a key in several partitions is an error."""
+    (found,) = judge_partitioner("keys", "t", 12, _keyed(*placed))
+    assert (found.level, words in found.seen) == (level, True), found.seen
+    assert level is Level.OK or "set processor.key" in found.advice
+
+
+def test_no_records_say_nothing_of_their_keys() -> None:
+    """An empty topic is neither right nor wrong."""
+    assert not list(judge_partitioner("keys", "t", 12, []))
+
+
+def test_a_by_key_topic_need_not_exist(tmp_path: Path) -> None:
+    """What a re-keying channel creates at the start is missing for neither of the two."""
+    processor = {"type": "keyed", "reducer": "a:b", "key": "value.id"}
+    sink = {"type": "kafka", "topic": "out"}
+    channels = config(tmp_path, {"processor": processor, "sink": sink}).channels
+    first, second = channels["flights.rekey"], channels["flights"]
+    (made,) = second.topics
+    catalog = InMemoryBroker().catalog()
+    (found,) = judge_topics("t", second, {}, {made})
+    assert (found.level, found.seen) == (Level.OK, f"{made} is created at the start")
+    assert [each.level for each in check_written("one", first, catalog, {made})] == [Level.OK]
+    assert only(check_written("one", first, catalog)).level is Level.ERROR
