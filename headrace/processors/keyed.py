@@ -401,7 +401,9 @@ class KeyedProcessor(MicroBatchProcessor):
         """Return what stream time may go on to in a partition whose end was reached, in ms."""
         idle, assignment = self._settings.idle, held.assignment
         end = assignment.high_watermark
-        if idle is None or end is None or assignment.position < end:
+        # marks of transactions are passed by the group's offset, and by no batch
+        reached = max(assignment.position, assignment.committed or 0)
+        if idle is None or end is None or reached < end:
             return None
         quiet_for = self.context.clock.monotonic() - held.last_batch
         return now - int(idle * 1000) if quiet_for >= idle else None
