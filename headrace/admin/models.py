@@ -259,6 +259,36 @@ class ThreadsStatus(Document):
     """What they spent which part of their time on."""
 
 
+class StateTotals(Document):
+    """The state that a channel keeps by key, of the partitions that are here.
+
+    Counts are since the channel started.
+    """
+
+    rows: Number | None
+    """Keys; null, as the next ones, while they are counted, some moments after restoring."""
+    bytes: Number | None
+    """Bytes of keys and rows, as stored."""
+    timers: Number | None
+    """Timers, those of ttl among them."""
+    quarantined: Number | None
+    """Keys whose facts are set aside."""
+    keys_touched: Number
+    """Keys that had facts or timers, in each micro-batch."""
+    timers_fired: Number
+    """Timers that fired."""
+    late: Number
+    """Records older than the stream time before them."""
+    poison: Number
+    """Records and timers that were set aside."""
+    restoring: Number
+    """Partitions whose state is not there yet."""
+    restore_remaining: Number
+    """Offsets of the changelog that are still to be read."""
+    stream_time_lag_s: Seconds | None
+    """By how much the oldest stream time is behind the clock."""
+
+
 class ChannelStatus(Document):
     """A channel."""
 
@@ -295,6 +325,8 @@ class ChannelStatus(Document):
     conditions: dict[str, Number]
     """Partitions of the group that somebody has to look at, by what is wrong with them, as this
     member sees it: unowned, pending, contended, missing or foreign."""
+    state_by_key: StateTotals | None = None
+    """The state that it keeps by key; null: none."""
     partitions: list[PartitionStatus]
     """The partitions it holds, by topic and number."""
 

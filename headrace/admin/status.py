@@ -182,6 +182,7 @@ class StatusBuilder:
                 for role, parts in self._rates.threads(channel.name, done).items()
             ],
             conditions=done.conditions,
+            state_by_key=_state_by_key(channel),
             partitions=self._partitions(held, _restoring(channel)),
         )
 
@@ -339,6 +340,27 @@ class StatusBuilder:
             members=[_group_member(each.facts(), own) for each in nodes.group_members],
             owners={str(p): name or None for p, name in nodes.owner_names.items()},
         )
+
+
+def _state_by_key(channel: InboundKafkaChannel) -> d.StateTotals | None:
+    reader = channel.state_reader
+    if reader is None:
+        return None
+    found = reader.snapshot()
+    size = found.size
+    return d.StateTotals(
+        rows=None if size is None else size.rows,
+        bytes=None if size is None else size.bytes,
+        timers=None if size is None else size.timers,
+        quarantined=None if size is None else size.quarantined,
+        keys_touched=found.keys_touched,
+        timers_fired=found.timers_fired,
+        late=found.late,
+        poison=found.poison,
+        restoring=found.restoring,
+        restore_remaining=found.restore_remaining,
+        stream_time_lag_s=found.stream_time_lag,
+    )
 
 
 def _restoring(channel: InboundKafkaChannel) -> dict[int, d.RestoreStatus]:

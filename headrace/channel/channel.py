@@ -198,6 +198,8 @@ class InboundKafkaChannel:
             if self._state is ChannelState.NEW:
                 self._prepare(deadline)
             self._metrics.watch_partitions(self.name, self._runtime.manager.snapshots)
+            if (reader := self.state_reader) is not None:
+                self._metrics.watch_state(self.name, reader.snapshot)
             self._become(ChannelState.RUNNING)
             self._runtime.start()
 

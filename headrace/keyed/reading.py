@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from headrace.core.clock import SYSTEM_CLOCK, Clock
 from headrace.keyed.fold import KeyRow
 from headrace.keyed.restore import RestoreProgress
-from headrace.keyed.store import PartitionKey
+from headrace.keyed.sink import KeyedCounts
+from headrace.keyed.store import PartitionKey, Size
+from headrace.telemetry.metrics import StateSnapshot
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
 
     from headrace.keyed.state import KeyedState, Progress
-    from headrace.keyed.store import RocksStore, Size, StoredRow
+    from headrace.keyed.store import RocksStore, StoredRow
 
 
 class FoundKey(NamedTuple):
@@ -40,7 +43,7 @@ class StateReader:
     """Reads committed state only, whatever is staged. Any thread; what reads rows blocks.
 
     ``held`` returns the partitions that the channel has, ``restoring`` how far those are whose
-    state is not there.
+    state is not there, ``counts`` what was done so far.
 
     Raises:
         StateStoreError: the store cannot be read, or the partition was given up meanwhile.
@@ -52,11 +55,16 @@ class StateReader:
         store: RocksStore,
         held: Callable[[], Collection[int]],
         restoring: Callable[[], Mapping[int, RestoreProgress]],
+        *,
+        counts: Callable[[], KeyedCounts] = KeyedCounts,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._state = state
         self._store = store
         self._held = held
         self._restoring = restoring
+        self._counts = counts
+        self._clock = clock
 
     def partitions(self) -> list[StatePartition]:
         """Return the partitions that are held, by number. Does not block."""
@@ -71,6 +79,33 @@ class StateReader:
             for number in held
             for ready in [self._state.is_ready(number)]
         ]
+
+    def snapshot(self) -> StateSnapshot:
+        """Return all that the channel has here, in numbers. Does not block."""
+        held, counts = self.partitions(), self._counts()
+        sizes = [each.size for each in held if each.restoring is None]
+        known = [size for size in sizes if size is not None]
+        size = Size(*map(sum, zip(*known, strict=True))) if known else Size()
+        times = [
+            each.progress.time
+            for each in held
+            if each.restoring is None and each.progress.time is not None
+        ]
+        behind = self._clock.time() - min(times) / 1000 if times else None
+        under_way = [each.restoring for each in held if each.restoring is not None]
+        return StateSnapshot(
+            keys_touched=counts.touched,
+            timers_fired=counts.fired,
+            late=counts.late,
+            poison=counts.poison,
+            expired=counts.expired,
+            cache_hits=self._store.cache_hits,
+            cache_misses=self._store.cache_misses,
+            size=None if len(known) < len(sizes) else size,
+            restoring=len(under_way),
+            restore_remaining=sum((each.total or 0) - each.done for each in under_way),
+            stream_time_lag=None if behind is None else max(0.0, round(behind, 3)),
+        )
 
     def find(self, key: bytes, partition: int | None = None) -> list[FoundKey]:
         """Return a key in each partition that has it, of those whose state is there."""

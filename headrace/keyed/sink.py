@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import operator
+from dataclasses import astuple, dataclass, field
 from itertools import chain
 from threading import Lock
 from typing import TYPE_CHECKING, Protocol
@@ -68,7 +69,7 @@ class Ends(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class KeyedCounts:
-    """What the fold did, over some micro-batches that were committed."""
+    """What the fold did, over some micro-batches."""
 
     touched: int = 0
     changed: int = 0
@@ -78,6 +79,10 @@ class KeyedCounts:
     poison: int = 0
     expired: int = 0
     outputs: int = 0
+
+    def plus(self, other: KeyedCounts) -> KeyedCounts:
+        """Return the sums of both."""
+        return KeyedCounts(*map(operator.add, astuple(self), astuple(other)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +167,8 @@ class KeyedSink:
         self._clock = clock
         self._lock = Lock()
         self._touched: set[int] = set()
+        #: What was done in all that was committed. Any thread may read it.
+        self.totals = KeyedCounts()
 
     def open(self) -> None:
         """Look for the topics.
@@ -240,6 +247,8 @@ class KeyedSink:
             if conflicts:
                 raise CommitConflictError(conflicts)
             self._touched.update(move.partition.partition for move in moves)
+            for each in staged:
+                self.totals = self.totals.plus(each.counts)
             self._state.apply(
                 layers,
                 {

@@ -137,7 +137,13 @@ class KeyedProcessor(MicroBatchProcessor):
         self._guard = threading.Lock()
         self._held: dict[int, _Held] = {}
         self._restorer: Restorer | None = None
-        self._reader = StateReader(parts.state, parts.store, self._numbers, self._restoring)
+        self._reader = StateReader(
+            parts.state,
+            parts.store,
+            self._numbers,
+            self._restoring,
+            counts=lambda: parts.sink.totals,
+        )
         self._catalog: KafkaTopicCatalog | None = None
         self._changelog: Changelog | None = None
         self._purged: dict[TopicPartition, int] = {}

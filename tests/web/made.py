@@ -55,6 +55,8 @@ class Made:
     late: float = 0.0
     processor: str = "spark"
     unowned: int = 0
+    state_by_key: d.StateTotals | None = None
+    restoring: d.RestoreStatus | None = None
 
 
 def _owner(made: Made, number: int) -> str | None:
@@ -106,6 +108,7 @@ def _partition(made: Made, topic: str, number: int, index: int) -> d.PartitionSt
         held_back_until=ago(-24) if failing else None,
         callback_s=0.12 if state is S.RUNNING else None,
         last_error=trouble.error if trouble else None,
+        restoring=made.restoring if index == 0 else None,
     )
 
 
@@ -161,6 +164,7 @@ def channel_of(made: Made) -> d.ChannelStatus:
         threads=[d.ThreadsStatus(role=role, parts=parts) for role, parts in _THREADS.items()],
         conditions={"unowned": made.unowned} if made.unowned else {},
         partitions=partitions,
+        state_by_key=made.state_by_key,
     )
 
 

@@ -267,4 +267,38 @@ def late() -> Process:
     return Process([behind, _FLIGHTS], events=list(_USUAL))
 
 
-SCENES = {"healthy": healthy, "paused": paused, "failing": failing, "large": large, "late": late}
+def restoring() -> Process:
+    """A channel with state, of which one partition is on the way to be there."""
+    state = d.StateTotals(
+        rows=1_204_331,
+        bytes=310_000_000,
+        timers=88_120,
+        quarantined=2,
+        keys_touched=5_000_000,
+        timers_fired=41_000,
+        late=17,
+        poison=3,
+        restoring=1,
+        restore_remaining=66_000,
+        stream_time_lag_s=4.2,
+    )
+    progress = d.RestoreStatus(done=34_000, total=100_000, percent=34.0, left_s=12.2)
+    keyed = replace(
+        _CLICKS,
+        name="orders",
+        processor="keyed",
+        sink="kafka",
+        state_by_key=state,
+        restoring=progress,
+    )
+    return Process([keyed, _FLIGHTS], events=list(_USUAL))
+
+
+SCENES = {
+    "healthy": healthy,
+    "paused": paused,
+    "failing": failing,
+    "large": large,
+    "late": late,
+    "restoring": restoring,
+}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.web.scenes import SCENES, failing, healthy, large, late, paused
+from tests.web.scenes import SCENES, failing, healthy, large, late, paused, restoring
 from tests.web.visit import accessibility, overflow, rows, until
 
 if TYPE_CHECKING:
@@ -74,6 +74,33 @@ def test_dead_letters_and_what_is_in_question_are_shown(stage: Stage, visits: Vi
     counted = page.locator(".numbers div", has_text="dead letters").locator("dd")
     assert counted.all_inner_texts() == ["2 · 5 · 0", "2 · 5 · 3"]
     assert "looks for what fails among 250 records" in page.inner_text("#partitions")
+
+
+def test_a_channel_with_state_says_how_much_there_is(stage: Stage, visits: Visits) -> None:
+    """Keys, bytes, timers and what was set aside, and no such numbers in other channels."""
+    stage.process = restoring()
+    page = visits.open(stage.url)
+    page.wait_for_selector("#partitions tbody tr")
+    first, second = page.locator(".panel.channel").all()
+    assert first.locator("h4", has_text="State by key").is_visible()
+    assert not second.locator("h4", has_text="State by key").is_visible()
+    said = {
+        each.locator("dt").inner_text(): each.locator("dd").inner_text()
+        for each in first.locator(".numbers div").all()
+    }
+    assert said["keys"] == "1.2M"
+    assert said["timers"] == "88,120"
+    assert said["late · set aside since start"] == "17 · 3"
+    assert said["in quarantine"] == "2"
+    assert said["to restore, of 1 partition"] == "66,000"
+
+
+def test_a_partition_says_how_far_its_state_is(stage: Stage, visits: Visits) -> None:
+    """In the words of the commands, in the table."""
+    stage.process = restoring()
+    page = visits.open(stage.url)
+    page.wait_for_selector("#partitions tbody tr")
+    assert "restoring 34 %, 12 s left" in page.inner_text("#partitions")
 
 
 def test_all_is_well_where_nothing_is_wrong(stage: Stage, visits: Visits) -> None:

@@ -1,7 +1,7 @@
 // One panel for each channel: numbers, the last hour, stages, threads, and its partitions at a glance.
 import { chart, sparkline } from "./chart.js";
 import { gridOf } from "./cells.js";
-import { change, each, make, say, updating } from "./dom.js";
+import { change, each, make, say, show, updating } from "./dom.js";
 import { bytes, many, percent, rate, seconds, short, whole, words } from "./format.js";
 import { highest } from "./model.js";
 
@@ -16,6 +16,31 @@ const NUMBERS = [
   [() => "skipped · shed · dead letters", ({ channel: { totals } }) => `${short(totals.skipped_records)} · ${short(totals.shed_records)} · ${short(totals.dead_letters)}`],
 ];
 
+/** Of a channel that keeps state by key. */
+const STATE_NUMBERS = [
+  [() => "keys", (state) => short(state.rows)],
+  [() => "bytes of state", (state) => (state.bytes === null ? "–" : bytes(state.bytes))],
+  [() => "timers", (state) => short(state.timers)],
+  [() => "late · set aside since start", (state) => `${short(state.late)} · ${short(state.poison)}`],
+  [() => "in quarantine", (state) => short(state.quarantined)],
+  [(state) => (state.restoring ? `to restore, of ${many(state.restoring, "partition")}` : "to restore"), (state) => short(state.restore_remaining)],
+  [() => "stream time is behind by", (state) => seconds(state.stream_time_lag_s)],
+];
+
+function numbersOf(list) {
+  const numbers = list.map(() => {
+    const [label, value] = [make("dt", {}), make("dd", {})];
+    return { label, value, element: make("div", {}, label, value) };
+  });
+  const element = make("dl", { class: "numbers" }, ...numbers.map((each) => each.element));
+  const update = (data) =>
+    list.forEach(([name, read], index) => {
+      say(numbers[index].label, name(data));
+      say(numbers[index].value, read(data));
+    });
+  return { element, update };
+}
+
 function sinkAge(channel) {
   const ages = channel.partitions.map((each) => each.sink_age_s).filter((value) => value !== null);
   return ages.length ? Math.min(...ages) : null;
@@ -27,10 +52,9 @@ export function channelPanel(onPick) {
   const state = make("span", { class: "chip" });
   const about = make("p", { class: "about" });
   const member = make("p", { class: "about end" });
-  const numbers = NUMBERS.map(() => {
-    const [label, value] = [make("dt", {}), make("dd", {})];
-    return { label, value, element: make("div", {}, label, value) };
-  });
+  const numbers = numbersOf(NUMBERS);
+  const stateNumbers = numbersOf(STATE_NUMBERS);
+  const stateTitle = make("h4", {}, "State by key");
   const rates = chart("Records a second", rate);
   const lag = chart("Records behind", short);
   const stages = stageTable();
@@ -40,7 +64,9 @@ export function channelPanel(onPick) {
     "article",
     { class: "panel channel" },
     make("header", {}, name, state, about, member),
-    make("dl", { class: "numbers" }, ...numbers.map((each) => each.element)),
+    numbers.element,
+    stateTitle,
+    stateNumbers.element,
     make("div", { class: "charts" }, rates.element, lag.element),
     grid.element,
     make("div", { class: "inside" }, stages.element, make("div", {}, make("h4", {}, "Threads, last minute"), threads)),
@@ -54,10 +80,9 @@ export function channelPanel(onPick) {
     say(about, `group ${channel.group} · ${channel.processor} → ${channel.sink ?? "no sink"} · ${channel.delivery}`);
     const lease = channel.member.lease_s;
     say(member, `member ${channel.member.state}${lease === null ? "" : ` · lease ${lease.toFixed(0)} s`}`);
-    NUMBERS.forEach(([name, read], index) => {
-      say(numbers[index].label, name(data));
-      say(numbers[index].value, read(data));
-    });
+    numbers.update(data);
+    for (const part of [stateTitle, stateNumbers.element]) show(part, channel.state_by_key !== null);
+    if (channel.state_by_key) stateNumbers.update(channel.state_by_key);
     rates.update(points, (point) => point.records_per_s, end);
     lag.update(points, (point) => point.lag, end);
     stages.update(channel, points, end);

@@ -7,6 +7,7 @@ from headrace.telemetry.metrics.readings import (
     ChannelSummary,
     PartitionSnapshot,
     StageTotal,
+    StateSnapshot,
     Summary,
 )
 from headrace.telemetry.metrics.server import (
@@ -26,6 +27,7 @@ __all__ = [
     "MetricsServer",
     "PartitionSnapshot",
     "StageTotal",
+    "StateSnapshot",
     "Summary",
     "metrics_text",
     "omit_creation_times",

@@ -11,14 +11,19 @@ from typing import TYPE_CHECKING, TypeVar
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 from prometheus_client.metrics import MetricWrapperBase
 
-from headrace.telemetry.metrics.readings import MetricSpec, PartitionCollector, ThreadCollector
+from headrace.telemetry.metrics.readings import (
+    MetricSpec,
+    PartitionCollector,
+    StateCollector,
+    ThreadCollector,
+)
 from headrace.telemetry.thread_time import Role, ThreadTime
 from headrace.version import VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from headrace.telemetry.metrics.readings import PartitionSnapshot
+    from headrace.telemetry.metrics.readings import PartitionSnapshot, StateSnapshot
 
 M = TypeVar("M", bound=MetricWrapperBase)
 
@@ -40,10 +45,12 @@ class Metrics:
         self.registry = registry or CollectorRegistry()
         self._partitions = PartitionCollector()
         self._threads = ThreadCollector()
+        self._states = StateCollector()
         self._metrics: list[tuple[MetricSpec, MetricWrapperBase]] = []
-        self.specs = [*PartitionCollector.specs, *ThreadCollector.specs]
+        self.specs = [*PartitionCollector.specs, *ThreadCollector.specs, *StateCollector.specs]
         self.registry.register(self._partitions)
         self.registry.register(self._threads)
+        self.registry.register(self._states)
         ProcessCollector(registry=self.registry)
         self._declare_process()
         self._declare_delivery()
@@ -259,9 +266,14 @@ class Metrics:
         """Read ``source`` at each scrape for the partition gauges of ``channel``."""
         self._partitions.sources[channel] = source
 
+    def watch_state(self, channel: str, source: Callable[[], StateSnapshot]) -> None:
+        """Read ``source`` at each scrape for the metrics of the state of ``channel``."""
+        self._states.sources[channel] = source
+
     def forget_partitions(self, channel: str) -> None:
-        """Stop reading the partitions of ``channel``."""
+        """Stop reading the partitions of ``channel``, and their state."""
         self._partitions.sources.pop(channel, None)
+        self._states.sources.pop(channel, None)
 
     def thread_time(self, channel: str, role: Role, name: str | None = None) -> ThreadTime:
         """Return the time account of a thread that begins, until :meth:`forget_thread`.

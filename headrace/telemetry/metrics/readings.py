@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
@@ -266,6 +266,122 @@ _THREADS = MetricSpec(
         "activity": tuple(activity.value for activity in ThreadActivity),
     },
 )
+
+
+class StateSize(Protocol):
+    """What there is of a state by key; ``bytes`` are those of keys and rows as stored."""
+
+    @property
+    def rows(self) -> int:
+        """Keys."""
+
+    @property
+    def bytes(self) -> int:
+        """Bytes."""
+
+    @property
+    def timers(self) -> int:
+        """Timers."""
+
+    @property
+    def quarantined(self) -> int:
+        """Keys whose facts are set aside."""
+
+
+@dataclass(frozen=True, slots=True)
+class StateSnapshot:
+    """The state that a channel keeps by key, of the partitions that are here.
+
+    The first ones are counts since the channel started. ``size`` is None while something of it is
+    not counted, ``restore_remaining`` counts offsets of the changelog, ``stream_time_lag`` is by
+    how many seconds the oldest stream time is behind the clock, None before the first record.
+    """
+
+    keys_touched: int = 0
+    timers_fired: int = 0
+    late: int = 0
+    poison: int = 0
+    expired: int = 0
+    cache_hits: int = 0
+    cache_misses: int = 0
+    size: StateSize | None = None
+    restoring: int = 0
+    restore_remaining: int = 0
+    stream_time_lag: float | None = None
+
+    def values(self) -> dict[str, float | None]:
+        """Return what is measured, by the name of the metric."""
+        found: dict[str, float | None] = {name: getattr(self, name) for name in _STATE_COUNTS}
+        size = self.size
+        return found | {
+            "rows": None if size is None else size.rows,
+            "bytes": None if size is None else size.bytes,
+            "timers": None if size is None else size.timers,
+            "quarantined": None if size is None else size.quarantined,
+            "restore_remaining": self.restore_remaining,
+            "stream_time_lag": self.stream_time_lag,
+        }
+
+
+def _of_state(name: str, kind: str, text: str) -> MetricSpec:
+    return MetricSpec(f"headrace_keyed_{name}", kind, _CHANNEL, text)
+
+
+#: What is counted of a channel with state, by what a snapshot calls it.
+_STATE_COUNTS = {
+    "keys_touched": _of_state(
+        "keys_touched_total", "counter", "Keys that had facts or timers, in each micro-batch."
+    ),
+    "timers_fired": _of_state("timers_fired_total", "counter", "Timers that fired."),
+    "late": _of_state("late_total", "counter", "Records older than the stream time before them."),
+    "poison": _of_state(
+        "poison_total", "counter", "Records and timers that were set aside, as on_poison says."
+    ),
+    "expired": _of_state("expired_total", "counter", "Keys that ttl deleted."),
+    "cache_hits": _of_state(
+        "cache_hits_total", "counter", "Rows that were read from the store's cache."
+    ),
+    "cache_misses": _of_state(
+        "cache_misses_total", "counter", "Rows that were read from the store's files, or not there."
+    ),
+}
+
+_STATE_GAUGES = {
+    "rows": _of_state("rows", "gauge", "Keys with a row, of the partitions that are held."),
+    "bytes": _of_state("bytes", "gauge", "Bytes of these keys and rows, as they are stored."),
+    "timers": _of_state("timers", "gauge", "Timers of these keys."),
+    "quarantined": _of_state("quarantined", "gauge", "Keys whose facts are set aside."),
+    "restore_remaining": _of_state(
+        "restore_remaining", "gauge", "Offsets of the changelog that are still to be read."
+    ),
+    "stream_time_lag": _of_state(
+        "stream_time_lag_seconds",
+        "gauge",
+        "By how much the oldest stream time of a held partition is behind the clock.",
+    ),
+}
+
+
+class StateCollector(Collector):
+    """Reads the state of channels when Prometheus asks. What is not known has no sample."""
+
+    specs = (*_STATE_COUNTS.values(), *_STATE_GAUGES.values())
+
+    def __init__(self) -> None:
+        self.sources: dict[str, Callable[[], StateSnapshot]] = {}
+
+    def collect(self) -> Iterable[CounterMetricFamily | GaugeMetricFamily]:
+        """Return all families, without samples where no channel keeps state."""
+        families: dict[str, CounterMetricFamily | GaugeMetricFamily] = {
+            name: CounterMetricFamily(spec.name, spec.text, labels=spec.labels)
+            for name, spec in _STATE_COUNTS.items()
+        }
+        families |= {name: _gauges(spec) for name, spec in _STATE_GAUGES.items()}
+        for channel, source in list(self.sources.items()):
+            for name, value in source().values().items():
+                if value is not None:
+                    families[name].add_metric([channel], value)
+        return families.values()
 
 
 class PartitionCollector(Collector):

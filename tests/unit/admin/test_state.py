@@ -206,6 +206,8 @@ def test_tasks_have_rows_bytes_and_timers(bare: Scene, kept: Kept) -> None:
     kept.commit(0, {b"b": KeyRow(b"1", {"x": at_event(3)}), b"d": KeyRow(b"4")})
     with with_state(bare, kept):
         first, second = bare.get("/api/v1/channels/member/tasks").json()["tasks"]
+        whole = bare.get("/api/v1/channels/member").json()["state_by_key"]
+        metrics = bare.get("/metrics").text
     rows = dict(kept.store.rows(0))
     written = sum(
         len(key) + 4 + len(row.extra or b"") + len(row.state or b"") for key, row in rows.items()
@@ -214,6 +216,10 @@ def test_tasks_have_rows_bytes_and_timers(bare: Scene, kept: Kept) -> None:
     assert (first["timers"], first["quarantined"]) == (1, 1)
     assert (first["offset"], first["commits"]) == (6, 3)
     assert first["stream_time"] == "1970-01-01T00:00:05Z"
+    assert (whole["rows"], whole["timers"], whole["quarantined"]) == (3, 1, 1)
+    assert (whole["bytes"], whole["restoring"]) == (first["bytes"], 0)
+    assert whole["stream_time_lag_s"] > 0
+    assert 'headrace_keyed_rows{channel="member"} 3.0' in metrics
     assert (second["rows"], second["offset"], second["stream_time"]) == (0, None, None)
 
 

@@ -12,7 +12,7 @@ from headrace.core.errors import HeadraceError, SinkConflictError
 from headrace.core.records import ResultRecord, TopicPartition
 from headrace.kafka.ports import StoredOffset
 from headrace.keyed.fold import RESULT
-from headrace.keyed.sink import EXTRA_HEADER, KeyedSink, Topics, with_times
+from headrace.keyed.sink import EXTRA_HEADER, KeyedCounts, KeyedSink, Topics, with_times
 from headrace.keyed.state import KeyedState
 from headrace.keyed.store import PartitionKey, StoredRow
 from headrace.sinks.contract import CommitConflictError, OffsetMove, PartitionCommit
@@ -208,3 +208,18 @@ def test_a_position_is_noted_for_what_was_committed_since() -> None:
     position = bench.store.position(0)
     assert position is not None
     assert position[:2] == ("topic-id", 100)
+
+
+def test_what_was_done_is_counted_once_it_is_committed() -> None:
+    """A commit that fails counts nothing; several micro-batches count as their sum."""
+    bench = Bench()
+    one = bench.stage("1", 0, [{"key": b"a", "state": b"1", "late": 2, "fired": 1}])
+    two = bench.stage("2", 10, [{"key": b"b", "poison": 3}, {"key": b"c", "late": 1}])
+    bench.brokers.fails = HeadraceError("the brokers are away")
+    with pytest.raises(HeadraceError, match="away"):
+        bench.sink.commit_all([one, two], [share(0, 20)])
+    assert bench.sink.totals == KeyedCounts()
+    bench.brokers.fails = None
+    bench.sink.commit_all([one, two], [share(0, 20)])
+    done = bench.sink.totals
+    assert (done.touched, done.late, done.fired, done.poison) == (3, 3, 1, 3)

@@ -18,7 +18,8 @@ from headrace.channel.states import FINAL, PartitionState
 from headrace.controller.reports import ReloadOutcome
 from headrace.coordinators.claims import LossReason
 from headrace.core import http_server
-from headrace.telemetry.metrics import Metrics, MetricsServer, PartitionSnapshot
+from headrace.keyed.store import Size
+from headrace.telemetry.metrics import Metrics, MetricsServer, PartitionSnapshot, StateSnapshot
 from headrace.telemetry.metrics.reference import BEGIN, END, main, render, update
 from headrace.telemetry.thread_time import ACTIVITIES, Role, ThreadActivity
 
@@ -42,6 +43,17 @@ READING = PartitionSnapshot(
     sink_seconds=1.5,
 )
 
+#: The state that a channel keeps by key.
+STATE = StateSnapshot(
+    keys_touched=9,
+    timers_fired=8,
+    late=7,
+    poison=6,
+    size=Size(rows=5, bytes=400, timers=3, quarantined=2),
+    restore_remaining=1,
+    stream_time_lag=0.5,
+)
+
 #: What dashboards and alerts rely on: renaming one breaks them without a sound. A change here is a
 #: change for those who run Headrace, and has a line in CHANGELOG.md.
 GOLDEN = Path(__file__).with_name("metrics.golden")
@@ -56,6 +68,7 @@ def used() -> Metrics:
         if spec.labels and not any(family.samples for family in metric.collect()):
             metric.labels(*spec.labels)
     metrics.watch_partitions("main", lambda: [READING])
+    metrics.watch_state("main", lambda: STATE)
     metrics.thread_time("main", Role.FETCHER)
     return metrics
 
@@ -340,3 +353,33 @@ def samples(metrics: Metrics, name: str) -> list[dict[str, str]]:
         for sample in family.samples
         if sample.name == name
     ]
+
+
+def test_the_state_of_a_channel_is_read_at_a_scrape() -> None:
+    """Counts and sizes are those of the snapshot; what is not counted yet has no sample."""
+    found = scraped(used())
+    read = {
+        name.removeprefix("headrace_keyed_"): found[name][2] for name in found if "keyed" in name
+    }
+    expected = {
+        "keys_touched": 9,
+        "timers_fired": 8,
+        "late": 7,
+        "poison": 6,
+        "expired": 0,
+        "cache_hits": 0,
+        "cache_misses": 0,
+        "rows": 5,
+        "bytes": 400,
+        "timers": 3,
+        "quarantined": 2,
+        "restore_remaining": 1,
+        "stream_time_lag_seconds": 0.5,
+    }
+    assert read == expected
+    metrics = Metrics()
+    metrics.watch_state("main", StateSnapshot)
+    assert "headrace_keyed_rows" not in scraped(metrics)
+    assert "headrace_keyed_late" in scraped(metrics)
+    metrics.forget_partitions("main")
+    assert "headrace_keyed_late" not in scraped(metrics)
