@@ -36,9 +36,7 @@ class _InOrder(Commands):
         return sorted(super().list_commands(ctx))
 
 
-app = command_group(
-    name="headrace", cls=_InOrder, pretty_exceptions_enable=False, add_completion=False
-)
+app = command_group(name="headrace", cls=_InOrder, pretty_exceptions_enable=False)
 app.command()(check)
 app.command()(demo)
 app.command()(group)
@@ -90,6 +88,19 @@ def _bound(until: str) -> Until:
         return Until(None if until == "latest" else parse_moment(until))
     except ValueError as error:
         raise typer.BadParameter(f"{error}, or latest", param_hint="--until") from None
+
+
+@app.command()
+def plugins() -> None:
+    """List the sinks and processors that installed packages offer. Imports none of them."""
+    from headrace.core.plugins import installed_plugins  # noqa: PLC0415 - for this command only
+
+    found = installed_plugins()
+    for plugin in found:
+        package = f"{plugin.package} {plugin.version}"
+        typer.echo(f"{plugin.kind.value} {plugin.name}: {plugin.factory} ({package})")
+    if not found:
+        typer.echo("no package that is installed offers a plug-in")
 
 
 @app.command()

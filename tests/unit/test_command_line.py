@@ -71,3 +71,20 @@ def test_the_commands_with_a_configuration_are_these() -> None:
     assert {"run", "check", "status", "health", "group", "doctor", "reduce", "offsets show"} <= {
         *CONFIGURED
     }
+
+
+@pytest.mark.parametrize(
+    ("typed", "found"),
+    [
+        ("headrace do", ["doctor"]),
+        ("headrace offsets re", ["reset"]),
+        ("headrace group --wa", ["--watch"]),
+    ],
+)
+def test_a_shell_completes_commands_and_options(typed: str, found: list[str]) -> None:
+    """The program answers the shell, by the variables that the installed function sets."""
+    words = {"COMP_WORDS": typed, "COMP_CWORD": str(typed.count(" "))}
+    result = CliRunner().invoke(
+        app, prog_name="headrace", env={"_HEADRACE_COMPLETE": "complete_bash", **words}
+    )
+    assert result.output.split() == found

@@ -18,6 +18,7 @@ from headrace.config.types.scalars import (
     ImportPath,
     KeySource,
     PositiveNumber,
+    ProcessorFactory,
     Topic,
     WholeNumber,
 )
@@ -271,8 +272,8 @@ class CustomProcessorConfig(Section):
     type: Restarts[Literal["custom"]] = "custom"
     """This processor."""
 
-    factory: Restarts[ImportPath]
-    """The class or function that returns a BatchProcessor."""
+    factory: Restarts[ProcessorFactory]
+    """The class or function that returns a BatchProcessor, or the name of a plug-in."""
 
     options: Restarts[Annotated[Mapping[str, Any], Options()]] = Field(default={})
     """What the factory is called with, as keyword arguments."""

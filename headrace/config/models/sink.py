@@ -19,6 +19,7 @@ from headrace.config.types.scalars import (
     ImportPath,
     LocalPath,
     Name,
+    SinkFactory,
     SqlTable,
     TableFolder,
     Topic,
@@ -173,8 +174,8 @@ class CustomSinkConfig(Section):
     type: Restarts[Literal["custom"]] = "custom"
     """This sink."""
 
-    factory: Restarts[ImportPath]
-    """The class or function that returns a sink."""
+    factory: Restarts[SinkFactory]
+    """The class or function that returns a sink, or the name of a plug-in."""
 
     options: Restarts[Annotated[Mapping[str, Any], Options()]] = Field(default={})
     """What the factory is called with, as keyword arguments."""

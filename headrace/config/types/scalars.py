@@ -23,8 +23,11 @@ from pydantic_core import PydanticCustomError, core_schema
 
 from headrace.config.errors import origin_of
 from headrace.config.expand import Expanded
+from headrace.core.plugins import PluginKind, installed_plugins
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
     from pydantic.json_schema import JsonSchemaValue
 
@@ -212,6 +215,34 @@ SqlTable = Annotated[str, Text("a table name, or schema.table", r"[^\s.]+(?:\.[^
 ImportPath = Annotated[
     str, Text("an import path such as package.module:name", rf"{_DOTTED}:{_DOTTED}")
 ]
+
+
+def _factory_of(kind: PluginKind) -> Callable[[str], str]:
+    def resolve(text: str) -> str:
+        """Return the import path of a plug-in that is meant by its name."""
+        if ":" in text:
+            return text
+        plugins = [plugin for plugin in installed_plugins() if plugin.kind is kind]
+        found = {plugin.factory for plugin in plugins if plugin.name == text}
+        if len(found) == 1:
+            return found.pop()
+        if found:
+            raise refuse(f"is offered by several packages; give one of {', '.join(sorted(found))}")
+        names = ", ".join(plugin.name for plugin in plugins) or "none"
+        raise refuse(
+            f"is no plug-in of {kind.value}; installed are {names}; install its package, or give "
+            "an import path such as package.module:name"
+        )
+
+    return resolve
+
+
+_FACTORY = Text(
+    "an import path such as package.module:name, or the name of a plug-in",
+    rf"{_DOTTED}:{_DOTTED}|[\w-]+",
+)
+SinkFactory = Annotated[str, _FACTORY, AfterValidator(_factory_of(PluginKind.SINK))]
+ProcessorFactory = Annotated[str, _FACTORY, AfterValidator(_factory_of(PluginKind.PROCESSOR))]
 
 #: Where a key is found in a record: its own, a field of its value, a header, or what code says.
 _KEY_SOURCES = rf"key|value(?:\.[^\s.:]+)+|headers\.[^\s:]+|{_DOTTED}:{_DOTTED}"

@@ -270,7 +270,10 @@ TYPES = "spark, arrow, keyed, rekey, simple or custom"
         ),
         (
             "sink: {type: custom, factory: 'a.b'}",
-            "sink.factory: 'a.b' is not an import path such as package.module:name",
+            (
+                "sink.factory: 'a.b' is not an import path such as package.module:name, or the "
+                "name of a plug-in"
+            ),
         ),
         (
             "sink: {type: custom, factory: 'a:b', options: {a-b: 1}}",

@@ -1,0 +1,40 @@
+"""Plug-ins: sinks and processors that installed packages offer by a name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class PluginKind(Enum):
+    """What a plug-in makes, by the group of entry points in which a package names it."""
+
+    SINK = "headrace.sinks"
+    """The factory of a sink, for ``sink: {type: custom, factory: NAME}``."""
+
+    PROCESSOR = "headrace.processors"
+    """The factory of a processor, for ``processor: {type: custom, factory: NAME}``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plugin:
+    """One of them: ``factory`` is its import path; ``package`` offers it, in this version."""
+
+    kind: PluginKind
+    name: str
+    factory: str
+    package: str
+    version: str
+
+
+def installed_plugins() -> list[Plugin]:
+    """Return what is installed, by kind and name. Reads files; imports none of it."""
+    from importlib import metadata  # noqa: PLC0415 - takes a moment, and few name plug-ins
+
+    found = [
+        Plugin(kind, point.name, point.value, point.dist.name, point.dist.version)
+        for kind in PluginKind
+        for point in metadata.entry_points(group=kind.value)
+        if point.dist is not None
+    ]
+    return sorted(found, key=lambda plugin: (plugin.kind.value, plugin.name, plugin.package))

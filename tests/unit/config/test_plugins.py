@@ -1,0 +1,107 @@
+"""Sinks and processors that a configuration names as an installed package offers them."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+from typer.testing import CliRunner
+
+from headrace.cli import app
+from headrace.config import CustomProcessorConfig, CustomSinkConfig, load
+from headrace.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from headrace.config import ChannelConfig
+
+
+@pytest.fixture
+def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder on the import path, with a package that offers two sinks and a processor."""
+    folder = tmp_path / "site-packages"
+    offer(folder, "acme", "lake = acme.sinks:Lake", "cold = acme.sinks:Cold", processor="acme:run")
+    monkeypatch.syspath_prepend(str(folder))
+    return folder
+
+
+def offer(folder: Path, package: str, *sinks: str, processor: str | None = None) -> None:
+    """Install the metadata of a package; of its code nothing is there."""
+    info = folder / f"{package}-1.2.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.2\n")
+    lines = ["[headrace.sinks]", *sinks]
+    if processor is not None:
+        lines += ["[headrace.processors]", f"router = {processor}"]
+    (info / "entry_points.txt").write_text("\n".join(lines) + "\n")
+
+
+def channel(folder: Path, processor: str, sink: str) -> ChannelConfig:
+    """Load a configuration of one channel."""
+    file = folder / "headrace.yaml"
+    file.write_text(
+        "kafka: {bootstrap_servers: b}\nchannels:\n  c:\n    group: g\n    topics: [t]\n"
+        f"    processor: {processor}\n    sink: {sink}\n"
+    )
+    return load(file).channels["c"]
+
+
+ARROW = '{type: arrow, reducer: "a:b"}'
+
+
+def test_a_name_stands_for_the_factory_of_a_plug_in(packages: Path, tmp_path: Path) -> None:
+    """From then on it is an import path as any other; nothing of the package is imported."""
+    assert packages.is_dir()
+    sink = channel(tmp_path, ARROW, "{type: custom, factory: lake}").sink
+    assert isinstance(sink, CustomSinkConfig)
+    assert sink.factory == "acme.sinks:Lake"
+    file = tmp_path / "headrace.yaml"
+    file.write_text(
+        "kafka: {bootstrap_servers: b}\nchannels:\n  c: {group: g, topics: [t],"
+        " processor: {type: custom, factory: router}}\n"
+    )
+    processor = load(file).channels["c"].processor
+    assert isinstance(processor, CustomProcessorConfig)
+    assert processor.factory == "acme:run"
+    assert not [name for name in sys.modules if name.partition(".")[0] == "acme"]
+
+
+@pytest.mark.usefixtures("packages")
+def test_a_name_that_nobody_offers_is_refused(tmp_path: Path) -> None:
+    """A processor's is no sink's; those that there are are named."""
+    with pytest.raises(ConfigError) as caught:
+        channel(tmp_path, ARROW, "{type: custom, factory: router}")
+    (problem,) = caught.value.problems
+    assert problem.startswith("channels.c.sink.factory (line 7): 'router' is no plug-in of ")
+    assert "headrace.sinks; installed are cold, lake; install its package, or give" in problem
+
+
+def test_a_name_that_two_packages_offer_is_refused(packages: Path, tmp_path: Path) -> None:
+    """Which one is meant has to be said, unless both mean the same."""
+    offer(packages, "bazaar", "lake = bazaar:Lake", "cold = acme.sinks:Cold")
+    with pytest.raises(
+        ConfigError, match=r"offered by several packages; give one of acme\.sinks:L"
+    ):
+        channel(tmp_path, ARROW, "{type: custom, factory: lake}")
+    sink = channel(tmp_path, ARROW, "{type: custom, factory: cold}").sink
+    assert isinstance(sink, CustomSinkConfig)
+    assert sink.factory == "acme.sinks:Cold"
+
+
+@pytest.mark.usefixtures("packages")
+def test_the_command_lists_what_is_installed() -> None:
+    """One line for each: the group, the name, the factory, and the package that offers it."""
+    done = CliRunner().invoke(app, ["plugins"])
+    assert done.exit_code == 0
+    assert done.output.splitlines() == [
+        "headrace.processors router: acme:run (acme 1.2)",
+        "headrace.sinks cold: acme.sinks:Cold (acme 1.2)",
+        "headrace.sinks lake: acme.sinks:Lake (acme 1.2)",
+    ]
+
+
+def test_the_command_says_that_there_is_none() -> None:
+    """The tests' own environment has no such package."""
+    assert "no package that is installed offers" in CliRunner().invoke(app, ["plugins"]).output
