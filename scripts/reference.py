@@ -9,6 +9,7 @@ import ast
 import inspect
 import re
 import sys
+from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -108,7 +109,7 @@ def _default(parameter: Any) -> str:
         return str(parameter.show_default)
     if value is None or value is False or callable(value) or value in ((), []):
         return ""
-    return "yes" if value is True else f"`{value}`"
+    return "yes" if value is True else f"`{value.value if isinstance(value, Enum) else value}`"
 
 
 def operation_page() -> str:

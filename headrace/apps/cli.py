@@ -84,7 +84,10 @@ class Engine(Enum):
     """In the process itself, which takes no Java."""
 
 
-_Engine = Annotated[Engine, typer.Option(help="In Spark's workers, or in the process itself.")]
+_Engine = Annotated[
+    Engine,
+    typer.Option(metavar="spark|inline", help="In Spark's workers, or in the process itself."),
+]
 
 
 @collector.command(context_settings={"help_option_names": ["--help", "-help"]})
@@ -110,7 +113,10 @@ def run(  # noqa: PLR0917 - the parts of a configuration
         ),
     ] = "localhost:2181",
     mode: Annotated[
-        Mode, typer.Option(help="One outcome for each group, or byte for byte as the original.")
+        Mode,
+        typer.Option(
+            metavar="strict|compat", help="One outcome for each group, or as the original does it."
+        ),
     ] = Mode.STRICT,
     engine: _Engine = Engine.SPARK,
     group: Annotated[

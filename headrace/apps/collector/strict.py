@@ -22,6 +22,7 @@ from headrace.apps.collector.events import (
     unknown_group,
     unknown_type,
 )
+from headrace.apps.collector.go_json import MAX_DEPTH
 from headrace.keyed import Event, Fired, Output, Timer, at_event
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _HANDLERS = ("onsuccess", "onfailure")
+
+_TOO_DEEP = f"the event is nested more than {MAX_DEPTH} levels deep"
 
 
 class _InvalidError(Exception):
@@ -69,10 +72,7 @@ def read(key: str, value: Any) -> Create | Done | None:
         _InvalidError: it is no event of this group.
     """
     if isinstance(value, (bytes, str)):
-        try:
-            value = json.loads(value)
-        except ValueError as error:
-            raise _InvalidError(f"the event is no JSON: {error}") from None
+        value = _parsed(value)
     if not isinstance(value, dict):
         raise _InvalidError(f"the event is {_kind(value)}; it has to be an object")
     name = value.get("type")
@@ -90,6 +90,40 @@ def read(key: str, value: Any) -> Create | Done | None:
             "headrace.apps.collector:group_of, or the producer's that of the group"
         )
     return _create(value) if name == CREATE else _done(value)
+
+
+def _parsed(value: bytes | str) -> Any:
+    """Return what JSON says, if it can be written as JSON again, in a state or an outcome."""
+    try:
+        text = value.decode() if isinstance(value, bytes) else value
+        found = json.loads(text, parse_constant=_refuse_constant)
+        if "\\u" in text:
+            json.dumps(found, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise _InvalidError("the event has half of a character (\\ud...)") from None
+    except ValueError as error:
+        raise _InvalidError(f"the event is no JSON: {error}") from None
+    except RecursionError:
+        raise _InvalidError(_TOO_DEEP) from None
+    if text.count("[") + text.count("{") > MAX_DEPTH and _is_too_deep(found):
+        raise _InvalidError(_TOO_DEEP)
+    return found
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no value of JSON")
+
+
+def _is_too_deep(value: Any) -> bool:
+    level = [value]
+    for _ in range(MAX_DEPTH + 1):
+        inner = [each for each in level if isinstance(each, (dict, list))]
+        if not inner:
+            return False
+        level = [
+            child for each in inner for child in (each.values() if isinstance(each, dict) else each)
+        ]
+    return True
 
 
 def _create(value: dict[str, Any]) -> Create:

@@ -61,7 +61,10 @@ class DaemonReading:
 
 
 class Daemon:
-    """One daemon with its folder; it dies with this process. For one thread."""
+    """One daemon with its folder; it dies with this process. For one thread.
+
+    The partitions that it says it holds are those of the last of its ``channels``.
+    """
 
     def __init__(
         self, name: str, directory: Path, endpoints: Endpoints, channels: Mapping[str, object]
@@ -69,6 +72,7 @@ class Daemon:
         self.name = name
         self.log_file = directory / "daemon.log"
         self.config_file = directory / "headrace.yaml"
+        (*_, self._channel) = channels
         self._port = free_port()
         self._process: ServerProcess | None = None
         self._temporary = directory / _TEMPORARY
@@ -116,7 +120,7 @@ class Daemon:
         if self._process is None:
             return None
         try:
-            return reading_of(read_metrics(LOOPBACK, self._port, _SCRAPE_S))
+            return reading_of(read_metrics(LOOPBACK, self._port, _SCRAPE_S), self._channel)
         except OSError:
             return None
 
@@ -173,8 +177,8 @@ def _document(
     }
 
 
-def reading_of(samples: Iterable[MetricSample]) -> DaemonReading:
-    """Return what a daemon's metrics say."""
+def reading_of(samples: Iterable[MetricSample], channel: str) -> DaemonReading:
+    """Return what a daemon's metrics say, with the partitions of a channel."""
     found = list(samples)
 
     def total(name: str, **labels: str) -> float:
@@ -184,7 +188,11 @@ def reading_of(samples: Iterable[MetricSample]) -> DaemonReading:
             if each.name == name and labels.items() <= each.labels.items()
         )
 
-    held = (each.labels["partition"] for each in found if each.name == "headrace_owner_epoch")
+    held = (
+        each.labels["partition"]
+        for each in found
+        if each.name == "headrace_owner_epoch" and each.labels["channel"] == channel
+    )
     return DaemonReading(
         partitions=frozenset(map(int, held)),
         lag=int(total("headrace_lag_records")),

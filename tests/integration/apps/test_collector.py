@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from headrace.apps.collector import Collector
+from headrace.config.derived import by_key_topic
 from headrace.core.clock import Deadline
 from headrace.devstack.waiting import wait_for
 from headrace.kafka.topic_producer import TopicProducer, create_topic
@@ -116,7 +117,7 @@ class Running:
 
 def send_and_wait(servers: str, topic: str, event: list[str], *, changes: int) -> bool:
     """Send an event as soon as there is a topic; wait until so many changes are stored."""
-    states = changelog_name("collector", topic)
+    states = changelog_name("collector", by_key_topic("collector", topic))
     sent = wait_for(lambda: run(servers, topic, *event)[0] == 0, Deadline.after(WAIT))
     return bool(sent) and bool(
         wait_for(lambda: len(committed_records(servers, states)) == changes, Deadline.after(WAIT))

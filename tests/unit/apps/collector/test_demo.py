@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from headrace import config
-from headrace.apps.collector import Collector, running
+from headrace.apps.collector import Collector, group_of, running
 from headrace.apps.collector.demo import (
     EVENTS,
     GATES,
@@ -23,6 +23,8 @@ from headrace.apps.collector.demo import (
 )
 from headrace.apps.collector.flights import LOST_TTL, Fate, Schedule, compare, schedule
 from headrace.cli import app
+from headrace.keyed import Event
+from headrace.keyed.fold import FoldSettings
 from headrace.testing.keyed import KeyedTest
 from headrace.tools.demo.daemons import Daemon, Endpoints
 from headrace.tools.demo.flights import read_flights
@@ -36,7 +38,7 @@ if TYPE_CHECKING:
 #: What a record of the reducer's time is apart from the one before, in milliseconds.
 _STEP = 10
 
-_END = {"type": "EventGroupCollectorEntityDone", "id": "end", "group": "end"}
+_END = b'{"type": "EventGroupCollectorEntityDone", "id": "end", "group": "end"}'
 
 
 @pytest.fixture(scope="module")
@@ -55,8 +57,11 @@ def planned(flights: pd.DataFrame) -> Schedule:
 def outcomes(planned: Schedule) -> list[dict[str, Any]]:
     """What a collector makes of the events."""
     settings = channels("inline")["collector"]["processor"]["options"]
-    test = KeyedTest(Collector(**settings))
-    facts = [(key.decode(), value, at * _STEP) for at, (key, value) in enumerate(planned.records())]
+    test = KeyedTest(Collector(**settings), FoldSettings(outputs=("out",), value="bytes"))
+    facts = [
+        (group_of(Event(value, 0, EVENTS, 0, 0)), value, at * _STEP)
+        for at, (_, value) in enumerate(planned.records())
+    ]
     test.send(*facts, ("end", _END, len(facts) * _STEP + LOST_TTL * 1000 + 1))
     return [each.value for each in test.outputs]
 
@@ -229,7 +234,7 @@ def test_each_phase_has_a_gate_and_an_end() -> None:
 def test_the_daemons_run_what_the_command_runs(engine: str, tmp_path: Path) -> None:
     """Their file loads, and the channel is that of run, but for times longer than a restart."""
     daemon = Daemon("one", tmp_path, Endpoints("a:1", "b:2"), channels(engine))
-    loaded = config.load(daemon.config_file).channels["collector"]
+    loaded = config.load(daemon.config_file).channels
     wanted = running.Wanted("a:1", EVENTS, OUTCOMES, engine=engine)
     same = running.configuration(wanted)
     same["channels"]["collector"]["processor"]["options"] = {
@@ -237,7 +242,8 @@ def test_the_daemons_run_what_the_command_runs(engine: str, tmp_path: Path) -> N
         "orphan_ttl": "1h",
         "late_ttl": "1h",
     }
-    assert loaded == running.checked(same, tmp_path / "x.yaml").channels["collector"]
+    assert list(loaded) == ["collector.rekey", "collector"]
+    assert loaded == running.checked(same, tmp_path / "x.yaml").channels
 
 
 @pytest.mark.parametrize("arguments", [["--days", "0"], ["--days", "366"], ["--engine", "x"]])

@@ -8,10 +8,16 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from headrace.apps.collector import running
+from headrace.apps.collector import group_of, running
 from headrace.apps.collector.running import Wanted, checked, configuration, run, written
 from headrace.cli import app
-from headrace.config import KafkaSinkConfig, KeyedProcessorConfig, load, single_sinks
+from headrace.config import (
+    KafkaSinkConfig,
+    KeyedProcessorConfig,
+    RekeyProcessorConfig,
+    load,
+    single_sinks,
+)
 from headrace.core.errors import KafkaUnavailableError, StartError
 from headrace.core.importing import load_callable
 from headrace.zookeeper.identity import Identity
@@ -70,11 +76,12 @@ def test_what_is_printed_is_a_configuration(
     assert config.kafka.bootstrap_servers == ("one:1", "two:2")
     assert config.kafka.properties == {"client.rack": "${HOME}"}
     assert config.zookeeper.hosts == ("three:3",)
-    assert (channel.topics, channel.group) == (("events",), "mine")
-    assert (processor.engine, processor.value) == (
-        "inline",
-        "bytes" if mode == "compat" else "json",
-    )
+    rekeyed = config.channels["collector.rekey"]
+    assert (rekeyed.topics, rekeyed.group) == (("events",), "mine.rekey")
+    assert isinstance(rekeyed.processor, RekeyProcessorConfig)
+    assert load_callable(rekeyed.processor.key) is group_of
+    assert (channel.topics, channel.group) == (("mine.events.by-key",), "mine")
+    assert (processor.engine, processor.value) == ("inline", "bytes")
     reducer = load_callable(processor.code)(**processor.keyword_arguments())
     assert reducer.outputs == (() if rejected is None else ("outcomes", "rejected"))
     sinks = single_sinks(channel.sink)
@@ -107,6 +114,7 @@ def test_missing_brokers_are_said_as_the_original_says_it() -> None:
         (["-brokerlist", "x:y:z"], "--brokerlist 'x:y:z' is not a server"),
         (["--zookeeper", "x:y"], "--zookeeper 'x:y' is not a server"),
         (["--group", "a/b"], "--group 'a/b' is not a group name"),
+        (["--group", "a b"], "--group is a b, and a topic cannot be called"),
         (["-event-topic", "^a", "--outcome-topic", "b"], "--event-topic has ^a, and the keyed"),
         (["-event-topic", "a b"], "--event-topic 'a b' is not a topic name"),
         (["--outcome-topic", "eventbus-collector"], "--outcome-topic is eventbus-collector, which"),

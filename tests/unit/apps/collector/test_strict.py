@@ -61,6 +61,50 @@ def reasons(produced: Sequence[Produced]) -> list[str]:
     return [each.value["reason"] for each in produced if each.to == "rejected"]
 
 
+def nested(depth: int) -> bytes:
+    """Return an event that creates a group with a payload of so many levels."""
+    event = {"type": _CREATE, "id": "g", "expected": [], "payload": "P"}
+    return json.dumps(event).encode().replace(b'"P"', b"[" * depth + b"]" * depth)
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (rb'{"type":"%b","id":"g","payload":"\ud800"}', "half of a character"),
+        (rb'{"type":"%b","id":"g","expected":["\ud800"]}', "half of a character"),
+        (rb'{"type":"%b","id":"\udfff"}', "half of a character"),
+        (b'{"type":"%b","id":"g","payload":NaN}', "NaN is no value of JSON"),
+        (b'{"type":"%b","id":"g","payload":-Infinity}', "-Infinity is no value of JSON"),
+        (b'{"type":"%b","id":"g","payload":"\xff"}', "is no JSON"),
+        (nested(200), "nested more than 200 levels"),
+        (nested(100_000), "nested more than 200 levels"),
+        (b"", "is no JSON"),
+        (None, "absent or null"),
+    ],
+)
+def test_what_no_state_can_hold_is_rejected(value: bytes | None, words: str) -> None:
+    """As events come in bytes, none fails the batch that it is in."""
+    if value is not None:
+        value = value.replace(b"%b", _CREATE.encode())
+    wanted = {"outcomes": "outcomes", "rejected": "rejected"}
+    test = KeyedTest(
+        Collector(**wanted), FoldSettings(outputs=("outcomes", "rejected"), value="bytes")
+    )
+    (produced,) = test.send((group_of(Event(value, 0, "t", 0, 0)), value, 0))
+    assert produced.value["reason"] == "invalid"
+    assert words in produced.value["error"]
+
+
+def test_all_that_json_can_say_is_kept() -> None:
+    """Whole Unicode by its escapes, and as many levels as are taken."""
+    test = KeyedTest(Collector(), FoldSettings(outputs=("out",), value="bytes"))
+    value = rb'{"type":"%b","id":"g","payload":"\ud83d\ude00"}'.replace(b"%b", _CREATE.encode())
+    (produced,) = test.send(("g", value, 0))
+    assert produced.value["payload"] == "\N{GRINNING FACE}"
+    (produced,) = test.send(("h", nested(199).replace(b'"g"', b'"h"'), 0))
+    assert json.dumps(produced.value["payload"]) == "[" * 199 + "]" * 199
+
+
 def test_a_group_succeeds_when_its_last_entity_is_done() -> None:
     """With the members of the original, in its order, results by the bytes of their names."""
     test = collector()

@@ -55,7 +55,8 @@ def test_a_reading_sums_what_the_metrics_say(served: tuple[Metrics, int]) -> Non
     metrics.stage_seconds.labels("flights", "reduce").observe(1.5)
     metrics.stage_seconds.labels("flights", "sink_commit").observe(7)
     samples = read_metrics("127.0.0.1", port, 5)
-    assert reading_of(samples) == DaemonReading(frozenset({2, 5}), 120, 3, 1.5, 1)
+    assert reading_of(samples, "flights") == DaemonReading(frozenset({2, 5}), 120, 3, 1.5, 1)
+    assert reading_of(samples, "others").partitions == frozenset()
 
 
 def test_a_daemon_that_is_not_there_has_no_reading(daemon: Daemon) -> None:
