@@ -185,6 +185,30 @@ def test_the_re_keying_channel_rests_by_itself(site: Site) -> None:
     require_exact(site, output, [*sent, *more])
 
 
+def test_a_reload_has_a_channel_re_key(site: Site) -> None:
+    """With another key in the file a channel comes before it, and all facts count by that key."""
+    output = site.broker.create_topic(2)
+    given = keyed(site, output, value="json")
+    document = site.document(**given)
+    document["channels"]["main"]["processor"]["on_poison"] = "drop"
+    daemon = site.daemon(document).start()
+    daemon.wait_event("controller_started")
+    sent = orders(100, 1)
+    send(site, sent)
+    # every second one has no key
+    arrived(site, daemon, output, 50)
+    document["channels"]["main"]["processor"]["key"] = "value.customer.id"
+    file = daemon.directory / f"{daemon.name}.yaml"
+    file.write_text(json.dumps(document), encoding="utf-8")
+    arrived(site, daemon, output, 150)
+    daemon.signal(signal.SIGTERM)
+    assert daemon.wait() == 0
+    states = committed_records(site.broker.address, changelog_name(site.group, topic_of(site)))
+    expected = Counter(order["customer"]["id"].encode() for order in sent)
+    found = {each.key(): json.loads(each.value() or b"") for each in states}
+    assert found == {key: {"n": n} for key, n in expected.items()}
+
+
 def test_timers_fire_where_a_by_key_topic_is_quiet(site: Site) -> None:
     """Its last offset is no record but a mark of a transaction: that is its end all the same."""
     output = site.broker.create_topic(1)

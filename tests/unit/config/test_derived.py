@@ -100,6 +100,16 @@ def test_another_key_concerns_the_first_channel_alone(tmp_path: Path) -> None:
     assert [(change.channel, change.steps[-1]) for change in changes] == [("orders.rekey", "key")]
 
 
+@pytest.mark.parametrize(
+    "key", ["key", "headers.x-tenant", "headrace.apps.collector:group_of", "value.Kunde.Straße"]
+)
+def test_the_first_channel_has_the_key(tmp_path: Path, key: str) -> None:
+    """Whatever names a key of another kind is what the records are keyed by."""
+    made = loaded(tmp_path, text(f'"{key}"')).channels["orders.rekey"].processor
+    assert isinstance(made, RekeyProcessorConfig)
+    assert made.key == key
+
+
 @pytest.mark.parametrize("key", ["record", "partition", "constant"])
 def test_keys_of_their_own_need_no_second_channel(tmp_path: Path, key: str) -> None:
     """Nothing is written again where the record's key, or none, is what counts."""
