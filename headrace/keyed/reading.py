@@ -91,7 +91,7 @@ class StateReader:
             for each in held
             if each.restoring is None and each.progress.time is not None
         ]
-        behind = self._clock.time() - min(times) / 1000 if times else None
+        lag = self._clock.time() - min(times) / 1000 if times else None
         under_way = [each.restoring for each in held if each.restoring is not None]
         return StateSnapshot(
             keys_touched=counts.touched,
@@ -104,7 +104,7 @@ class StateReader:
             size=None if len(known) < len(sizes) else size,
             restoring=len(under_way),
             restore_remaining=sum((each.total or 0) - each.done for each in under_way),
-            stream_time_lag=None if behind is None else max(0.0, round(behind, 3)),
+            stream_time_lag=None if lag is None else max(0.0, round(lag, 3)),
         )
 
     def find(self, key: bytes, partition: int | None = None) -> list[FoundKey]:
