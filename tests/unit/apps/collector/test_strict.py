@@ -105,6 +105,14 @@ def test_all_that_json_can_say_is_kept() -> None:
     assert json.dumps(produced.value["payload"]) == "[" * 199 + "]" * 199
 
 
+def test_no_group_is_resolved_before_it_is_created() -> None:
+    """Entities that were done before count from its creation on."""
+    test = collector()
+    test.send(done("g", "a", 1000))
+    (outcome,) = outcomes(test.send(create("g", "a", at=5000)))
+    assert outcome["created"] == outcome["resolved"] == "1970-01-01T00:00:05Z"
+
+
 def test_a_group_succeeds_when_its_last_entity_is_done() -> None:
     """With the members of the original, in its order, results by the bytes of their names."""
     test = collector()
