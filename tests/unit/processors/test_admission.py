@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
+from typing_extensions import override
 
 from headrace.config import ChannelConfig
 from headrace.core.columns import ColumnRun
@@ -18,13 +20,15 @@ from headrace.processors.sink_commits import SkippedRecords
 from headrace.telemetry.metrics import Metrics
 from headrace.testing import FakeClock
 from headrace.testing.records import FakeAssignment, FakeRecord, in_columns, make_batch
-from tests.unit.processors.spark_bench import Bench, GroupingSink, error_of
+from tests.unit.processors.spark_bench import Bench, Engine, GroupingSink, error_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from headrace.core.records import Batch, ResultRecord
+    from headrace.sinks.channel_sink import ChannelSink, Staged
     from headrace.sinks.contract import PartitionCommit
+    from headrace.sinks.micro_batch import MicroBatch
 
 P0 = TopicPartition("t", 0)
 
@@ -223,9 +227,11 @@ class CopyingSink(GroupingSink):
         self.copied = (*self.copied, *records)
 
 
-def bench_with(rules: AdmissionRules, sink: CopyingSink | None = None) -> Bench:
+def bench_with(
+    rules: AdmissionRules, sink: CopyingSink | None = None, engine: Engine | None = None
+) -> Bench:
     """Return a processor with these rules, whose partitions have 100 records."""
-    bench = Bench(sink=sink)
+    bench = Bench(sink=sink, engine=engine)
     bench.processor._rules = rules
     bench.processor._admission.follow(rules)
     for assignment in bench.assignments:
@@ -296,6 +302,65 @@ def test_copies_of_a_commit_that_failed_are_in_the_next_one_only() -> None:
     bench.send(0, records=10, attempt=2)
     bench.run_once()
     assert (len(sink.copied), shed_count(bench, "oldest")) == (2, 2)
+
+
+@dataclass
+class NotingEngine(Engine):
+    """An engine that notes which offsets are in each job."""
+
+    offsets: dict[str, list[int]] = field(default_factory=dict)
+
+    @override
+    def prepare(self, batch: Batch) -> Any:
+        return offsets(batch.records)
+
+    @override
+    def execute(
+        self,
+        micro_batch: MicroBatch,
+        prepared: Sequence[Any],
+        seconds: float | None,
+        sink: ChannelSink,
+    ) -> Staged:
+        self.offsets[micro_batch.id] = [each for part in prepared for each in part]
+        return super().execute(micro_batch, prepared, seconds, sink)
+
+
+#: Whether each of the next calls of an engine, or of a sink, fails.
+FAILURES = st.lists(st.booleans(), max_size=8)
+
+
+def script(failures: list[bool]) -> list[Any]:
+    """Return what a double is to do."""
+    return [RuntimeError("scripted") if fails else None for fails in failures]
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.sampled_from(Shed), st.integers(5, 60), FAILURES, FAILURES, st.integers(1, 3))
+def test_whatever_fails_each_record_is_in_one_commit(
+    shed: Shed, most: int, jobs: list[bool], commits: list[bool], in_flight: int
+) -> None:
+    """As a result or as a copy, though batches are decided again when they come again."""
+    engine, sink = NotingEngine(script=script(jobs)), CopyingSink(script=script(commits))
+    bench = bench_with(AdmissionRules(None, most, shed, "left"), sink, engine)
+    held, position, attempt = bench.assignments[0], 0, 1
+    while position < 100:
+        assert attempt <= 1 + len(jobs) + len(commits), "more failed than was to fail"
+        starts = range(position, min(100, position + 10 * in_flight), 10)
+        answers = [bench.send(0, start, attempt=attempt) for start in starts]
+        while not all(each.done() for each in answers):
+            bench.run_once()
+        advanced = [error_of(each) is None for each in answers]
+        assert advanced == sorted(advanced, reverse=True)
+        position += 10 * sum(advanced)
+        attempt = 1 if all(advanced) else attempt + 1
+        if not all(advanced):
+            bench.processor.on_exception(held, RuntimeError("scripted"), None)
+    done = [each for ids in sink.committed for one in ids for each in engine.offsets.get(one, ())]
+    copied = [int(dict(each.headers or ())["headrace.offset"] or b"") for each in sink.copied]
+    assert sorted([*done, *copied]) == list(range(100))
+    assert shed_count(bench, shed.value) == len(copied)
+    sink.require_one_end_each()
 
 
 def test_an_answer_says_how_long_the_next_batch_has_to_wait() -> None:
