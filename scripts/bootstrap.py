@@ -59,7 +59,7 @@ STEPS = {
 SOURCES = {
     "project": ROOT / "pyproject.toml",
     "kafka": next((ROOT / "headrace" / "devstack").glob("kafka-*.sha256")),
-    "connector": next((ROOT / "headrace" / "devstack").glob("spark-kafka-*.sha256")),
+    "connector": max((ROOT / "headrace" / "devstack").glob("spark-kafka-*.sha256")),
 }
 
 #: What the project's step depends on beside that: what is compiled, and how.

@@ -282,7 +282,7 @@ def _readable(paths: Collection[Path]) -> Iterator[Finding]:
 
 _CHECK = "java"
 
-#: The newest Java that Spark 4.0 is tested with by its makers.
+#: The newest Java that all lines of Spark 4 are tested with by their makers.
 NEWEST_JAVA = 21
 
 _INSTALL = "install one (Debian, Ubuntu: apt-get install openjdk-17-jre-headless)"
@@ -302,7 +302,7 @@ def check_java(environment: Mapping[str, str]) -> Iterator[Finding]:
         seen = f"{path} is Java {version}; Spark needs {MINIMUM_JAVA} or later"
         yield error(_CHECK, seen, _advice(environment))
     elif version > NEWEST_JAVA:
-        advice = f"Spark 4.0 supports Java {MINIMUM_JAVA} and {NEWEST_JAVA}; prefer one of them"
+        advice = f"Spark 4 supports Java {MINIMUM_JAVA} and {NEWEST_JAVA}; prefer one of them"
         yield warning(_CHECK, f"{path} is Java {version}", advice)
     else:
         yield ok(_CHECK, f"Java {version}: {path}")
