@@ -145,8 +145,8 @@ def _exceptions(channel: ChannelConfig) -> Iterator[str]:
             yield f"records without such a key go to {topic}, once"
         case RekeyProcessorConfig(on_poison="drop"):
             yield "records without such a key are left out"
-    if isinstance(processor, MicroBatchConfig | KeyedProcessorConfig) and processor.admission.sheds:
-        admission = processor.admission
+    admission = channel.admission
+    if admission.sheds:
         copied = "" if admission.to is None else f" and goes to {admission.to}, once"
         yield (
             f"what is beyond {admission.max_pending} waiting records of a partition is shed "

@@ -42,7 +42,7 @@ def open_sink(channel: config.ChannelConfig, member: str, kafka: config.KafkaCon
         case config.KafkaSinkConfig(topic=topic):
             from headrace.sinks.kafka import KafkaSink  # noqa: PLC0415 - for this sink only
 
-            copies = _copies_to(channel)
+            copies = channel.admission.to
             return KafkaSink(_transactions(channel, member, kafka), topic, copies_to=copies)
         case config.SeveralSinkConfig(outputs=outputs):
             from headrace.sinks.several import SeveralSink  # noqa: PLC0415 - as above
@@ -50,14 +50,6 @@ def open_sink(channel: config.ChannelConfig, member: str, kafka: config.KafkaCon
             return cast("Sink[Any]", SeveralSink(_groups(outputs, channel, member, kafka)))
         case section:
             return build_sink(section, member)
-
-
-def _copies_to(channel: config.ChannelConfig) -> str | None:
-    """Return the topic for what is shed, None without one."""
-    chosen = channel.processor
-    if isinstance(chosen, config.SparkProcessorConfig | config.ArrowProcessorConfig):
-        return chosen.admission.to
-    return None
 
 
 def _transactions(
@@ -203,10 +195,10 @@ def _arrow(
 def _micro_batches(
     channel: config.ChannelConfig, engine: Engine, sink: Sink[Any]
 ) -> BatchProcessor:
-    from headrace.processors.micro_batch_processor import (  # noqa: PLC0415 - for an engine only
+    from headrace.processors.admission import AdmissionRules  # noqa: PLC0415 - for an engine only
+    from headrace.processors.micro_batch_processor import (  # noqa: PLC0415 - as above
         JOB_SHARE,
         MicroBatchProcessor,
-        admission_rules,
         merge_limits,
     )
 
@@ -215,7 +207,7 @@ def _micro_batches(
         sink,
         limits=merge_limits(channel),
         job_timeout=channel.batch_timeout * JOB_SHARE,
-        admission=admission_rules(channel),
+        admission=AdmissionRules.of(channel.admission),
     )
 
 

@@ -37,11 +37,11 @@ from headrace.keyed.sink import KeyedSink, Topics
 from headrace.keyed.state import KeyedState
 from headrace.keyed.store import CorruptStoreError, RocksStore
 from headrace.keyed.topics import changelog_name, open_changelog
+from headrace.processors.admission import AdmissionRules
 from headrace.processors.contract import BatchResponse
 from headrace.processors.micro_batch_processor import (
     JOB_SHARE,
     MicroBatchProcessor,
-    admission_rules,
     merge_limits,
 )
 from headrace.processors.pending import PendingBatch
@@ -130,7 +130,7 @@ class KeyedProcessor(MicroBatchProcessor):
             cast("Any", parts.sink),
             limits=limits,
             job_timeout=job_timeout,
-            admission=admission_rules(channel),
+            admission=AdmissionRules.of(channel.admission),
         )
         self._parts = parts
         self._channel = channel

@@ -45,8 +45,7 @@ JOB_SHARE = 1 / 3
 
 #: What this processor is configured by.
 _DECODING = (SparkProcessorConfig, ArrowProcessorConfig)
-_ADMITTING = (*_DECODING, KeyedProcessorConfig)
-_MERGING = (*_ADMITTING, RekeyProcessorConfig)
+_MERGING = (*_DECODING, KeyedProcessorConfig, RekeyProcessorConfig)
 
 
 def decode(chosen: SparkProcessorConfig | ArrowProcessorConfig) -> Decode:
@@ -63,13 +62,6 @@ def merge_limits(channel: ChannelConfig) -> MergeLimits:
     assert isinstance(chosen, _MERGING), "another processor merges nothing"
     limits = MergeLimits(chosen.max_records, target=chosen.target_duration)
     return replace(limits, max_bytes=sys.maxsize) if channel.by_reference else limits
-
-
-def admission_rules(channel: ChannelConfig) -> AdmissionRules:
-    """Return what the configuration says of admission."""
-    chosen = channel.processor
-    assert isinstance(chosen, _ADMITTING), "another processor takes what there is"
-    return AdmissionRules.of(chosen.admission)
 
 
 def cut(batch: Batch, boundary: int) -> Batch:
@@ -142,8 +134,7 @@ class MicroBatchProcessor(BatchProcessor):
             return
         self._job_timeout = channel.batch_timeout * JOB_SHARE
         self._open.limit(merge_limits(channel))
-        if isinstance(chosen, _ADMITTING):
-            self._admission.follow(AdmissionRules.of(chosen.admission))
+        self._admission.follow(AdmissionRules.of(channel.admission))
         if isinstance(chosen, _DECODING):
             self._engine.decode_as(decode(chosen))
 

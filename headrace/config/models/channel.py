@@ -18,6 +18,7 @@ from headrace.config.models.base import (
     unset,
 )
 from headrace.config.models.processor import (
+    AdmissionConfig,
     KeyedProcessorConfig,
     MicroBatchConfig,
     ProcessorConfig,
@@ -326,6 +327,14 @@ class ChannelConfig(Section):
         return self.source == "by_reference"
 
     @property
+    def admission(self) -> AdmissionConfig:
+        """How records are taken: as they come where the processor has nothing to say of it."""
+        chosen = self.processor
+        if isinstance(chosen, MicroBatchConfig | KeyedProcessorConfig):
+            return chosen.admission
+        return AdmissionConfig()
+
+    @property
     def seconds_between_commits(self) -> float:
         """The periodic auto-advance is one by a timer, which then is the timer of commits."""
         chosen = self.processor
@@ -447,10 +456,7 @@ class ChannelConfig(Section):
             )
 
     def _admission_contradictions(self) -> Iterator[FieldConflict]:
-        chosen = self.processor
-        if not isinstance(chosen, (MicroBatchConfig, KeyedProcessorConfig)):
-            return
-        admission, steps = chosen.admission, ("processor", "admission")
+        chosen, admission, steps = self.processor, self.admission, ("processor", "admission")
         several = isinstance(self.sink, SeveralSinkConfig) and chosen.type != "keyed"
         if admission.sheds and (self.by_reference or several):
             reason = (

@@ -96,6 +96,8 @@ def _of_channel(channel: ChannelConfig) -> Iterator[Acl]:
             yield Acl("topic", entry, ("Read",))
     if channel.on_error.dead_letter is not None:
         yield Acl("topic", channel.on_error.dead_letter.topic, ("Write",))
+    if channel.admission.to is not None:
+        yield Acl("topic", channel.admission.to, ("Write",))
     yield from _of_own_topics(channel)
     for sink in single_sinks(channel.sink).values():
         if isinstance(sink, KafkaSinkConfig):
@@ -636,6 +638,9 @@ def check_written(
         and chosen.dead_letter is not None
     ):
         yield _written(check, chosen.dead_letter, "processor.dead_letter", catalog)
+    if channel.admission.to is not None:
+        key = "processor.admission.to"
+        yield _written(f"what channel {name} sheds", channel.admission.to, key, catalog)
     # without a topic each row names its own
     for steps, sink in single_sinks(channel.sink).items():
         if isinstance(sink, KafkaSinkConfig) and sink.topic is not None:

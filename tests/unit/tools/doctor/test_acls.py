@@ -46,6 +46,14 @@ def test_dead_letters_are_written(tmp_path: Path) -> None:
     assert acls[1] == Acl("topic", "flights.dead", ("Write",))
 
 
+def test_what_is_shed_is_written(tmp_path: Path) -> None:
+    """To the topic for its copies."""
+    admission = {"policy": "shedding", "to": "flights.shed"}
+    processor = {"type": "keyed", "reducer": "a:b", "admission": admission}
+    acls = needed_acls(config(tmp_path, {"processor": processor, "sink": None}))
+    assert Acl("topic", "flights.shed", ("Write",)) in acls
+
+
 def test_state_by_key_has_topics_of_its_own(tmp_path: Path) -> None:
     """Changelog and by-key topic are created, read and written, and what is processed deleted."""
     processor = {

@@ -212,6 +212,21 @@ def test_topics_that_a_channel_writes_to_have_to_exist(tmp_path: Path) -> None:
     ]
 
 
+def test_the_topic_for_what_is_shed_has_to_exist(tmp_path: Path) -> None:
+    """The advice names the field that it is in."""
+    broker = InMemoryBroker()
+    admission = {"policy": "shedding", "to": "flights.shed"}
+    processor = {"type": "keyed", "reducer": "a:b", "admission": admission}
+    document = {"processor": processor, "sink": None}
+    channel = config(tmp_path, document).channels["flights"]
+    found = only(check_written("flights", channel, broker.catalog()))
+    assert (found.check, found.level) == ("what channel flights sheds", Level.ERROR)
+    assert "processor.admission.to" in found.advice
+    broker.create_topic("flights.shed", 1)
+    (found,) = check_written("flights", channel, broker.catalog())
+    assert (found.level, found.seen) == (Level.OK, "flights.shed (1)")
+
+
 def test_rows_that_name_their_topics_are_not_looked_for(tmp_path: Path) -> None:
     """A Kafka sink without a topic of its own has none that could be missing."""
     channel = config(tmp_path, {"sink": {"type": "kafka"}}).channels["flights"]
