@@ -1,4 +1,4 @@
-"""The commands of the workflow executor: ``headrace workflow run|start|result|show``.
+"""The commands of the workflow executor: ``headrace workflow run|start|result|show|demo``.
 
 Exit codes: 0 done, and an instance that is waited for has succeeded; 1 it has failed, or Kafka
 refused or did not answer; 2 the command line or a workflow cannot be used; 4 no outcome within the
@@ -194,6 +194,36 @@ def show(
 
     place = commands.Place(brokers, name, _named(properties))
     raise typer.Exit(commands.show(place, instance))
+
+
+@workflow.command()
+def demo(
+    instances: Annotated[
+        int,
+        typer.Option(min=100, max=336_776, help="How many flights, from the first of 2013 on."),
+    ] = 20_000,
+    engine: Annotated[
+        Engine, typer.Option(help="In Spark's workers, or in the process itself.")
+    ] = Engine.INLINE,
+    directory: Annotated[
+        Path | None,
+        typer.Option(
+            "--dir", file_okay=False, help="An empty folder to work in, which is then kept."
+        ),
+    ] = None,
+) -> None:
+    """Run the turnaround of real flights as workflows, kill processes on the way, check all.
+
+    Starts ZooKeeper and Kafka, a reducer and two workers; each is killed and started again.
+    A flight is an instance: inspect, refuel and clean, board, which fails for those that were
+    cancelled. The last line says whether each instance has exactly one outcome, and the right one,
+    and whether each call had its effect once.
+
+    Exit codes: 0 verified; 1 not verified, or the demo could not be run; 128 + n after signal n.
+    """
+    from headrace.apps.workflow.demo import main  # noqa: PLC0415 - takes a second to import
+
+    raise typer.Exit(main(instances, engine.value, directory))
 
 
 def _json(text: str, option: str) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sqlite3
 import subprocess
@@ -311,3 +312,45 @@ def test_topics_are_created_once(plant: Plant, tmp_path: Path) -> None:
     """Asking again leaves them as they are."""
     assert tmp_path.exists()
     assert create_topics(client_of(plant.brokers), plant.topics, partitions=9, assignments=9) == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(500)
+def test_the_demo_verifies_itself_and_leaves_nothing(tmp_path: Path) -> None:
+    """Its last line says so, and its folder is gone."""
+    done = subprocess.run(
+        [sys.executable, "-m", "headrace", "workflow", "demo", "--instances", "300"],
+        capture_output=True,
+        check=False,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        text=True,
+        timeout=450,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    *_, last = done.stdout.splitlines()
+    assert last.startswith("verified: 300 instances, 300 outcomes, 0 twice, 0 missing, ")
+    assert last.endswith(" calls, 0 applied twice")
+    assert done.stdout.count("SIGKILL to") == 4
+    assert list(tmp_path.glob("headrace-demo-*")) == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_demo_that_is_stopped_leaves_nothing(tmp_path: Path) -> None:
+    """After SIGTERM, in the middle of its start, it ends with 143, and its folder is gone."""
+    process = subprocess.Popen(
+        [sys.executable, "-u", "-m", "headrace", "workflow", "demo", "--instances", "300"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        text=True,
+    )
+    assert process.stdout is not None
+    for line in process.stdout:
+        if "the processes start" in line:
+            break
+    process.terminate()
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert "interrupted; nothing is left running" in said
+    assert list(tmp_path.glob("headrace-demo-*")) == []
