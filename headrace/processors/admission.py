@@ -104,13 +104,16 @@ class Admission:
     def __init__(self, rules: AdmissionRules, clock: Clock) -> None:
         self._clock = clock
         self._shed: dict[Assignment, list[range]] = {}
+        self._rules = AdmissionRules()
+        self._rate: RateLimit | None = None
         self.follow(rules)
 
     def follow(self, rules: AdmissionRules) -> None:
-        """Decide by other rules from the next batch on."""
-        self._rules = rules
+        """Decide by other rules from the next batch on; a rate that is the same goes on."""
         rate = rules.max_rate
-        self._rate = None if rate is None else RateLimit(rate, self._clock)
+        if rate != self._rules.max_rate:
+            self._rate = None if rate is None else RateLimit(rate, self._clock)
+        self._rules = rules
 
     def forget(self, assignment: Assignment) -> None:
         """Forget what was decided of a partition."""

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from headrace.config import ChannelConfig
+from headrace.config import ChannelConfig, Config, ReloadEffect, diff
 from headrace.config.guarantee import guarantee
 
 
@@ -130,3 +130,30 @@ def test_what_does_not_go_together_is_refused(
     with pytest.raises(ValidationError) as refused:
         keyed(processor, **channel)
     assert words in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "effect"),
+    [
+        ({"max_pending": 5}, ReloadEffect.IN_PLACE),
+        ({"shed": "sample"}, ReloadEffect.IN_PLACE),
+        ({"to": "left"}, ReloadEffect.CHANNEL),
+    ],
+)
+def test_admission_is_changed_in_place_but_for_its_topic(
+    change: dict[str, Any], effect: ReloadEffect
+) -> None:
+    """The topic is looked for as the channel starts."""
+    former = {"policy": "shedding"}
+    one, other = (
+        Config.model_validate(
+            {
+                "kafka": {"bootstrap_servers": "k:9092"},
+                "zookeeper": {"hosts": "z:2181"},
+                "channels": {"one": keyed({"admission": each}).model_dump(by_alias=True)},
+            }
+        )
+        for each in (former, {**former, **change})
+    )
+    (found,) = diff(one, other)
+    assert (found.path.rpartition(".")[2], found.effect) == (next(iter(change)), effect)

@@ -76,3 +76,22 @@ def test_micro_batches_are_merged_timed_and_decoded_as_configured_now() -> None:
     bench.send(2)
     bench.run_once()
     assert len(bench.engine.jobs) == 3
+
+
+def test_admission_is_as_configured_now() -> None:
+    """Shedding begins and ends with the next batch, and a rate that stays goes on counting."""
+    bench = Bench()
+    bench.assignments[0].high_watermark = 100
+    shedding = {"policy": "shedding", "max_pending": 85, "shed": "oldest"}
+    throttling = {"policy": "throttling", "max_rate": 1.0}
+    waits = []
+    both = {**shedding, **throttling, "overflow": "shed", "max_pending": 65}
+    steps = [{}, shedding, throttling, both, {}]
+    for start, admission in zip(range(0, 50, 10), steps, strict=True):
+        processor = {"type": "spark", "reducer": "a:b", "admission": admission}
+        bench.processor.on_reconfigured(configured(processor, batch_timeout="15s"))
+        answer = bench.send(0, start)
+        bench.run_once()
+        waits.append(round(answer.result(0).wait))
+    assert [job.records for job in bench.engine.jobs] == [10, 5, 10, 5, 10]
+    assert waits == [0, 0, 10, 15, 0]
