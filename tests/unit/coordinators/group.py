@@ -196,11 +196,11 @@ class Group:
             claim.partition
             for participant in self.participants
             for claim in participant.channel.held.values()
-            if claim.lease.valid() and not self._superseded(claim)
+            if claim.lease.valid() and not self.is_superseded(claim)
         ]
         assert len(effective) == len(set(effective))
 
-    def _superseded(self, claim: Claim) -> bool:
+    def is_superseded(self, claim: Claim) -> bool:
         """Whether a checked write under the claim would be refused."""
         node = self.zookeeper.node(epoch_path(claim.partition))
         return node is None or node.stat.version != claim.node_version

@@ -236,13 +236,23 @@ class GroupMachine(RuleBasedStateMachine):
     @rule(number=numbers)
     def remove_epoch(self, number: int) -> None:
         """Delete an epoch node by hand."""
-        if self._has_both_nodes(number):
+        if self._has_both_nodes(number) and not self._has_old_claim(number):
             self.group.zookeeper.remove(PATHS.epoch(partition(number)))
 
     def _has_both_nodes(self, number: int) -> bool:
         """Whether neither was deleted: without both, versions begin anew beside an old claim."""
         paths = PATHS.owner(partition(number)), PATHS.epoch(partition(number))
         return all(self.group.zookeeper.node(path) is not None for path in paths)
+
+    def _has_old_claim(self, number: int) -> bool:
+        """Whether a claim that was superseded has its lease still.
+
+        It was under an owner node that a hand deleted before. Versions that begin anew would be
+        those of the old claim.
+        """
+        held = [each.channel.held.get(partition(number)) for each in self.group.participants]
+        claims = [claim for claim in held if claim is not None and claim.lease.valid()]
+        return any(self.group.is_superseded(claim) for claim in claims)
 
     @rule(number=numbers, data=st.sampled_from(OWNERS))
     def spoil_owner(self, number: int, data: bytes) -> None:
