@@ -53,13 +53,16 @@ _KEPT = ("seconds", "outputs", "commits", "touched", "cpu_seconds", "memory_mib"
 class Plan:
     """How much is read, of how many keys. ``size`` of the values in bytes.
 
-    The other fields are those of :class:`benchmarks.peers.run.Plan`.
+    A process that stays has read ``warm_up`` records before its rounds count: a JVM still compiles
+    what it runs after some hundred thousand. The other fields are those of
+    :class:`benchmarks.peers.run.Plan`.
     """
 
     rounds: int = 3
     seconds: float = 6.0
     shortest: float = SHORTEST
     probe: int = 100_000
+    warm_up: int = 1_000_000
     most: int = 12_800_000
     partitions: int = 4
     keys: int = 10_000
@@ -108,6 +111,10 @@ def _compare(plan: Plan, runners: Sequence[Runner], topics: KeyedTopics) -> Roun
         runner: long_enough(runner.name, runner.round, topics.of, plan, say=say)
         for runner in runners
     }
+    for runner in runners:
+        while runner.side.stays and runner.read < plan.warm_up:
+            warm = runner.round(chosen[runner])
+            say(f"warm-up, not counted: {runner.name} {warm['rate']:,} a second")
 
     def one(runner: Runner) -> Callable[[], Measured]:
         return lambda: runner.round(chosen[runner])

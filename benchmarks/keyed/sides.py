@@ -112,6 +112,8 @@ class Runner:
 
     def __init__(self, side: Side, servers: LocalStack, topics: KeyedTopics) -> None:
         self.side, self.name = side, side.name
+        #: How many records were read in all rounds.
+        self.read = 0
         self._servers = servers
         self._topics = topics
         folder = servers.directory / "keyed" / side.name
@@ -158,6 +160,7 @@ class Runner:
             process.kill()
             self._process = None
             raise
+        self.read += topic.records
         outputs = self._check(output, topic)
         return self._figures(measured, topic, outputs)
 
